@@ -1,0 +1,12 @@
+#!/usr/bin/env node
+/** The command `trainyard`. Checks the Node version before anything that an older Node cannot even parse is imported. */
+const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+if (major < 22 || (major === 22 && minor < 19)) {
+  console.error(
+    `trainyard needs Node 22.19 or newer, this is ${process.versions.node}: install a newer Node (https://nodejs.org)`,
+  );
+  process.exitCode = 2;
+} else {
+  const { runCli } = await import('./program.ts');
+  process.exitCode = await runCli(process.argv.slice(2));
+}

@@ -1,0 +1,87 @@
+/**
+ * The error model: one class, one table of codes, one wrapper.
+ *
+ * Every failure is attributed to the boundary it crossed. `boundary()` wraps foreign errors once; typed errors pass through.
+ * A message says what was found; `hint` says what to do. The table is kept equal to docs/reference/errors.md by a test.
+ */
+
+/** Where a failure came from. */
+export type Boundary = 'usage' | 'model' | 'workflow' | 'grader' | 'gateway' | 'engine' | 'trainer' | 'store' | 'run';
+
+interface CodeEntry {
+  readonly boundary: Boundary;
+  /** Process exit code when it ends a command: 2 for what the user can fix in the call or its files, 1 otherwise. */
+  readonly exit: 1 | 2;
+  readonly summary: string;
+}
+
+export const ERROR_CODES = {
+  USAGE: { boundary: 'usage', exit: 2, summary: 'A flag or argument is unknown, missing or malformed.' },
+  FILE_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'A file or folder named on the command line does not exist.' },
+  DATASET_INVALID: { boundary: 'usage', exit: 2, summary: 'A line of a task file is not a valid task.' },
+  ENTRY_UNLOADABLE: { boundary: 'usage', exit: 2, summary: 'The entry file cannot be imported by Node.' },
+  WORKFLOW_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no workflow.' },
+  WORKFLOW_AMBIGUOUS: { boundary: 'usage', exit: 2, summary: 'The entry exports more than one workflow or grader.' },
+  WORKFLOW_NOT_ASYNC: { boundary: 'usage', exit: 2, summary: 'A workflow is not an async function.' },
+  GRADER_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no grader.' },
+  RUN_LOCKED: { boundary: 'run', exit: 1, summary: 'Another process is using the run directory.' },
+  RUN_NOT_EMPTY: { boundary: 'usage', exit: 2, summary: 'The run directory already holds a run.' },
+  MODEL_INVALID: { boundary: 'model', exit: 2, summary: 'A model folder is incomplete or not of a supported architecture.' },
+  SAFETENSORS_INVALID: { boundary: 'model', exit: 1, summary: 'A safetensors file is truncated or malformed.' },
+  CHECKPOINT_MISMATCH: { boundary: 'model', exit: 1, summary: 'A checkpoint belongs to another model.' },
+  TOKENIZER_INVALID: { boundary: 'model', exit: 2, summary: 'tokenizer.json or the chat template is missing or unusable.' },
+  WORKFLOW_FAILED: { boundary: 'workflow', exit: 1, summary: 'The workflow threw.' },
+  FAILURE_BUDGET: { boundary: 'workflow', exit: 1, summary: 'Too many rollouts failed; the run stopped instead of spinning.' },
+  POLICY_BYPASSED: { boundary: 'workflow', exit: 1, summary: 'No rollout made a model call through the gateway.' },
+  NO_SIGNAL: { boundary: 'run', exit: 1, summary: 'Step after step, no group had both better and worse rollouts.' },
+  GRADER_FAILED: { boundary: 'grader', exit: 1, summary: 'The grader threw or crashed.' },
+  GRADER_TIMEOUT: { boundary: 'grader', exit: 1, summary: 'The grader did not answer before its deadline.' },
+  GRADER_BAD_REWARD: { boundary: 'grader', exit: 1, summary: 'The grader returned something that is not a finite reward.' },
+  GRADER_BUDGET: { boundary: 'grader', exit: 1, summary: 'Too many gradings failed; the run stopped.' },
+  REQUEST_INVALID: { boundary: 'gateway', exit: 1, summary: 'A model request is malformed or asks for something unsupported.' },
+  SESSION_UNKNOWN: { boundary: 'gateway', exit: 1, summary: 'A model request carries no valid key for this rollout.' },
+  SESSION_SEALED: { boundary: 'gateway', exit: 1, summary: 'A model request came after its rollout ended.' },
+  LIMIT_REACHED: { boundary: 'gateway', exit: 1, summary: 'The rollout used up its turns or tokens.' },
+  CONTEXT_OVERFLOW: { boundary: 'engine', exit: 1, summary: 'The conversation does not fit into the model’s context.' },
+  ENGINE_FAILED: { boundary: 'engine', exit: 1, summary: 'The engine could not sample.' },
+  SAMPLE_REFUSED: { boundary: 'trainer', exit: 1, summary: 'A sample cannot be trained as it was sampled.' },
+  TRAINER_FAILED: { boundary: 'trainer', exit: 1, summary: 'The trainer could not take a step.' },
+  STORE_CONFLICT: { boundary: 'store', exit: 1, summary: 'A record contradicts one that is already kept.' },
+  STORE_FORMAT: { boundary: 'store', exit: 1, summary: 'The store file is damaged or of another format version.' },
+  STORE_FAILED: { boundary: 'store', exit: 1, summary: 'The store could not write.' },
+  CANCELLED: { boundary: 'run', exit: 1, summary: 'The work was cancelled.' },
+} as const satisfies Record<string, CodeEntry>;
+
+export type ErrorCode = keyof typeof ERROR_CODES;
+
+export class TrainyardError extends Error {
+  override readonly name = 'TrainyardError';
+  readonly code: ErrorCode;
+  /** What to do about it, one sentence. */
+  readonly hint: string | undefined;
+
+  constructor(code: ErrorCode, message: string, options: { readonly hint?: string; readonly cause?: unknown } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.code = code;
+    this.hint = options.hint;
+  }
+
+  get boundary(): Boundary {
+    return ERROR_CODES[this.code].boundary;
+  }
+}
+
+/** Runs `fn`; whatever foreign error leaves it becomes a TrainyardError of this code, saying what was being done. */
+export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | Promise<T>, hint?: string): Promise<T> {
+  try {
+    return await fn();
+  } catch (cause) {
+    if (cause instanceof TrainyardError) throw cause;
+    throw new TrainyardError(code, `${what}: ${messageOf(cause)}`, { cause, ...(hint === undefined ? {} : { hint }) });
+  }
+}
+
+/** The message of anything that was thrown. */
+export function messageOf(thrown: unknown): string {
+  return thrown instanceof Error ? thrown.message : String(thrown);
+}

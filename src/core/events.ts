@@ -1,0 +1,66 @@
+/**
+ * What a run tells the world while it works: one flat JSON object per event, named noun-verb. The terminal, `--json` and the
+ * run's events.jsonl all show these and nothing else.
+ */
+
+export interface Score {
+  /** Share of tasks whose reward was 1 or more, among those that were graded. */
+  readonly success: number;
+  readonly meanReward: number;
+  /** Tasks evaluated, graded or not. */
+  readonly n: number;
+  /** Tasks whose rollout or grading failed; they are in `n` and count as not successful. */
+  readonly failed: number;
+}
+
+export interface StepReport {
+  readonly step: number;
+  readonly policyVersion: number;
+  /** Mean reward over all graded rollouts of the step, trained or not. */
+  readonly reward: number;
+  readonly groups: number;
+  /** Groups in which every reward was equal: nothing to learn from. */
+  readonly groupsWithoutSignal: number;
+  readonly rollouts: number;
+  readonly failedRollouts: number;
+  readonly failedGrades: number;
+  readonly trainedTokens: number;
+  readonly loss: number;
+  readonly gradNorm: number;
+  readonly rolloutSeconds: number;
+  readonly trainSeconds: number;
+}
+
+export type RunEvent =
+  | {
+      readonly type: 'run-start';
+      readonly run: string;
+      readonly workflow: string;
+      readonly model: string;
+      readonly seed: number;
+      readonly steps: number;
+      readonly tasks: number;
+      readonly heldOut: number;
+    }
+  | { readonly type: 'eval-end'; readonly when: 'before' | 'after' | 'only'; readonly score: Score; readonly seconds: number }
+  | ({ readonly type: 'step-end' } & StepReport)
+  | {
+      readonly type: 'transcript';
+      readonly when: string;
+      readonly taskId: string;
+      readonly lines: readonly string[];
+      readonly reward: number | null;
+    }
+  | { readonly type: 'warning'; readonly code: string; readonly message: string; readonly hint?: string }
+  | {
+      readonly type: 'done';
+      readonly before: Score | null;
+      readonly after: Score | null;
+      readonly steps: number;
+      readonly seconds: number;
+      readonly run: string | null;
+      readonly checkpoint: string | null;
+    }
+  | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
+
+export type Emit = (event: RunEvent) => void;

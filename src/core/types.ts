@@ -1,0 +1,161 @@
+/**
+ * The nouns of Trainyard, in the order one task meets them: task → rollout → turn → trajectory → reward → sample.
+ *
+ * Everything here is plain readonly data. From `Turn` inward tokens are typed arrays, never text: text is for people and
+ * graders, tokens are for training.
+ */
+
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+
+/** One chat message, in the shape the OpenAI Chat Completions API gave the world. */
+export interface Message {
+  readonly role: 'system' | 'user' | 'assistant' | 'tool';
+  readonly content: string | null;
+  readonly tool_calls?: readonly ToolCall[];
+  readonly tool_call_id?: string;
+  readonly name?: string;
+}
+
+export interface ToolCall {
+  readonly id: string;
+  readonly type: 'function';
+  /** `arguments` is the text the policy sampled, never a re-serialisation of it. */
+  readonly function: { readonly name: string; readonly arguments: string };
+}
+
+export interface Tool {
+  readonly type: 'function';
+  readonly function: { readonly name: string; readonly description?: string; readonly parameters?: Json };
+}
+
+/** What a workflow may see of a task. */
+export interface TaskView {
+  readonly id: string;
+  readonly prompt: readonly Message[];
+  readonly metadata?: Json;
+}
+
+/** One dataset row. `answer` goes to the grader and nowhere else. */
+export interface Task extends TaskView {
+  readonly answer?: Json;
+}
+
+/** How tokens are drawn. `topP` 1 and `topK` 0 mean "no truncation"; `temperature` 0 means the most likely token. */
+export interface SamplingSettings {
+  readonly temperature: number;
+  readonly topP: number;
+  readonly topK: number;
+  readonly maxTokens: number;
+}
+
+/** What ended a rollout early. All but `deadline` are the agent's own doing and are graded. */
+export type LimitName = 'turns' | 'tokens' | 'context' | 'deadline';
+
+export interface Limits {
+  /** Model calls per rollout. */
+  readonly turns: number;
+  /** Sampled tokens per rollout. */
+  readonly tokens: number;
+  /** Wall clock per rollout, milliseconds. */
+  readonly deadlineMs: number;
+}
+
+/** `stop`: a stop token was sampled (and is the last id). `length`: the token budget or the context ran out first. */
+export type StopReason = 'stop' | 'length';
+
+/** One model call: the engine's exact ids and log-probabilities, and what was said in words. */
+export interface Turn {
+  /** Order of completion within the rollout, from 0. */
+  readonly index: number;
+  readonly thread: string;
+  readonly role: string;
+  readonly trainable: boolean;
+  readonly promptIds: Int32Array;
+  readonly sampledIds: Int32Array;
+  /** Natural log-probability of each sampled id under `sampling.effective`; same length as `sampledIds`. */
+  readonly logprobs: Float32Array;
+  readonly policyVersion: number;
+  readonly stopReason: StopReason;
+  readonly sampling: {
+    readonly requested: Partial<SamplingSettings>;
+    readonly effective: SamplingSettings;
+    readonly seed: number;
+  };
+  readonly request: { readonly messages: readonly Message[]; readonly tools: readonly Tool[] };
+  readonly response: Message;
+  /** Milliseconds since the epoch. */
+  readonly startedAt: number;
+  readonly endedAt: number;
+}
+
+/** How a rollout ended. A failure is a value, never a missing row. */
+export type Outcome =
+  | { readonly kind: 'completed' }
+  | { readonly kind: 'truncated'; readonly limit: LimitName }
+  | { readonly kind: 'rejected'; readonly reason: string }
+  | { readonly kind: 'failed'; readonly code: string; readonly message: string };
+
+export interface Reward {
+  /** Finite. 1 or more counts as success in evaluation reports. */
+  readonly value: number;
+  readonly parts?: Readonly<Record<string, number>>;
+}
+
+/** What the grader made of a trajectory. A grader that failed gave no reward: that is never the same as reward 0. */
+export type Grade =
+  | { readonly kind: 'graded'; readonly reward: Reward }
+  | { readonly kind: 'ungraded'; readonly why: string }
+  | { readonly kind: 'failed'; readonly code: string; readonly message: string };
+
+export type Purpose = 'train' | 'eval';
+
+/** Names of one rollout: which task, which group, which place in the group. Identity is data, never a position in an array. */
+export interface RolloutIdentity {
+  readonly rolloutId: string;
+  readonly groupId: string;
+  readonly taskId: string;
+  readonly purpose: Purpose;
+}
+
+/** The stored record of one rollout. */
+export interface Trajectory extends RolloutIdentity {
+  readonly outcome: Outcome;
+  readonly grade: Grade;
+  readonly turns: readonly Turn[];
+  /** What the workflow returned, where it is JSON. */
+  readonly output?: Json;
+  readonly startedAt: number;
+  readonly endedAt: number;
+}
+
+/**
+ * One training row. All arrays have the length of `tokens`; position i holds what belongs to token i itself (not to its
+ * successor). `mask` is 1 exactly where the policy sampled the token; logprobs, advantages and versions are 0 elsewhere.
+ */
+export interface Sample {
+  readonly tokens: Int32Array;
+  readonly mask: Uint8Array;
+  readonly logprobs: Float32Array;
+  readonly advantages: Float32Array;
+  readonly versions: Int32Array;
+  /** Log-probabilities of the frozen reference policy, where a loss wants them. */
+  readonly reference?: Float32Array;
+  /** Temperature the tokens were sampled at: the trainer scores at the same. */
+  readonly temperature: number;
+  /** Factor on this row's loss. */
+  readonly weight: number;
+  readonly rolloutId: string;
+  readonly groupId: string;
+}
+
+/** Which rollouts made which policy version. Committed together with the version, after the checkpoint is on disk. */
+export interface BatchManifest {
+  readonly step: number;
+  /** The version this step produced. */
+  readonly policyVersion: number;
+  readonly rolloutIds: readonly string[];
+  /** Checkpoint folder, relative to the run directory. */
+  readonly checkpoint: string;
+  readonly metrics: Readonly<Record<string, number>>;
+  readonly createdAt: number;
+}

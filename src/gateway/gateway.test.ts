@@ -1,0 +1,340 @@
+import { request as httpRequest } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+import OpenAI from 'openai';
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { Role, Session, SessionSpec } from '../core/contracts.ts';
+import type { Turn } from '../core/types.ts';
+import { type ScriptedEngine, scriptedEngine, scriptedLogprob } from '../testing/scripted-engine.ts';
+import { createRenderer, type Renderer } from '../tokens/renderer.ts';
+import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
+import { Gateway } from './gateway.ts';
+import { listen } from './listener.ts';
+
+const model = new URL('../tokens/fixtures/shop', import.meta.url).pathname;
+let tokenizer: Tokenizer;
+let renderer: Renderer;
+beforeAll(async () => {
+  tokenizer = await loadTokenizer(model);
+  renderer = createRenderer(tokenizer);
+});
+
+const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Binklex glove"}}</tool_call><|im_end|>';
+const ANSWER = 'It costs $81.<|im_end|>';
+const say = (text: string): number[] => [...tokenizer.encodeRendered(text)];
+const tools = [
+  {
+    type: 'function' as const,
+    function: { name: 'lookup', description: 'price', parameters: { type: 'object', properties: { item: { type: 'string' } } } },
+  },
+];
+const ask = [
+  { role: 'system' as const, content: 'You are a shop assistant.' },
+  { role: 'user' as const, content: 'How much is the "Binklex glove"?' },
+];
+
+interface Options {
+  readonly replies?: readonly string[];
+  readonly spec?: Partial<SessionSpec>;
+  readonly roles?: Record<string, Role>;
+  readonly reply?: (call: number, signal: AbortSignal | undefined) => Promise<number[]>;
+  readonly context?: number;
+}
+
+function open(options: Options = {}): { gateway: Gateway; session: Session; engine: ScriptedEngine } {
+  const engine = scriptedEngine({
+    vocabSize: 512,
+    contextLength: options.context ?? 4096,
+    reply: (_, call, signal) => options.reply?.(call, signal) ?? say(options.replies?.[call] ?? ANSWER),
+  });
+  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
+  const session = gateway.open({
+    identity: { rolloutId: 'r1', groupId: 'g1', taskId: 't1', purpose: 'train' },
+    roles: options.roles ?? {},
+    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
+    limits: { turns: 4, tokens: 1000, deadlineMs: 1000 },
+    seed: 1,
+    signal: new AbortController().signal,
+    ...options.spec,
+  });
+  return { gateway, session, engine };
+}
+
+/** Two turns with a tool in between, with the stock client. */
+async function converse(session: Session, fetch?: typeof globalThis.fetch): Promise<OpenAI.ChatCompletion> {
+  const handle = session.model();
+  const client = new OpenAI({ baseURL: handle.baseURL, apiKey: handle.apiKey, ...(fetch ? { fetch } : {}) });
+  const first = await client.chat.completions.create({ model: handle.name, messages: ask, tools });
+  const call = first.choices[0]!.message.tool_calls![0]!;
+  return await client.chat.completions.create({
+    model: handle.name,
+    messages: [...ask, first.choices[0]!.message, { role: 'tool', tool_call_id: call.id, content: '{"price":81}' }],
+    tools,
+  });
+}
+
+const post = (session: Session, body: unknown, headers: Record<string, string> = {}) => {
+  const { baseURL, apiKey, fetch } = session.model();
+  return fetch(`${baseURL}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${apiKey}`, ...headers },
+    body: typeof body === 'string' ? body : JSON.stringify(body),
+  });
+};
+
+describe('a conversation through the gateway', () => {
+  it('gives the client structured tool calls and records the engine’s exact ids', async () => {
+    const { session } = open({ replies: [LOOKUP, ANSWER] });
+    const last = await converse(session, session.model().fetch);
+    expect(last.choices[0]).toMatchObject({
+      index: 0,
+      finish_reason: 'stop',
+      message: { role: 'assistant', content: 'It costs $81.' },
+    });
+    const [first, second] = session.seal() as [Turn, Turn];
+    expect(first.response.tool_calls?.[0]?.function).toEqual({ name: 'lookup', arguments: '{"item": "Binklex glove"}' });
+    expect([...first.sampledIds]).toEqual(say(LOOKUP));
+    expect([...first.logprobs]).toEqual(say(LOOKUP).map(scriptedLogprob));
+    expect([...second.sampledIds]).toEqual(say(ANSWER));
+    // Token-in, token-out: the second prompt is the first turn verbatim plus the new message.
+    const soFar = [...first.promptIds, ...first.sampledIds];
+    expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
+    expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])]);
+  });
+
+  it('is recorded alike in process and over HTTP', async () => {
+    const inProcess = open({ replies: [LOOKUP, ANSWER] });
+    await converse(inProcess.session, inProcess.session.model().fetch);
+    const overHttp = open({ replies: [LOOKUP, ANSWER] });
+    await using listener = await listen(overHttp.gateway);
+    expect(listener.origin).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
+    await converse(overHttp.session);
+    const bare = (turns: readonly Turn[]) => turns.map(({ startedAt, endedAt, ...turn }) => turn);
+    expect(bare(overHttp.session.seal())).toEqual(bare(inProcess.session.seal()));
+  });
+
+  it('whose history was rewritten is rendered afresh, not bridged', async () => {
+    const { session } = open();
+    await post(session, { messages: ask });
+    await post(session, {
+      messages: [...ask, { role: 'assistant', content: 'something else' }, { role: 'user', content: 'and?' }],
+    });
+    const [first, second] = session.seal() as [Turn, Turn];
+    expect([...second.promptIds.subarray(0, first.promptIds.length)]).toEqual([...first.promptIds]);
+    expect([...second.promptIds]).toEqual([...renderer.open(second.request.messages, [])]);
+  });
+
+  it('cut by length is closed with an end token that nobody sampled', async () => {
+    const { session } = open({ replies: [ANSWER, ANSWER] });
+    const first = (await (await post(session, { messages: ask, max_tokens: 3 })).json()) as OpenAI.ChatCompletion;
+    expect(first.choices[0]!.finish_reason).toBe('length');
+    await post(session, { messages: [...ask, first.choices[0]!.message, { role: 'user', content: 'go on' }] });
+    const [cut, next] = session.seal() as [Turn, Turn];
+    expect(cut).toMatchObject({ stopReason: 'length' });
+    expect(cut.sampledIds.length).toBe(3);
+    expect(next.promptIds[cut.promptIds.length + 3]).toBe(renderer.stopIds[0]);
+  });
+});
+
+describe('the sampling rule', () => {
+  it('the run’s settings win for trainable roles, both are recorded, and the smaller token limit holds', async () => {
+    const { session, engine } = open();
+    await post(session, { messages: ask, temperature: 0, top_p: 0.5, max_completion_tokens: 7 });
+    const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 7 };
+    expect(engine.requests[0]!.sampling).toEqual(effective);
+    expect(session.seal()[0]!.sampling).toMatchObject({ requested: { temperature: 0, topP: 0.5, maxTokens: 7 }, effective });
+  });
+
+  it('a role that is not trained keeps what the agent asked for', async () => {
+    const { session, engine } = open({ roles: { default: { trainable: false } } });
+    await post(session, { messages: ask, temperature: 0.3 });
+    expect(engine.requests[0]!.sampling).toMatchObject({ temperature: 0.3, topP: 1 });
+    expect(session.seal()[0]!.trainable).toBe(false);
+  });
+
+  it('seeds depend on rollout, prompt and repetition, never on arrival', async () => {
+    const seeds = async (order: readonly string[]) => {
+      const { session, engine } = open();
+      for (const content of order) await post(session, { messages: [{ role: 'user', content }] });
+      return new Map(
+        engine.requests.map(({ seed }, i) => [`${order[i]}${order.slice(0, i).filter((o) => o === order[i]).length}`, seed]),
+      );
+    };
+    const one = await seeds(['a', 'b', 'a']);
+    const other = await seeds(['a', 'a', 'b']);
+    expect(new Set(one.values()).size).toBe(3);
+    expect([...other].toSorted()).toEqual([...one].toSorted());
+  });
+});
+
+describe('bad requests', () => {
+  it.each([
+    ['not JSON', '{', 'not JSON'],
+    ['no messages', {}, 'messages'],
+    ['an image', { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }, 'content'],
+    ['an unknown role', { messages: [{ role: 'robot', content: 'x' }] }, 'role'],
+    ['streaming', { messages: ask, stream: true }, 'stream'],
+    ['n > 1', { messages: ask, n: 2 }, 'n: 2'],
+    ['a logit bias', { messages: ask, logit_bias: { 5: 100 } }, 'logit_bias'],
+    ['a penalty', { messages: ask, frequency_penalty: 0.5 }, 'frequency_penalty'],
+    ['a stop sequence', { messages: ask, stop: ['\n'] }, 'stop'],
+    ['a forced tool', { messages: ask, tool_choice: 'required' }, 'tool_choice'],
+    ['an infinite temperature', `{"messages":[{"role":"user","content":"x"}],"temperature":1e999}`, 'temperature'],
+  ])('%s: 400 naming it, nothing recorded', async (_, body, named) => {
+    const { session } = open();
+    const response = await post(session, body);
+    const { error } = (await response.json()) as { error: { message: string; type: string } };
+    expect(response.status).toBe(400);
+    expect(error).toMatchObject({ type: 'invalid_request_error', message: expect.stringContaining(named) });
+    expect(session.seal()).toEqual([]);
+  });
+
+  it('harmless defaults of stock clients pass', async () => {
+    const { session } = open();
+    const response = await post(session, {
+      messages: ask,
+      stream: false,
+      n: 1,
+      stop: null,
+      presence_penalty: 0,
+      tool_choice: 'auto',
+      user: 'u',
+      parallel_tool_calls: true,
+      seed: 4,
+    });
+    expect(response.status).toBe(200);
+  });
+
+  it('a conversation longer than the context: 400 context_length_exceeded, and the rollout knows', async () => {
+    const { session } = open({ context: 10 });
+    const response = await post(session, { messages: ask });
+    expect(await response.json()).toMatchObject({ error: { code: 'context_length_exceeded' } });
+    expect(session.limitHit).toBe('context');
+    expect(session.seal()).toEqual([]);
+  });
+
+  it('an unknown path is 404 in the client’s error shape', async () => {
+    const { gateway } = open();
+    const response = await gateway.fetch(new Request('http://x/v2/nothing'));
+    expect(response.status).toBe(404);
+    expect(await response.json()).toMatchObject({ error: { code: 'not_found' } });
+  });
+});
+
+describe('identity', () => {
+  it('a missing, wrong or foreign key is 401', async () => {
+    const { gateway, session } = open();
+    const other = gateway.open({ ...sessionSpec('r2'), signal: new AbortController().signal });
+    for (const key of ['', 'ty-wrong', other.model().apiKey]) {
+      const response = await post(session, { messages: ask }, { authorization: `Bearer ${key}` });
+      expect(response.status).toBe(401);
+    }
+  });
+
+  it('keys die at the seal: 410, and nothing more is recorded', async () => {
+    const { gateway, session } = open();
+    const { baseURL, apiKey } = session.model();
+    expect(gateway.openSessions).toBe(1);
+    session.seal();
+    session.seal();
+    expect(gateway.openSessions).toBe(0);
+    const late = await gateway.fetch(
+      new Request(`${baseURL}/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, body: '{}' }),
+    );
+    expect(late.status).toBe(410);
+    expect(session.turns).toEqual([]);
+  });
+
+  it('a call in flight at the seal is cancelled and never recorded', async () => {
+    let cancelled = false;
+    const { session } = open({
+      reply: async (_, signal) => {
+        await sleep(10_000, undefined, signal ? { signal } : {}).catch(() => {
+          cancelled = true;
+        });
+        return say(ANSWER);
+      },
+    });
+    const pending = post(session, { messages: ask });
+    await sleep(5);
+    expect(session.seal()).toEqual([]);
+    expect((await pending).status).toBeGreaterThanOrEqual(400);
+    expect(cancelled).toBe(true);
+    expect(session.turns).toEqual([]);
+  });
+});
+
+describe('limits', () => {
+  it('the call after the last allowed turn is refused, also when calls overlap', async () => {
+    const { session } = open();
+    const statuses = await Promise.all(Array.from({ length: 6 }, async () => (await post(session, { messages: ask })).status));
+    expect(statuses.toSorted()).toEqual([200, 200, 200, 200, 400, 400]);
+    expect(session.limitHit).toBe('turns');
+    expect(session.seal().length).toBe(4);
+  });
+
+  it('sampled tokens are limited over the whole rollout', async () => {
+    const { session } = open({ spec: { limits: { turns: 9, tokens: 5, deadlineMs: 1000 } } });
+    await post(session, { messages: ask, max_tokens: 3 });
+    await post(session, { messages: ask });
+    expect((await post(session, { messages: ask })).status).toBe(400);
+    expect(session.limitHit).toBe('tokens');
+    expect(session.seal().map(({ sampledIds }) => sampledIds.length)).toEqual([3, 2]);
+  });
+});
+
+describe('hang-ups and retries', () => {
+  /** Sends a request over a raw socket and hangs up after `ms`. */
+  const hangUp = (session: Session, body: string, ms: number) =>
+    new Promise<void>((resolve) => {
+      const { baseURL, apiKey } = session.model();
+      const request = httpRequest(`${baseURL}/chat/completions`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${apiKey}` },
+      });
+      request.on('error', () => resolve()).on('close', () => resolve());
+      request.end(body);
+      setTimeout(() => request.destroy(), ms);
+    });
+
+  it('a client that hangs up while sampling leaves no turn, and its retry samples anew', async () => {
+    let aborted = 0;
+    const { gateway, session } = open({
+      reply: async (call, signal) => {
+        if (call === 0) await sleep(5000, undefined, signal ? { signal } : {}).catch(() => aborted++);
+        return say(ANSWER);
+      },
+    });
+    await using _ = await listen(gateway);
+    const body = JSON.stringify({ messages: ask });
+    await hangUp(session, body, 50);
+    await sleep(50);
+    expect({ aborted, turns: session.turns.length }).toEqual({ aborted: 1, turns: 0 });
+    await post(session, body);
+    expect(session.seal().length).toBe(1);
+  });
+
+  it('an answer that was sampled but not delivered is given again, as the same turn', async () => {
+    const { gateway, session } = open();
+    const body = JSON.stringify({ messages: ask });
+    const { baseURL, apiKey } = session.model();
+    const lost = await gateway.fetch(
+      new Request(`${baseURL}/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, body }),
+    );
+    gateway.undelivered(lost);
+    const again = await post(session, body);
+    expect(await again.text()).toBe(await lost.text());
+    expect(session.turns.length).toBe(1);
+    await post(session, body);
+    expect(session.seal().length).toBe(2);
+  });
+});
+
+function sessionSpec(rolloutId: string): Omit<SessionSpec, 'signal'> {
+  return {
+    identity: { rolloutId, groupId: 'g', taskId: 't', purpose: 'train' },
+    roles: {},
+    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
+    limits: { turns: 4, tokens: 1000, deadlineMs: 1000 },
+    seed: 1,
+  };
+}

@@ -1,0 +1,161 @@
+/**
+ * Sessions: the gateway's live lease for one rollout. A session knows its keys, its limits and its turns; it is never stored.
+ *
+ * Keys are random, one per role, and die at the seal. They are looked up by digest, so neither the table nor a comparison
+ * reveals how much of a guess was right. A call in flight when the session is sealed is cancelled and never recorded.
+ */
+import { createHash, randomBytes } from 'node:crypto';
+import type { ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { LimitName, SamplingSettings, Turn } from '../core/types.ts';
+
+/** Sealed keys remembered, so that a straggler learns that its rollout ended rather than that its key is wrong. */
+const TOMBSTONES = 10_000;
+
+export class LiveSession implements Session {
+  readonly spec: SessionSpec;
+  readonly recorded: Turn[] = [];
+  /** Prompts asked so far, by digest: the n-th identical prompt draws from its own seed. */
+  readonly occurrences = new Map<string, number>();
+  /** Answers whose delivery failed, by request digest: a repeated request gets the same answer, not a second turn. */
+  readonly undelivered = new Map<string, string>();
+  limitHit: LimitName | undefined;
+  readonly #abort = new AbortController();
+  readonly #handle: (role: string) => ModelHandle;
+  readonly #onSeal: () => void;
+  #inFlight = 0;
+  #sampledTokens = 0;
+
+  constructor(spec: SessionSpec, handle: (role: string) => ModelHandle, onSeal: () => void) {
+    this.spec = spec;
+    this.#handle = handle;
+    this.#onSeal = onSeal;
+  }
+
+  /** Aborts at the seal and when the rollout is cancelled. */
+  get signal(): AbortSignal {
+    return AbortSignal.any([this.#abort.signal, this.spec.signal]);
+  }
+
+  get turns(): readonly Turn[] {
+    return this.recorded;
+  }
+
+  model(role = 'default'): ModelHandle {
+    return this.#handle(role);
+  }
+
+  role(name: string): Role {
+    return this.spec.roles[name] ?? { trainable: true };
+  }
+
+  /** Reserves a turn; throws LIMIT_REACHED when there is none left. Returns how many tokens it may sample. */
+  begin(wanted: number): number {
+    this.assertOpen();
+    const { turns, tokens } = this.spec.limits;
+    if (this.recorded.length + this.#inFlight >= turns) this.refuse('turns', `${turns} model calls`);
+    if (this.#sampledTokens >= tokens) this.refuse('tokens', `${tokens} sampled tokens`);
+    this.#inFlight++;
+    return Math.min(wanted, tokens - this.#sampledTokens);
+  }
+
+  end(): void {
+    this.#inFlight--;
+  }
+
+  record(turn: Omit<Turn, 'index'>): Turn {
+    this.assertOpen();
+    const complete: Turn = { ...turn, index: this.recorded.length };
+    this.recorded.push(complete);
+    this.#sampledTokens += turn.sampledIds.length;
+    return complete;
+  }
+
+  assertOpen(): void {
+    if (this.#abort.signal.aborted) throw sealed(this.spec.identity.rolloutId);
+  }
+
+  seal(): readonly Turn[] {
+    if (!this.#abort.signal.aborted) {
+      this.#abort.abort(sealed(this.spec.identity.rolloutId));
+      this.#onSeal();
+    }
+    return this.recorded;
+  }
+
+  private refuse(limit: LimitName, what: string): never {
+    this.limitHit ??= limit;
+    throw new TrainyardError('LIMIT_REACHED', `the rollout has used its ${what}`);
+  }
+}
+
+/** Settings a call is sampled with: the run's for a trainable role, the agent's own otherwise. `maxTokens` is the smaller. */
+export function effectiveSampling(session: LiveSession, role: Role, requested: Partial<SamplingSettings>): SamplingSettings {
+  const run = session.spec.sampling;
+  const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
+  return role.trainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
+}
+
+interface Seat {
+  readonly session: LiveSession;
+  readonly role: string;
+}
+
+export class SessionTable {
+  readonly #seats = new Map<string, Seat>();
+  readonly #sealed = new Set<string>();
+  #open = 0;
+
+  get openSessions(): number {
+    return this.#open;
+  }
+
+  open(spec: SessionSpec, handleOf: (session: LiveSession, role: string, key: string) => ModelHandle): LiveSession {
+    const handles = new Map<string, ModelHandle>();
+    const digests: string[] = [];
+    const handle = (role: string): ModelHandle => {
+      const known = handles.get(role);
+      if (known !== undefined) return known;
+      session.assertOpen();
+      const key = `ty-${randomBytes(32).toString('base64url')}`;
+      digests.push(digest(key));
+      this.#seats.set(digest(key), { session, role });
+      const made = handleOf(session, role, key);
+      handles.set(role, made);
+      return made;
+    };
+    const session = new LiveSession(spec, handle, () => this.#bury(digests));
+    this.#open++;
+    return session;
+  }
+
+  /** Who is calling, or SESSION_UNKNOWN / SESSION_SEALED. */
+  find(key: string, rolloutId: string): Seat {
+    const seat = this.#seats.get(digest(key));
+    if (seat?.session.spec.identity.rolloutId === rolloutId) return seat;
+    if (this.#sealed.has(digest(key))) throw sealed(rolloutId);
+    throw new TrainyardError('SESSION_UNKNOWN', `no open rollout ${JSON.stringify(rolloutId)} with this key`, {
+      hint: 'use baseURL and apiKey of the same ctx.model(), and only while the rollout runs',
+    });
+  }
+
+  #bury(digests: readonly string[]): void {
+    this.#open--;
+    for (const key of digests) {
+      this.#seats.delete(key);
+      this.#sealed.add(key);
+    }
+    for (const oldest of this.#sealed) {
+      if (this.#sealed.size <= TOMBSTONES) break;
+      this.#sealed.delete(oldest);
+    }
+  }
+}
+
+function digest(key: string): string {
+  return createHash('sha256').update(key).digest('base64');
+}
+
+function sealed(rolloutId: string): TrainyardError {
+  return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
+}

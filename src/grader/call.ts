@@ -1,0 +1,26 @@
+/**
+ * One call of a grader: whatever it does becomes a `Grade`. The only place that turns a grader's behaviour into one; it runs in
+ * the child process of the pool and in this process for an inline grader.
+ *
+ * Never rejects. Does not bound time: the runner around it does.
+ */
+import type { Grader, GraderInput } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Grade } from '../core/types.ts';
+import { describeThrown } from './describe.ts';
+import { toReward } from './reward.ts';
+
+export async function callGrader(grader: Grader, input: GraderInput): Promise<Grade> {
+  let result: unknown;
+  try {
+    result = await grader.grade(input);
+  } catch (thrown) {
+    return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader threw ${describeThrown(thrown)}` };
+  }
+  try {
+    return { kind: 'graded', reward: toReward(result) };
+  } catch (refusal) {
+    if (refusal instanceof TrainyardError) return { kind: 'failed', code: refusal.code, message: refusal.message };
+    return { kind: 'failed', code: 'GRADER_FAILED', message: `reading the grader's result threw ${describeThrown(refusal)}` };
+  }
+}

@@ -1,0 +1,59 @@
+/**
+ * Runs a grader in this process: for closures, which cannot be imported by a child process.
+ *
+ * Contract: an asynchronous grader that overruns its deadline is abandoned with GRADER_TIMEOUT and its late answer ignored.
+ * What it cannot do: stop a grader that computes without awaiting. That blocks this whole process, deadline included, until it
+ * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
+ */
+import type { Grader, GraderInput, GraderRunner } from '../core/contracts.ts';
+import type { Grade } from '../core/types.ts';
+import { callGrader } from './call.ts';
+import { cancelled, checkedDeadline, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
+import { describeThrown } from './describe.ts';
+
+export interface InlineGraderRunner extends GraderRunner {
+  readonly killable: false;
+  /** For the run to show once. */
+  readonly warning: string;
+}
+
+export interface InlineGraderOptions {
+  /** Per grading. Default 30 s. */
+  readonly deadlineMs?: number;
+}
+
+export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}): InlineGraderRunner {
+  const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
+  const abandon = new Set<(grade: Grade) => void>();
+  let closed = false;
+
+  async function grade(input: GraderInput): Promise<Grade> {
+    if (closed) return cancelled();
+    let own: GraderInput;
+    try {
+      // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
+      own = structuredClone(input);
+    } catch (thrown) {
+      return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader's input cannot be copied: ${describeThrown(thrown)}` };
+    }
+    const { promise: overtaken, resolve } = Promise.withResolvers<Grade>();
+    const timer = setTimeout(() => resolve(timedOut(deadlineMs)), deadlineMs);
+    abandon.add(resolve);
+    try {
+      return await Promise.race([callGrader(grader, own), overtaken]);
+    } finally {
+      clearTimeout(timer);
+      abandon.delete(resolve);
+    }
+  }
+
+  return {
+    killable: false,
+    warning: `grader ${JSON.stringify(grader.name)} runs inside this process: if it loops without awaiting, or exits, so does the run; export it from a module to have it run in a child process that can be killed`,
+    grade,
+    async [Symbol.asyncDispose]() {
+      closed = true;
+      for (const resolve of abandon) resolve(cancelled());
+    },
+  };
+}

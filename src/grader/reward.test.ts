@@ -1,0 +1,72 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { toReward } from './reward.ts';
+
+const bad = (result: unknown) =>
+  expect.objectContaining({ code: 'GRADER_BAD_REWARD', message: expect.stringContaining(String(result)) });
+
+function refusal(result: unknown): unknown {
+  try {
+    return { accepted: toReward(result) };
+  } catch (error) {
+    return error;
+  }
+}
+
+describe('a reward', () => {
+  it('is any finite number, as it is', () => {
+    fc.assert(
+      fc.property(fc.double({ noNaN: true, noDefaultInfinity: true }), (value) => {
+        expect(toReward(value)).toEqual({ value });
+        expect(toReward({ value, parts: { a: value } })).toEqual({ value, parts: { a: value } });
+      }),
+    );
+  });
+
+  it('is a plain copy: what else the grader returned is left behind', () => {
+    const result = { value: 1, parts: { style: 0.5 }, reason: 'good' };
+    const reward = toReward(result);
+    expect(reward).toEqual({ value: 1, parts: { style: 0.5 } });
+    expect(reward.parts).not.toBe(result.parts);
+    expect(toReward({ value: 1, parts: undefined })).toEqual({ value: 1 });
+  });
+
+  it('is never made of anything but numbers', () => {
+    const anythingElse = fc.anything().filter((value) => typeof value !== 'number');
+    fc.assert(
+      fc.property(anythingElse, (value) => {
+        expect(refusal({ value })).toMatchObject({ code: 'GRADER_BAD_REWARD' });
+        expect(refusal({ value: 1, parts: { a: value } })).toMatchObject({ code: 'GRADER_BAD_REWARD' });
+      }),
+    );
+  });
+
+  for (const [result, shown] of [
+    [Number.NaN, 'NaN'],
+    [Number.NEGATIVE_INFINITY, '-Infinity'],
+    ['1', "'1'"],
+    [true, 'true'],
+    [1n, '1n'],
+    [null, 'null'],
+    [undefined, 'undefined'],
+    [[1], '[ 1 ]'],
+    [{}, '{}'],
+    [{ score: 1 }, '{ score: 1 }'],
+    [{ value: '1' }, "'1'"],
+    [{ value: 1, parts: [1] }, '[ 1 ]'],
+    [{ value: 1, parts: null }, 'null'],
+    [{ value: 1, parts: new Map([['a', 1]]) }, 'Map'],
+    [{ value: 1, parts: { a: Number.NaN } }, 'NaN'],
+    [{ value: 1, parts: JSON.parse('{"__proto__":1}') }, '__proto__'],
+    [{ value: 1, parts: Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`p${n}`, n])) }, '10000 parts'],
+  ] as const) {
+    it(`is not ${shown}, and the error says so`, () => {
+      expect(refusal(result)).toEqual(bad(shown));
+    });
+  }
+
+  it('is described within bounds when it is huge', () => {
+    const error = refusal({ value: 'x'.repeat(1_000_000) });
+    expect((error as Error).message.length).toBeLessThan(400);
+  });
+});

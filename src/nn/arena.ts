@@ -1,0 +1,281 @@
+/**
+ * The plan of the one shared memory: every region's address, computed once from the model's shape and the number of threads.
+ *
+ * The kernels check nothing, so this file and the checks on sequence lengths are what keeps them inside their regions. Addresses
+ * are bytes; sizes in the code are floats (or 32-bit integers). Pages that are never touched cost no real memory.
+ */
+import { TrainyardError } from '../core/errors.ts';
+import type { LlamaConfig } from './config.ts';
+import type { Layout } from './layout.ts';
+
+/** Below lie the kernels' own constant tables. */
+export const ARENA_START = 65_536;
+/** Gradient buffers: a fixed number, whatever the number of threads, so that sums have one order. The kernels know it too. */
+export const LANES = 8;
+/** Tokens per microbatch; a longer sequence is a microbatch of its own. */
+export const MICROBATCH_TOKENS = 1024;
+/** Rows per decode pass: prefill chunks and single steps together. */
+export const DECODE_ROWS = 512;
+
+const MAX_SLOTS = 128;
+const CACHE_BYTES_PER_WORKER = 256 * 2 ** 20;
+const MAX_BYTES = 65_536 * 65_536;
+/** Floats, as `gemmScratchFloats` of the kernels says; checked when they are loaded. */
+export const GEMM_SCRATCH = 192 * 256 + 256 * 2048 + 6 * 8;
+/** What `attentionScratchFloats` says per token of context. */
+export const ATTENTION_SCRATCH_ROWS = 2 * 48;
+
+/** Sizes that follow from a config, in floats. */
+export interface Widths {
+  readonly query: number;
+  readonly key: number;
+  readonly qkv: number;
+}
+
+export function widthsOf(config: LlamaConfig): Widths {
+  const query = config.heads * config.headDim;
+  const key = config.kvHeads * config.headDim;
+  return { query, key, qkv: query + 2 * key };
+}
+
+export interface LayerActivations {
+  readonly input: number;
+  readonly inputNorm: number;
+  readonly inputScale: number;
+  readonly qkv: number;
+  readonly lse: number;
+  readonly attention: number;
+  readonly middle: number;
+  readonly postNorm: number;
+  readonly postScale: number;
+  readonly gateUp: number;
+  readonly activated: number;
+}
+
+export interface TrainRegions {
+  readonly tokens: number;
+  readonly positions: number;
+  readonly rows: number;
+  readonly targets: number;
+  readonly inverseTemperatures: number;
+  readonly logprobs: number;
+  readonly slopes: number;
+  readonly layers: readonly LayerActivations[];
+  readonly output: number;
+  readonly headInput: number;
+  readonly headNorm: number;
+  readonly headScale: number;
+  readonly headRows: number;
+  readonly logits: number;
+  readonly dHeadNorm: number;
+  readonly dHeadInput: number;
+  readonly dx: number;
+  readonly dNorm: number;
+  readonly dAttention: number;
+  readonly dQkv: number;
+  readonly dActivated: number;
+  readonly dGateUp: number;
+  readonly attentionScratch: number;
+}
+
+export interface DecodeRegions {
+  readonly tokens: number;
+  readonly positions: number;
+  readonly slots: number;
+  readonly headRows: number;
+  readonly temperatures: number;
+  readonly uniforms: number;
+  readonly drawn: number;
+  readonly logprobs: number;
+  readonly x: number;
+  readonly norm: number;
+  readonly scale: number;
+  readonly qkv: number;
+  readonly attention: number;
+  readonly gateUp: number;
+  readonly activated: number;
+  readonly scores: number;
+  readonly logits: number;
+  /** [layer][key, value][slot][position][kvHeads·headDim] */
+  readonly cache: number;
+}
+
+/** The weights being served: matrices packed for the decode kernels, the rest as it is. */
+export interface ServedRegions {
+  readonly embedding: number;
+  readonly layers: readonly {
+    readonly inputNorm: number;
+    readonly qkv: number;
+    readonly attentionOut: number;
+    readonly postNorm: number;
+    readonly gateUp: number;
+    readonly down: number;
+  }[];
+  readonly finalNorm: number;
+  readonly head: number;
+}
+
+export interface WorkerRegions {
+  readonly gemmScratch: number;
+  readonly train: TrainRegions;
+  readonly decode: DecodeRegions;
+}
+
+export interface Arena {
+  /** Of 64 KiB. */
+  readonly pages: number;
+  /** Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero. */
+  readonly flatLength: number;
+  readonly parameters: number;
+  readonly reference: number;
+  readonly firstMoments: number;
+  readonly secondMoments: number;
+  /** LANES buffers, flatLength floats apart. */
+  readonly gradients: number;
+  readonly cosines: number;
+  readonly sines: number;
+  readonly served: ServedRegions;
+  readonly workers: readonly WorkerRegions[];
+  /** Sequences a worker can hold at once. */
+  readonly slotCount: number;
+  /** Tokens one microbatch can hold. */
+  readonly trainTokens: number;
+}
+
+type Allocate = (floats: number) => number;
+
+/** Throws MODEL_INVALID when the model does not fit into what WASM can address. */
+export function planArena(config: LlamaConfig, layout: Layout, threads: number): Arena {
+  let end = ARENA_START;
+  function allocate(floats: number): number {
+    const address = end;
+    // Whole cache lines, so that threads never share one.
+    end += Math.ceil((floats * 4) / 64) * 64;
+    return address;
+  }
+
+  const flatLength = Math.ceil(layout.length / 4) * 4;
+  const trainTokens = Math.max(config.contextLength, MICROBATCH_TOKENS);
+  const slotFloats = 2 * config.layers * config.contextLength * widthsOf(config).key;
+  const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(CACHE_BYTES_PER_WORKER / (slotFloats * 4))));
+  const arena: Omit<Arena, 'pages'> = {
+    flatLength,
+    parameters: allocate(flatLength),
+    firstMoments: allocate(flatLength),
+    secondMoments: allocate(flatLength),
+    gradients: allocate(flatLength * LANES),
+    cosines: allocate((config.contextLength * config.headDim) / 2),
+    sines: allocate((config.contextLength * config.headDim) / 2),
+    served: planServed(config, allocate),
+    workers: Array.from({ length: threads }, () => ({
+      gemmScratch: allocate(GEMM_SCRATCH),
+      train: planTrain(config, trainTokens, allocate),
+      decode: planDecode(config, slotCount, slotFloats, allocate),
+    })),
+    reference: allocate(flatLength),
+    slotCount,
+    trainTokens,
+  };
+  if (end > MAX_BYTES) {
+    const gib = (end / 2 ** 30).toFixed(1);
+    throw new TrainyardError('MODEL_INVALID', `a model of ${layout.length} parameters on ${threads} threads needs ${gib} GiB, expected at most 4`, {
+      hint: 'use a smaller model, a shorter context or fewer threads; large models belong on a Tinker server',
+    });
+  }
+  return { ...arena, pages: Math.ceil(end / 65_536) };
+}
+
+function planServed(config: LlamaConfig, allocate: Allocate): ServedRegions {
+  const { hiddenSize, intermediateSize, vocabSize } = config;
+  const { query, qkv } = widthsOf(config);
+  return {
+    embedding: allocate(vocabSize * hiddenSize),
+    layers: Array.from({ length: config.layers }, () => ({
+      inputNorm: allocate(hiddenSize),
+      qkv: allocate(packedFloats(hiddenSize, qkv)),
+      attentionOut: allocate(packedFloats(query, hiddenSize)),
+      postNorm: allocate(hiddenSize),
+      gateUp: allocate(packedFloats(hiddenSize, 2 * intermediateSize)),
+      down: allocate(packedFloats(intermediateSize, hiddenSize)),
+    })),
+    finalNorm: allocate(hiddenSize),
+    head: allocate(packedFloats(hiddenSize, vocabSize)),
+  };
+}
+
+function planTrain(config: LlamaConfig, tokens: number, allocate: Allocate): TrainRegions {
+  const { hiddenSize, intermediateSize, vocabSize, heads } = config;
+  const { query, qkv } = widthsOf(config);
+  const perToken = (floats: number) => allocate(tokens * floats);
+  // Logits are computed for some rows at a time; 16 MiB of them, but never fewer than 16 rows.
+  const headRows = Math.max(16, Math.min(256, Math.floor(2 ** 22 / vocabSize)));
+  return {
+    tokens: perToken(1),
+    positions: perToken(1),
+    rows: perToken(1),
+    targets: perToken(1),
+    inverseTemperatures: perToken(1),
+    logprobs: perToken(1),
+    slopes: perToken(1),
+    layers: Array.from({ length: config.layers }, () => ({
+      input: perToken(hiddenSize),
+      inputNorm: perToken(hiddenSize),
+      inputScale: perToken(1),
+      qkv: perToken(qkv),
+      lse: perToken(heads),
+      attention: perToken(query),
+      middle: perToken(hiddenSize),
+      postNorm: perToken(hiddenSize),
+      postScale: perToken(1),
+      gateUp: perToken(2 * intermediateSize),
+      activated: perToken(intermediateSize),
+    })),
+    output: perToken(hiddenSize),
+    headInput: perToken(hiddenSize),
+    headNorm: perToken(hiddenSize),
+    headScale: perToken(1),
+    headRows,
+    logits: allocate(headRows * vocabSize),
+    dHeadNorm: perToken(hiddenSize),
+    dHeadInput: perToken(hiddenSize),
+    dx: perToken(hiddenSize),
+    dNorm: perToken(hiddenSize),
+    dAttention: perToken(query),
+    dQkv: perToken(qkv),
+    dActivated: perToken(intermediateSize),
+    dGateUp: perToken(2 * intermediateSize),
+    attentionScratch: allocate(ATTENTION_SCRATCH_ROWS * config.contextLength),
+  };
+}
+
+function planDecode(config: LlamaConfig, slotCount: number, slotFloats: number, allocate: Allocate): DecodeRegions {
+  const { hiddenSize, intermediateSize, vocabSize } = config;
+  const { query, qkv } = widthsOf(config);
+  const perRow = (floats: number) => allocate(DECODE_ROWS * floats);
+  const perSlot = (floats: number) => allocate(slotCount * floats);
+  return {
+    tokens: perRow(1),
+    positions: perRow(1),
+    slots: perRow(1),
+    headRows: perSlot(1),
+    temperatures: perSlot(1),
+    uniforms: perSlot(1),
+    drawn: perSlot(1),
+    logprobs: perSlot(1),
+    x: perRow(hiddenSize),
+    norm: perRow(hiddenSize),
+    scale: perRow(1),
+    qkv: perRow(qkv),
+    attention: perRow(Math.max(query, hiddenSize)),
+    gateUp: perRow(2 * intermediateSize),
+    activated: perRow(intermediateSize),
+    scores: allocate(config.contextLength),
+    logits: perSlot(vocabSize),
+    cache: perSlot(slotFloats),
+  };
+}
+
+/** Floats of a K×N matrix in the kernels' packed form: columns are padded to panels of eight. */
+function packedFloats(K: number, N: number): number {
+  return K * Math.ceil(N / 8) * 8;
+}

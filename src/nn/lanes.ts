@@ -1,0 +1,111 @@
+/**
+ * One batch through the workers: microbatch forward, loss on the main thread, backward.
+ *
+ * Gradients are summed in a fixed number of lanes: microbatch i belongs to lane i mod LANES, and a lane is worked off in order by
+ * one worker. Which worker takes which lane is left to chance; it shows nowhere in the result.
+ */
+import type { ForwardBackwardResult, Loss, LossOutput } from '../core/contracts.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Sample } from '../core/types.ts';
+import { type Arena, LANES } from './arena.ts';
+import { type Member, type PlannedMicrobatch, planMicrobatches } from './microbatch.ts';
+import type { WorkerPool } from './worker-pool.ts';
+
+/** Log-probabilities of each sample's trained tokens, in the order of the samples. */
+export async function forwardBatch(pool: WorkerPool, weights: number, samples: readonly Sample[]): Promise<Float32Array[]> {
+  const results = samples.map(() => new Float32Array(0));
+  await workOff(pool, planMicrobatches(samples), async (worker, { batch, members }) => {
+    const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
+    for (const member of members) results[member.index] = rowsOf(member, logprobs).slice();
+  });
+  return results;
+}
+
+/** Adds the batch's gradient to the lanes. When it throws, the lanes are undefined: the caller clears them. */
+export async function forwardBackwardBatch(
+  pool: WorkerPool,
+  arena: Arena,
+  samples: readonly Sample[],
+  loss: Loss,
+): Promise<ForwardBackwardResult> {
+  const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
+  await workOff(pool, planMicrobatches(samples), async (worker, { batch, members }, lane) => {
+    const weights = arena.parameters;
+    const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
+    const slopes = new Float32Array(logprobs.length);
+    for (const member of members) {
+      const output = evaluate(loss, member, rowsOf(member, logprobs));
+      outputs[member.index] = output;
+      slopes.set(
+        output.gradient.map((slope) => slope * member.sample.weight),
+        member.firstRow,
+      );
+    }
+    const gradients = arena.gradients + lane * arena.flatLength * 4;
+    await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
+  });
+  return total(samples, outputs);
+}
+
+type Work = (worker: number, microbatch: PlannedMicrobatch, lane: number) => Promise<void>;
+
+/** Every worker takes the next free lane until none is left. All workers are idle again when this settles, even on failure. */
+async function workOff(pool: WorkerPool, microbatches: readonly PlannedMicrobatch[], work: Work): Promise<void> {
+  let nextLane = 0;
+  let failed = false;
+  const runs = Array.from({ length: pool.size }, async (_, worker) => {
+    while (nextLane < LANES) {
+      const lane = nextLane++;
+      for (let i = lane; i < microbatches.length && !failed; i += LANES) {
+        await work(worker, microbatches[i]!, lane).catch((thrown: unknown) => {
+          failed = true;
+          throw thrown;
+        });
+      }
+    }
+  });
+  const settled = await Promise.allSettled(runs);
+  const rejected = settled.find((result) => result.status === 'rejected');
+  if (rejected !== undefined) throw rejected.reason;
+}
+
+function rowsOf({ firstRow, positions }: Member, values: Float32Array): Float32Array {
+  return values.subarray(firstRow, firstRow + positions.length);
+}
+
+function evaluate(loss: Loss, { sample, positions, index }: Member, logprobs: Float32Array): LossOutput {
+  const at = (values: Float32Array) => Float32Array.from(positions, (position) => values[position]!);
+  let output: LossOutput;
+  try {
+    output = loss.evaluate({
+      logprobs,
+      sampled: at(sample.logprobs),
+      advantages: at(sample.advantages),
+      reference: sample.reference === undefined ? undefined : at(sample.reference),
+    });
+  } catch (cause) {
+    throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} threw on sample ${index}: ${messageOf(cause)}`, { cause });
+  }
+  const finite = Number.isFinite(output.loss) && output.gradient.every(Number.isFinite);
+  if (!finite || output.gradient.length !== logprobs.length) {
+    const found = finite ? `${output.gradient.length} derivatives for ${logprobs.length} tokens` : 'a value that is not finite';
+    throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} gave ${found} on sample ${index}`, {
+      hint: 'weights are unchanged and the accumulated gradient is cleared; lower the learning rate or look at the sample',
+    });
+  }
+  return output;
+}
+
+/** In the order of the samples, so that the sum does not depend on timing. */
+function total(samples: readonly Sample[], outputs: readonly (LossOutput | undefined)[]): ForwardBackwardResult {
+  const metrics: Record<string, number> = {};
+  let loss = 0;
+  let trainedTokens = 0;
+  outputs.forEach((output, i) => {
+    if (output === undefined) return;
+    loss += output.loss * samples[i]!.weight;
+    trainedTokens += output.gradient.length;
+    for (const [name, value] of Object.entries(output.metrics ?? {})) metrics[name] = (metrics[name] ?? 0) + value;
+  });
+  return { loss, trainedTokens, metrics };
+}

@@ -1,0 +1,62 @@
+/**
+ * What the main thread and the workers of an embedded model say to each other. Bulk data lies in the shared memory; messages carry
+ * addresses and small arrays.
+ */
+import type { SampleRequest, SampleResult } from '../core/contracts.ts';
+import type { ErrorCode } from '../core/errors.ts';
+import type { Arena } from './arena.ts';
+import type { LlamaConfig } from './config.ts';
+import type { Microbatch } from './train-pass.ts';
+import type { KernelVariant } from './wasm.ts';
+
+export interface WorkerSetup {
+  readonly index: number;
+  readonly memory: WebAssembly.Memory;
+  readonly variant: KernelVariant;
+  readonly config: LlamaConfig;
+  readonly arena: Arena;
+}
+
+/** A range of the flat parameters, in floats. */
+export interface Span {
+  readonly first: number;
+  readonly end: number;
+}
+
+/** AdamW's numbers for one step. */
+export interface AdamStep {
+  readonly learningRate: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+  readonly weightDecay: number;
+  readonly correction1: number;
+  readonly correction2: number;
+  readonly gradientScale: number;
+}
+
+/** Each kind of call with its answer. */
+export interface Calls {
+  sample: { readonly ask: { readonly request: SampleRequest }; readonly answer: SampleResult };
+  /** Answered when no request is running; none is admitted until `serve`. */
+  drain: { readonly ask: object; readonly answer: undefined };
+  /** Fills the served regions from the current parameters. All workers must be drained. */
+  pack: { readonly ask: object; readonly answer: undefined };
+  serve: { readonly ask: { readonly version: number }; readonly answer: undefined };
+  forward: { readonly ask: { readonly weights: number; readonly batch: Microbatch }; readonly answer: Float32Array };
+  /** Of the last forward on this worker. */
+  backward: { readonly ask: { readonly gradients: number; readonly slopes: Float32Array }; readonly answer: undefined };
+  /** Sums of squares of the summed gradient, per span. */
+  'sum-lanes': { readonly ask: { readonly spans: readonly Span[] }; readonly answer: readonly number[] };
+  adam: { readonly ask: { readonly spans: readonly Span[]; readonly step: AdamStep }; readonly answer: undefined };
+}
+
+export type CallKind = keyof Calls;
+
+export type ToWorker =
+  | { [K in CallKind]: { readonly kind: K; readonly id: number } & Calls[K]['ask'] }[CallKind]
+  | { readonly kind: 'cancel'; readonly id: number };
+
+export type FromWorker =
+  | { readonly id: number; readonly answer: Calls[CallKind]['answer'] }
+  | { readonly id: number; readonly error: { readonly code: ErrorCode | undefined; readonly message: string } };

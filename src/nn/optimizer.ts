@@ -1,0 +1,63 @@
+/**
+ * One AdamW step over the workers: sum the gradient lanes, measure the norm, clip, update.
+ *
+ * Decay is decoupled and applies to every parameter, norms and embedding included. The parameters are cut into fixed spans and the
+ * norm is summed over spans in order, so the number of threads does not change a bit of the result.
+ */
+import type { AdamSettings } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Arena } from './arena.ts';
+import type { Span } from './messages.ts';
+import type { WorkerPool } from './worker-pool.ts';
+
+/** Floats; a multiple of four. */
+const SPAN = 16_384;
+
+/**
+ * Updates the weights with the gradient in the lanes; `step` counts from 1. Throws TRAINER_FAILED, with the weights untouched, when
+ * the gradient is not finite. The lanes are used up either way: the caller clears them.
+ */
+export async function adamStep(pool: WorkerPool, arena: Arena, step: number, adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
+  checkSettings(adam);
+  const spans = spansPerWorker(arena.flatLength, pool.size);
+  const squares = await pool.all('sum-lanes', (worker) => ({ spans: spans[worker]! }), 'TRAINER_FAILED');
+  const gradNorm = Math.sqrt(squares.flat().reduce((sum, square) => sum + square, 0));
+  if (!Number.isFinite(gradNorm)) {
+    throw new TrainyardError('TRAINER_FAILED', `the gradient's norm is ${gradNorm}, expected a finite number`, {
+      hint: 'weights are unchanged and the accumulated gradient is cleared; lower the learning rate or the weights of samples',
+    });
+  }
+  const { learningRate, beta1, beta2, epsilon, weightDecay, maxGradNorm } = adam;
+  const numbers = {
+    learningRate,
+    beta1,
+    beta2,
+    epsilon,
+    weightDecay,
+    correction1: 1 - beta1 ** step,
+    correction2: 1 - beta2 ** step,
+    gradientScale: maxGradNorm > 0 && gradNorm > maxGradNorm ? maxGradNorm / gradNorm : 1,
+  };
+  await pool.all('adam', (worker) => ({ spans: spans[worker]!, step: numbers }), 'TRAINER_FAILED');
+  return { gradNorm };
+}
+
+function checkSettings(adam: AdamSettings): void {
+  for (const [name, value] of Object.entries(adam)) {
+    const fits = Number.isFinite(value) && value >= 0 && (!name.startsWith('beta') || value < 1);
+    if (!fits) {
+      const expected = name.startsWith('beta') ? 'a number in [0, 1)' : 'a number of at least 0';
+      throw new TrainyardError('TRAINER_FAILED', `${name} is ${value}, expected ${expected}`);
+    }
+  }
+}
+
+/** Neighbouring spans for each worker; the cut itself does not depend on the number of workers. */
+function spansPerWorker(length: number, workers: number): Span[][] {
+  const spans = Array.from({ length: Math.ceil(length / SPAN) }, (_, i) => ({
+    first: i * SPAN,
+    end: Math.min(length, (i + 1) * SPAN),
+  }));
+  const share = Math.ceil(spans.length / workers);
+  return Array.from({ length: workers }, (_, worker) => spans.slice(worker * share, (worker + 1) * share));
+}

@@ -1,0 +1,29 @@
+/**
+ * Checks a sample request before it reaches a worker: whatever passes cannot leave the arena.
+ */
+import type { SampleRequest } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { LlamaConfig } from './config.ts';
+
+/** Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
+export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: LlamaConfig): void {
+  if (promptIds.length === 0) throw invalid('the prompt is empty, expected at least one token');
+  if (promptIds.length >= contextLength) {
+    throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`, {
+      hint: 'shorten the conversation or use a model with a longer context',
+    });
+  }
+  const badId = promptIds.find((id) => id < 0 || id >= vocabSize);
+  if (badId !== undefined) throw invalid(`prompt id ${badId} is outside the vocabulary of ${vocabSize}`);
+
+  const { temperature, topP, topK, maxTokens } = sampling;
+  if (!(Number.isFinite(temperature) && temperature >= 0)) throw invalid(`temperature is ${temperature}, expected 0 or more`);
+  if (!(topP > 0 && topP <= 1)) throw invalid(`topP is ${topP}, expected more than 0 and at most 1`);
+  if (!(Number.isSafeInteger(topK) && topK >= 0)) throw invalid(`topK is ${topK}, expected a whole number of at least 0`);
+  if (!(Number.isSafeInteger(maxTokens) && maxTokens >= 1)) throw invalid(`maxTokens is ${maxTokens}, expected at least 1`);
+  if (!Number.isSafeInteger(seed)) throw invalid(`seed is ${seed}, expected a safe integer`);
+}
+
+function invalid(found: string): TrainyardError {
+  return new TrainyardError('REQUEST_INVALID', found);
+}

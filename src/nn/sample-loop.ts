@@ -1,0 +1,199 @@
+/**
+ * Continuous batching in one worker: requests join and leave between decode passes.
+ *
+ * Each pass takes one row of every running sequence, then as many prompt rows as fit. A request's tokens depend on its prompt,
+ * settings, seed and the served weights only; passes, slots and prefix reuse never show in a result.
+ */
+import type { SampleRequest, SampleResult } from '../core/contracts.ts';
+import type { DecodePass, Draw } from './decode-pass.ts';
+import { drawTruncated } from './draw.ts';
+import { type RandomStream, randomStream } from './random.ts';
+import { type Placement, type Slot, SlotTable } from './slots.ts';
+
+interface Waiting {
+  readonly id: number;
+  readonly request: SampleRequest;
+  readonly prompt: number[];
+}
+
+interface Running {
+  readonly id: number;
+  readonly request: SampleRequest;
+  readonly slot: Slot;
+  readonly promptLength: number;
+  /** Prompt and sampled tokens; the slot's own array. */
+  readonly tokens: number[];
+  readonly logprobs: number[];
+  /** Length of `tokens` at which it must end. */
+  readonly limit: number;
+  readonly random: RandomStream;
+}
+
+export interface SampleLoopOptions {
+  readonly pass: DecodePass;
+  readonly slotCount: number;
+  readonly contextLength: number;
+  readonly done: (id: number, result: SampleResult) => void;
+}
+
+export class SampleLoop {
+  readonly #pass: DecodePass;
+  readonly #slots: SlotTable;
+  readonly #contextLength: number;
+  readonly #done: (id: number, result: SampleResult) => void;
+  #waiting: Waiting[] = [];
+  #running: Running[] = [];
+  #onDrained: (() => void) | undefined;
+  #admitting = false;
+  #version = 0;
+  #scheduled = false;
+
+  constructor({ pass, slotCount, contextLength, done }: SampleLoopOptions) {
+    this.#pass = pass;
+    this.#slots = new SlotTable(slotCount);
+    this.#contextLength = contextLength;
+    this.#done = done;
+  }
+
+  submit(id: number, request: SampleRequest): void {
+    this.#waiting.push({ id, request, prompt: Array.from(request.promptIds) });
+    this.#schedule();
+  }
+
+  /** Forgets a request; it gets no answer. Unknown ids are requests that ended meanwhile. */
+  cancel(id: number): void {
+    this.#waiting = this.#waiting.filter((request) => request.id !== id);
+    const running = this.#running.find((sequence) => sequence.id === id);
+    if (running !== undefined) this.#leave(running);
+    this.#schedule();
+  }
+
+  /** Admits nobody from now on and calls back when the running requests ended. */
+  drain(drained: () => void): void {
+    this.#admitting = false;
+    this.#onDrained = drained;
+    this.#schedule();
+  }
+
+  /** Admits requests again, under the weights that are served as this version. */
+  serve(version: number): void {
+    this.#slots.forget();
+    this.#version = version;
+    this.#admitting = true;
+    this.#schedule();
+  }
+
+  /** Through the event loop, so that messages are handled between passes. */
+  #schedule(): void {
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    setImmediate(() => {
+      this.#scheduled = false;
+      this.#tick();
+    });
+  }
+
+  #tick(): void {
+    if (this.#admitting) this.#admit();
+    if (this.#running.length > 0) {
+      this.#decode();
+      this.#schedule();
+    } else if (this.#onDrained !== undefined) {
+      this.#onDrained();
+      this.#onDrained = undefined;
+    }
+  }
+
+  #admit(): void {
+    const stay: Waiting[] = [];
+    let full = false;
+    for (const request of this.#waiting) {
+      const placement: Placement = full ? { kind: 'full' } : this.#slots.place(request.prompt);
+      full = placement.kind === 'full';
+      if (placement.kind !== 'take') {
+        stay.push(request);
+        continue;
+      }
+      const { slot, from, reused } = placement;
+      if (from !== undefined && reused > 0) this.#pass.copySlot(from.index, slot.index, reused);
+      this.#slots.occupy(slot, request.prompt, reused);
+      this.#running.push(this.#start(request, slot));
+    }
+    this.#waiting = stay;
+  }
+
+  #start({ id, request, prompt }: Waiting, slot: Slot): Running {
+    return {
+      id,
+      request,
+      slot,
+      promptLength: prompt.length,
+      tokens: prompt,
+      logprobs: [],
+      limit: Math.min(prompt.length + request.sampling.maxTokens, this.#contextLength),
+      random: randomStream(request.seed),
+    };
+  }
+
+  #decode(): void {
+    const pass = this.#pass;
+    const drawing: Running[] = [];
+    pass.begin();
+    // Single steps before prompts: sequences that are under way never wait for a long prefill.
+    const inOrder = this.#running.toSorted((a, b) => pendingRows(a) - pendingRows(b));
+    for (const sequence of inOrder) {
+      const { slot, tokens } = sequence;
+      const end = Math.min(tokens.length, slot.cached + pass.room);
+      for (let position = slot.cached; position < end; position++) {
+        pass.add(tokens[position]!, position, slot.index, position === tokens.length - 1);
+      }
+      slot.cached = end;
+      if (end === tokens.length) drawing.push(sequence);
+    }
+    pass.run();
+    if (drawing.length > 0) this.#draw(drawing);
+  }
+
+  /** Row i of the logits belongs to `drawing[i]`. */
+  #draw(drawing: readonly Running[]): void {
+    const draws: Draw[] = drawing.map(({ request, random }) => ({
+      temperature: request.sampling.temperature,
+      uniform: random.uniform(),
+    }));
+    const truncated = drawing.map(({ request }, i) =>
+      isTruncated(request) ? drawTruncated(this.#pass.logits(i), request.sampling, draws[i]!.uniform) : undefined,
+    );
+    const { tokens, logprobs } = this.#pass.draw(draws);
+    drawing.forEach((sequence, i) => {
+      this.#extend(sequence, truncated[i]?.token ?? tokens[i]!, truncated[i]?.logprob ?? logprobs[i]!);
+    });
+  }
+
+  #extend(sequence: Running, token: number, logprob: number): void {
+    const { id, request, tokens, logprobs, promptLength, limit } = sequence;
+    tokens.push(token);
+    logprobs.push(logprob);
+    const stopped = request.stopIds.includes(token);
+    if (!stopped && tokens.length < limit) return;
+    this.#leave(sequence);
+    this.#done(id, {
+      ids: Int32Array.from(tokens.slice(promptLength)),
+      logprobs: Float32Array.from(logprobs),
+      stopReason: stopped ? 'stop' : 'length',
+      policyVersion: this.#version,
+    });
+  }
+
+  #leave(sequence: Running): void {
+    this.#slots.release(sequence.slot);
+    this.#running = this.#running.filter((other) => other !== sequence);
+  }
+}
+
+function pendingRows({ tokens, slot }: Running): number {
+  return tokens.length - slot.cached;
+}
+
+function isTruncated({ sampling }: SampleRequest): boolean {
+  return sampling.temperature > 0 && (sampling.topK > 0 || sampling.topP < 1);
+}

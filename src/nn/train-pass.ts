@@ -1,0 +1,252 @@
+/**
+ * Forward and backward of one microbatch through the whole model, in one worker.
+ *
+ * A microbatch is ragged: sequences lie one after another without padding, and only attention knows where they end. The output head
+ * is computed only for rows whose next token is trained, some rows at a time. Activations stay in the worker's arena until
+ * the next forward, so that a backward can follow once the loss is known.
+ */
+import { type Arena, type LayerActivations, type TrainRegions, widthsOf } from './arena.ts';
+import type { LlamaConfig } from './config.ts';
+import type { LayerOffsets, Layout } from './layout.ts';
+import type { Kernels } from './wasm.ts';
+
+/** Sequences back to back, and which of their rows predict a trained token. */
+export interface Microbatch {
+  readonly tokens: Int32Array;
+  /** Of each sequence; they sum to `tokens.length`. */
+  readonly lengths: readonly number[];
+  /** Ascending. The other arrays are aligned with it. */
+  readonly rows: Int32Array;
+  readonly targets: Int32Array;
+  readonly inverseTemperatures: Float32Array;
+}
+
+export interface TrainPassOptions {
+  readonly kernels: Kernels;
+  readonly buffer: ArrayBufferLike;
+  readonly config: LlamaConfig;
+  readonly layout: Layout;
+  readonly arena: Arena;
+  readonly regions: TrainRegions;
+}
+
+export class TrainPass {
+  readonly #kernels: Kernels;
+  readonly #buffer: ArrayBufferLike;
+  readonly #config: LlamaConfig;
+  readonly #layout: Layout;
+  readonly #arena: Arena;
+  readonly #regions: TrainRegions;
+  readonly #queryWidth: number;
+  readonly #qkvWidth: number;
+  #weights = 0;
+  #lengths: readonly number[] = [];
+  #tokenCount = 0;
+  #rowCount = 0;
+
+  constructor({ kernels, buffer, config, layout, arena, regions }: TrainPassOptions) {
+    this.#kernels = kernels;
+    this.#buffer = buffer;
+    this.#config = config;
+    this.#layout = layout;
+    this.#arena = arena;
+    this.#regions = regions;
+    this.#queryWidth = widthsOf(config).query;
+    this.#qkvWidth = widthsOf(config).qkv;
+  }
+
+  /** Log-probabilities of the targets under the weights at this address. */
+  forward(weights: number, batch: Microbatch): Float32Array {
+    this.#load(weights, batch);
+    const { layers, output } = this.#regions;
+    this.#kernels.gatherRows(
+      weights + this.#layout.embedding * 4,
+      this.#regions.tokens,
+      this.#tokenCount,
+      this.#config.hiddenSize,
+      layers[0]!.input,
+    );
+    layers.forEach((activations, l) => {
+      this.#layerForward(this.#layout.layers[l]!, activations, layers[l + 1]?.input ?? output);
+    });
+    this.#headForward();
+    return new Float32Array(this.#buffer, this.#regions.logprobs, this.#rowCount).slice();
+  }
+
+  /** Adds the gradient to the buffer at this address, given d loss / d logprob of the rows of the last forward. */
+  backward(gradients: number, slopes: Float32Array): void {
+    const { layers } = this.#regions;
+    new Float32Array(this.#buffer, this.#regions.slopes, this.#rowCount).set(slopes);
+    this.#headBackward(gradients);
+    for (let l = layers.length - 1; l >= 0; l--) this.#layerBackward(gradients, this.#layout.layers[l]!, layers[l]!);
+    const embedding = gradients + this.#layout.embedding * 4;
+    this.#kernels.scatterAddRows(embedding, this.#regions.tokens, this.#tokenCount, this.#config.hiddenSize, this.#regions.dx);
+  }
+
+  #load(weights: number, batch: Microbatch): void {
+    const { tokens, positions, rows, targets, inverseTemperatures } = this.#regions;
+    if (batch.tokens.length > this.#arena.trainTokens || batch.lengths.some((n) => n > this.#config.contextLength)) {
+      throw new RangeError(`a microbatch of ${batch.tokens.length} tokens does not fit into ${this.#arena.trainTokens}`);
+    }
+    this.#weights = weights;
+    this.#lengths = batch.lengths;
+    this.#tokenCount = batch.tokens.length;
+    this.#rowCount = batch.rows.length;
+    new Int32Array(this.#buffer, tokens, this.#tokenCount).set(batch.tokens);
+    new Int32Array(this.#buffer, rows, this.#rowCount).set(batch.rows);
+    new Int32Array(this.#buffer, targets, this.#rowCount).set(batch.targets);
+    new Float32Array(this.#buffer, inverseTemperatures, this.#rowCount).set(batch.inverseTemperatures);
+    const position = new Int32Array(this.#buffer, positions, this.#tokenCount);
+    let start = 0;
+    for (const length of batch.lengths) {
+      for (let i = 0; i < length; i++) position[start + i] = i;
+      start += length;
+    }
+  }
+
+  /** y (+)= x · wᵀ, for a weight matrix [outputs, inputs] as the layout keeps it. */
+  #project(rows: number, x: number, weight: number, inputs: number, outputs: number, y: number, accumulate: 0 | 1): void {
+    this.#kernels.gemm(rows, outputs, inputs, x, inputs, 1, weight, 1, inputs, y, outputs, accumulate);
+  }
+
+  /** dx = dy · w and dw += dyᵀ · x, the backward of `project`. */
+  #projectBackward(
+    ...[rows, x, weight, inputs, outputs, dy, dx, dWeight]: readonly [
+      rows: number,
+      x: number,
+      weight: number,
+      inputs: number,
+      outputs: number,
+      dy: number,
+      dx: number,
+      dWeight: number,
+    ]
+  ): void {
+    this.#kernels.gemm(outputs, inputs, rows, dy, 1, outputs, x, inputs, 1, dWeight, inputs, 1);
+    this.#kernels.gemm(rows, inputs, outputs, dy, outputs, 1, weight, inputs, 1, dx, inputs, 0);
+  }
+
+  #layerForward(offsets: LayerOffsets, a: LayerActivations, output: number): void {
+    const kernels = this.#kernels;
+    const { hiddenSize, intermediateSize, rmsNormEps } = this.#config;
+    const n = this.#tokenCount;
+    const weight = (offset: number) => this.#weights + offset * 4;
+
+    kernels.rmsNorm(a.input, weight(offsets.inputNorm), a.inputNorm, a.inputScale, n, hiddenSize, rmsNormEps);
+    this.#project(n, a.inputNorm, weight(offsets.qkv), hiddenSize, this.#qkvWidth, a.qkv, 0);
+    this.#rotate(a.qkv, 1);
+    this.#attentionForward(a);
+    kernels.copyFloats(a.middle, a.input, n * hiddenSize);
+    this.#project(n, a.attention, weight(offsets.attentionOut), this.#queryWidth, hiddenSize, a.middle, 1);
+
+    kernels.rmsNorm(a.middle, weight(offsets.postNorm), a.postNorm, a.postScale, n, hiddenSize, rmsNormEps);
+    this.#project(n, a.postNorm, weight(offsets.gateUp), hiddenSize, 2 * intermediateSize, a.gateUp, 0);
+    kernels.swiglu(a.gateUp, a.activated, n, intermediateSize);
+    kernels.copyFloats(output, a.middle, n * hiddenSize);
+    this.#project(n, a.activated, weight(offsets.down), intermediateSize, hiddenSize, output, 1);
+  }
+
+  /** `dx` holds the gradient of the layer's output before, and of its input afterwards: the residual path needs no copy. */
+  #layerBackward(gradients: number, offsets: LayerOffsets, a: LayerActivations): void {
+    const kernels = this.#kernels;
+    const { hiddenSize, intermediateSize } = this.#config;
+    const { dx, dNorm, dAttention, dQkv, dActivated, dGateUp } = this.#regions;
+    const n = this.#tokenCount;
+    const weight = (offset: number) => this.#weights + offset * 4;
+    const slope = (offset: number) => gradients + offset * 4;
+
+    const { down, gateUp, postNorm, attentionOut, qkv, inputNorm } = offsets;
+    this.#projectBackward(n, a.activated, weight(down), intermediateSize, hiddenSize, dx, dActivated, slope(down));
+    kernels.swigluBackward(a.gateUp, dActivated, dGateUp, n, intermediateSize);
+    this.#projectBackward(n, a.postNorm, weight(gateUp), hiddenSize, 2 * intermediateSize, dGateUp, dNorm, slope(gateUp));
+    kernels.rmsNormBackward(a.middle, weight(postNorm), a.postScale, dNorm, dx, slope(postNorm), n, hiddenSize);
+
+    this.#projectBackward(n, a.attention, weight(attentionOut), this.#queryWidth, hiddenSize, dx, dAttention, slope(attentionOut));
+    this.#attentionBackward(a);
+    this.#rotate(dQkv, -1);
+    this.#projectBackward(n, a.inputNorm, weight(qkv), hiddenSize, this.#qkvWidth, dQkv, dNorm, slope(qkv));
+    kernels.rmsNormBackward(a.input, weight(inputNorm), a.inputScale, dNorm, dx, slope(inputNorm), n, hiddenSize);
+  }
+
+  /** Queries and keys are rotated, values are not. */
+  #rotate(qkv: number, direction: 1 | -1): void {
+    const { heads, kvHeads, headDim } = this.#config;
+    const { cosines, sines } = this.#arena;
+    const { positions } = this.#regions;
+    this.#kernels.rope(qkv, this.#tokenCount, this.#qkvWidth, heads + kvHeads, headDim, positions, cosines, sines, direction);
+  }
+
+  #attentionForward(a: LayerActivations): void {
+    const { heads, kvHeads, headDim } = this.#config;
+    let start = 0;
+    for (const length of this.#lengths) {
+      const qkv = a.qkv + start * this.#qkvWidth * 4;
+      const out = a.attention + start * this.#queryWidth * 4;
+      const lse = a.lse + start * heads * 4;
+      const scratch = this.#regions.attentionScratch;
+      this.#kernels.attentionForward(qkv, this.#qkvWidth, length, heads, kvHeads, headDim, out, lse, scratch);
+      start += length;
+    }
+  }
+
+  #attentionBackward(a: LayerActivations): void {
+    const { heads, kvHeads, headDim } = this.#config;
+    const { dAttention, dQkv, attentionScratch } = this.#regions;
+    this.#kernels.fillZero(dQkv, this.#tokenCount * this.#qkvWidth);
+    let start = 0;
+    for (const length of this.#lengths) {
+      const qkv = a.qkv + start * this.#qkvWidth * 4;
+      const lse = a.lse + start * heads * 4;
+      const dOut = dAttention + start * this.#queryWidth * 4;
+      const dRows = dQkv + start * this.#qkvWidth * 4;
+      this.#kernels.attentionBackward(qkv, this.#qkvWidth, length, heads, kvHeads, headDim, lse, dOut, dRows, attentionScratch);
+      start += length;
+    }
+  }
+
+  /** Calls `use` for chunks of trained rows, with their logits computed. */
+  #forEachHeadChunk(use: (first: number, count: number) => void): void {
+    const { vocabSize, hiddenSize } = this.#config;
+    const { headRows, headNorm, logits } = this.#regions;
+    const head = this.#weights + this.#layout.head * 4;
+    for (let first = 0; first < this.#rowCount; first += headRows) {
+      const count = Math.min(headRows, this.#rowCount - first);
+      this.#project(count, headNorm + first * hiddenSize * 4, head, hiddenSize, vocabSize, logits, 0);
+      use(first, count);
+    }
+  }
+
+  #headForward(): void {
+    const { vocabSize, hiddenSize, rmsNormEps } = this.#config;
+    const { output, rows, headInput, headNorm, headScale, logits, targets, inverseTemperatures, logprobs } = this.#regions;
+    const norm = this.#weights + this.#layout.finalNorm * 4;
+    this.#kernels.gatherRows(output, rows, this.#rowCount, hiddenSize, headInput);
+    this.#kernels.rmsNorm(headInput, norm, headNorm, headScale, this.#rowCount, hiddenSize, rmsNormEps);
+    this.#forEachHeadChunk((first, count) => {
+      const at = first * 4;
+      this.#kernels.logProbabilities(logits, count, vocabSize, targets + at, inverseTemperatures + at, logprobs + at);
+    });
+  }
+
+  /** Leaves the gradient of the last layer's output in `dx`. Logits are computed again rather than kept: there may be many. */
+  #headBackward(gradients: number): void {
+    const { vocabSize, hiddenSize } = this.#config;
+    const regions = this.#regions;
+    const { head, finalNorm } = this.#layout;
+    this.#forEachHeadChunk((first, count) => {
+      const { logits, targets, inverseTemperatures, slopes, headNorm, dHeadNorm } = regions;
+      const at = first * 4;
+      this.#kernels.logProbabilitiesBackward(logits, count, vocabSize, targets + at, inverseTemperatures + at, slopes + at);
+      const x = headNorm + at * hiddenSize;
+      const dx = dHeadNorm + at * hiddenSize;
+      this.#projectBackward(count, x, this.#weights + head * 4, hiddenSize, vocabSize, logits, dx, gradients + head * 4);
+    });
+    const { headInput, headScale, dHeadNorm, dHeadInput, dx, rows } = regions;
+    const norm = this.#weights + finalNorm * 4;
+    const dNorm = gradients + finalNorm * 4;
+    this.#kernels.fillZero(dHeadInput, this.#rowCount * hiddenSize);
+    this.#kernels.rmsNormBackward(headInput, norm, headScale, dHeadNorm, dHeadInput, dNorm, this.#rowCount, hiddenSize);
+    this.#kernels.fillZero(dx, this.#tokenCount * hiddenSize);
+    this.#kernels.scatterAddRows(dx, rows, this.#rowCount, hiddenSize, dHeadInput);
+  }
+}

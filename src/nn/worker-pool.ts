@@ -1,0 +1,95 @@
+/**
+ * The worker threads of one model: calls with answers, and what happens when a thread dies.
+ *
+ * A thread that ends on its own fails the whole pool: all calls in flight and all later ones reject, none hangs. Threads end with
+ * `close()`.
+ */
+import { Worker } from 'node:worker_threads';
+import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './messages.ts';
+
+interface PendingCall {
+  readonly code: ErrorCode;
+  readonly resolve: (answer: never) => void;
+  readonly reject: (error: TrainyardError) => void;
+}
+
+/** The compiled package holds `worker.js`, a checkout `worker.ts`. */
+const WORKER_URL = new URL(import.meta.url.endsWith('.ts') ? './worker.ts' : './worker.js', import.meta.url);
+
+export class WorkerPool {
+  readonly #workers: readonly Worker[];
+  readonly #pending = new Map<number, PendingCall>();
+  #nextId = 0;
+  /** Why no more calls are possible. */
+  #ended: string | undefined;
+
+  constructor(setups: readonly WorkerSetup[]) {
+    this.#workers = setups.map((setup) => {
+      const worker = new Worker(WORKER_URL, { workerData: setup });
+      worker.on('message', (message: FromWorker) => this.#settle(message));
+      worker.on('error', (error) => this.#end(`worker thread ${setup.index} failed: ${messageOf(error)}`));
+      worker.on('exit', () => this.#end(`worker thread ${setup.index} ended`));
+      return worker;
+    });
+  }
+
+  get size(): number {
+    return this.#workers.length;
+  }
+
+  /** `code` is for failures that are not a TrainyardError yet. */
+  call<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode): Promise<Calls[K]['answer']> {
+    return this.start(worker, kind, ask, code).answer;
+  }
+
+  /** A call that can be cancelled: its answer then rejects as CANCELLED at once. */
+  start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode) {
+    const id = this.#nextId++;
+    const answer = new Promise<Calls[K]['answer']>((resolve, reject) => {
+      if (this.#ended !== undefined) {
+        reject(endedError(code, this.#ended));
+        return;
+      }
+      this.#pending.set(id, { code, resolve, reject });
+      this.#workers[worker]!.postMessage({ kind, id, ...ask });
+    });
+    const cancel = (): void => {
+      const pending = this.#pending.get(id);
+      if (pending === undefined) return;
+      this.#pending.delete(id);
+      pending.reject(new TrainyardError('CANCELLED', `the ${kind} call was cancelled`));
+      this.#workers[worker]!.postMessage({ kind: 'cancel', id } satisfies ToWorker);
+    };
+    return { answer, cancel };
+  }
+
+  /** The same call to every worker. */
+  all<K extends CallKind>(kind: K, ask: (worker: number) => Calls[K]['ask'], code: ErrorCode): Promise<Calls[K]['answer'][]> {
+    return Promise.all(this.#workers.map((_, worker) => this.call(worker, kind, ask(worker), code)));
+  }
+
+  /** Ends the threads; calls in flight reject. Idempotent. */
+  async close(): Promise<void> {
+    this.#end('the model was closed');
+    await Promise.all(this.#workers.map((worker) => worker.terminate()));
+  }
+
+  #settle(message: FromWorker): void {
+    const pending = this.#pending.get(message.id);
+    if (pending === undefined) return;
+    this.#pending.delete(message.id);
+    if ('error' in message) pending.reject(new TrainyardError(message.error.code ?? pending.code, message.error.message));
+    else pending.resolve(message.answer as never);
+  }
+
+  #end(why: string): void {
+    this.#ended ??= why;
+    for (const { code, reject } of this.#pending.values()) reject(endedError(code, this.#ended));
+    this.#pending.clear();
+  }
+}
+
+function endedError(code: ErrorCode, why: string): TrainyardError {
+  return new TrainyardError(code, why, { hint: 'open the model again' });
+}

@@ -1,0 +1,87 @@
+/**
+ * A worker thread of an embedded model: executes calls of the main thread on the shared memory, and samples between them.
+ *
+ * Holds no state of the model of its own: weights, gradients and caches lie in the arena. An error in a call is that call's answer; an
+ * error in the sampling loop ends the thread, which fails the model as a whole.
+ */
+import { parentPort, workerData } from 'node:worker_threads';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { DecodePass, packServed } from './decode-pass.ts';
+import { planLayout } from './layout.ts';
+import type { Calls, FromWorker, Span, ToWorker, WorkerSetup } from './messages.ts';
+import { SampleLoop } from './sample-loop.ts';
+import { TrainPass } from './train-pass.ts';
+import { loadKernels } from './wasm.ts';
+
+const { index, memory, variant, config, arena } = workerData as WorkerSetup;
+const port = parentPort!;
+const layout = planLayout(config);
+const kernels = loadKernels(variant, memory);
+const regions = arena.workers[index]!;
+kernels.setGemmScratch(regions.gemmScratch);
+
+const shared = { kernels, buffer: memory.buffer, config, layout, arena };
+const train = new TrainPass({ ...shared, regions: regions.train });
+const loop = new SampleLoop({
+  pass: new DecodePass({ ...shared, regions: regions.decode }),
+  slotCount: arena.slotCount,
+  contextLength: config.contextLength,
+  done: (id, result) => reply({ id, answer: result }),
+});
+
+function reply(message: FromWorker): void {
+  port.postMessage(message);
+}
+
+function sumLanes(spans: readonly Span[]): number[] {
+  return spans.map(({ first, end }) => kernels.sumLanes(arena.gradients, arena.flatLength, first, end));
+}
+
+function adam({ spans, step }: Calls['adam']['ask']): void {
+  const { parameters, gradients, firstMoments, secondMoments } = arena;
+  const { learningRate, beta1, beta2, epsilon, weightDecay, correction1, correction2, gradientScale } = step;
+  for (const { first, end } of spans) {
+    kernels.adamW(
+      ...([parameters, gradients, firstMoments, secondMoments, first, end] as const),
+      ...([learningRate, beta1, beta2, epsilon, weightDecay, correction1, correction2, gradientScale] as const),
+    );
+  }
+}
+
+/** Executes a call; `sample` and `drain` answer later by themselves. */
+function execute(message: ToWorker): void {
+  const { id } = message;
+  switch (message.kind) {
+    case 'sample':
+      return loop.submit(id, message.request);
+    case 'cancel':
+      return loop.cancel(id);
+    case 'drain':
+      return loop.drain(() => reply({ id, answer: undefined }));
+    case 'serve':
+      loop.serve(message.version);
+      return reply({ id, answer: undefined });
+    case 'pack':
+      packServed(kernels, config, layout, arena.served, arena.parameters);
+      return reply({ id, answer: undefined });
+    case 'forward':
+      return reply({ id, answer: train.forward(message.weights, message.batch) });
+    case 'backward':
+      train.backward(message.gradients, message.slopes);
+      return reply({ id, answer: undefined });
+    case 'sum-lanes':
+      return reply({ id, answer: sumLanes(message.spans) });
+    case 'adam':
+      adam(message);
+      return reply({ id, answer: undefined });
+  }
+}
+
+port.on('message', (message: ToWorker) => {
+  try {
+    execute(message);
+  } catch (thrown) {
+    const code = thrown instanceof TrainyardError ? thrown.code : undefined;
+    reply({ id: message.id, error: { code, message: messageOf(thrown) } });
+  }
+});

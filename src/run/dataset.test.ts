@@ -1,0 +1,64 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { readTasks } from './dataset.ts';
+
+let dir = '';
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'tasks-'));
+});
+afterEach(() => rm(dir, { recursive: true }));
+
+async function read(text: string) {
+  const file = join(dir, 'tasks.jsonl');
+  await writeFile(file, text);
+  return await readTasks(file);
+}
+
+describe('a task file', () => {
+  it('takes a prompt as text, as messages, or as system and user prompt', async () => {
+    const tasks = await read(
+      [
+        '{"id":"a","prompt":"hi","answer":1}',
+        '',
+        '{"prompt":[{"role":"user","content":"yo"}],"label":"x"}',
+        '{"id":7,"system_prompt":"s","user_prompt":"u","ground_truth":[1],"metadata":{"k":true}}',
+      ].join('\r\n'),
+    );
+    expect(tasks).toEqual([
+      { id: 'a', prompt: [{ role: 'user', content: 'hi' }], answer: 1 },
+      { id: 'line-3', prompt: [{ role: 'user', content: 'yo' }], answer: 'x' },
+      {
+        id: '7',
+        prompt: [
+          { role: 'system', content: 's' },
+          { role: 'user', content: 'u' },
+        ],
+        answer: [1],
+        metadata: { k: true },
+      },
+    ]);
+  });
+
+  it.each([
+    ['{"prompt":"a"}\n{oops', 'line 2 is not JSON'],
+    ['{"answer":1}', 'found neither'],
+    ['{"prompt":"a","user_prompt":"b"}', 'found both'],
+    ['{"prompt":""}', 'line 1: prompt'],
+    ['{"prompt":"a","anwser":3}', 'anwser'],
+    ['{"id":"x","prompt":"a"}\n{"id":"x","prompt":"b"}', 'already used on line 1'],
+    ['[1]', 'line 1'],
+    ['', 'holds no task'],
+    ['{"prompt":[{"role":"robot","content":"x"}]}', 'prompt'],
+  ])('refuses %j', async (text, message) => {
+    await expect(read(text)).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
+  });
+
+  it('that is missing is named', async () => {
+    await expect(readTasks(join(dir, 'none.jsonl'))).rejects.toMatchObject({
+      code: 'FILE_NOT_FOUND',
+      message: expect.stringContaining('none.jsonl'),
+    });
+  });
+});

@@ -1,0 +1,63 @@
+/**
+ * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/`, `events.jsonl`, `lock`.
+ *
+ * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one.
+ */
+import { createWriteStream } from 'node:fs';
+import { mkdir, readdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { boundary, TrainyardError } from '../core/errors.ts';
+import type { RunEvent } from '../core/events.ts';
+
+export interface RunDirectory extends AsyncDisposable {
+  readonly path: string;
+  readonly storePath: string;
+  readonly checkpoints: string;
+  /** Appends to events.jsonl. */
+  log(event: RunEvent): void;
+}
+
+/** Creates (or adopts an empty) directory and locks it. */
+export async function openRunDirectory(path: string, settings: object): Promise<RunDirectory> {
+  await boundary('USAGE', `cannot create the run directory ${path}`, () => mkdir(path, { recursive: true }));
+  const lock = takeLock(path);
+  try {
+    const held = (await readdir(path)).filter((name) => !name.startsWith('lock'));
+    if (held.length > 0) {
+      throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, {
+        hint: 'give --run another directory, or remove this one',
+      });
+    }
+    await mkdir(join(path, 'checkpoints'));
+    await writeFile(join(path, 'run.json'), `${JSON.stringify(settings, null, 2)}\n`, { flag: 'wx' });
+  } catch (thrown) {
+    lock.close();
+    throw thrown;
+  }
+  const events = createWriteStream(join(path, 'events.jsonl'), { flags: 'wx' });
+  return {
+    path,
+    storePath: join(path, 'store.sqlite'),
+    checkpoints: join(path, 'checkpoints'),
+    log: (event) => void events.write(`${JSON.stringify(event)}\n`),
+    [Symbol.asyncDispose]: async () => {
+      await new Promise<void>((resolve) => events.end(resolve));
+      lock.close();
+    },
+  };
+}
+
+function takeLock(path: string): DatabaseSync {
+  const lock = new DatabaseSync(join(path, 'lock'));
+  try {
+    lock.exec('PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE');
+    return lock;
+  } catch (cause) {
+    lock.close();
+    throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
+      cause,
+      hint: 'wait for it, or give --run another directory',
+    });
+  }
+}

@@ -1,0 +1,102 @@
+/**
+ * The settings of a run and their defaults, in one place. docs/reference/settings.md explains each.
+ *
+ * The defaults are the demo's recipe; bench/LOG.md holds the runs they come from.
+ */
+import { availableParallelism } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { AdamSettings } from '../core/contracts.ts';
+import type { Limits, SamplingSettings } from '../core/types.ts';
+import type { Entry } from '../rollout/discovery.ts';
+
+/** The policy that ships with the package. */
+export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
+
+export interface EvalSettings {
+  /** Path of the module that exports the workflow and the grader, or the two themselves (the grader then cannot be killed). */
+  readonly entry: string | Entry;
+  /** Model folder: config.json, model.safetensors, tokenizer.json, tokenizer_config.json. */
+  readonly model: string;
+  readonly seed: number;
+  /** Rollouts at once. */
+  readonly concurrency: number;
+  /** Threads of the embedded policy. */
+  readonly threads: number;
+  readonly limits: Limits;
+  /** Most tokens one model call may sample. */
+  readonly maxTokens: number;
+  readonly graderWorkers: number;
+  readonly graderDeadlineMs: number;
+  /** Held-out conversations to keep for showing. */
+  readonly transcripts: number;
+  /** Task file that is evaluated. */
+  readonly heldOut: string;
+}
+
+export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
+  readonly run: string;
+  readonly tasks: string;
+  /** Without one nothing is evaluated. */
+  readonly heldOut: string | undefined;
+  readonly steps: number;
+  /** Rollouts per group. */
+  readonly group: number;
+  /** Groups with signal per step. */
+  readonly groupsPerStep: number;
+  /** A step gives up filling after this many times `groupsPerStep` groups. */
+  readonly refill: number;
+  /** Temperature for training; evaluation is at 0. */
+  readonly temperature: number;
+  readonly adam: AdamSettings;
+  /** Steps over which the learning rate rises to its full value; it then falls linearly to a tenth of it. */
+  readonly warmupSteps: number;
+  readonly clipLow: number;
+  readonly clipHigh: number;
+}
+
+export const EVAL_DEFAULTS = {
+  model: BASE_MODEL,
+  seed: 1,
+  concurrency: 64,
+  threads: Math.min(availableParallelism(), 8),
+  limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
+  maxTokens: 256,
+  graderWorkers: 1,
+  graderDeadlineMs: 10_000,
+  transcripts: 0,
+} as const satisfies Partial<EvalSettings>;
+
+export const TRAIN_DEFAULTS = {
+  ...EVAL_DEFAULTS,
+  steps: 50,
+  group: 8,
+  groupsPerStep: 8,
+  refill: 3,
+  temperature: 1,
+  adam: { learningRate: 5e-4, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
+  warmupSteps: 3,
+  clipLow: 0.2,
+  clipHigh: 0.28,
+} as const satisfies Partial<TrainSettings>;
+
+/** Task files are looked for next to the entry. */
+export function beside(entry: string, name: string): string {
+  return join(dirname(entry), name);
+}
+
+export function trainingSampling({ temperature, maxTokens }: Pick<TrainSettings, 'temperature' | 'maxTokens'>): SamplingSettings {
+  return { temperature, topP: 1, topK: 0, maxTokens };
+}
+
+export function evaluationSampling({ maxTokens }: Pick<EvalSettings, 'maxTokens'>): SamplingSettings {
+  return { temperature: 0, topP: 1, topK: 0, maxTokens };
+}
+
+export function learningRateAt(
+  step: number,
+  { steps, warmupSteps, adam }: Pick<TrainSettings, 'steps' | 'warmupSteps' | 'adam'>,
+): number {
+  const warmup = Math.min(1, step / warmupSteps);
+  return adam.learningRate * warmup * (1 - (0.9 * step) / steps);
+}

@@ -1,0 +1,183 @@
+/**
+ * Training, from tasks to a better policy: the page to read first.
+ *
+ * Each step: groups of rollouts are run until enough of them have signal; rewards become advantages by group; turns become
+ * samples; one gradient, one optimizer update. The checkpoint is on disk before manifest and version are committed, and the
+ * version is committed before it is served: whatever is killed when, a trajectory is trained at most once and no version is
+ * ever served that could not be found again.
+ */
+import { relative } from 'node:path';
+import { TrainyardError } from '../core/errors.ts';
+import type { Emit, Score } from '../core/events.ts';
+import type { Trajectory } from '../core/types.ts';
+import { collectGroups, type Group } from '../rollout/scheduler.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
+import { hasSignal } from '../trainer/advantages.ts';
+import { makeBatch } from '../trainer/batch.ts';
+import { ppo } from '../trainer/losses.ts';
+import { pruneCheckpoints, saveCheckpoint } from './checkpoint.ts';
+import { readTasks } from './dataset.ts';
+import { evaluate } from './evaluate.ts';
+import { openRunDirectory } from './run-directory.ts';
+import { learningRateAt, type TrainSettings, trainingSampling } from './settings.ts';
+import { TaskOrder } from './task-order.ts';
+import { transcriptOf } from './transcript.ts';
+import { openWorkshop, type Rollouts } from './workshop.ts';
+
+/** This many steps in a row without a single group with signal end the training. */
+const STALLED_STEPS = 3;
+
+export interface TrainResult {
+  readonly before: Score | null;
+  readonly after: Score | null;
+  readonly steps: number;
+  /** Folder of the trained model. */
+  readonly checkpoint: string | null;
+}
+
+/** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
+export async function train(
+  settings: TrainSettings,
+  emit: Emit,
+  stop: AbortSignal = new AbortController().signal,
+): Promise<TrainResult> {
+  const started = performance.now();
+  const tasks = await readTasks(settings.tasks);
+  const heldOut = settings.heldOut === undefined ? [] : await readTasks(settings.heldOut);
+
+  await using workshop = await openWorkshop(settings, stop);
+  await using directory = await openRunDirectory(settings.run, settings);
+  const tell: Emit = (event) => {
+    directory.log(event);
+    emit(event);
+  };
+  await using store = await openSqliteStore(directory.storePath);
+  const rollouts = workshop.rolloutsInto(store);
+  tell({
+    type: 'run-start',
+    run: directory.path,
+    workflow: workshop.workflowName,
+    model: settings.model,
+    seed: settings.seed,
+    steps: settings.steps,
+    tasks: tasks.length,
+    heldOut: heldOut.length,
+  });
+
+  for (const message of workshop.warnings) tell({ type: 'warning', code: 'UNKILLABLE_GRADER', message });
+
+  const assess = async (when: 'before' | 'after'): Promise<Score | null> => {
+    if (heldOut.length === 0) return null;
+    const { score, seconds, trajectories } = await evaluate(rollouts, heldOut, when, settings);
+    tell({ type: 'eval-end', when, score, seconds });
+    for (const trajectory of trajectories.slice(0, settings.transcripts))
+      tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
+    return score;
+  };
+
+  const before = await assess('before');
+  const order = new TaskOrder(tasks, settings.seed);
+  const counter = { groups: 0 };
+  let checkpoint: string | null = null;
+  let step = 0;
+  let stalled = 0;
+  const { model } = workshop;
+  while (step < settings.steps) {
+    const rolloutStart = performance.now();
+    const groups = await collect(rollouts, order, counter, settings);
+    const trajectories = groups.flatMap((group) => group.trajectories);
+    const batch = makeBatch(trajectories);
+    if (batch.trainedTokens === 0) {
+      if (++stalled < STALLED_STEPS) continue;
+      if (nothingLeftToLearn(trajectories)) break;
+      throw noSignal(trajectories);
+    }
+    stalled = 0;
+    step++;
+
+    const trainStart = performance.now();
+    const { loss, metrics } = await model.forwardBackward(batch.samples, ppo(settings));
+    const { gradNorm } = await model.optimStep({ ...settings.adam, learningRate: learningRateAt(step, settings) });
+    const policyVersion = model.policyVersion + 1;
+    const folder = await saveCheckpoint(model, directory.checkpoints, step, settings.model);
+    checkpoint = relative('.', `${directory.checkpoints}/${folder}`);
+    await store.commit({
+      step,
+      policyVersion,
+      rolloutIds: batch.rolloutIds,
+      checkpoint: `checkpoints/${folder}`,
+      metrics: { loss, gradNorm, ...metrics },
+      createdAt: Date.now(),
+    });
+    await model.publish(policyVersion);
+    await pruneCheckpoints(directory.checkpoints);
+    tell({
+      type: 'step-end',
+      step,
+      policyVersion,
+      ...rolloutReport(groups, trajectories),
+      trainedTokens: batch.trainedTokens,
+      loss,
+      gradNorm,
+      rolloutSeconds: (trainStart - rolloutStart) / 1000,
+      trainSeconds: (performance.now() - trainStart) / 1000,
+    });
+  }
+  const after = await assess('after');
+  tell({
+    type: 'done',
+    before,
+    after,
+    steps: step,
+    seconds: (performance.now() - started) / 1000,
+    run: directory.path,
+    checkpoint,
+  });
+  return { before, after, steps: step, checkpoint };
+}
+
+/** Runs groups until enough of them have signal, refilling for those that have none. */
+async function collect(
+  rollouts: Rollouts,
+  order: TaskOrder,
+  counter: { groups: number },
+  settings: TrainSettings,
+): Promise<readonly Group[]> {
+  const sampling = trainingSampling(settings);
+  return await collectGroups({
+    wanted: settings.groupsPerStep,
+    atMost: settings.groupsPerStep * settings.refill,
+    concurrency: settings.concurrency,
+    next: () => ({ groupId: `g${String(++counter.groups).padStart(6, '0')}`, task: order.next(), size: settings.group }),
+    runOne: ({ groupId, task }, place) =>
+      rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling),
+    worthKeeping: (group) => hasSignal(group.trajectories),
+  });
+}
+
+function rolloutReport(groups: readonly Group[], trajectories: readonly Trajectory[]) {
+  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+  return {
+    reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
+    groups: groups.length,
+    groupsWithoutSignal: groups.filter((group) => !hasSignal(group.trajectories)).length,
+    rollouts: trajectories.length,
+    failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
+    failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
+  };
+}
+
+function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
+  return trajectories.every(({ grade }) => grade.kind === 'graded' && grade.reward.value >= 1);
+}
+
+function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
+  const graded = trajectories.filter(({ grade }) => grade.kind === 'graded').length;
+  return new TrainyardError(
+    'NO_SIGNAL',
+    `in ${STALLED_STEPS} tries no group had two different rewards (${graded} of the last ${trajectories.length} rollouts were graded)`,
+    {
+      hint: 'the policy never (or always) succeeds: try easier tasks, a larger --group, or a grader with partial credit',
+    },
+  );
+}

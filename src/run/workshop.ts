@@ -1,0 +1,109 @@
+/**
+ * Everything a run works with, opened in the order that finds mistakes before anything is spent: entry, model, tokenizer,
+ * grader; then the gateway listens. Closed in reverse.
+ */
+
+import type { GraderRunner, Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
+import { Gateway } from '../gateway/gateway.ts';
+import { listen } from '../gateway/listener.ts';
+import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
+import { graderInput } from '../grader/input.ts';
+import { openGraderPool } from '../grader/pool.ts';
+import { EmbeddedModel } from '../nn/policy.ts';
+import { FailureBudget } from '../rollout/budget.ts';
+import { discover, type Entry } from '../rollout/discovery.ts';
+import { type RolloutParts, runRollout } from '../rollout/runner.ts';
+import { loadRenderer } from '../tokens/renderer.ts';
+import type { EvalSettings } from './settings.ts';
+
+export interface Workshop extends AsyncDisposable {
+  readonly workflowName: string;
+  /** What the person should know before the run goes on. */
+  readonly warnings: readonly string[];
+  readonly model: EmbeddedModel;
+  rolloutsInto(store: Store): Rollouts;
+}
+
+export interface Rollouts {
+  /** Runs, grades and stores one rollout; throws when the failure budget is spent or the run was stopped. */
+  run(
+    identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>,
+    task: Task,
+    sampling: SamplingSettings,
+  ): Promise<Trajectory>;
+  /** End of a phase: throws if all of its rollouts failed. */
+  settle(): void;
+}
+
+export async function openWorkshop(
+  settings: Pick<EvalSettings, 'entry' | 'model' | 'threads' | 'limits' | 'seed' | 'graderWorkers' | 'graderDeadlineMs'>,
+  stop: AbortSignal,
+): Promise<Workshop> {
+  const entry = typeof settings.entry === 'string' ? await discover(settings.entry) : settings.entry;
+  const closers: AsyncDisposable[] = [];
+  const closeAll = async (): Promise<void> => {
+    for (const closer of closers.toReversed()) await closer[Symbol.asyncDispose]();
+  };
+  try {
+    const renderer = await loadRenderer(settings.model);
+    const model = await EmbeddedModel.open({ dir: settings.model, threads: settings.threads });
+    closers.push(model);
+    if (renderer.vocabSize > model.vocabSize) {
+      throw new TrainyardError('MODEL_INVALID', `the tokenizer has ${renderer.vocabSize} tokens, the model ${model.vocabSize}`, {
+        hint: 'tokenizer.json and model.safetensors must be of the same model',
+      });
+    }
+    const grader = await openGrader(settings, entry);
+    closers.push(grader);
+    const gateway = new Gateway({ engine: model, renderer, modelName: 'policy' });
+    closers.push(await listen(gateway));
+    const parts = {
+      workflow: entry.workflow,
+      sessions: gateway,
+      grader,
+      graderInput,
+      limits: settings.limits,
+      seed: settings.seed,
+      clock: { now: Date.now },
+      signal: stop,
+    };
+    return {
+      model,
+      workflowName: entry.workflow.name,
+      warnings: 'warning' in grader ? [grader.warning] : [],
+      rolloutsInto: (store) => rolloutsOf({ ...parts, store }),
+      [Symbol.asyncDispose]: closeAll,
+    };
+  } catch (thrown) {
+    await closeAll();
+    throw thrown;
+  }
+}
+
+function rolloutsOf(parts: RolloutParts): Rollouts {
+  let budget = new FailureBudget();
+  return {
+    run: async (identity, task, sampling) => {
+      parts.signal.throwIfAborted();
+      const trajectory = await runRollout(parts, { identity: { ...identity, taskId: task.id }, task, sampling });
+      parts.signal.throwIfAborted();
+      budget.add(trajectory);
+      return trajectory;
+    },
+    settle: () => {
+      budget.settle();
+      budget = new FailureBudget();
+    },
+  };
+}
+
+async function openGrader(
+  { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
+  { grader, graderModule }: Entry,
+): Promise<GraderRunner | InlineGraderRunner> {
+  if (graderModule === undefined) return inlineGrader(grader, { deadlineMs: graderDeadlineMs });
+  const { url, exportName } = graderModule;
+  return await openGraderPool({ module: url, exportName, workers: graderWorkers, deadlineMs: graderDeadlineMs });
+}

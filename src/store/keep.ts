@@ -1,0 +1,97 @@
+/**
+ * What a store keeps of what it is given: a deep copy in one canonical form, taken when the call is made, so that neither side
+ * can change the other's data afterwards and equal records have equal encodings.
+ *
+ * Canonical: object keys are sorted, undefined properties are absent, -0 is 0. Token ids and log-probabilities are copied
+ * bit by bit, whatever they hold. What JSON cannot hold is refused with STORE_FAILED before anything is written; it is never
+ * quietly turned into null.
+ */
+import type { TrajectoryFilter } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
+import { filterSchema, manifestSchema, misfitOf, trajectorySchema } from './schemas.ts';
+
+/** Far below what overflows the stack of a JSON parser. A cycle ends here too. */
+const MAX_DEPTH = 500;
+
+/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a trajectory. */
+export function keepTrajectory(trajectory: Trajectory): Trajectory {
+  const what = `trajectory ${JSON.stringify(trajectory.rolloutId)}`;
+  const { turns, ...rest } = trajectory;
+  const copy = { ...plainObject(rest, [what]), turns: turns.map((turn, position) => keepTurn(turn, [what, 'turns', position])) };
+  const misfit = misfitOf(trajectorySchema, copy);
+  if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
+  return copy as unknown as Trajectory;
+}
+
+/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a manifest. */
+export function keepManifest(manifest: BatchManifest): BatchManifest {
+  const what = `manifest of step ${manifest.step}`;
+  const copy = plainObject(manifest, [what]);
+  const misfit = misfitOf(manifestSchema, copy);
+  if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
+  return copy as unknown as BatchManifest;
+}
+
+/** Throws USAGE for a limit that is not a whole number: SQL would read a negative one as "no limit". */
+export function checkFilter(filter: TrajectoryFilter): void {
+  const misfit = misfitOf(filterSchema, filter);
+  if (misfit === undefined) return;
+  throw new TrainyardError('USAGE', `a trajectory filter is malformed: ${misfit}`, {
+    hint: 'pass a limit of 0 or more, or none',
+  });
+}
+
+/** Where in the record the copying is, for the message: pushed and popped on the way, joined only when something is wrong. */
+type Trail = (string | number)[];
+
+function keepTurn(turn: Turn, trail: Trail): object {
+  const { promptIds, sampledIds, logprobs, ...words } = turn;
+  return {
+    ...plainObject(words, trail),
+    promptIds: promptIds.slice(),
+    sampledIds: sampledIds.slice(),
+    logprobs: logprobs.slice(),
+  };
+}
+
+function plainObject(value: object, trail: Trail): object {
+  const source = value as Readonly<Record<string, unknown>>;
+  const copy: Record<string, unknown> = {};
+  for (const key of Object.keys(source).sort()) {
+    const inner = source[key];
+    if (inner === undefined) continue;
+    const plain = plainInside(inner, trail, key);
+    // Assigned, this key would set the prototype; defined, it is an ordinary one.
+    if (key === '__proto__')
+      Object.defineProperty(copy, key, { value: plain, enumerable: true, writable: true, configurable: true });
+    else copy[key] = plain;
+  }
+  return copy;
+}
+
+function plainInside(value: unknown, trail: Trail, key: string | number): unknown {
+  trail.push(key);
+  const plain = plainJson(value, trail);
+  trail.pop();
+  return plain;
+}
+
+function plainJson(value: unknown, trail: Trail): unknown {
+  if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
+  if (typeof value === 'number' && Number.isFinite(value)) return value === 0 ? 0 : value;
+  if (trail.length > MAX_DEPTH) {
+    throw unfit(`${trail.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
+  }
+  if (Array.isArray(value)) return Array.from(value, (inner, position) => plainInside(inner, trail, position));
+  const tag = Object.prototype.toString.call(value);
+  if (tag === '[object Object]') return plainObject(value as object, trail);
+  const found = typeof value === 'number' ? String(value) : tag.slice('[object '.length, -1);
+  throw unfit(`${trail.join('.')} is ${found}, expected JSON`);
+}
+
+function unfit(message: string): TrainyardError {
+  return new TrainyardError('STORE_FAILED', message, {
+    hint: 'nothing was written; records hold JSON with finite numbers, and one log-probability per sampled id',
+  });
+}

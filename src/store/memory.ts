@@ -1,0 +1,86 @@
+/**
+ * The store in its plainest form: a map and a list. Other stores are tested against it; tests and short evaluations may use it.
+ *
+ * Keeps the whole contract except durability: what it holds is gone with the process.
+ */
+import { isDeepStrictEqual } from 'node:util';
+import type { Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { BatchManifest, Trajectory } from '../core/types.ts';
+import { checkFilter, keepManifest, keepTrajectory } from './keep.ts';
+import { checkManifest } from './manifest-rules.ts';
+import { closedError, conflictError } from './store-errors.ts';
+
+export function memoryStore(): Store {
+  return new MemoryStore();
+}
+
+class MemoryStore implements Store {
+  /** In insertion order, which is the order of appending. */
+  readonly #trajectories = new Map<string, Trajectory>();
+  readonly #manifests: BatchManifest[] = [];
+  readonly #stepOf = new Map<string, number>();
+  #closed = false;
+
+  async append(trajectory: Trajectory): Promise<void> {
+    this.#checkOpen();
+    const incoming = keepTrajectory(trajectory);
+    const kept = this.#trajectories.get(incoming.rolloutId);
+    if (kept === undefined) this.#trajectories.set(incoming.rolloutId, incoming);
+    else if (!isDeepStrictEqual(kept, incoming)) throw conflictError(incoming.rolloutId);
+  }
+
+  async read(rolloutId: string): Promise<Trajectory | undefined> {
+    this.#checkOpen();
+    const kept = this.#trajectories.get(rolloutId);
+    return kept === undefined ? undefined : keepTrajectory(kept);
+  }
+
+  async query(filter: TrajectoryFilter = {}): Promise<readonly Trajectory[]> {
+    this.#checkOpen();
+    return this.#select(filter).map(keepTrajectory);
+  }
+
+  async count(filter: TrajectoryFilter = {}): Promise<number> {
+    this.#checkOpen();
+    return this.#select(filter).length;
+  }
+
+  async commit(manifest: BatchManifest): Promise<void> {
+    this.#checkOpen();
+    const incoming = keepManifest(manifest);
+    checkManifest(incoming, {
+      last: this.#manifests.at(-1),
+      isKept: (id) => this.#trajectories.has(id),
+      stepOf: (id) => this.#stepOf.get(id),
+    });
+    this.#manifests.push(incoming);
+    for (const id of incoming.rolloutIds) this.#stepOf.set(id, incoming.step);
+  }
+
+  async manifests(): Promise<readonly BatchManifest[]> {
+    this.#checkOpen();
+    return this.#manifests.map(keepManifest);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+  }
+
+  #select(filter: TrajectoryFilter): readonly Trajectory[] {
+    checkFilter(filter);
+    const { purpose, groupId, taskId, outcome, trained } = filter;
+    const matching = [...this.#trajectories.values()].filter(
+      (kept) =>
+        (purpose === undefined || kept.purpose === purpose) &&
+        (groupId === undefined || kept.groupId === groupId) &&
+        (taskId === undefined || kept.taskId === taskId) &&
+        (outcome === undefined || kept.outcome.kind === outcome) &&
+        (trained === undefined || this.#stepOf.has(kept.rolloutId) === trained),
+    );
+    return matching.slice(0, filter.limit);
+  }
+
+  #checkOpen(): void {
+    if (this.#closed) throw closedError('the in-memory store');
+  }
+}

@@ -1,0 +1,124 @@
+/**
+ * The shape of every record a store keeps, as schemas: checked when a record comes in and again when it is read back, so
+ * that whatever was acknowledged can be read.
+ *
+ * They check and never rewrite: callers keep the value they passed in, fields unknown to this version included.
+ */
+import { z } from 'zod';
+import type { BatchManifest, Json, Message, SamplingSettings, Tool, Trajectory, Turn } from '../core/types.ts';
+
+/** SQL text is UTF-8: a lone surrogate in an id would come back as another id. */
+const id = z
+  .string()
+  .min(1, 'expected a non-empty id')
+  .refine((value) => value.isWellFormed(), 'expected an id without lone surrogates');
+
+const natural = z.int().min(0);
+
+/** Already known to be JSON where this is used: it was parsed from text, or copied by `plainJson`. */
+const json = z.custom<Json>((value) => value !== undefined, 'expected JSON');
+
+const message: z.ZodType<Message> = z.object({
+  role: z.enum(['system', 'user', 'assistant', 'tool']),
+  content: z.string().nullable(),
+  tool_calls: z.exactOptional(
+    z.array(
+      z.object({
+        id: z.string(),
+        type: z.literal('function'),
+        function: z.object({ name: z.string(), arguments: z.string() }),
+      }),
+    ),
+  ),
+  tool_call_id: z.exactOptional(z.string()),
+  name: z.exactOptional(z.string()),
+});
+
+const tool: z.ZodType<Tool> = z.object({
+  type: z.literal('function'),
+  function: z.object({
+    name: z.string(),
+    description: z.exactOptional(z.string()),
+    parameters: z.exactOptional(json),
+  }),
+});
+
+const requestedSampling: z.ZodType<Partial<SamplingSettings>> = z.object({
+  temperature: z.exactOptional(z.number()),
+  topP: z.exactOptional(z.number()),
+  topK: z.exactOptional(z.number()),
+  maxTokens: z.exactOptional(z.number()),
+});
+
+const effectiveSampling: z.ZodType<SamplingSettings> = z.object({
+  temperature: z.number(),
+  topP: z.number(),
+  topK: z.number(),
+  maxTokens: z.number(),
+});
+
+const turn: z.ZodType<Turn> = z
+  .object({
+    index: natural,
+    thread: z.string(),
+    role: z.string(),
+    trainable: z.boolean(),
+    promptIds: z.instanceof(Int32Array),
+    sampledIds: z.instanceof(Int32Array),
+    logprobs: z.instanceof(Float32Array),
+    policyVersion: natural,
+    stopReason: z.enum(['stop', 'length']),
+    sampling: z.object({ requested: requestedSampling, effective: effectiveSampling, seed: z.int() }),
+    request: z.object({ messages: z.array(message), tools: z.array(tool) }),
+    response: message,
+    startedAt: z.number(),
+    endedAt: z.number(),
+  })
+  .refine((value) => value.logprobs.length === value.sampledIds.length, 'expected one log-probability per sampled id');
+
+const outcome: z.ZodType<Trajectory['outcome']> = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('completed') }),
+  z.object({ kind: z.literal('truncated'), limit: z.enum(['turns', 'tokens', 'deadline']) }),
+  z.object({ kind: z.literal('rejected'), reason: z.string() }),
+  z.object({ kind: z.literal('failed'), code: z.string(), message: z.string() }),
+]);
+
+const reward = z.object({ value: z.number(), parts: z.exactOptional(z.record(z.string(), z.number())) });
+
+const grade: z.ZodType<Trajectory['grade']> = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('graded'), reward }),
+  z.object({ kind: z.literal('ungraded'), why: z.string() }),
+  z.object({ kind: z.literal('failed'), code: z.string(), message: z.string() }),
+]);
+
+export const trajectorySchema: z.ZodType<Trajectory> = z.object({
+  rolloutId: id,
+  groupId: id,
+  taskId: id,
+  purpose: z.enum(['train', 'eval']),
+  outcome,
+  grade,
+  turns: z.array(turn),
+  output: z.exactOptional(json),
+  startedAt: z.number(),
+  endedAt: z.number(),
+});
+
+export const manifestSchema: z.ZodType<BatchManifest> = z.object({
+  step: z.int().min(1),
+  policyVersion: z.int().min(1),
+  rolloutIds: z.array(id),
+  checkpoint: z.string(),
+  metrics: z.record(z.string(), z.number()),
+  createdAt: z.number(),
+});
+
+export const filterSchema = z.object({ limit: z.optional(natural) });
+
+/** What is wrong with a value, in one line, or undefined when it has the shape. */
+export function misfitOf(schema: z.ZodType, value: unknown): string | undefined {
+  const result = schema.safeParse(value);
+  const issue = result.error?.issues[0];
+  if (issue === undefined) return undefined;
+  return issue.path.length === 0 ? issue.message : `${issue.path.join('.')}: ${issue.message}`;
+}

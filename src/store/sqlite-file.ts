@@ -1,0 +1,145 @@
+/**
+ * The store's file: opens or creates it, and refuses whatever is not a store of this format version, untouched.
+ *
+ * The format is recognised by SQLite's application id and user version. There is no migration: another version is an error
+ * that says so.
+ */
+import { statSync } from 'node:fs';
+import { DatabaseSync } from 'node:sqlite';
+import { setTimeout } from 'node:timers/promises';
+import { TrainyardError } from '../core/errors.ts';
+import { damageError, formatError, isBusy, sqliteError } from './store-errors.ts';
+
+/** "Trny" in ASCII. */
+const APPLICATION_ID = 0x54726e79;
+const FORMAT_VERSION = 1;
+
+/** How long a statement waits for another process's transaction, milliseconds. */
+const BUSY_TIMEOUT_MS = 5_000;
+const BUSY_RETRY_MS = 10;
+
+/** `seq` is the order of appending. `record` holds everything that has no column of its own, and again what has one. */
+const TABLES = `
+  CREATE TABLE trajectories (
+    seq INTEGER PRIMARY KEY,
+    rollout_id TEXT NOT NULL UNIQUE,
+    group_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    record TEXT NOT NULL,
+    digest BLOB NOT NULL
+  ) STRICT;
+  CREATE INDEX trajectories_by_group ON trajectories (group_id);
+  CREATE INDEX trajectories_by_task ON trajectories (task_id);
+  CREATE TABLE turns (
+    trajectory INTEGER NOT NULL REFERENCES trajectories (seq),
+    position INTEGER NOT NULL,
+    words TEXT NOT NULL,
+    prompt_ids BLOB NOT NULL,
+    sampled_ids BLOB NOT NULL,
+    logprobs BLOB NOT NULL,
+    PRIMARY KEY (trajectory, position)
+  ) STRICT;
+  CREATE TABLE manifests (
+    step INTEGER PRIMARY KEY,
+    record TEXT NOT NULL,
+    digest BLOB NOT NULL
+  ) STRICT;
+  CREATE TABLE manifest_rollouts (
+    rollout_id TEXT NOT NULL UNIQUE REFERENCES trajectories (rollout_id),
+    step INTEGER NOT NULL REFERENCES manifests (step)
+  ) STRICT;
+`;
+
+/** Throws STORE_FORMAT for a file that is not a store of this version, STORE_FAILED when the file cannot be used. */
+export async function openStoreFile(path: string): Promise<DatabaseSync> {
+  const deadline = Date.now() + BUSY_TIMEOUT_MS;
+  while (true) {
+    try {
+      return tryOpen(path);
+    } catch (cause) {
+      // SQLite does not wait by itself where two processes turn the same new file to WAL mode.
+      if (!isBusy(cause) || Date.now() > deadline) throw sqliteError(path, 'open the store', cause);
+      await setTimeout(BUSY_RETRY_MS);
+    }
+  }
+}
+
+function tryOpen(path: string): DatabaseSync {
+  refuseLostFile(path);
+  const database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
+  try {
+    // Before any write: a file that is not ours stays as it is.
+    const isNew = inTransaction(database, 'DEFERRED', () => checkFormat(path, database));
+    makeDurable(path, database);
+    if (isNew) inTransaction(database, 'IMMEDIATE', () => createTables(path, database));
+    return database;
+  } catch (cause) {
+    database.close();
+    throw cause;
+  }
+}
+
+/** A deferred one gives several reads the same view of the file. */
+function inTransaction<T>(database: DatabaseSync, kind: 'DEFERRED' | 'IMMEDIATE', fn: () => T): T {
+  database.exec(`BEGIN ${kind}`);
+  const result = fn();
+  database.exec('COMMIT');
+  return result;
+}
+
+/**
+ * SQLite deletes the write-ahead log of an empty file, and with it all that was acknowledged since the last checkpoint.
+ * The log is looked at first: whoever creates a store writes to the data file before there is a log.
+ */
+function refuseLostFile(path: string): void {
+  if (sizeOf(`${path}-wal`) === 0 || sizeOf(path) > 0) return;
+  throw damageError(path, `found a write-ahead log (${path}-wal) but no data file, expected both`);
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+/** Whether the file is empty. Throws STORE_FORMAT if it is neither empty nor ours. */
+function checkFormat(path: string, database: DatabaseSync): boolean {
+  const application = numberOf(database, 'PRAGMA application_id');
+  const version = numberOf(database, 'PRAGMA user_version');
+  if (application === APPLICATION_ID && version === FORMAT_VERSION) return false;
+  if (application === APPLICATION_ID) {
+    throw formatError(
+      path,
+      `found store format version ${version}, expected ${FORMAT_VERSION}`,
+      'use the release of Trainyard that wrote it, or start a new run directory; the file was not changed',
+    );
+  }
+  const tables = numberOf(database, 'SELECT count(*) FROM sqlite_schema');
+  if (application === 0 && version === 0 && tables === 0) return true;
+  throw formatError(
+    path,
+    `found a SQLite database of another application (id ${application}, version ${version}, ${tables} tables and indexes), expected a Trainyard store`,
+    'give another path; the file was not changed',
+  );
+}
+
+/** An acknowledged commit is on the disk itself: the log is synced at every commit, also past the drive's cache on macOS. */
+function makeDurable(path: string, database: DatabaseSync): void {
+  const mode = Object.values(database.prepare('PRAGMA journal_mode = WAL').get() ?? {})[0];
+  if (mode !== 'wal') {
+    throw new TrainyardError('STORE_FAILED', `${path}: found journal mode ${mode}, expected wal`, {
+      hint: 'put the run directory on a local disk; network file systems cannot share a write-ahead log',
+    });
+  }
+  database.exec('PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON');
+}
+
+function createTables(path: string, database: DatabaseSync): void {
+  // Another process may have created them since the first look.
+  if (!checkFormat(path, database)) return;
+  database.exec(`${TABLES} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
+}
+
+function numberOf(database: DatabaseSync, sql: string): number {
+  return Number(Object.values(database.prepare(sql).get() ?? {})[0]);
+}

@@ -1,0 +1,165 @@
+/**
+ * The store of a run on one machine: a SQLite file in WAL mode, synced at every commit, through Node's own `node:sqlite`.
+ *
+ * Several processes may append to one file. Writes go through group commit; reads see what was acknowledged. Every read checks
+ * the digest written with the record, so damage is an error and never a different trajectory. Nothing is ever updated or
+ * deleted. SQLite runs on the calling thread: a commit blocks the event loop for one sync of the disk.
+ */
+import type { DatabaseSync } from 'node:sqlite';
+import type { Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { BatchManifest, Trajectory } from '../core/types.ts';
+import {
+  DecodeError,
+  decodeManifest,
+  decodeTrajectory,
+  type EncodedTrajectory,
+  encodeManifest,
+  encodeTrajectory,
+  sameBytes,
+} from './codec.ts';
+import { GroupCommit } from './group-commit.ts';
+import { checkFilter, keepManifest, keepTrajectory } from './keep.ts';
+import { checkManifest } from './manifest-rules.ts';
+import { openStoreFile } from './sqlite-file.ts';
+import { blobIn, integerIn, type Row, Statements, selection, textIn } from './sqlite-statements.ts';
+import { closedError, conflictError, damageError, sqliteError } from './store-errors.ts';
+
+/** Opens the store in this file, creating it when there is none. The folder must exist. */
+export async function openSqliteStore(path: string): Promise<Store> {
+  return new SqliteStore(path, await openStoreFile(path));
+}
+
+class SqliteStore implements Store {
+  readonly #path: string;
+  readonly #database: DatabaseSync;
+  readonly #statements: Statements;
+  readonly #writes: GroupCommit;
+  #closed = false;
+
+  constructor(path: string, database: DatabaseSync) {
+    this.#path = path;
+    this.#database = database;
+    this.#statements = new Statements(database);
+    this.#writes = new GroupCommit(database);
+  }
+
+  async append(trajectory: Trajectory): Promise<void> {
+    this.#checkOpen();
+    const kept = keepTrajectory(trajectory);
+    const encoded = encodeTrajectory(kept);
+    await this.#write(`append ${JSON.stringify(kept.rolloutId)}`, () => this.#insertTrajectory(kept, encoded));
+  }
+
+  async read(rolloutId: string): Promise<Trajectory | undefined> {
+    return this.#reading(`read ${JSON.stringify(rolloutId)}`, () => {
+      const row = this.#statements.trajectory.get(rolloutId);
+      return row === undefined ? undefined : this.#trajectoryOf(row);
+    });
+  }
+
+  async query(filter: TrajectoryFilter = {}): Promise<readonly Trajectory[]> {
+    return this.#reading('query trajectories', () => {
+      checkFilter(filter);
+      const { where, values } = selection(filter);
+      const rows = this.#database.prepare(`SELECT seq, record, digest FROM trajectories ${where}`).all(...values);
+      return rows.map((row) => this.#trajectoryOf(row));
+    });
+  }
+
+  async count(filter: TrajectoryFilter = {}): Promise<number> {
+    return this.#reading('count trajectories', () => {
+      checkFilter(filter);
+      const { where, values } = selection(filter);
+      const row = this.#database.prepare(`SELECT count(*) AS n FROM (SELECT 1 FROM trajectories ${where})`).get(...values);
+      return integerIn(row, 'n');
+    });
+  }
+
+  async commit(manifest: BatchManifest): Promise<void> {
+    this.#checkOpen();
+    const kept = keepManifest(manifest);
+    await this.#write(`commit step ${kept.step}`, () => this.#insertManifest(kept));
+  }
+
+  async manifests(): Promise<readonly BatchManifest[]> {
+    return this.#reading('read manifests', () => this.#statements.manifests.all().map(manifestOf));
+  }
+
+  /** Waits for pending writes. Closing twice is closing once. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#writes.flush();
+    this.#database.close();
+  }
+
+  #insertTrajectory(kept: Trajectory, encoded: EncodedTrajectory): void {
+    const { rolloutId, groupId, taskId, purpose, outcome } = kept;
+    const present = this.#statements.trajectory.get(rolloutId);
+    if (present !== undefined) {
+      if (sameBytes(blobIn(present, 'digest'), encoded.digest)) return;
+      throw conflictError(rolloutId);
+    }
+    const { record, digest } = encoded;
+    const added = this.#statements.insertTrajectory.run(rolloutId, groupId, taskId, purpose, outcome.kind, record, digest);
+    encoded.turns.forEach((turn, position) => {
+      const { words, promptIds, sampledIds, logprobs } = turn;
+      this.#statements.insertTurn.run(added.lastInsertRowid, position, words, promptIds, sampledIds, logprobs);
+    });
+  }
+
+  #insertManifest(kept: BatchManifest): void {
+    const lastRow = this.#statements.lastManifest.get();
+    checkManifest(kept, {
+      last: lastRow === undefined ? undefined : manifestOf(lastRow),
+      isKept: (id) => this.#statements.trajectory.get(id) !== undefined,
+      stepOf: (id) => {
+        const row = this.#statements.stepOf.get(id);
+        return row === undefined ? undefined : integerIn(row, 'step');
+      },
+    });
+    const { record, digest } = encodeManifest(kept);
+    this.#statements.insertManifest.run(kept.step, record, digest);
+    for (const id of kept.rolloutIds) this.#statements.insertMember.run(id, kept.step);
+  }
+
+  #trajectoryOf(row: Row): Trajectory {
+    const turns = this.#statements.turns.all(integerIn(row, 'seq')).map((turn) => ({
+      words: textIn(turn, 'words'),
+      promptIds: blobIn(turn, 'prompt_ids'),
+      sampledIds: blobIn(turn, 'sampled_ids'),
+      logprobs: blobIn(turn, 'logprobs'),
+    }));
+    return decodeTrajectory({ record: textIn(row, 'record'), turns, digest: blobIn(row, 'digest') });
+  }
+
+  async #write(doing: string, apply: () => void): Promise<void> {
+    try {
+      await this.#writes.write(apply);
+    } catch (cause) {
+      throw this.#errorOf(doing, cause);
+    }
+  }
+
+  #reading<T>(doing: string, fn: () => T): T {
+    this.#checkOpen();
+    try {
+      return fn();
+    } catch (cause) {
+      throw this.#errorOf(doing, cause);
+    }
+  }
+
+  #errorOf(doing: string, cause: unknown): Error {
+    if (cause instanceof DecodeError) return damageError(this.#path, `could not ${doing}: ${cause.message}`, cause);
+    return sqliteError(this.#path, doing, cause);
+  }
+
+  #checkOpen(): void {
+    if (this.#closed) throw closedError(`the store ${this.#path}`);
+  }
+}
+
+function manifestOf(row: Row): BatchManifest {
+  return decodeManifest({ record: textIn(row, 'record'), digest: blobIn(row, 'digest') });
+}

@@ -1,0 +1,301 @@
+/**
+ * What every store must do, as a list of cases for any test runner: `for (const { name, run } of …) it(name, run)`.
+ *
+ * Each case opens an empty store of its own and closes it. Failures are AssertionErrors of node:assert. Durability against a
+ * killed process or a full disk is not here: how to bring those about differs from store to store.
+ */
+import assert from 'node:assert/strict';
+import type { Store } from '../core/contracts.ts';
+import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { Trajectory } from '../core/types.ts';
+import { manifestOf, randomTrajectory } from './trajectories.ts';
+
+export interface ConformanceCase {
+  readonly name: string;
+  run(): Promise<void>;
+}
+
+export interface StoreConformanceOptions {
+  /** For durable stores: opens again what this closed store kept. Adds the cases about reopening. */
+  readonly reopen?: (closed: Store) => Promise<Store>;
+}
+
+/** The cases for the store that `open` makes; `open` gives a new, empty one each time. */
+export function storeConformance(
+  name: string,
+  open: () => Promise<Store>,
+  options: StoreConformanceOptions = {},
+): readonly ConformanceCase[] {
+  const sentences = { ...keepingCases, ...appendingCases, ...queryCases, ...committingCases, ...closingCases };
+  const cases = Object.entries(sentences).map(([sentence, check]) => ({
+    name: `${name} ${sentence}`,
+    run: async () => {
+      const store = await open();
+      try {
+        await check(store);
+      } finally {
+        await store[Symbol.asyncDispose]();
+      }
+    },
+  }));
+  const { reopen } = options;
+  if (reopen === undefined) return cases;
+  return [
+    ...cases,
+    { name: `${name} keeps everything when closed and opened again`, run: () => survivesReopening(open, reopen) },
+  ];
+}
+
+type Cases = Readonly<Record<string, (store: Store) => Promise<void>>>;
+
+const keepingCases: Cases = {
+  'gives back what was appended, bit by bit': async (store) => {
+    const trajectories = seeds(40).map((seed) => randomTrajectory(seed));
+    for (const trajectory of trajectories) await store.append(trajectory);
+    for (const trajectory of trajectories) assert.deepEqual(await store.read(trajectory.rolloutId), trajectory);
+  },
+  'keeps every bit pattern of ids and log-probabilities': async (store) => {
+    const [turn] = withTurns(1).turns;
+    const logprobs = new Float32Array(Uint32Array.of(0x80000000, 0x00000001, 0x807fffff, 0xff800000, 0x7fc00001).buffer);
+    const sampledIds = Int32Array.of(0, -1, 2 ** 31 - 1, -(2 ** 31), 1);
+    // Views that do not start where their buffer does.
+    const promptIds = new Int32Array(new ArrayBuffer(24), 8, 3).fill(7);
+    await store.append(withTurns(1, { turns: [{ ...turn!, logprobs, sampledIds, promptIds }] }));
+    const kept = (await store.read('rollout-1'))!.turns[0]!;
+    assert.deepEqual(bits(kept.logprobs), bits(logprobs));
+    assert.deepEqual(bits(kept.sampledIds), bits(sampledIds));
+    assert.deepEqual([...kept.promptIds], [7, 7, 7]);
+  },
+  'keeps a trajectory without turns and one with an empty prompt': async (store) => {
+    const none = randomTrajectory(1, { turns: [] });
+    const empty = withTurns(2, { turns: [{ ...withTurns(2).turns[0]!, promptIds: new Int32Array(0) }] });
+    await Promise.all([store.append(none), store.append(empty)]);
+    assert.deepEqual(await store.query(), [none, empty]);
+  },
+  'keeps keys named like parts of an object as ordinary keys': async (store) => {
+    const output = JSON.parse('{"__proto__":{"polluted":true},"constructor":1}');
+    await store.append(randomTrajectory(1, { output }));
+    const kept = await store.read('rollout-1');
+    assert.deepEqual(JSON.parse(JSON.stringify(kept?.output)), output);
+    assert.equal(({} as { polluted?: boolean }).polluted, undefined);
+  },
+  'does not let callers change what is kept': async (store) => {
+    const given = withTurns(1);
+    const expected = structuredClone(given);
+    const appended = store.append(given);
+    given.turns[0]!.sampledIds.fill(0);
+    await appended;
+    given.turns[0]!.logprobs.fill(0);
+    const received = await store.read('rollout-1');
+    received!.turns[0]!.promptIds.fill(-1);
+    (received!.turns as unknown[]).length = 0;
+    assert.deepEqual(await store.read('rollout-1'), expected);
+  },
+  'knows nothing under an id that was never appended': async (store) => {
+    assert.equal(await store.read('nobody'), undefined);
+    assert.deepEqual(await store.query(), []);
+    assert.deepEqual(await store.manifests(), []);
+    assert.equal(await store.count(), 0);
+  },
+};
+
+const appendingCases: Cases = {
+  'takes the same trajectory again as a no-op, whatever the order of its keys': async (store) => {
+    const trajectory = withTurns(1);
+    const reordered = Object.fromEntries(Object.entries(structuredClone(trajectory)).reverse()) as unknown as Trajectory;
+    await Promise.all([store.append(trajectory), store.append(trajectory)]);
+    await store.append(reordered);
+    assert.deepEqual(await store.query(), [trajectory]);
+  },
+  'refuses another trajectory under a kept id and keeps the first': async (store) => {
+    const first = withTurns(1);
+    const oneBitOff = structuredClone(first);
+    oneBitOff.turns[0]!.logprobs[0]! -= 0.5;
+    await store.append(first);
+    await rejectsWith('STORE_CONFLICT', store.append(oneBitOff), /rollout-1/);
+    await rejectsWith('STORE_CONFLICT', store.append({ ...first, endedAt: first.endedAt + 1 }));
+    assert.deepEqual(await store.query(), [first]);
+  },
+  'refuses only the conflicting one of many appended at once': async (store) => {
+    const trajectories = seeds(20).map((seed) => randomTrajectory(seed));
+    const impostor = randomTrajectory(999, { rolloutId: 'rollout-7' });
+    const asked = [...trajectories.slice(0, 10), impostor, ...trajectories.slice(10)];
+    const results = await Promise.allSettled(asked.map((trajectory) => store.append(trajectory)));
+    const refused = asked.filter((_, position) => results[position]!.status === 'rejected');
+    assert.deepEqual(refused, [impostor]);
+    assert.deepEqual(await store.query(), trajectories);
+  },
+  'refuses what it could not give back, and stays usable': async (store) => {
+    const turn = withTurns(1).turns[0]!;
+    const cyclic: { self?: unknown } = {};
+    cyclic.self = cyclic;
+    const unfit: readonly Partial<Trajectory>[] = [
+      { grade: { kind: 'graded', reward: { value: Number.NaN } } },
+      { output: { score: Number.POSITIVE_INFINITY } },
+      { output: new Date(0) as never },
+      { output: cyclic as never },
+      { turns: [{ ...turn, logprobs: new Float32Array(turn.sampledIds.length + 1) }] },
+      { turns: [{ ...turn, sampledIds: [...turn.sampledIds] as never }] },
+      { rolloutId: '' },
+      { rolloutId: '\ud800' },
+    ];
+    for (const overrides of unfit) await rejectsWith('STORE_FAILED', store.append(randomTrajectory(1, overrides)));
+    assert.equal(await store.count(), 0);
+    await store.append(withTurns(1));
+    assert.equal(await store.count(), 1);
+  },
+};
+
+const queryCases: Cases = {
+  'answers queries in the order of appending': async (store) => {
+    const order = [5, 3, 9, 1, 7];
+    for (const seed of order) await store.append(randomTrajectory(seed));
+    assert.deepEqual(idsOf(await store.query()), ids(order));
+    assert.deepEqual(idsOf(await store.query({ limit: 2 })), ids([5, 3]));
+  },
+  'filters by every field, alone and together': async (store) => {
+    const all = seeds(60).map((seed) => randomTrajectory(seed));
+    await Promise.all(all.map((trajectory) => store.append(trajectory)));
+    const expectations = [
+      [{ purpose: 'eval' }, (t: Trajectory) => t.purpose === 'eval'],
+      [{ groupId: 'group-1' }, (t: Trajectory) => t.groupId === 'group-1'],
+      [{ taskId: 'task-2' }, (t: Trajectory) => t.taskId === 'task-2'],
+      [{ outcome: 'failed' }, (t: Trajectory) => t.outcome.kind === 'failed'],
+      [{ purpose: 'train', groupId: 'group-0' }, (t: Trajectory) => t.purpose === 'train' && t.groupId === 'group-0'],
+      [{ groupId: 'nobody' }, () => false],
+    ] as const;
+    for (const [filter, accepts] of expectations) {
+      const expected = all.filter(accepts);
+      assert.deepEqual(await store.query(filter), expected);
+      assert.equal(await store.count(filter), expected.length);
+    }
+  },
+  'tells trained from untrained trajectories': async (store) => {
+    for (const seed of [1, 2, 3]) await store.append(randomTrajectory(seed));
+    await store.commit(manifestOf(1, ids([3, 1])));
+    assert.deepEqual(idsOf(await store.query({ trained: true })), ids([1, 3]));
+    assert.deepEqual(idsOf(await store.query({ trained: false })), ids([2]));
+    assert.equal(await store.count({ trained: true }), 2);
+  },
+  'counts as many as a query would return, and refuses a senseless limit': async (store) => {
+    for (const seed of [1, 2, 3]) await store.append(randomTrajectory(seed));
+    assert.equal(await store.count({ limit: 2 }), 2);
+    assert.equal(await store.count({ limit: 9 }), 3);
+    assert.deepEqual(await store.query({ limit: 0 }), []);
+    await rejectsWith('USAGE', store.query({ limit: -1 }));
+    await rejectsWith('USAGE', store.count({ limit: 1.5 }));
+  },
+  'treats ids as data, never as part of a query': async (store) => {
+    const groupId = `'; DROP TABLE trajectories; --`;
+    const trajectory = randomTrajectory(1, { groupId, rolloutId: 'a%_\u0000"é' });
+    await store.append(trajectory);
+    assert.deepEqual(await store.query({ groupId }), [trajectory]);
+    assert.deepEqual(await store.read('a%_\u0000"é'), trajectory);
+    assert.equal(await store.read('a%_'), undefined);
+  },
+};
+
+const committingCases: Cases = {
+  'commits steps one after another and gives the manifests back': async (store) => {
+    for (const seed of seeds(4)) await store.append(randomTrajectory(seed));
+    const manifests = [manifestOf(1, ids([2, 1]), { policyVersion: 5 }), manifestOf(2, [], { policyVersion: 6 })];
+    for (const manifest of manifests) await store.commit(manifest);
+    assert.deepEqual(await store.manifests(), manifests);
+  },
+  'refuses a step or version that does not follow the last': async (store) => {
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(2, [])), /found step 2, expected 1/);
+    await store.commit(manifestOf(1, []));
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(1, [])), /expected 2/);
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(3, [], { policyVersion: 2 })), /expected 2/);
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(2, [], { policyVersion: 1 })), /version 1, expected 2/);
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(2, [], { policyVersion: 3 })), /version 3, expected 2/);
+    assert.deepEqual(await store.manifests(), [manifestOf(1, [])]);
+  },
+  'lets a trajectory enter at most one step, and writes nothing of a refused one': async (store) => {
+    for (const seed of seeds(3)) await store.append(randomTrajectory(seed));
+    await store.commit(manifestOf(1, ids([1])));
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(2, ids([2, 1]))), /already trained: "rollout-1"/);
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(2, ids([2, 77]))), /not in the store: "rollout-77"/);
+    await rejectsWith('STORE_CONFLICT', store.commit(manifestOf(2, ids([2, 2]))), /listed twice: "rollout-2"/);
+    assert.deepEqual(idsOf(await store.query({ trained: false })), ids([2, 3]));
+    await store.commit(manifestOf(2, ids([3, 2])));
+    assert.equal(await store.count({ trained: false }), 0);
+  },
+  'lets only one of several simultaneous commits of a step win': async (store) => {
+    for (const seed of seeds(4)) await store.append(randomTrajectory(seed));
+    const results = await Promise.allSettled(seeds(4).map((seed) => store.commit(manifestOf(1, ids([seed])))));
+    assert.equal(results.filter((result) => result.status === 'fulfilled').length, 1);
+    assert.equal(await store.count({ trained: true }), 1);
+  },
+  'refuses a manifest with a metric that is not a number': async (store) => {
+    await rejectsWith('STORE_FAILED', store.commit(manifestOf(1, [], { metrics: { loss: Number.NaN } })), /loss is NaN/);
+    assert.deepEqual(await store.manifests(), []);
+  },
+};
+
+const closingCases: Cases = {
+  'acknowledges what was asked for before closing, and refuses everything after': async (store) => {
+    const asked = seeds(5).map((seed) => store.append(randomTrajectory(seed)));
+    await store[Symbol.asyncDispose]();
+    await Promise.all(asked);
+    await store[Symbol.asyncDispose]();
+    await rejectsWith('STORE_FAILED', store.append(randomTrajectory(9)), /closed/);
+    await rejectsWith('STORE_FAILED', store.read('rollout-1'));
+    await rejectsWith('STORE_FAILED', store.query());
+    await rejectsWith('STORE_FAILED', store.count());
+    await rejectsWith('STORE_FAILED', store.commit(manifestOf(1, [])));
+    await rejectsWith('STORE_FAILED', store.manifests());
+  },
+};
+
+async function survivesReopening(open: () => Promise<Store>, reopen: (closed: Store) => Promise<Store>): Promise<void> {
+  const trajectories = seeds(20).map((seed) => randomTrajectory(seed));
+  const first = await open();
+  const appended = trajectories.map((trajectory) => first.append(trajectory));
+  const committed = first.commit(manifestOf(1, ids([3, 4])));
+  await first[Symbol.asyncDispose]();
+  await Promise.all([...appended, committed]);
+
+  const second = await reopen(first);
+  assert.deepEqual(await second.query(), trajectories);
+  assert.deepEqual(await second.manifests(), [manifestOf(1, ids([3, 4]))]);
+  assert.deepEqual(idsOf(await second.query({ trained: true })), ids([3, 4]));
+  await second.append(trajectories[0]!);
+  await rejectsWith('STORE_CONFLICT', second.append({ ...trajectories[0]!, groupId: 'another' }));
+  await rejectsWith('STORE_CONFLICT', second.commit(manifestOf(2, ids([3]))), /already trained/);
+  await second.commit(manifestOf(2, ids([5])));
+  await second[Symbol.asyncDispose]();
+}
+
+async function rejectsWith(code: ErrorCode, promise: Promise<unknown>, message = /./): Promise<void> {
+  await assert.rejects(promise, (thrown: unknown) => {
+    assert.ok(thrown instanceof TrainyardError, `expected a TrainyardError, found ${String(thrown)}`);
+    assert.equal(thrown.code, code, thrown.message);
+    assert.match(thrown.message, message);
+    assert.ok(thrown.hint, `${code} says what happened but not what to do`);
+    return true;
+  });
+}
+
+/** A trajectory that certainly has turns. */
+function withTurns(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
+  const source = seeds(100).map((other) => randomTrajectory(seed * 1_000 + other));
+  const { turns } = source.find((candidate) => candidate.turns.length >= 2)!;
+  return randomTrajectory(seed, { turns, ...overrides });
+}
+
+function seeds(n: number): readonly number[] {
+  return Array.from({ length: n }, (_, position) => position + 1);
+}
+
+function ids(of: readonly number[]): readonly string[] {
+  return of.map((seed) => `rollout-${seed}`);
+}
+
+function idsOf(trajectories: readonly Trajectory[]): readonly string[] {
+  return trajectories.map((trajectory) => trajectory.rolloutId);
+}
+
+function bits(values: Int32Array | Float32Array): readonly number[] {
+  return [...new Uint32Array(values.slice().buffer)];
+}

@@ -1,0 +1,143 @@
+/**
+ * Random but valid trajectories and manifests, the same for the same seed on every machine.
+ *
+ * Made to be awkward rather than typical: several threads, empty prompts, text outside ASCII, log-probabilities at the edges of
+ * float32. They are well-formed records, not believable conversations.
+ */
+import type { BatchManifest, Grade, Json, Message, Outcome, Trajectory, Turn } from '../core/types.ts';
+
+/** A trajectory that depends on nothing but its arguments. Unless overridden, its rollout id is unique to the seed. */
+export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
+  const random = new Random(seed);
+  const startedAt = 1_700_000_000_000 + random.below(1_000_000);
+  const turns = Array.from({ length: random.below(4) }, (_, index) => randomTurn(random, index, startedAt));
+  const output = random.pick<Json | undefined>([undefined, null, 'done', 0.1, { answer: [1, { nested: 'é' }], empty: {} }]);
+  return {
+    rolloutId: `rollout-${seed}`,
+    groupId: `group-${random.below(3)}`,
+    taskId: `task-${random.below(3)}`,
+    purpose: random.pick(['train', 'eval'] as const),
+    outcome: randomOutcome(random),
+    grade: randomGrade(random),
+    turns,
+    ...(output === undefined ? {} : { output }),
+    startedAt,
+    endedAt: startedAt + random.below(60_000),
+    ...overrides,
+  };
+}
+
+/** A manifest for this step; the first step makes version 1. */
+export function manifestOf(step: number, rolloutIds: readonly string[], overrides: Partial<BatchManifest> = {}): BatchManifest {
+  return {
+    step,
+    policyVersion: step,
+    rolloutIds,
+    checkpoint: `checkpoints/${step}`,
+    metrics: { loss: -0.25 * step, rollouts: rolloutIds.length },
+    createdAt: 1_700_000_000_000 + step,
+    ...overrides,
+  };
+}
+
+/** -0, the smallest subnormal, the largest finite value and -Infinity are all things an engine may report. */
+const EDGE_LOGPROBS = [-0, -1.401298464324817e-45, -3.4028234663852886e38, Number.NEGATIVE_INFINITY] as const;
+
+const TEXTS = [
+  '',
+  'plain words',
+  'quotes " and \\ and \u0000',
+  'naïve 漢字 🙂',
+  'a lone \ud800 surrogate',
+  'x'.repeat(5_000),
+] as const;
+
+function randomTurn(random: Random, index: number, startedAt: number): Turn {
+  const sampledIds = randomIds(random, 1 + random.below(40));
+  const logprobs = Float32Array.from(sampledIds, () =>
+    random.below(8) === 0 ? random.pick(EDGE_LOGPROBS) : -10 * random.unit(),
+  );
+  const effective = { temperature: random.unit(), topP: 1, topK: 0, maxTokens: 64 };
+  return {
+    index,
+    thread: random.pick(['main', 'critic']),
+    role: random.pick(['policy', 'judge']),
+    trainable: random.below(2) === 0,
+    promptIds: randomIds(random, random.below(60)),
+    sampledIds,
+    logprobs,
+    policyVersion: random.below(10),
+    stopReason: random.pick(['stop', 'length'] as const),
+    sampling: { requested: random.pick([{}, { temperature: 0.5 }, effective]), effective, seed: random.below(2 ** 31) },
+    request: { messages: [randomMessage(random, 'user')], tools: random.pick([[], [SEARCH_TOOL]]) },
+    response: randomMessage(random, 'assistant'),
+    startedAt: startedAt + index,
+    endedAt: startedAt + index + random.unit(),
+  };
+}
+
+const SEARCH_TOOL = {
+  type: 'function',
+  function: { name: 'search', description: 'Looks things up.', parameters: { type: 'object', properties: {} } },
+} as const;
+
+/** Any 32-bit value: a store is no judge of vocabularies. */
+function randomIds(random: Random, length: number): Int32Array {
+  return Int32Array.from({ length }, () => random.below(2 ** 32) | 0);
+}
+
+function randomMessage(random: Random, role: 'user' | 'assistant'): Message {
+  const content = random.pick(TEXTS);
+  if (role === 'user' || random.below(3) > 0) return { role, content };
+  return {
+    role,
+    content: null,
+    tool_calls: [{ id: 'call-1', type: 'function', function: { name: 'search', arguments: '{ "q" : 1' } }],
+  };
+}
+
+function randomOutcome(random: Random): Outcome {
+  return random.pick<Outcome>([
+    { kind: 'completed' },
+    { kind: 'truncated', limit: 'turns' },
+    { kind: 'rejected', reason: 'not worth training' },
+    { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'it threw' },
+  ]);
+}
+
+function randomGrade(random: Random): Grade {
+  return random.pick<Grade>([
+    { kind: 'graded', reward: { value: random.unit() } },
+    { kind: 'graded', reward: { value: 1, parts: { format: 0.5, answer: -0.5 } } },
+    { kind: 'ungraded', why: 'the rollout failed' },
+    { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'no answer in 10 s' },
+  ]);
+}
+
+/** SplitMix32: small, seedable, and good enough to pick test data. */
+class Random {
+  #state: number;
+
+  constructor(seed: number) {
+    this.#state = seed | 0;
+  }
+
+  /** An integer from 0 up to, not including, `bound`; `bound` is at most 2^32. */
+  below(bound: number): number {
+    return Math.floor(this.unit() * bound);
+  }
+
+  unit(): number {
+    this.#state = (this.#state + 0x9e3779b9) | 0;
+    let mixed = this.#state ^ (this.#state >>> 16);
+    mixed = Math.imul(mixed, 0x21f0aaad);
+    mixed ^= mixed >>> 15;
+    mixed = Math.imul(mixed, 0x735a2d97);
+    mixed ^= mixed >>> 15;
+    return (mixed >>> 0) / 2 ** 32;
+  }
+
+  pick<T>(choices: readonly T[]): T {
+    return choices[this.below(choices.length)]!;
+  }
+}

@@ -1,0 +1,91 @@
+/**
+ * The gateway's view of text and tokens: conversations in, prompt ids out; sampled ids in, what was said out.
+ *
+ * `extend` is the prefix bridge. The ids of a conversation so far are kept verbatim and only what is new is rendered and appended,
+ * so a sampled token is never re-tokenised and the cost does not grow with the conversation. Whether a template allows it (what
+ * it writes for earlier messages must not depend on later ones) is found out once, when it is loaded.
+ *
+ * Does not decide whether a request continues a conversation: see history.ts.
+ */
+import { TrainyardError } from '../core/errors.ts';
+import type { Message, Tool, Turn } from '../core/types.ts';
+import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
+import { canExtendTurns } from './extension-probe.ts';
+import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
+import { type Assistant, parseAssistant } from './tool-calls.ts';
+
+export interface Renderer {
+  readonly vocabSize: number;
+  /** Ids that end a turn. */
+  readonly stopIds: readonly number[];
+  /** Whether `extend` may be used. If not, render every prompt afresh. */
+  readonly extends: boolean;
+  /** Ids of a fresh prompt, up to where the policy begins to speak. Throws REQUEST_INVALID with what the template raised. */
+  open(messages: readonly Message[], tools: readonly Tool[]): Int32Array;
+  /**
+   * The previous turn's ids, verbatim, then the ids of `newMessages` and of the generation prompt. A turn that was cut off by
+   * length is closed by an end-of-turn token that belongs to the prompt: the policy did not sample it.
+   */
+  extend(previous: Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'>, newMessages: readonly Message[]): Int32Array;
+  readResponse(sampledIds: Int32Array): Assistant;
+}
+
+export async function loadRenderer(dir: string): Promise<Renderer> {
+  return createRenderer(await loadTokenizer(dir));
+}
+
+export function createRenderer(tokenizer: Tokenizer): Renderer {
+  const template = createChatTemplate(tokenizer);
+  const stopIds = stopIdsOf(tokenizer, template);
+  const open = (messages: readonly Message[], tools: readonly Tool[]) => template.encode(messages, tools, true);
+  const canExtend = template.endOfTurn !== undefined && canExtendTurns(template, template.endOfTurn, stopIds);
+
+  return {
+    vocabSize: tokenizer.vocabSize,
+    stopIds,
+    extends: canExtend,
+    open,
+    extend({ promptIds, sampledIds, stopReason }, newMessages) {
+      const after = canExtend ? template.encodeAfterTurn(newMessages, template.endOfTurn!) : undefined;
+      if (after === undefined) {
+        throw new TrainyardError('TOKENIZER_INVALID', 'this chat template does not let a conversation be extended', {
+          hint: 'look at `extends` first, and render the conversation afresh with `open`',
+        });
+      }
+      const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
+      return concatenate(promptIds, sampledIds, closed ? after.subarray(1) : after);
+    },
+    readResponse: (sampledIds) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
+  };
+}
+
+/** The ids without the stop id that ended them, if one did. */
+export function stripStop(sampledIds: Int32Array, stopIds: readonly number[]): Int32Array {
+  const last = sampledIds.at(-1);
+  return last !== undefined && stopIds.includes(last) ? sampledIds.subarray(0, -1) : sampledIds;
+}
+
+function stopIdsOf(tokenizer: Tokenizer, template: ChatTemplate): readonly number[] {
+  const texts = [template.endOfTurn, tokenizer.specialTokens.eos_token];
+  const ids = texts.map((text) => (text === undefined ? undefined : tokenizer.idOf(text))).filter((id) => id !== undefined);
+  if (ids.length === 0) {
+    throw new TrainyardError(
+      'TOKENIZER_INVALID',
+      'nothing ends a turn: no eos_token, and the chat template closes no assistant turn',
+      {
+        hint: 'name the token that ends a turn as eos_token in tokenizer_config.json',
+      },
+    );
+  }
+  return [...new Set(ids)];
+}
+
+function concatenate(...parts: readonly Int32Array[]): Int32Array {
+  const whole = new Int32Array(parts.reduce((length, part) => length + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}

@@ -1,0 +1,277 @@
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { Sample, Turn } from '../core/types.ts';
+import { createRenderer } from './renderer.ts';
+import { type StitchOptions, stitch } from './stitch.ts';
+import { loadTokenizer } from './tokenizer.ts';
+
+const options: StitchOptions = { advantageOf: (turn) => turn.index + 0.5, weight: 0.25, rolloutId: 'r1', groupId: 'g1' };
+
+interface Draft {
+  readonly index: number;
+  readonly promptIds: readonly number[];
+  readonly sampledIds: readonly number[];
+  readonly role?: string;
+  readonly trainable?: boolean;
+  readonly temperature?: number;
+}
+
+/** Every sampled token of a rollout gets a log-probability of its own, by which it is found again in the samples. */
+const logprobOf = (index: number, position: number) => Math.fround(-(index * 64 + position + 1) / 1024);
+
+function turnOf({ index, promptIds, sampledIds, role = 'main', trainable = true, temperature = 1 }: Draft): Turn {
+  const effective = { temperature, topP: 1, topK: 0, maxTokens: 8 };
+  return {
+    index,
+    thread: role,
+    role,
+    trainable,
+    promptIds: Int32Array.from(promptIds),
+    sampledIds: Int32Array.from(sampledIds),
+    logprobs: Float32Array.from(sampledIds, (_, position) => logprobOf(index, position)),
+    policyVersion: 10 + index,
+    stopReason: 'stop',
+    sampling: { requested: {}, effective, seed: index },
+    request: { messages: [], tools: [] },
+    response: { role: 'assistant', content: '' },
+    startedAt: 0,
+    endedAt: 1,
+  };
+}
+
+/** A chain of calls that goes on from, goes back to, repeats or ignores what was there before, over an alphabet of three tokens. */
+const ids = (minLength: number, maxLength: number) => fc.array(fc.integer({ min: 0, max: 2 }), { minLength, maxLength });
+const step = fc.record({
+  from: fc.nat(),
+  how: fc.constantFrom('continue', 'continue', 'continue', 'retry', 'go back', 'start over'),
+  added: ids(0, 4),
+  sampledIds: ids(0, 4),
+  role: fc.constantFrom('main', 'main', 'judge'),
+  trainable: fc.constantFrom(true, true, true, false),
+  temperature: fc.constantFrom(1, 1, 0.7),
+});
+const rollout = fc.array(step, { maxLength: 14 }).map((steps) => {
+  const turns: Turn[] = [];
+  for (const [index, { from, how, added, ...rest }] of steps.entries()) {
+    const base = turns[from % Math.max(1, turns.length)];
+    const complete = base ? [...base.promptIds, ...base.sampledIds] : [];
+    const start =
+      how === 'continue'
+        ? complete
+        : how === 'retry'
+          ? [...(base?.promptIds ?? [])]
+          : how === 'go back'
+            ? complete.slice(0, from % 7)
+            : [];
+    const prompt = how === 'retry' && base ? start : [...start, ...added];
+    turns.push(turnOf({ index, promptIds: prompt.length === 0 ? [0] : prompt, ...rest }));
+  }
+  return turns;
+});
+
+const sum = (values: Iterable<number>) => [...values].reduce((total, value) => total + value, 0);
+const trainedTurns = (turns: readonly Turn[]) => turns.filter((turn) => turn.trainable && turn.sampledIds.length > 0);
+
+/** All trained tokens of all samples, by their log-probability. */
+function trainedTokens(samples: readonly Sample[]) {
+  return samples.flatMap((sample) =>
+    [...sample.mask.keys()].filter((at) => sample.mask[at] === 1).map((at) => ({ sample, at, logprob: sample.logprobs[at]! })),
+  );
+}
+
+describe('stitching any rollout', () => {
+  it('trains every sampled token exactly once, after the tokens it was sampled after, as it was sampled', () => {
+    fc.assert(
+      fc.property(rollout, (turns) => {
+        const samples = stitch(turns, options);
+        const trained = trainedTokens(samples);
+        const expected = trainedTurns(turns).flatMap((turn) =>
+          Array.from(turn.sampledIds, (id, position) => ({ turn, id, position })),
+        );
+        expect(sum(samples.flatMap((sample) => [...sample.mask]))).toBe(expected.length);
+        for (const { turn, id, position } of expected) {
+          const [found, ...more] = trained.filter(({ logprob }) => logprob === logprobOf(turn.index, position));
+          expect(more).toEqual([]);
+          const { sample, at } = found!;
+          expect(sample.tokens[at]).toBe(id);
+          expect([...sample.tokens.subarray(0, at)]).toEqual([...turn.promptIds, ...turn.sampledIds.subarray(0, position)]);
+          expect(sample.versions[at]).toBe(turn.policyVersion);
+          expect(sample.advantages[at]).toBe(turn.index + 0.5);
+          expect(sample.temperature).toBe(turn.sampling.effective.temperature);
+        }
+      }),
+      { numRuns: 1000 },
+    );
+  });
+
+  it('has zeros wherever nothing was sampled, and arrays of one length', () => {
+    fc.assert(
+      fc.property(rollout, (turns) => {
+        for (const { tokens, mask, logprobs, advantages, versions, weight, rolloutId, groupId } of stitch(turns, options)) {
+          for (const values of [mask, logprobs, advantages, versions]) expect(values).toHaveLength(tokens.length);
+          for (const at of [...mask.keys()].filter((at) => mask[at] === 0)) {
+            expect([logprobs[at], advantages[at], versions[at]]).toEqual([0, 0, 0]);
+          }
+          expect({ weight, rolloutId, groupId }).toEqual({ weight: 0.25, rolloutId: 'r1', groupId: 'g1' });
+        }
+      }),
+      { numRuns: 300 },
+    );
+  });
+
+  it('gives the same samples in the same order, however the turns were ordered', () => {
+    const shuffled = rollout.chain((turns) =>
+      fc.tuple(fc.constant(turns), fc.shuffledSubarray(turns, { minLength: turns.length })),
+    );
+    fc.assert(
+      fc.property(shuffled, ([turns, others]) => {
+        expect(stitch(others, options)).toEqual(stitch(turns, options));
+      }),
+      { numRuns: 300 },
+    );
+  });
+
+  it('never gives more samples than turns, nor mixes roles', () => {
+    fc.assert(
+      fc.property(rollout, (turns) => {
+        const samples = stitch(turns, options);
+        expect(samples.length).toBeLessThanOrEqual(trainedTurns(turns).length);
+        for (const sample of samples) {
+          const roles = trainedTurns(turns)
+            .filter((turn) => trainedTokens([sample]).some(({ logprob }) => logprob === logprobOf(turn.index, 0)))
+            .map((turn) => turn.role);
+          expect(new Set(roles).size).toBe(1);
+        }
+      }),
+      { numRuns: 300 },
+    );
+  });
+});
+
+describe('a conversation', () => {
+  const first = { index: 0, promptIds: [1, 2], sampledIds: [3, 4] };
+  const second = { index: 1, promptIds: [1, 2, 3, 4, 5], sampledIds: [6] };
+  const masks = (...drafts: Draft[]) => stitch(drafts.map(turnOf), options).map(({ tokens, mask }) => [[...tokens], [...mask]]);
+
+  it('that goes on is one sample', () => {
+    expect(masks(first, second)).toEqual([
+      [
+        [1, 2, 3, 4, 5, 6],
+        [0, 0, 1, 1, 0, 1],
+      ],
+    ]);
+  });
+
+  it('that forks is one sample per branch, its shared turn trained in the first', () => {
+    const branch = { index: 2, promptIds: [1, 2, 3, 4, 7], sampledIds: [8] };
+    expect(masks(first, second, branch)).toEqual([
+      [
+        [1, 2, 3, 4, 5, 6],
+        [0, 0, 1, 1, 0, 1],
+      ],
+      [
+        [1, 2, 3, 4, 7, 8],
+        [0, 0, 0, 0, 0, 1],
+      ],
+    ]);
+  });
+
+  it('that is retried is one sample per try', () => {
+    expect(masks(first, { ...first, index: 1, sampledIds: [9] })).toEqual([
+      [
+        [1, 2, 3, 4],
+        [0, 0, 1, 1],
+      ],
+      [
+        [1, 2, 9],
+        [0, 0, 1],
+      ],
+    ]);
+  });
+
+  it('goes on where it is longest', () => {
+    const short = { index: 0, promptIds: [1], sampledIds: [2] };
+    const long = { index: 1, promptIds: [1], sampledIds: [2, 3] };
+    const next = { index: 2, promptIds: [1, 2, 3, 4], sampledIds: [5] };
+    expect(masks(short, long, next)).toEqual([
+      [
+        [1, 2],
+        [0, 1],
+      ],
+      [
+        [1, 2, 3, 4, 5],
+        [0, 1, 1, 0, 1],
+      ],
+    ]);
+  });
+
+  it.each([
+    ['one changed token', { ...second, promptIds: [1, 2, 3, 9, 5] }],
+    ['another role', { ...second, role: 'judge' }],
+    ['another temperature', { ...second, temperature: 0.7 }],
+  ])('does not go on after %s', (_, changed) => {
+    expect(masks(first, changed)).toHaveLength(2);
+  });
+
+  it('goes on through a turn that is not trained, which is context', () => {
+    const judge = { index: 1, promptIds: [1, 2, 3, 4, 5], sampledIds: [6], trainable: false };
+    const third = { index: 2, promptIds: [1, 2, 3, 4, 5, 6, 7], sampledIds: [8] };
+    expect(masks(first, judge, third)).toEqual([
+      [
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [0, 0, 1, 1, 0, 0, 0, 1],
+      ],
+    ]);
+  });
+
+  it('with a turn that was cut off does not train the end-of-turn token put after it', async () => {
+    const tokenizer = await loadTokenizer(join(import.meta.dirname, 'fixtures/shop'));
+    const renderer = createRenderer(tokenizer);
+    const promptIds = renderer.open([{ role: 'user', content: 'a' }], []);
+    const sampledIds = tokenizer.encodeText('It costs');
+    const next = renderer.extend({ promptIds, sampledIds, stopReason: 'length' }, [{ role: 'user', content: 'Go on.' }]);
+    const turns = [
+      turnOf({ index: 0, promptIds: [...promptIds], sampledIds: [...sampledIds] }),
+      turnOf({ index: 1, promptIds: [...next], sampledIds: [9, 2] }),
+    ];
+    const [sample, ...more] = stitch(turns, options);
+    expect(more).toEqual([]);
+    const end = promptIds.length + sampledIds.length;
+    expect(sample!.tokens[end]).toBe(tokenizer.idOf('<|im_end|>'));
+    expect(sample!.mask[end]).toBe(0);
+    expect(sum(sample!.mask)).toBe(sampledIds.length + 2);
+  });
+});
+
+describe('what cannot be trained as it was sampled is refused', () => {
+  const good = turnOf({ index: 3, promptIds: [1], sampledIds: [2, 3] });
+  const sampledWith = (changed: Partial<Turn['sampling']['effective']>): Turn => ({
+    ...good,
+    sampling: { ...good.sampling, effective: { ...good.sampling.effective, ...changed } },
+  });
+  const refused: [string, Turn, Partial<StitchOptions>][] = [
+    ['fewer log-probabilities than ids', { ...good, logprobs: Float32Array.of(-1) }, {}],
+    ['a log-probability that is no number', { ...good, logprobs: Float32Array.of(-1, NaN) }, {}],
+    ['an infinite log-probability', { ...good, logprobs: Float32Array.of(-Infinity, -1) }, {}],
+    ['temperature 0', sampledWith({ temperature: 0 }), {}],
+    ['top-p', sampledWith({ topP: 0.9 }), {}],
+    ['top-k', sampledWith({ topK: 40 }), {}],
+    ['an empty prompt', { ...good, promptIds: new Int32Array() }, {}],
+    ['an advantage that is no number', good, { advantageOf: () => NaN }],
+    ['an advantage too large to store', good, { advantageOf: () => 1e39 }],
+    ['an infinite weight', good, { weight: Infinity }],
+  ];
+
+  it.each(refused)('%s', (_, turn, changed) => {
+    expect(() => stitch([turn], { ...options, ...changed })).toThrow(expect.objectContaining({ code: 'SAMPLE_REFUSED' }));
+  });
+
+  it('but not where nothing of it is trained', () => {
+    expect(stitch([{ ...sampledWith({ temperature: 0 }), trainable: false }], options)).toEqual([]);
+    expect(
+      stitch([{ ...sampledWith({ topK: 1 }), sampledIds: new Int32Array(), logprobs: new Float32Array() }], options),
+    ).toEqual([]);
+    expect(stitch([], options)).toEqual([]);
+  });
+});

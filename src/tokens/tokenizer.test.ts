@@ -1,0 +1,161 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { createTokenizer, loadTokenizer } from './tokenizer.ts';
+import { readTokenizerFiles } from './tokenizer-files.ts';
+
+const dir = join(import.meta.dirname, 'fixtures/shop');
+const files = await readTokenizerFiles(dir);
+const tokenizer = createTokenizer(files);
+const reference = new HuggingFaceTokenizer(files.definition, files.config);
+const referenceIds = (text: string): number[] => reference.encode(text, { add_special_tokens: false }).ids;
+const controlIds = tokenizer.controlTokens.map((token) => tokenizer.idOf(token)!);
+
+const controlText = fc.constantFrom(...tokenizer.controlTokens);
+const awkward = fc.constantFrom(
+  '\t',
+  '\r\n',
+  '  ',
+  '\n\n',
+  '🙂',
+  '👩‍👩‍👧',
+  'é',
+  'ß',
+  '漢字',
+  '\u0000',
+  '\uFEFF',
+  '{"a":1}',
+  '<',
+  '>',
+  '|',
+);
+const anyText = fc.array(fc.oneof(fc.string({ unit: 'binary' }), awkward), { maxLength: 12 }).map((parts) => parts.join(''));
+const textWithControl = fc.array(fc.oneof(fc.string(), awkward, controlText), { maxLength: 12 }).map((parts) => parts.join(''));
+
+describe('the tokenizer', () => {
+  it('knows its vocabulary and the names of its tokens', () => {
+    expect(tokenizer.vocabSize).toBe(512);
+    expect(tokenizer.controlTokens).toEqual(['<|endoftext|>', '<|im_start|>', '<|im_end|>', '<tool_call>', '</tool_call>']);
+    expect(tokenizer.specialTokens).toEqual({ eos_token: '<|im_end|>', pad_token: '<|endoftext|>' });
+    expect(tokenizer.idOf('<|im_end|>')).toBe(2);
+    expect(tokenizer.idOf('no such token')).toBeUndefined();
+  });
+
+  it('gives back any text it encoded', () => {
+    fc.assert(
+      fc.property(anyText, (text) => {
+        expect(tokenizer.decode(tokenizer.encodeText(text))).toBe(text);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  it('gives the ids of the unchanged tokenizer for text, and for rendered text with control tokens in it', () => {
+    fc.assert(
+      fc.property(textWithControl, (text) => {
+        expect([...tokenizer.encodeRendered(text)]).toEqual(referenceIds(text));
+        const plain = tokenizer.controlTokens.reduce((rest, token) => rest.replaceAll(token, ''), text);
+        fc.pre(!tokenizer.controlTokens.some((token) => plain.includes(token)));
+        expect([...tokenizer.encodeText(plain)]).toEqual(referenceIds(plain));
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  it('never makes a control token from text, and loses nothing of it', () => {
+    fc.assert(
+      fc.property(textWithControl, (text) => {
+        const ids = tokenizer.encodeText(text);
+        expect(ids.filter((id) => controlIds.includes(id))).toHaveLength(0);
+        expect(tokenizer.decode(ids)).toBe(text);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  it('writes half a surrogate pair as U+FFFD, as UTF-8 does, wherever it stands', () => {
+    expect(tokenizer.decode(tokenizer.encodeText('a\uDC00b\uD800\uD800'))).toBe('a\uFFFDb\uFFFD\uFFFD');
+    const rendered = tokenizer.encodeRendered('<|im_start|>a\uD800\uD800<|im_end|>\uD800\uDC00');
+    expect(tokenizer.decode(rendered)).toBe('<|im_start|>a\uFFFD\uFFFD<|im_end|>\u{10000}');
+  });
+
+  it('decodes nothing to nothing, keeps control tokens and does not tidy up spaces', () => {
+    expect(tokenizer.decode([])).toBe('');
+    const text = '<|im_start|>It is n\'t , so . <tool_call>{"a":1}</tool_call> <|im_end|>';
+    expect(tokenizer.decode(tokenizer.encodeRendered(text))).toBe(text);
+    const tidy = createTokenizer({ ...files, config: { ...files.config, clean_up_tokenization_spaces: true } });
+    expect(tidy.decode(tidy.encodeText('a , b .'))).toBe('a , b .');
+  });
+
+  it('shows an id that is no token as U+FFFD', () => {
+    expect(tokenizer.decode([2, 512, 513, 100_000, 2])).toBe('<|im_end|>\uFFFD\uFFFD\uFFFD<|im_end|>');
+  });
+
+  it('lets a control token swallow white space only if it says so', () => {
+    const added_tokens = files.definition.added_tokens.map((token) => ({ ...token, rstrip: token.content === '<|im_start|>' }));
+    const swallowing = createTokenizer({ ...files, definition: { ...files.definition, added_tokens } });
+    expect(swallowing.decode(swallowing.encodeRendered('a <|im_start|> b <|im_end|> c'))).toBe('a <|im_start|>b <|im_end|> c');
+  });
+
+  it('does not merge text into a control token even where the vocabulary could', () => {
+    const { definition } = files;
+    const vocab = { ...definition.model.vocab, '<t': 512, '<t>': 513 };
+    const merges = [['<', 't'] as const, ['<t', '>'] as const];
+    const token = { ...definition.added_tokens[3]!, id: 513, content: '<t>' };
+    const model = { ...definition.model, vocab, merges, ignore_merges: true };
+    const mergeable = createTokenizer({
+      ...files,
+      definition: { ...definition, added_tokens: [token], model, pre_tokenizer: { type: 'ByteLevel', use_regex: false } },
+    });
+    expect([...mergeable.encodeRendered('<t>')]).toEqual([513]);
+    expect([...mergeable.encodeText('<t>')]).toEqual([512, mergeable.idOf('>')]);
+  });
+});
+
+describe('a folder that is not a tokenizer', () => {
+  let folder = '';
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'tokenizer-'));
+  });
+  afterAll(() => rm(folder, { recursive: true }));
+
+  const put = (name: string, content: unknown) =>
+    writeFile(join(folder, name), typeof content === 'string' ? content : JSON.stringify(content));
+
+  it('is refused with what is missing or wrong', async () => {
+    await expect(loadTokenizer(join(folder, 'nowhere'))).rejects.toMatchObject({ code: 'TOKENIZER_INVALID' });
+
+    await put('tokenizer.json', '{"added_tokens": [');
+    await expect(loadTokenizer(folder)).rejects.toThrow(/tokenizer\.json is not JSON/);
+
+    await put('tokenizer.json', { ...files.definition, added_tokens: [{ id: 'one', content: 'x' }] });
+    await expect(loadTokenizer(folder)).rejects.toThrow(/added_tokens/);
+
+    await put('tokenizer.json', files.definition);
+    await expect(loadTokenizer(folder)).rejects.toThrow(/tokenizer_config\.json does not exist/);
+
+    await put('tokenizer_config.json', { eos_token: '<|im_end|>' });
+    await expect(loadTokenizer(folder)).rejects.toThrow(/no chat template/);
+
+    await put('tokenizer.json', { ...files.definition, model: { ...files.definition.model, type: 'Telepathy', vocab: [] } });
+    await put('chat_template.jinja', 'x');
+    await expect(loadTokenizer(folder)).rejects.toMatchObject({ code: 'TOKENIZER_INVALID' });
+  });
+
+  it('takes the template from chat_template.jinja, or the one called default', async () => {
+    await put('tokenizer.json', files.definition);
+    await put('tokenizer_config.json', {
+      chat_template: [
+        { name: 'rag', template: 'no' },
+        { name: 'default', template: 'yes' },
+      ],
+    });
+    await rm(join(folder, 'chat_template.jinja'), { force: true });
+    expect((await loadTokenizer(folder)).chatTemplate).toBe('yes');
+    await put('chat_template.jinja', 'from the file');
+    expect((await loadTokenizer(folder)).chatTemplate).toBe('from the file');
+  });
+});

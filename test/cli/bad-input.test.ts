@@ -1,0 +1,151 @@
+/** Every mistake a person can make on the command line: one line of cause, what to do, the right exit code, nothing written. */
+import { existsSync } from 'node:fs';
+import { cp, mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ROOT, scratch, start, trainyard } from './command.ts';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+  await home.write('tasks.jsonl', '{"id":"a","prompt":"hi","answer":1}\n');
+});
+afterAll(() => home.remove());
+
+const GRADER = 'export const grader = defineGrader(() => 1);';
+const WORKFLOW = 'export default defineWorkflow(async () => {});';
+const IMPORT = "import { defineGrader, defineWorkflow } from 'trainyard';";
+
+async function trainEntry(name: string, text: string, ...flags: readonly string[]) {
+  const entry = await home.write(name, text);
+  const run = join(home.dir, `run-${name}`);
+  const ended = await trainyard('train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--steps', '1', ...flags);
+  return { ...ended, run };
+}
+
+describe('usage', () => {
+  it.each([
+    [['train', 'x.ts', '--stepz', '3'], 'unknown option'],
+    [['train'], 'missing required argument'],
+    [['fly'], 'unknown command'],
+    [['train', 'x.ts', '--steps', 'many'], 'whole number'],
+    [['train', 'x.ts', '--group', '0'], 'at least 1'],
+    [['train', 'x.ts', '--run'], 'argument missing'],
+  ])('%j exits 2', async (args, message) => {
+    const { code, stderr } = await trainyard(...args);
+    expect(stderr).toContain(message);
+    expect(stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
+    expect(code).toBe(2);
+  });
+
+  it('--help exits 0 and names the verbs', async () => {
+    const { code, stdout } = await trainyard('--help');
+    expect(stdout).toMatch(/train[\s\S]*eval/);
+    expect(code).toBe(0);
+  });
+});
+
+describe('the entry', () => {
+  it.each([
+    ['no-workflow.ts', `${IMPORT}${GRADER} export const x = 1;`, 'WORKFLOW_NOT_FOUND', 'it exports grader, x'],
+    ['no-grader.ts', `${IMPORT}${WORKFLOW}`, 'GRADER_NOT_FOUND', 'exports no grader'],
+    ['two.ts', `${IMPORT}${GRADER}${WORKFLOW} export const other = defineWorkflow(async () => {});`, 'WORKFLOW_AMBIGUOUS', 'default, other'],
+    ['sync.ts', `${IMPORT}${GRADER} export default defineWorkflow((() => {}) as never);`, 'WORKFLOW_NOT_ASYNC', 'found Function'],
+    ['enum.ts', `${IMPORT}${GRADER}${WORKFLOW} export enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'use const objects'],
+    ['view.tsx', `${IMPORT}${GRADER}${WORKFLOW}`, 'ENTRY_UNLOADABLE', '.tsx'],
+    ['extensionless.ts', `${IMPORT}${GRADER}${WORKFLOW} import './no-workflow';`, 'ENTRY_UNLOADABLE', 'write ./file.ts'],
+    ['package.ts', `${IMPORT}${GRADER}${WORKFLOW} import 'no-such-package-here';`, 'ENTRY_UNLOADABLE', 'install the missing package'],
+    ['throws.ts', `${IMPORT}${GRADER}${WORKFLOW} throw new Error('at import');`, 'ENTRY_UNLOADABLE', 'at import'],
+    ['syntax.ts', `${IMPORT}${GRADER}${WORKFLOW} const = 3;`, 'ENTRY_UNLOADABLE', 'cannot import'],
+  ])('%s: %s', async (name, text, code, message) => {
+    const ended = await trainEntry(name, text);
+    expect(ended.stderr).toContain(`error ${code}`);
+    expect(ended.stderr).toContain(message);
+    expect(ended.stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
+    expect(ended.code).toBe(2);
+    expect(existsSync(ended.run)).toBe(false);
+  });
+
+  it('that does not exist is named', async () => {
+    const { code, stderr } = await trainyard('train', join(home.dir, 'none.ts'));
+    expect(stderr).toContain('none.ts');
+    expect(code).toBe(2);
+  });
+});
+
+describe('files', () => {
+  const good = `${IMPORT}${GRADER}${WORKFLOW}`;
+
+  it('a bad line in a task file is named by its number', async () => {
+    const tasks = await home.write('bad.jsonl', '{"prompt":"fine"}\n{"answer":3}\n');
+    const { code, stderr } = await trainEntry('lines.ts', good, '--tasks', tasks);
+    expect(stderr).toContain('bad.jsonl line 2: expected either prompt or user_prompt, found neither');
+    expect(code).toBe(2);
+  });
+
+  it('missing task, held-out and model files are named', async () => {
+    for (const flag of ['--tasks', '--held-out', '--model']) {
+      const { code, stderr, run } = await trainEntry('files.ts', good, flag, join(home.dir, 'nowhere'));
+      expect(stderr).toContain('nowhere');
+      expect(code).toBe(2);
+      expect(existsSync(run)).toBe(false);
+    }
+  });
+
+  it('a truncated safetensors file and a checkpoint of another model are told apart', async () => {
+    const model = join(home.dir, 'model');
+    await cp(join(ROOT, 'models/base'), model, { recursive: true });
+    await truncate(join(model, 'model.safetensors'), 100_000);
+    const cut = await trainEntry('cut.ts', good, '--model', model);
+    expect(cut.stderr).toContain('SAFETENSORS_INVALID');
+    expect(cut.code).toBe(1);
+    await cp(join(ROOT, 'models/base/model.safetensors'), join(model, 'model.safetensors'));
+    const config = JSON.parse(await readFile(join(model, 'config.json'), 'utf8'));
+    await writeFile(join(model, 'config.json'), JSON.stringify({ ...config, num_hidden_layers: config.num_hidden_layers + 1 }));
+    const other = await trainEntry('other.ts', good, '--model', model);
+    expect(other.stderr).toContain('CHECKPOINT_MISMATCH');
+    expect(other.code).toBe(1);
+    expect(existsSync(cut.run) || existsSync(other.run)).toBe(false);
+  });
+
+  it('a run directory that holds something else is left alone', async () => {
+    const run = join(home.dir, 'mine');
+    await mkdir(run);
+    await writeFile(join(run, 'thesis.txt'), 'all of it');
+    const { code, stderr } = await trainEntry('taken.ts', good, '--run', run);
+    expect(stderr).toContain('thesis.txt');
+    expect(code).toBe(2);
+    expect(await readFile(join(run, 'thesis.txt'), 'utf8')).toBe('all of it');
+  });
+
+  it('a second run on the same directory is refused while the first lives, and after kill -9 the lock is gone', async () => {
+    const entry = await home.write('slow.ts', `${IMPORT}${GRADER} export default defineWorkflow(async () => { await new Promise((r) => setTimeout(r, 60_000)); });`);
+    const run = join(home.dir, 'locked');
+    const args = ['train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--json'];
+    const first = start(args);
+    while (!first.stdout().includes('run-start')) await new Promise((resolve) => setTimeout(resolve, 50));
+    const second = await trainyard(...args);
+    expect(second.stderr).toContain('RUN_LOCKED');
+    expect(second.code).toBe(1);
+    first.child.kill('SIGKILL');
+    await first.ended;
+    const third = await trainyard(...args);
+    expect(third.stderr).toContain('RUN_NOT_EMPTY');
+  });
+});
+
+describe('workflows that cannot be trained', () => {
+  it('one that always throws ends the run with its error', async () => {
+    const { code, stderr } = await trainEntry('always.ts', `${IMPORT}${GRADER} export default defineWorkflow(async () => { throw new Error('no such luck'); });`);
+    expect(stderr).toContain('error FAILURE_BUDGET');
+    expect(stderr).toContain('no such luck');
+    expect(code).toBe(1);
+  });
+
+  it('one that never calls the policy ends with POLICY_BYPASSED and what to do', async () => {
+    const { code, stderr } = await trainEntry('bypass.ts', `${IMPORT}${GRADER}${WORKFLOW}`);
+    expect(stderr).toContain('error POLICY_BYPASSED');
+    expect(stderr).toContain('ctx.model()');
+    expect(code).toBe(1);
+  });
+});

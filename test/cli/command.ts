@@ -1,0 +1,43 @@
+/** Runs the real command in a process of its own, in a scratch folder inside the package so that entries can import `trainyard`. */
+import { spawn } from 'node:child_process';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
+
+export interface Ended {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export async function scratch(): Promise<{ readonly dir: string; write(name: string, text: string): Promise<string>; remove(): Promise<void> }> {
+  await mkdir(join(ROOT, 'runs'), { recursive: true });
+  const dir = await mkdtemp(join(ROOT, 'runs', 'test-'));
+  return {
+    dir,
+    write: async (name, text) => {
+      await writeFile(join(dir, name), text);
+      return join(dir, name);
+    },
+    remove: () => rm(dir, { recursive: true, force: true }),
+  };
+}
+
+export function start(args: readonly string[], cwd = ROOT) {
+  const child = spawn(process.execPath, ['--conditions=source', join(ROOT, 'src/cli/main.ts'), ...args], { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    stdout += text;
+  });
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  const ended = new Promise<Ended>((resolve) => child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr })));
+  return { child, ended, stdout: () => stdout };
+}
+
+export const trainyard = (...args: readonly string[]): Promise<Ended> => start(args).ended;

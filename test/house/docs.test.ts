@@ -1,0 +1,162 @@
+/**
+ * The documentation says what the code does: error codes, folders, commands, flags and links are compared with the tree, both
+ * ways, so neither side can change alone.
+ */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Command } from 'commander';
+import { describe, expect, it } from 'vitest';
+import { ERROR_CODES } from '../../src/core/errors.ts';
+import { fencedLines, linkFaults, sectionsOf, tableRows } from './markdown.ts';
+import { lineCount, listFiles, readText, repository } from './sources.ts';
+
+interface PackageJson {
+  readonly version: string;
+  readonly scripts?: Readonly<Record<string, string>>;
+}
+
+const packageJson = JSON.parse(readText('package.json')) as PackageJson;
+const sorted = (values: Iterable<string>): readonly string[] => [...values].sort();
+
+describe('docs/reference/errors.md', () => {
+  const rows = (): readonly (readonly string[])[] =>
+    tableRows(readText('docs/reference/errors.md')).filter(([code]) => /^`[A-Z_]+`$/.test(code ?? ''));
+
+  it('lists exactly the error codes, with their boundary and exit code', () => {
+    const documented = rows().map(([code, where, exit]) => `${code?.slice(1, -1)} | ${where} | ${exit}`);
+    const declared = Object.entries(ERROR_CODES).map(([code, { boundary, exit }]) => `${code} | ${boundary} | ${exit}`);
+    expect(sorted(documented)).toEqual(sorted(declared));
+  });
+
+  it('says for each what it means and what to do', () => {
+    for (const [code, , , meaning, remedy, ...rest] of rows()) {
+      expect(meaning, `${code}: what it means`).toMatch(/\w.*\.$/);
+      expect(remedy, `${code}: what to do`).toMatch(/\w.*\.$/);
+      expect(rest, `${code}: a row has five cells`).toEqual([]);
+    }
+  });
+});
+
+describe('docs/reference/cli.md', () => {
+  /** `trainyard train` → its own flags; flags that a command hides are not documented. */
+  function flagsOf(command: Command, parents = ''): ReadonlyMap<string, readonly string[]> {
+    const name = `${parents}${command.name()}`;
+    const own = command.options.filter((option) => !option.hidden).map((option) => option.long ?? option.short ?? option.flags);
+    return new Map([[name, sorted(own)], ...command.commands.flatMap((child) => [...flagsOf(child, `${name} `)])]);
+  }
+
+  /** A section titled `trainyard <verb> …` documents that command: its flags open a list item or table row, in backticks. */
+  function documentedFlags(text: string, commands: ReadonlySet<string>): ReadonlyMap<string, readonly string[]> {
+    const documented = new Map<string, readonly string[]>();
+    for (const { title, lines } of sectionsOf(text)) {
+      const usage = title.replaceAll('`', '').replace(/\s*[[<].*$/, '');
+      if (!commands.has(usage) && !/^trainyard(?: |$)/.test(usage)) continue;
+      const listed = lines.map((line) => /^\s*[|*-]\s*`([^`]*)`/.exec(line)?.[1]).filter((code) => code !== undefined);
+      documented.set(usage, sorted(listed.flatMap((code) => code.match(/(?<![\w-])--?[a-z][\w-]*/g)?.slice(-1) ?? [])));
+    }
+    return documented;
+  }
+
+  it('lists exactly the commands and flags of the program', async () => {
+    const { buildProgram } = await import('../../src/cli/program.ts');
+    const declared = flagsOf(buildProgram());
+    const documented = documentedFlags(readText('docs/reference/cli.md'), new Set(declared.keys()));
+    const asLines = (flags: ReadonlyMap<string, readonly string[]>): readonly string[] =>
+      sorted([...flags].flatMap(([command, own]) => [command, ...own.map((flag) => `${command} ${flag}`)]));
+    expect(asLines(documented)).toEqual(asLines(declared));
+  });
+
+  it('is read by sections, tables and lists', () => {
+    const page =
+      '## `trainyard train <entry>`\n| `--steps <n>` | how many |\n- `-m, --model <dir>`: the model, see `--other`\n\nprose `--no`';
+    expect([...documentedFlags(page, new Set())]).toEqual([['trainyard train', ['--model', '--steps']]]);
+  });
+});
+
+describe('ARCHITECTURE.md', () => {
+  it('has one line for each folder of src/ and no other, under a heading that says "folder"', () => {
+    const folders = readdirSync(join(repository, 'src'), { withFileTypes: true }).filter((entry) => entry.isDirectory());
+    const existing = folders.map(({ name }) => name).filter((name) => listFiles(`src/${name}`, '').length > 0);
+    const lines = sectionsOf(readText('ARCHITECTURE.md'))
+      .filter(({ title }) => /folder/i.test(title))
+      .flatMap((section) => section.lines);
+    const described = lines
+      .map((line) => /^[\s│├└─|*-]*`?(?:src\/)?([a-z-]+)\/`?[\s|:—–-]+\S/.exec(line)?.[1])
+      .filter((name) => name !== undefined);
+    expect(sorted(described)).toEqual(sorted(existing));
+  });
+});
+
+describe('README.md', () => {
+  const NPM_OWN = new Set(['ci', 'install', 'i', 'pack', 'link', 'create', 'exec', 'init']);
+
+  /** The scripts that command lines run through npm: `npm run x`, `npm test`, with options before the name. */
+  function scriptsUsed(lines: readonly string[]): readonly string[] {
+    return lines.flatMap((line) =>
+      [...line.replace(/#.*$/, '').matchAll(/\bnpm\s+([^;&|]+)/g)].flatMap((command) => {
+        const [verb, name] = (command[1] ?? '').split(/\s+/).filter((word) => !word.startsWith('-'));
+        const script = verb === 'run' || verb === 'run-script' ? name : verb;
+        return script === undefined || NPM_OWN.has(script) ? [] : [script];
+      }),
+    );
+  }
+
+  it('shows only npm scripts that exist', () => {
+    const used = scriptsUsed(fencedLines(readText('README.md'), 'sh'));
+    expect(used, 'npm scripts in fenced sh blocks').not.toEqual([]);
+    expect(
+      used.filter((script) => packageJson.scripts?.[script] === undefined),
+      'not in package.json; correct README.md',
+    ).toEqual([]);
+  });
+
+  it('is read command by command', () => {
+    const lines = ['npm ci && npm run -s check # npm run comment', 'cd a; npm test -- --watch', 'CI=1 npm run build'];
+    expect(scriptsUsed(lines)).toEqual(['check', 'test', 'build']);
+  });
+});
+
+describe('Markdown links', () => {
+  const pages = listFiles('', '.md');
+
+  it('lead somewhere, within the repository', () => {
+    expect(pages.flatMap((page) => linkFaults(page, repository, readText))).toEqual([]);
+  });
+
+  it.each([
+    ['[a](gone.md)', 'names docs/gone.md'],
+    ['![a](../../outside.png)', 'names ../outside.png'],
+    ['[a]: gone.md', 'names docs/gone.md'],
+    ['[a](#nowhere)', 'names a heading'],
+    ['[a](../package.json/)', 'names package.json/'],
+  ])('are refused when they are like %s', (text, reason) => {
+    expect(linkFaults('docs/page.md', repository, () => text)).toEqual([expect.stringContaining(reason)]);
+  });
+
+  it('are accepted to files, folders, headings and other hosts, and not looked for in code', () => {
+    const text =
+      '# A page: `one`\n[a](../package.json) [b](../src) [c](#a-page-one) [d](https://x.example/y)\n`[e](gone.md)`\n```md\n[f](gone.md)\n```\n';
+    expect(linkFaults('docs/reference/errors.md', repository, () => text.replaceAll('../', '../../'))).toEqual([]);
+  });
+});
+
+describe('the pages around the code', () => {
+  it('CHANGELOG.md has a section for what is unreleased or for the current version', () => {
+    const titles = sectionsOf(readText('CHANGELOG.md')).map(({ title }) => title);
+    const current = titles.filter(
+      (title) => /\bunreleased\b/i.test(title) || title.split(/[\s[\]()v]+/).includes(packageJson.version),
+    );
+    expect(current, `no heading names Unreleased or ${packageJson.version} among: ${titles.join(', ')}`).not.toEqual([]);
+  });
+
+  it('AGENTS.md has at most 100 lines', () => {
+    expect(lineCount(readText('AGENTS.md')), 'lines of AGENTS.md; move detail to docs/').toBeLessThanOrEqual(100);
+  });
+
+  it('src/run/train.ts is one page: under 200 lines', () => {
+    expect(
+      lineCount(readText('src/run/train.ts')),
+      'lines of src/run/train.ts; name its steps in other files of run/',
+    ).toBeLessThan(200);
+  });
+});

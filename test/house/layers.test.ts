@@ -1,0 +1,170 @@
+/**
+ * The direction of imports in src/: the tree is held to it, and each rule is shown a tree that breaks it.
+ */
+import { describe, expect, it } from 'vitest';
+import { cycleFaults, type DeclaredPackages, directionFaults, importsOf, specifierFaults, surfaceFaults } from './imports.ts';
+import { parseSource, readSources, readText, type Source } from './sources.ts';
+
+interface PackageJson {
+  readonly name: string;
+  readonly dependencies?: Readonly<Record<string, string>>;
+  readonly optionalDependencies?: Readonly<Record<string, string>>;
+  readonly peerDependencies?: Readonly<Record<string, string>>;
+  readonly devDependencies?: Readonly<Record<string, string>>;
+}
+
+function declaredPackages(): DeclaredPackages {
+  const json = JSON.parse(readText('package.json')) as PackageJson;
+  return {
+    name: json.name,
+    runtime: new Set(Object.keys({ ...json.dependencies, ...json.optionalDependencies, ...json.peerDependencies })),
+    development: new Set(Object.keys(json.devDependencies ?? {})),
+  };
+}
+
+function tree(files: Readonly<Record<string, string>>): readonly Source[] {
+  return Object.entries(files).map(([path, text]) => parseSource(path, text));
+}
+
+describe('the source tree', () => {
+  const sources = readSources('src');
+
+  it('is not empty', () => {
+    expect(sources.length).toBeGreaterThan(0);
+  });
+
+  it('imports only downwards, and never a sibling', () => {
+    expect(directionFaults(sources)).toEqual([]);
+  });
+
+  it('has no import cycles', () => {
+    expect(cycleFaults(sources)).toEqual([]);
+  });
+
+  it('imports only existing files by full name, Node, and packages that users install', () => {
+    expect(specifierFaults(sources, declaredPackages())).toEqual([]);
+  });
+
+  it('re-exports by name in the files directly in src/ and has no barrels below', () => {
+    expect(surfaceFaults(sources)).toEqual([]);
+  });
+});
+
+describe('the import scanner', () => {
+  it('sees every form with a literal specifier, and nothing in comments or strings', () => {
+    const text = [
+      "import a from './a.ts';",
+      "import type { B } from './b.ts';",
+      "export * from './c.ts';",
+      "export { d } from './d.ts';",
+      "type E = import('./e.ts').E;",
+      "const f = await import('./f.ts');",
+      'const g = await import(`./g.ts`);',
+      "const h = require('./h.ts');",
+      "import './i.ts';",
+      "// import x from './comment.ts'",
+      'const s = "import x from \'./string.ts\'";',
+      'const later = await import(s);',
+    ].join('\n');
+    const seen = importsOf(parseSource('src/run/x.ts', text)).map(({ specifier, line }) => `${line} ${specifier}`);
+    expect(seen.sort()).toEqual('abcdefghi'.split('').map((letter, index) => `${index + 1} ./${letter}.ts`));
+  });
+});
+
+describe('the direction rule', () => {
+  it.each([
+    ['upwards', 'src/core/a.ts', '../run/b.ts', 'upwards from L0 to L4'],
+    ['a type upwards', 'src/tokens/a.ts', '../gateway/b.ts', 'upwards from L1 to L2'],
+    ['a sibling', 'src/engine/a.ts', '../trainer/b.ts', 'a sibling on L2'],
+    ['a sibling from a test', 'src/engine/a.test.ts', '../trainer/b.ts', 'move the test under test/'],
+    ['the public surface', 'src/cli/a.ts', '../index.ts', 'a file of the public surface'],
+    ['a file outside src/', 'src/cli/a.ts', '../../scripts/b.ts', 'outside src/'],
+    ['the kernels', 'src/nn/a.ts', './kernels/b.ts', 'border of the WASM kernels'],
+  ])('refuses importing %s', (_, from, specifier, reason) => {
+    const faults = directionFaults(tree({ [from]: `import type { B } from '${specifier}';` }));
+    expect(faults).toEqual([expect.stringContaining(reason)]);
+    expect(faults[0]).toContain(`${from}:1: `);
+  });
+
+  it('refuses a folder that the plan does not know', () => {
+    expect(directionFaults(tree({ 'src/shared/a.ts': '' }))).toEqual([expect.stringContaining('src/shared/ has no level')]);
+  });
+
+  it('accepts a lower level, the own folder, fixtures in tests, and anything from the public surface', () => {
+    const sources = tree({
+      'src/run/a.ts': "import '../store/b.ts'; import '../core/c.ts'; import './d.ts';",
+      'src/run/a.test.ts': "import '../../test/fixtures/e.ts';",
+      'src/index.ts': "export { a } from './run/a.ts';",
+    });
+    expect(directionFaults(sources)).toEqual([]);
+  });
+});
+
+describe('the cycle rule', () => {
+  it('reports a circle as a path, also of types within one folder', () => {
+    const sources = tree({
+      'src/core/a.ts': "import type { B } from './b.ts';",
+      'src/core/b.ts': "import type { C } from './c.ts';",
+      'src/core/c.ts': "import type { A } from './a.ts';",
+    });
+    expect(cycleFaults(sources)).toEqual([
+      expect.stringContaining('src/core/a.ts → src/core/b.ts → src/core/c.ts → src/core/a.ts'),
+    ]);
+  });
+
+  it('accepts two ways to the same file', () => {
+    const sources = tree({
+      'src/core/a.ts': "import './b.ts'; import './c.ts';",
+      'src/core/b.ts': "import './c.ts';",
+      'src/core/c.ts': '',
+    });
+    expect(cycleFaults(sources)).toEqual([]);
+  });
+});
+
+describe('the specifier rule', () => {
+  const packages: DeclaredPackages = {
+    name: 'trainyard',
+    runtime: new Set(['zod', '@scope/one']),
+    development: new Set(['vitest']),
+  };
+  const check = (path: string, specifier: string): readonly string[] =>
+    specifierFaults(tree({ [path]: `import '${specifier}';`, 'src/core/there.ts': '' }), packages);
+
+  it.each([
+    ['src/core/a.ts', './there', 'does not end in .ts'],
+    ['src/core/a.ts', './there.js', 'does not end in .ts'],
+    ['src/core/a.ts', './gone.ts', 'does not exist'],
+    ['src/core/a.ts', 'fs', "write 'node:fs'"],
+    ['src/core/a.ts', 'left-pad', 'is not in package.json'],
+    ['src/core/a.ts', 'vitest', 'is a development package'],
+    ['src/core/a.ts', 'trainyard/testing', 'is this package'],
+  ])('refuses in %s the specifier %s', (path, specifier, reason) => {
+    expect(check(path, specifier)).toEqual([expect.stringContaining(reason)]);
+  });
+
+  it.each([
+    ['src/core/a.ts', './there.ts'],
+    ['src/core/a.ts', 'node:fs'],
+    ['src/core/a.ts', 'zod/v4'],
+    ['src/core/a.ts', '@scope/one/deep'],
+    ['src/core/a.test.ts', 'vitest'],
+  ])('accepts in %s the specifier %s', (path, specifier) => {
+    expect(check(path, specifier)).toEqual([]);
+  });
+});
+
+describe('the surface rule', () => {
+  it('refuses code and unnamed exports in a public file, and a barrel in a folder', () => {
+    const sources = tree({
+      'src/index.ts': "export { a } from './core/a.ts';\nexport * from './core/b.ts';\nexport const c = 1;",
+      'src/core/all.ts': "export { a } from './a.ts';",
+      'src/nn/kernels/entry.ts': "export { a } from './a';",
+    });
+    expect(surfaceFaults(sources)).toEqual([
+      expect.stringContaining('src/index.ts:2: `export *`'),
+      expect.stringContaining('src/index.ts:3: ExportNamedDeclaration'),
+      expect.stringContaining('src/core/all.ts: only re-exports'),
+    ]);
+  });
+});
