@@ -3,8 +3,8 @@
  * 130 interrupted. docs/reference/cli.md is kept equal to the flags by a test.
  */
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
-import { ERROR_CODES, messageOf, TrainyardError } from '../core/errors.ts';
-import type { RunEvent } from '../core/events.ts';
+import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
+import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { evalCommand } from './eval.ts';
 import { jsonLines, textLines } from './report.ts';
@@ -58,8 +58,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
   } catch (thrown) {
     if (thrown instanceof CommanderError) return usage(thrown, emit);
     const error = thrown instanceof TrainyardError ? thrown : undefined;
-    const code = error?.code ?? 'INTERNAL';
-    fail(emit, { type: 'error', code, message: messageOf(thrown), ...(error?.hint === undefined ? {} : { hint: error.hint }) });
+    fail(emit, errorEvent(thrown));
     if (error === undefined && thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
     if (error?.code === 'CANCELLED') return 130;
     return error === undefined ? 1 : ERROR_CODES[error.code].exit;

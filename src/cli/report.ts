@@ -20,7 +20,7 @@ function describe(event: RunEvent): readonly string[] {
   switch (event.type) {
     case 'run-start':
       return [
-        `Training ${styleText('bold', event.workflow)} for ${event.steps} steps: ${event.tasks} tasks, ${event.heldOut} held out, seed ${event.seed}`,
+        `Training ${styleText('bold', event.entry)} for ${event.steps} steps: ${event.tasks} tasks, ${event.heldOut} held out, seed ${event.seed}`,
         `Run directory ${event.run}`,
       ];
     case 'eval-end': {

@@ -36,7 +36,7 @@ export async function trainCommand(entry: string, flags: TrainFlags): Promise<vo
     seed,
     transcripts,
   };
-  await interruptible((stop) => train(settings, reporter(flags.json), stop));
+  await interruptible((stop) => train(settings, reporter(flags.json), { stop, since: 0 }));
 }
 
 /** runs/shop-20261115-081703: named by the entry's folder and the time. */

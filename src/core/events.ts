@@ -3,6 +3,8 @@
  * run's events.jsonl all show these and nothing else.
  */
 
+import { messageOf, TrainyardError } from './errors.ts';
+
 export interface Score {
   /** Share of tasks whose reward was 1 or more, among those that were graded. */
   readonly success: number;
@@ -35,7 +37,7 @@ export type RunEvent =
   | {
       readonly type: 'run-start';
       readonly run: string;
-      readonly workflow: string;
+      readonly entry: string;
       readonly model: string;
       readonly seed: number;
       readonly steps: number;
@@ -64,3 +66,9 @@ export type RunEvent =
   | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
 
 export type Emit = (event: RunEvent) => void;
+
+/** What ends a run that failed. */
+export function errorEvent(thrown: unknown): RunEvent & { readonly type: 'error' } {
+  const { code, hint } = thrown instanceof TrainyardError ? thrown : { code: 'INTERNAL', hint: undefined };
+  return { type: 'error', code, message: messageOf(thrown), ...(hint === undefined ? {} : { hint }) };
+}

@@ -128,7 +128,9 @@ export class GraderProcess {
       const hear = (answer: Answer): void => {
         const stray =
           answer.kind === 'said' && id !== undefined && !(answer.message.kind === 'answer' && answer.message.id === id);
-        if (stray || this.#hear !== hear) return;
+        // A process that exited is not late: its end is being read, and is the better answer.
+        const overtaken = answer.kind === 'late' && !this.#running;
+        if (stray || overtaken || this.#hear !== hear) return;
         clearTimeout(timer);
         this.#hear = undefined;
         resolve(answer);
@@ -140,36 +142,34 @@ export class GraderProcess {
   }
 
   async #untilGone(): Promise<void> {
+    const child = this.#process;
+    // All listeners before the first wait: the events may come in one go.
+    const silent = Promise.all([once(child, 'close'), once(child, 'disconnect')]);
     const how = await new Promise<string>((resolve) => {
-      this.#process.once('exit', (code, signal) =>
-        resolve(signal === null ? `exited with code ${code}` : `was killed by ${signal}`),
-      );
-      this.#process.on('error', (error) => this.#process.pid === undefined && resolve(`could not be started (${error.message})`));
+      child.once('exit', (code, signal) => resolve(signal === null ? `exited with code ${code}` : `was killed by ${signal}`));
+      child.on('error', (error) => child.pid === undefined && resolve(`could not be started (${error.message})`));
     });
     // What it had started may outlive it in the group.
-    if (this.#process.pid !== undefined) killGroup(this.#process.pid);
-
-    for (const stream of this.#process.stdio) stream?.destroy();
+    if (child.pid !== undefined) killGroup(child.pid);
+    // Its pipes and the channel are read to their ends: an answer sent before the exit counts.
+    await within(DRAIN_MS, silent);
+    for (const stream of child.stdio) stream?.destroy();
     const lastWords = this.#stderr.lastLines() || this.#stdout.lastLines();
     this.#ended = lastWords === '' ? how : `${how}, having printed:\n${lastWords}\n`;
     this.#hear?.({ kind: 'ended', how: this.#ended });
   }
+}
 
-  /** Until its pipes and the channel are read to their ends: an answer sent before the exit counts. */
-  #untilSilent(): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(resolve, DRAIN_MS);
-      let open = this.#process.connected ? 2 : 1;
-      const closed = (): void => {
-        open -= 1;
-        if (open > 0) return;
-        clearTimeout(timer);
-        resolve();
-      };
-      this.#process.once('close', closed);
-      if (open === 2) this.#process.once('disconnect', closed);
-    });
-  }
+/** `events.once` would reject on 'error', which is not the end of a process. */
+function once(child: ChildProcess, event: 'close' | 'disconnect'): Promise<void> {
+  return new Promise((resolve) => void child.once(event, () => resolve()));
+}
+
+async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
+  const { promise: over, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, ms);
+  await Promise.race([awaited, over]);
+  clearTimeout(timer);
 }
 
 /**

@@ -13,6 +13,9 @@ import { describeThrown } from './describe.ts';
 import { endOwnGroup } from './process-group.ts';
 import { type FromChild, insideGraderProcess, siblingScript, type ToChild } from './protocol.ts';
 
+/** A process that is being killed closes its pipes a little before its children get another parent. */
+const PARENT_DEATH_MS = 50;
+
 const [moduleUrl, exportName] = process.argv.slice(2) as [string, string];
 const say = takeChannel();
 Object.assign(globalThis, { [insideGraderProcess]: true });
@@ -40,6 +43,8 @@ function endWithParent(): void {
   const parent = process.ppid;
   process.on('disconnect', endOwnGroup);
   process.on('exit', () => {
+    // It may be the parent's death that ended this process, through a pipe that broke: give that death a moment to be complete.
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PARENT_DEATH_MS);
     if (process.ppid !== parent) endOwnGroup();
   });
   // The thread comes up by itself, even if this one never returns to its event loop; waiting for it would only delay the start.

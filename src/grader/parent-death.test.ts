@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import type { Order } from './fixtures/obedient.ts';
-import { eventually, isRunning, pidsIn } from './fixtures/processes.ts';
+import type { Order } from '../../test/fixtures/grader/obedient.ts';
+import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
 
-const program = fileURLToPath(new URL('./fixtures/parent.ts', import.meta.url));
+const program = fileURLToPath(new URL('../../test/fixtures/grader/parent.ts', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'grader-parent-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
@@ -26,7 +26,7 @@ async function linesOf(parent: ChildProcess): Promise<readonly unknown[]> {
 }
 
 describe('the death of the process that opened the pool', () => {
-  for (const order of ['never resolve', 'loop forever', 'print forever'] as const) {
+  for (const order of ['never resolve', 'loop forever', 'print forever', 'print now and then'] as const) {
     it(`by SIGKILL ends its graders and what they spawned, while they ${order}`, async () => {
       const pidFile = join(folder, order);
       const parent = startParent(1, [{ do: order, pidFile }]);

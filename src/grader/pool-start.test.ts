@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { GraderProcess } from './child-process.ts';
-import { inputFor } from './fixtures/input-for.ts';
-import { eventually } from './fixtures/processes.ts';
+import { inputFor } from '../../test/fixtures/grader/input-for.ts';
+import { eventually } from '../../test/fixtures/grader/processes.ts';
 import { openGraderPool } from './pool.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'grader-start-'));
@@ -17,7 +17,7 @@ afterEach(() => {
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-const fixture = (name: string): string => new URL(`./fixtures/${name}.ts`, import.meta.url).href;
+const fixture = (name: string): string => new URL(`../../test/fixtures/grader/${name}.ts`, import.meta.url).href;
 
 describe('opening a pool', () => {
   const refusals: readonly [string, string, string, RegExp][] = [

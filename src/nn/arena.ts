@@ -178,9 +178,13 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
   };
   if (end > MAX_BYTES) {
     const gib = (end / 2 ** 30).toFixed(1);
-    throw new TrainyardError('MODEL_INVALID', `a model of ${layout.length} parameters on ${threads} threads needs ${gib} GiB, expected at most 4`, {
-      hint: 'use a smaller model, a shorter context or fewer threads; large models belong on a Tinker server',
-    });
+    throw new TrainyardError(
+      'MODEL_INVALID',
+      `a model of ${layout.length} parameters on ${threads} threads needs ${gib} GiB, expected at most 4`,
+      {
+        hint: 'use a smaller model, a shorter context or fewer threads; large models belong on a Tinker server',
+      },
+    );
   }
   return { ...arena, pages: Math.ceil(end / 65_536) };
 }

@@ -78,7 +78,10 @@ export async function writeCheckpoint(
 ): Promise<void> {
   await writeFile(join(dir, CONFIG), `${JSON.stringify(configJson(model.config, model.source), null, 2)}\n`);
   await writeSafetensors(join(dir, WEIGHTS), split(weights, layout, ''), { format: 'pt' });
-  const moments = [...split(optimizer.firstMoments, layout, 'exp_avg.'), ...split(optimizer.secondMoments, layout, 'exp_avg_sq.')];
+  const moments = [
+    ...split(optimizer.firstMoments, layout, 'exp_avg.'),
+    ...split(optimizer.secondMoments, layout, 'exp_avg_sq.'),
+  ];
   await writeSafetensors(join(dir, OPTIMIZER), moments, { step: String(optimizer.step) });
 }
 

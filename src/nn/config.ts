@@ -26,7 +26,9 @@ type Fields = Readonly<Record<string, unknown>>;
 /** Reads a parsed config.json. Throws MODEL_INVALID naming every field that is missing or unsupported. */
 export function parseConfig(json: unknown): LlamaConfig {
   if (typeof json !== 'object' || json === null || Array.isArray(json)) {
-    throw new TrainyardError('MODEL_INVALID', 'config.json is not a JSON object', { hint: 'use the config.json of a Llama model' });
+    throw new TrainyardError('MODEL_INVALID', 'config.json is not a JSON object', {
+      hint: 'use the config.json of a Llama model',
+    });
   }
   const fields = json as Fields;
   const problems: string[] = [];

@@ -33,7 +33,8 @@ export function checkSample(sample: Sample, index: number, config: LlamaConfig):
   const length = sample.tokens.length;
   const { mask, logprobs, advantages, versions, reference } = sample;
   for (const [name, array] of Object.entries({ mask, logprobs, advantages, versions, reference })) {
-    if (array !== undefined && array.length !== length) refuse(`${name} has ${array.length} entries, expected ${length} as tokens`);
+    if (array !== undefined && array.length !== length)
+      refuse(`${name} has ${array.length} entries, expected ${length} as tokens`);
   }
   if (length > config.contextLength) refuse(`it has ${length} tokens, the context is ${config.contextLength}`);
   if (mask[0] === 1) refuse('its first token is masked in, but nothing predicts it');

@@ -17,7 +17,12 @@ const SPAN = 16_384;
  * Updates the weights with the gradient in the lanes; `step` counts from 1. Throws TRAINER_FAILED, with the weights untouched, when
  * the gradient is not finite. The lanes are used up either way: the caller clears them.
  */
-export async function adamStep(pool: WorkerPool, arena: Arena, step: number, adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
+export async function adamStep(
+  pool: WorkerPool,
+  arena: Arena,
+  step: number,
+  adam: AdamSettings,
+): Promise<{ readonly gradNorm: number }> {
   checkSettings(adam);
   const spans = spansPerWorker(arena.flatLength, pool.size);
   const squares = await pool.all('sum-lanes', (worker) => ({ spans: spans[worker]! }), 'TRAINER_FAILED');

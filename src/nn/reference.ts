@@ -72,7 +72,7 @@ export class ReferenceModel {
 
   #forward(tokens: Int32Array, temperature: number): ForwardRecord {
     const { vocabSize, hiddenSize } = this.#config;
-    let x = new Float64Array(tokens.length * hiddenSize);
+    let x: Matrix = new Float64Array(tokens.length * hiddenSize);
     tokens.forEach((token, i) => {
       const at = this.#layout.embedding + token * hiddenSize;
       x.set(this.#weights.subarray(at, at + hiddenSize), i * hiddenSize);
@@ -95,7 +95,7 @@ export class ReferenceModel {
     );
   }
 
-  #layerForward(offsets: LayerOffsets, input: Matrix): { record: LayerRecord; output: Matrix<ArrayBuffer> } {
+  #layerForward(offsets: LayerOffsets, input: Matrix): { record: LayerRecord; output: Matrix } {
     const { hiddenSize, intermediateSize, heads, kvHeads, headDim } = this.#config;
     const inputNorm = this.#norm(input, offsets.inputNorm);
     const qkv = this.#project(inputNorm, offsets.qkv, hiddenSize, (heads + 2 * kvHeads) * headDim);
@@ -123,7 +123,14 @@ export class ReferenceModel {
     });
     const dPostNorm = this.#projectBackward(record.postNorm, offsets.gateUp, hiddenSize, 2 * intermediateSize, dGateUp, gradient);
     const dMiddle = add(dOutput, this.#normBackward(record.middle, offsets.postNorm, dPostNorm, gradient));
-    const dAttention = this.#projectBackward(record.attention, offsets.attentionOut, heads * headDim, hiddenSize, dMiddle, gradient);
+    const dAttention = this.#projectBackward(
+      record.attention,
+      offsets.attentionOut,
+      heads * headDim,
+      hiddenSize,
+      dMiddle,
+      gradient,
+    );
     const dQkv = this.#attendBackward(record, dAttention);
     this.#rotate(dQkv, -1);
     const width = (heads + 2 * kvHeads) * headDim;

@@ -97,7 +97,10 @@ function decodeEntry(name: string, value: unknown, path: string): Entry {
   const [begin, end] = offsets as [number, number];
   const bytes = shape.reduce((product, n) => product * n, 1) * BYTES[dtype as Dtype];
   if (end - begin !== bytes) {
-    throw invalid(path, `tensor ${name} of shape [${shape.join(', ')}] needs ${bytes} bytes, its data_offsets give ${end - begin}`);
+    throw invalid(
+      path,
+      `tensor ${name} of shape [${shape.join(', ')}] needs ${bytes} bytes, its data_offsets give ${end - begin}`,
+    );
   }
   return { name, dtype: dtype as Dtype, shape, begin, end };
 }
@@ -106,7 +109,10 @@ function checkTiling(entries: readonly Entry[], dataLength: number, path: string
   let position = 0;
   for (const { name, begin, end } of [...entries].sort((a, b) => a.begin - b.begin || a.end - b.end)) {
     if (begin !== position) {
-      throw invalid(path, `tensor ${name} begins at byte ${begin} of the data, expected ${position}: tensors overlap or leave a gap`);
+      throw invalid(
+        path,
+        `tensor ${name} begins at byte ${begin} of the data, expected ${position}: tensors overlap or leave a gap`,
+      );
     }
     position = end;
   }

@@ -54,7 +54,8 @@ export class SlotTable {
     if (promised - reused >= WORTH_WAITING) return { kind: 'wait' };
 
     // A slot that ends where the prompt goes on is continued in place; any other keeps its cache for its own next turn.
-    if (source !== undefined && !source.busy && source.cached === reused) return { kind: 'take', slot: source, from: undefined, reused };
+    if (source !== undefined && !source.busy && source.cached === reused)
+      return { kind: 'take', slot: source, from: undefined, reused };
     const slot = free.reduce((oldest, other) => (other.lastUsed < oldest.lastUsed ? other : oldest));
     return { kind: 'take', slot, from: source === slot ? undefined : source, reused };
   }

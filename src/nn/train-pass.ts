@@ -161,7 +161,16 @@ export class TrainPass {
     this.#projectBackward(n, a.postNorm, weight(gateUp), hiddenSize, 2 * intermediateSize, dGateUp, dNorm, slope(gateUp));
     kernels.rmsNormBackward(a.middle, weight(postNorm), a.postScale, dNorm, dx, slope(postNorm), n, hiddenSize);
 
-    this.#projectBackward(n, a.attention, weight(attentionOut), this.#queryWidth, hiddenSize, dx, dAttention, slope(attentionOut));
+    this.#projectBackward(
+      n,
+      a.attention,
+      weight(attentionOut),
+      this.#queryWidth,
+      hiddenSize,
+      dx,
+      dAttention,
+      slope(attentionOut),
+    );
     this.#attentionBackward(a);
     this.#rotate(dQkv, -1);
     this.#projectBackward(n, a.inputNorm, weight(qkv), hiddenSize, this.#qkvWidth, dQkv, dNorm, slope(qkv));

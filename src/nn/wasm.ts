@@ -16,27 +16,140 @@ export interface Kernels {
   gemmScratchFloats(): number;
   attentionScratchFloats(length: number): number;
   setGemmScratch(scratch: number): void;
-  gemm(M: number, N: number, K: number, a: number, aRow: number, aColumn: number, b: number, bRow: number, bColumn: number, c: number, cStride: number, accumulate: 0 | 1): void;
+  gemm(
+    M: number,
+    N: number,
+    K: number,
+    a: number,
+    aRow: number,
+    aColumn: number,
+    b: number,
+    bRow: number,
+    bColumn: number,
+    c: number,
+    cStride: number,
+    accumulate: 0 | 1,
+  ): void;
   packMatrix(b: number, bRow: number, bColumn: number, K: number, N: number, out: number): void;
   gemmPacked(M: number, N: number, K: number, a: number, packed: number, c: number, accumulate: 0 | 1): void;
   rmsNorm(x: number, gain: number, y: number, inverse: number, rows: number, width: number, epsilon: number): void;
-  rmsNormBackward(x: number, gain: number, inverse: number, dy: number, dx: number, dGain: number, rows: number, width: number): void;
-  rope(rows: number, count: number, width: number, heads: number, headDim: number, positions: number, cosines: number, sines: number, direction: 1 | -1): void;
+  rmsNormBackward(
+    x: number,
+    gain: number,
+    inverse: number,
+    dy: number,
+    dx: number,
+    dGain: number,
+    rows: number,
+    width: number,
+  ): void;
+  rope(
+    rows: number,
+    count: number,
+    width: number,
+    heads: number,
+    headDim: number,
+    positions: number,
+    cosines: number,
+    sines: number,
+    direction: 1 | -1,
+  ): void;
   swiglu(gateUp: number, y: number, rows: number, width: number): void;
   swigluBackward(gateUp: number, dy: number, dGateUp: number, rows: number, width: number): void;
   gatherRows(table: number, indices: number, count: number, width: number, out: number): void;
   scatterAddRows(table: number, indices: number, count: number, width: number, rows: number): void;
   fillZero(address: number, count: number): void;
   copyFloats(to: number, from: number, count: number): void;
-  attentionForward(qkv: number, width: number, length: number, heads: number, kvHeads: number, headDim: number, out: number, lse: number, scratch: number): void;
-  attentionBackward(qkv: number, width: number, length: number, heads: number, kvHeads: number, headDim: number, lse: number, dOut: number, dQkv: number, scratch: number): void;
-  logProbabilities(logits: number, rows: number, vocabulary: number, targets: number, inverseTemperatures: number, logprobs: number): void;
-  logProbabilitiesBackward(logits: number, rows: number, vocabulary: number, targets: number, inverseTemperatures: number, slopes: number): void;
-  storeCacheRows(source: number, width: number, rows: number, slots: number, positions: number, cache: number, context: number, rowFloats: number): void;
-  cachedAttention(qkv: number, width: number, rows: number, slots: number, positions: number, keys: number, values: number, context: number, heads: number, kvHeads: number, headDim: number, out: number, scores: number): void;
-  drawTokens(logits: number, rows: number, vocabulary: number, temperatures: number, uniforms: number, tokens: number, logprobs: number): void;
+  attentionForward(
+    qkv: number,
+    width: number,
+    length: number,
+    heads: number,
+    kvHeads: number,
+    headDim: number,
+    out: number,
+    lse: number,
+    scratch: number,
+  ): void;
+  attentionBackward(
+    qkv: number,
+    width: number,
+    length: number,
+    heads: number,
+    kvHeads: number,
+    headDim: number,
+    lse: number,
+    dOut: number,
+    dQkv: number,
+    scratch: number,
+  ): void;
+  logProbabilities(
+    logits: number,
+    rows: number,
+    vocabulary: number,
+    targets: number,
+    inverseTemperatures: number,
+    logprobs: number,
+  ): void;
+  logProbabilitiesBackward(
+    logits: number,
+    rows: number,
+    vocabulary: number,
+    targets: number,
+    inverseTemperatures: number,
+    slopes: number,
+  ): void;
+  storeCacheRows(
+    source: number,
+    width: number,
+    rows: number,
+    slots: number,
+    positions: number,
+    cache: number,
+    context: number,
+    rowFloats: number,
+  ): void;
+  cachedAttention(
+    qkv: number,
+    width: number,
+    rows: number,
+    slots: number,
+    positions: number,
+    keys: number,
+    values: number,
+    context: number,
+    heads: number,
+    kvHeads: number,
+    headDim: number,
+    out: number,
+    scores: number,
+  ): void;
+  drawTokens(
+    logits: number,
+    rows: number,
+    vocabulary: number,
+    temperatures: number,
+    uniforms: number,
+    tokens: number,
+    logprobs: number,
+  ): void;
   sumLanes(gradients: number, stride: number, first: number, end: number): number;
-  adamW(parameters: number, gradients: number, firstMoments: number, secondMoments: number, first: number, end: number, rate: number, beta1: number, beta2: number, epsilon: number, decay: number, correction1: number, correction2: number, gradientScale: number): void;
+  adamW(
+    parameters: number,
+    gradients: number,
+    firstMoments: number,
+    secondMoments: number,
+    first: number,
+    end: number,
+    rate: number,
+    beta1: number,
+    beta2: number,
+    epsilon: number,
+    decay: number,
+    correction1: number,
+    correction2: number,
+    gradientScale: number,
+  ): void;
 }
 
 /** The fastest build that this machine accepts. */

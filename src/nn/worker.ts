@@ -8,7 +8,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { DecodePass, packServed } from './decode-pass.ts';
 import { planLayout } from './layout.ts';
-import type { Calls, FromWorker, Span, ToWorker, WorkerSetup } from './messages.ts';
+import type { CallKind, Calls, FromWorker, Span, ToWorker, WorkerSetup } from './messages.ts';
 import { SampleLoop } from './sample-loop.ts';
 import { TrainPass } from './train-pass.ts';
 import { loadKernels } from './wasm.ts';
@@ -48,38 +48,41 @@ function adam({ spans, step }: Calls['adam']['ask']): void {
   }
 }
 
-/** Executes a call; `sample` and `drain` answer later by themselves. */
-function execute(message: ToWorker): void {
-  const { id } = message;
+/** What a call answers at once; `sample` and `drain` answer later, `cancel` never. */
+function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'] } | undefined {
   switch (message.kind) {
     case 'sample':
-      return loop.submit(id, message.request);
+      loop.submit(message.id, message.request);
+      return undefined;
     case 'cancel':
-      return loop.cancel(id);
+      loop.cancel(message.id);
+      return undefined;
     case 'drain':
-      return loop.drain(() => reply({ id, answer: undefined }));
+      loop.drain(() => reply({ id: message.id, answer: undefined }));
+      return undefined;
     case 'serve':
       loop.serve(message.version);
-      return reply({ id, answer: undefined });
+      return { answer: undefined };
     case 'pack':
       packServed(kernels, config, layout, arena.served, arena.parameters);
-      return reply({ id, answer: undefined });
+      return { answer: undefined };
     case 'forward':
-      return reply({ id, answer: train.forward(message.weights, message.batch) });
+      return { answer: train.forward(message.weights, message.batch) };
     case 'backward':
       train.backward(message.gradients, message.slopes);
-      return reply({ id, answer: undefined });
+      return { answer: undefined };
     case 'sum-lanes':
-      return reply({ id, answer: sumLanes(message.spans) });
+      return { answer: sumLanes(message.spans) };
     case 'adam':
       adam(message);
-      return reply({ id, answer: undefined });
+      return { answer: undefined };
   }
 }
 
 port.on('message', (message: ToWorker) => {
   try {
-    execute(message);
+    const result = execute(message);
+    if (result !== undefined) reply({ id: message.id, ...result });
   } catch (thrown) {
     const code = thrown instanceof TrainyardError ? thrown.code : undefined;
     reply({ id: message.id, error: { code, message: messageOf(thrown) } });

@@ -6,23 +6,24 @@
  * version is committed before it is served: whatever is killed when, a trajectory is trained at most once and no version is
  * ever served that could not be found again.
  */
-import { relative } from 'node:path';
+import { join } from 'node:path';
+import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Emit, Score } from '../core/events.ts';
-import type { Trajectory } from '../core/types.ts';
+import { type Emit, errorEvent, type Score } from '../core/events.ts';
+import type { Task, Trajectory } from '../core/types.ts';
 import { collectGroups, type Group } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { hasSignal } from '../trainer/advantages.ts';
-import { makeBatch } from '../trainer/batch.ts';
+import { type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo } from '../trainer/losses.ts';
 import { pruneCheckpoints, saveCheckpoint } from './checkpoint.ts';
 import { readTasks } from './dataset.ts';
 import { evaluate } from './evaluate.ts';
-import { openRunDirectory } from './run-directory.ts';
+import { openRunDirectory, type RunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainSettings, trainingSampling } from './settings.ts';
 import { TaskOrder } from './task-order.ts';
 import { transcriptOf } from './transcript.ts';
-import { openWorkshop, type Rollouts } from './workshop.ts';
+import { openWorkshop, type Rollouts, type Workshop } from './workshop.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
 const STALLED_STEPS = 3;
@@ -35,53 +36,58 @@ export interface TrainResult {
   readonly checkpoint: string | null;
 }
 
+export interface TrainOptions {
+  /** Ends the run after the rollouts in hand. */
+  readonly stop?: AbortSignal;
+  /** When the command began, on `performance.now()`'s clock: what `seconds` counts from. */
+  readonly since?: number;
+}
+
 /** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
-export async function train(
-  settings: TrainSettings,
-  emit: Emit,
-  stop: AbortSignal = new AbortController().signal,
-): Promise<TrainResult> {
-  const started = performance.now();
+export async function train(settings: TrainSettings, emit: Emit, options: TrainOptions = {}): Promise<TrainResult> {
+  const since = options.since ?? performance.now();
   const tasks = await readTasks(settings.tasks);
   const heldOut = settings.heldOut === undefined ? [] : await readTasks(settings.heldOut);
-
-  await using workshop = await openWorkshop(settings, stop);
+  await using workshop = await openWorkshop(settings, options.stop ?? new AbortController().signal);
   await using directory = await openRunDirectory(settings.run, settings);
+  await using store = await openSqliteStore(directory.storePath);
   const tell: Emit = (event) => {
     directory.log(event);
     emit(event);
   };
-  await using store = await openSqliteStore(directory.storePath);
-  const rollouts = workshop.rolloutsInto(store);
-  tell({
-    type: 'run-start',
-    run: directory.path,
-    workflow: workshop.workflowName,
-    model: settings.model,
-    seed: settings.seed,
-    steps: settings.steps,
-    tasks: tasks.length,
-    heldOut: heldOut.length,
-  });
-
+  const { seed, steps, model } = settings;
+  const [run, entry] = [directory.path, workshop.entryName];
+  tell({ type: 'run-start', run, entry, model, seed, steps, tasks: tasks.length, heldOut: heldOut.length });
   for (const message of workshop.warnings) tell({ type: 'warning', code: 'UNKILLABLE_GRADER', message });
+  try {
+    const result = await learn({ settings, tasks, heldOut, workshop, directory, store, tell });
+    tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000, run });
+    return result;
+  } catch (thrown) {
+    directory.log(errorEvent(thrown));
+    throw thrown;
+  }
+}
 
-  const assess = async (when: 'before' | 'after'): Promise<Score | null> => {
-    if (heldOut.length === 0) return null;
-    const { score, seconds, trajectories } = await evaluate(rollouts, heldOut, when, settings);
-    tell({ type: 'eval-end', when, score, seconds });
-    for (const trajectory of trajectories.slice(0, settings.transcripts))
-      tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
-    return score;
-  };
+interface Parts {
+  readonly settings: TrainSettings;
+  readonly tasks: readonly Task[];
+  readonly heldOut: readonly Task[];
+  readonly workshop: Workshop;
+  readonly directory: RunDirectory;
+  readonly store: Store;
+  readonly tell: Emit;
+}
 
-  const before = await assess('before');
-  const order = new TaskOrder(tasks, settings.seed);
+async function learn(parts: Parts): Promise<TrainResult> {
+  const { settings, tell } = parts;
+  const rollouts = parts.workshop.rolloutsInto(parts.store);
+  const before = await assess(parts, rollouts, 'before');
+  const order = new TaskOrder(parts.tasks, settings.seed);
   const counter = { groups: 0 };
   let checkpoint: string | null = null;
   let step = 0;
   let stalled = 0;
-  const { model } = workshop;
   while (step < settings.steps) {
     const rolloutStart = performance.now();
     const groups = await collect(rollouts, order, counter, settings);
@@ -94,46 +100,51 @@ export async function train(
     }
     stalled = 0;
     step++;
-
     const trainStart = performance.now();
-    const { loss, metrics } = await model.forwardBackward(batch.samples, ppo(settings));
-    const { gradNorm } = await model.optimStep({ ...settings.adam, learningRate: learningRateAt(step, settings) });
-    const policyVersion = model.policyVersion + 1;
-    const folder = await saveCheckpoint(model, directory.checkpoints, step, settings.model);
-    checkpoint = relative('.', `${directory.checkpoints}/${folder}`);
-    await store.commit({
-      step,
-      policyVersion,
-      rolloutIds: batch.rolloutIds,
-      checkpoint: `checkpoints/${folder}`,
-      metrics: { loss, gradNorm, ...metrics },
-      createdAt: Date.now(),
-    });
-    await model.publish(policyVersion);
-    await pruneCheckpoints(directory.checkpoints);
+    const { checkpoint: saved, ...taken } = await takeStep(parts, batch, step);
+    checkpoint = saved;
     tell({
       type: 'step-end',
       step,
-      policyVersion,
+      ...taken,
       ...rolloutReport(groups, trajectories),
       trainedTokens: batch.trainedTokens,
-      loss,
-      gradNorm,
       rolloutSeconds: (trainStart - rolloutStart) / 1000,
       trainSeconds: (performance.now() - trainStart) / 1000,
     });
   }
-  const after = await assess('after');
-  tell({
-    type: 'done',
-    before,
-    after,
-    steps: step,
-    seconds: (performance.now() - started) / 1000,
-    run: directory.path,
-    checkpoint,
-  });
+  const after = await assess(parts, rollouts, 'after');
   return { before, after, steps: step, checkpoint };
+}
+
+/** Gradient and update, then in this order: checkpoint on disk, manifest and version committed, version served. */
+async function takeStep({ settings, workshop, directory, store }: Parts, batch: Batch, step: number) {
+  const { model } = workshop;
+  const { loss, metrics } = await model.forwardBackward(batch.samples, ppo(settings));
+  const { gradNorm } = await model.optimStep({ ...settings.adam, learningRate: learningRateAt(step, settings) });
+  const policyVersion = model.policyVersion + 1;
+  const folder = await saveCheckpoint(model, directory.checkpoints, step, settings.model);
+  await store.commit({
+    step,
+    policyVersion,
+    rolloutIds: batch.rolloutIds,
+    checkpoint: join('checkpoints', folder),
+    metrics: { loss, gradNorm, ...metrics },
+    createdAt: Date.now(),
+  });
+  await model.publish(policyVersion);
+  await pruneCheckpoints(directory.checkpoints);
+  return { policyVersion, loss, gradNorm, checkpoint: join(directory.checkpoints, folder) };
+}
+
+async function assess({ settings, heldOut, tell }: Parts, rollouts: Rollouts, when: 'before' | 'after'): Promise<Score | null> {
+  if (heldOut.length === 0) return null;
+  const { score, seconds, trajectories } = await evaluate(rollouts, heldOut, when, settings);
+  tell({ type: 'eval-end', when, score, seconds });
+  for (const trajectory of trajectories.slice(0, settings.transcripts)) {
+    tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
+  }
+  return score;
 }
 
 /** Runs groups until enough of them have signal, refilling for those that have none. */

@@ -1,6 +1,9 @@
 /** A trajectory as a person reads it: who said what, and the reward. */
 import type { Message, Trajectory } from '../core/types.ts';
 
+/** Characters of a line that are shown. */
+const LONGEST = 200;
+
 export interface Transcript {
   readonly taskId: string;
   readonly lines: readonly string[];
@@ -24,6 +27,7 @@ function linesOf({ role, content, tool_calls }: Message): string[] {
 
 /** Model text may hold terminal escapes; a transcript is for looking at. */
 function printable(text: string): string {
+  const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is being removed
-  return text.replace(/[\u0000-\u001f\u007f-\u009f]/g, (character) => (character === '\n' ? '⏎' : '·'));
+  return shown.replace(/[\u0000-\u001f\u007f-\u009f]/g, (character) => (character === '\n' ? '⏎' : '·'));
 }

@@ -19,7 +19,8 @@ import { loadRenderer } from '../tokens/renderer.ts';
 import type { EvalSettings } from './settings.ts';
 
 export interface Workshop extends AsyncDisposable {
-  readonly workflowName: string;
+  /** The entry's path, or its workflow's name. */
+  readonly entryName: string;
   /** What the person should know before the run goes on. */
   readonly warnings: readonly string[];
   readonly model: EmbeddedModel;
@@ -71,7 +72,7 @@ export async function openWorkshop(
     };
     return {
       model,
-      workflowName: entry.workflow.name,
+      entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       warnings: 'warning' in grader ? [grader.warning] : [],
       rolloutsInto: (store) => rolloutsOf({ ...parts, store }),
       [Symbol.asyncDispose]: closeAll,

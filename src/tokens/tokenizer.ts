@@ -7,17 +7,8 @@
  *
  * Decoding keeps control tokens and does no clean-up: a response is shown as it was sampled.
  */
-import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import {
-  type AddedToken,
-  type Merge,
-  readTokenizerFiles,
-  type TokenizerConfig,
-  type TokenizerDefinition,
-  type TokenizerFiles,
-  type Vocabulary,
-} from './tokenizer-files.ts';
+import { createPlainLibrary, SEPARATOR, sectionEncoder, vocabularySize } from './plain-library.ts';
+import { type AddedToken, readTokenizerFiles, type TokenizerConfig, type TokenizerFiles } from './tokenizer-files.ts';
 
 export interface Tokenizer {
   /** One more than the largest id. */
@@ -35,12 +26,6 @@ export interface Tokenizer {
   decode(ids: Iterable<number>): string;
 }
 
-/**
- * Stands for "a control token is here" in what the library encodes and decodes. Two high surrogates: text is made well-formed
- * before (as its encoding in UTF-8 would), so no text can hold them, nor can a pair at its edge be taken for a part of them.
- */
-const SEPARATOR = '\uD800\uD800';
-
 /** Models may have more logits than the tokenizer has tokens; such an id is shown like a broken character. */
 const UNKNOWN = '\uFFFD';
 
@@ -55,14 +40,19 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const controlPattern = patternOf([...controlByText.keys()]);
   const vocabSize = vocabularySize(definition);
   const separatorId = vocabSize;
-  const plain = construct(withoutControl(definition, control, separatorId), config);
+  const plain = createPlainLibrary(definition, config, control, separatorId);
+  const encodeSection = sectionEncoder(plain);
 
   function encodeRendered(rendered: string, restore: (text: string) => string = (text) => text): Int32Array {
     const tokens = Array.from(rendered.matchAll(controlPattern), ([text]) => controlByText.get(text)!);
     const texts = rendered.split(controlPattern).map((text) => restore(text).toWellFormed());
-    const ids = plain.encode(stripAround(texts, tokens).join(SEPARATOR), { add_special_tokens: false }).ids;
-    let next = 0;
-    return Int32Array.from(ids, (id) => (id === separatorId ? tokens[next++]!.id : known(id)));
+    const ids: number[] = [];
+    for (const [i, text] of stripAround(texts, tokens).entries()) {
+      if (text !== '') for (const id of encodeSection(text, i === 0)) ids.push(id);
+      const token = tokens[i];
+      if (token) ids.push(token.id);
+    }
+    return Int32Array.from(ids);
   }
 
   function decode(ids: Iterable<number>): string {
@@ -85,65 +75,10 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
     specialTokens: specialTokensOf(config),
     chatTemplate,
     idOf: (token) => controlByText.get(token)?.id ?? (token === SEPARATOR ? undefined : plain.token_to_id(token)),
-    encodeText: (text) => Int32Array.from(plain.encode(text.toWellFormed(), { add_special_tokens: false }).ids, known),
+    encodeText: (text) => Int32Array.from(encodeSection(text.toWellFormed(), true)),
     encodeRendered,
     decode,
   };
-}
-
-/** What we use of the library, in our own words: its published types do not resolve under Node's module resolution. */
-interface Library {
-  encode(text: string, options: { readonly add_special_tokens: false }): { readonly ids: readonly (number | undefined)[] };
-  decode(ids: number[], options: { readonly skip_special_tokens: false; readonly clean_up_tokenization_spaces: false }): string;
-  token_to_id(token: string): number | undefined;
-  id_to_token(id: number): string | undefined;
-}
-
-function construct(definition: TokenizerDefinition, config: TokenizerConfig): Library {
-  try {
-    return new HuggingFaceTokenizer(definition, config);
-  } catch (cause) {
-    throw new TrainyardError('TOKENIZER_INVALID', `tokenizer.json is not usable: ${messageOf(cause)}`, { cause });
-  }
-}
-
-/** The same tokenizer without control tokens: neither as added tokens nor as something that text could be merged into. */
-function withoutControl(
-  definition: TokenizerDefinition,
-  control: readonly AddedToken[],
-  separatorId: number,
-): TokenizerDefinition {
-  const { model } = definition;
-  const removed = new Set(control.map((token) => token.content).filter((text) => text !== model.unk_token));
-  const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
-  const whitespace = definition.added_tokens.filter((token) => !control.includes(token));
-  return {
-    ...definition,
-    added_tokens: [...whitespace, separator],
-    model: {
-      ...model,
-      vocab: withoutEntries(model.vocab, removed),
-      ...(model.merges && { merges: withoutMerges(model.merges, removed) }),
-    },
-  };
-}
-
-function withoutEntries(vocab: Vocabulary, removed: ReadonlySet<string>): Vocabulary {
-  // A list's positions are ids, so an entry is made unmatchable there instead of removed.
-  if (Array.isArray(vocab)) return vocab.map(([text, score]) => [removed.has(text) ? SEPARATOR + text : text, score]);
-  return Object.fromEntries(Object.entries(vocab).filter(([text]) => !removed.has(text)));
-}
-
-function withoutMerges(merges: readonly Merge[], removed: ReadonlySet<string>): readonly Merge[] {
-  return merges.filter((merge) => !removed.has(typeof merge === 'string' ? merge.replace(' ', '') : merge.join('')));
-}
-
-function vocabularySize({ model, added_tokens }: TokenizerDefinition): number {
-  const ids = Array.isArray(model.vocab) ? model.vocab.keys() : Object.values(model.vocab);
-  let largest = -1;
-  for (const id of ids) largest = Math.max(largest, id);
-  for (const { id } of added_tokens) largest = Math.max(largest, id);
-  return largest + 1;
 }
 
 /** Longest first: where two control tokens start at one place, the longer one is meant. */
@@ -158,13 +93,6 @@ function stripAround(texts: readonly string[], tokens: readonly AddedToken[]): s
   return texts.map((text, i) => {
     const left = tokens[i - 1]?.rstrip ? text.trimStart() : text;
     return tokens[i]?.lstrip ? left.trimEnd() : left;
-  });
-}
-
-function known(id: number | undefined): number {
-  if (id !== undefined) return id;
-  throw new TrainyardError('REQUEST_INVALID', 'the text holds a character that the tokenizer has no token for', {
-    hint: 'remove it, or use a model whose tokenizer works on bytes',
   });
 }
 

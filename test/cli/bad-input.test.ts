@@ -49,12 +49,22 @@ describe('the entry', () => {
   it.each([
     ['no-workflow.ts', `${IMPORT}${GRADER} export const x = 1;`, 'WORKFLOW_NOT_FOUND', 'it exports grader, x'],
     ['no-grader.ts', `${IMPORT}${WORKFLOW}`, 'GRADER_NOT_FOUND', 'exports no grader'],
-    ['two.ts', `${IMPORT}${GRADER}${WORKFLOW} export const other = defineWorkflow(async () => {});`, 'WORKFLOW_AMBIGUOUS', 'default, other'],
+    [
+      'two.ts',
+      `${IMPORT}${GRADER}${WORKFLOW} export const other = defineWorkflow(async () => {});`,
+      'WORKFLOW_AMBIGUOUS',
+      'default, other',
+    ],
     ['sync.ts', `${IMPORT}${GRADER} export default defineWorkflow((() => {}) as never);`, 'WORKFLOW_NOT_ASYNC', 'found Function'],
     ['enum.ts', `${IMPORT}${GRADER}${WORKFLOW} export enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'use const objects'],
     ['view.tsx', `${IMPORT}${GRADER}${WORKFLOW}`, 'ENTRY_UNLOADABLE', '.tsx'],
     ['extensionless.ts', `${IMPORT}${GRADER}${WORKFLOW} import './no-workflow';`, 'ENTRY_UNLOADABLE', 'write ./file.ts'],
-    ['package.ts', `${IMPORT}${GRADER}${WORKFLOW} import 'no-such-package-here';`, 'ENTRY_UNLOADABLE', 'install the missing package'],
+    [
+      'package.ts',
+      `${IMPORT}${GRADER}${WORKFLOW} import 'no-such-package-here';`,
+      'ENTRY_UNLOADABLE',
+      'install the missing package',
+    ],
     ['throws.ts', `${IMPORT}${GRADER}${WORKFLOW} throw new Error('at import');`, 'ENTRY_UNLOADABLE', 'at import'],
     ['syntax.ts', `${IMPORT}${GRADER}${WORKFLOW} const = 3;`, 'ENTRY_UNLOADABLE', 'cannot import'],
   ])('%s: %s', async (name, text, code, message) => {
@@ -119,7 +129,10 @@ describe('files', () => {
   });
 
   it('a second run on the same directory is refused while the first lives, and after kill -9 the lock is gone', async () => {
-    const entry = await home.write('slow.ts', `${IMPORT}${GRADER} export default defineWorkflow(async () => { await new Promise((r) => setTimeout(r, 60_000)); });`);
+    const entry = await home.write(
+      'slow.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { await new Promise((r) => setTimeout(r, 60_000)); });`,
+    );
     const run = join(home.dir, 'locked');
     const args = ['train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--json'];
     const first = start(args);
@@ -136,7 +149,10 @@ describe('files', () => {
 
 describe('workflows that cannot be trained', () => {
   it('one that always throws ends the run with its error', async () => {
-    const { code, stderr } = await trainEntry('always.ts', `${IMPORT}${GRADER} export default defineWorkflow(async () => { throw new Error('no such luck'); });`);
+    const { code, stderr } = await trainEntry(
+      'always.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { throw new Error('no such luck'); });`,
+    );
     expect(stderr).toContain('error FAILURE_BUDGET');
     expect(stderr).toContain('no such luck');
     expect(code).toBe(1);

@@ -13,7 +13,11 @@ export interface Ended {
   readonly stderr: string;
 }
 
-export async function scratch(): Promise<{ readonly dir: string; write(name: string, text: string): Promise<string>; remove(): Promise<void> }> {
+export async function scratch(): Promise<{
+  readonly dir: string;
+  write(name: string, text: string): Promise<string>;
+  remove(): Promise<void>;
+}> {
   await mkdir(join(ROOT, 'runs'), { recursive: true });
   const dir = await mkdtemp(join(ROOT, 'runs', 'test-'));
   return {
@@ -27,7 +31,10 @@ export async function scratch(): Promise<{ readonly dir: string; write(name: str
 }
 
 export function start(args: readonly string[], cwd = ROOT) {
-  const child = spawn(process.execPath, ['--conditions=source', join(ROOT, 'src/cli/main.ts'), ...args], { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(process.execPath, ['--conditions=source', join(ROOT, 'src/cli/main.ts'), ...args], {
+    cwd,
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
   let stdout = '';
   let stderr = '';
   child.stdout.setEncoding('utf8').on('data', (text: string) => {

@@ -1,0 +1,178 @@
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { crossEntropy } from '../trainer/losses.ts';
+import { mixedSamples, REGULAR, request, SHAPES } from './fixtures/models.ts';
+import { EmbeddedModel } from './policy.ts';
+import { decodeSafetensors, writeSafetensors } from './safetensors.ts';
+
+const ADAM = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 };
+
+let dir: string;
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'trainyard-nn-'));
+});
+afterEach(() => rm(dir, { recursive: true }));
+
+async function steps(model: EmbeddedModel, count: number): Promise<void> {
+  for (let i = 0; i < count; i++) {
+    await model.forwardBackward(mixedSamples(model.config), crossEntropy());
+    await model.optimStep(ADAM);
+  }
+}
+
+describe('a checkpoint', () => {
+  it.each(Object.entries(SHAPES))(
+    'brings back weights and optimizer byte by byte: the next step is the same (%s)',
+    async (_, config) => {
+      await using model = await EmbeddedModel.create({ config, seed: 1, threads: 1 });
+      await steps(model, 2);
+      await model.save(dir);
+      const saved = model.weights().slice();
+      await steps(model, 2);
+
+      await using again = await EmbeddedModel.open({ dir, threads: 1 });
+      expect(again.config).toEqual(config);
+      expect(again.weights()).toEqual(saved);
+      await again.load(dir);
+      await steps(again, 2);
+      expect(again.weights()).toEqual(model.weights());
+    },
+  );
+
+  it('starts the optimizer fresh where the folder has no state', async () => {
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
+    await model.save(dir);
+    await rm(join(dir, 'optimizer.safetensors'));
+    await steps(model, 1);
+    const once = model.weights().slice();
+    await model.load(dir);
+    await steps(model, 1);
+    expect(model.weights()).toEqual(once);
+  });
+
+  it('changes what is served only when it is published', async () => {
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
+    const asked = request(Int32Array.of(1, 2, 3), { maxTokens: 30 });
+    const original = await model.sample(asked);
+    await model.save(dir);
+    await steps(model, 3);
+    await model.publish(1);
+    const trained = await model.sample(asked);
+    await model.load(dir);
+    expect(await model.sample(asked)).toEqual(trained);
+    await model.publish(2);
+    expect(await model.sample(asked)).toEqual({ ...original, policyVersion: 2 });
+  });
+
+  it('keeps fields of config.json that are not the model’s shape', async () => {
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
+    await model.save(dir);
+    const path = join(dir, 'config.json');
+    const json = JSON.parse(await readFile(path, 'utf8')) as object;
+    await writeFile(path, JSON.stringify({ ...json, eos_token_id: 2, torch_dtype: 'bfloat16' }));
+    await using again = await EmbeddedModel.open({ dir, threads: 1 });
+    await again.save(dir);
+    expect(JSON.parse(await readFile(path, 'utf8'))).toEqual({ ...json, eos_token_id: 2, dtype: 'float32' });
+  });
+
+  it('is refused by a model of another shape, which stays as it was', async () => {
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
+    await using other = await EmbeddedModel.create({ config: { ...REGULAR, intermediateSize: 41 }, seed: 1, threads: 1 });
+    await using deeper = await EmbeddedModel.create({ config: { ...REGULAR, layers: 3 }, seed: 1, threads: 1 });
+    await using shallower = await EmbeddedModel.create({ config: { ...REGULAR, layers: 1 }, seed: 1, threads: 1 });
+    await model.save(dir);
+    const before = other.weights().slice();
+    await expect(other.load(dir)).rejects.toMatchObject({
+      code: 'CHECKPOINT_MISMATCH',
+      message: expect.stringMatching(/layers\.0\.mlp\.gate_proj\.weight of shape \[40, 32\], expected \[41, 32\]/) as string,
+    });
+    expect(other.weights()).toEqual(before);
+    await expect(deeper.load(dir)).rejects.toThrow(/lacks tensor model\.layers\.2/);
+    await expect(shallower.load(dir)).rejects.toThrow(/holds tensor model\.layers\.1/);
+  });
+
+  it('is refused when it holds numbers that are not finite', async () => {
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
+    model.weights()[48 * 32 + 5] = Number.NaN;
+    await model.save(dir);
+    await expect(EmbeddedModel.open({ dir })).rejects.toMatchObject({
+      code: 'MODEL_INVALID',
+      message: expect.stringContaining('model.layers.0.input_layernorm.weight') as string,
+    });
+  });
+
+  it('is refused when config.json or the weights are missing', async () => {
+    await expect(EmbeddedModel.open({ dir })).rejects.toMatchObject({ code: 'MODEL_INVALID' });
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
+    await model.save(dir);
+    await rm(join(dir, 'model.safetensors'));
+    await expect(EmbeddedModel.open({ dir })).rejects.toMatchObject({ code: 'SAFETENSORS_INVALID' });
+  });
+});
+
+/** A file of the format, with any header and data. */
+function fileOf(header: unknown, data: Uint8Array): Buffer {
+  const json = Buffer.from(typeof header === 'string' ? header : JSON.stringify(header));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(json.length));
+  return Buffer.concat([length, json, data]);
+}
+
+describe('a safetensors file', () => {
+  const f32 = (begin: number, end: number, shape = [(end - begin) / 4]) => ({ dtype: 'F32', shape, data_offsets: [begin, end] });
+
+  it('is read back as it was written, metadata included', async () => {
+    const path = join(dir, 'x.safetensors');
+    const tensors = [
+      { name: 'ä', shape: [2, 2], data: Float32Array.of(1, 2, 3, 4) },
+      { name: 'none', shape: [0, 7], data: new Float32Array(0) },
+      { name: 'b', shape: [3], data: Float32Array.of(-0, Number.MIN_VALUE, 3e38) },
+    ];
+    await writeSafetensors(path, tensors, { step: '7' });
+    const { tensors: read, metadata } = decodeSafetensors(await readFile(path), path);
+    expect([...read.values()]).toEqual(tensors);
+    expect(metadata).toEqual({ step: '7' });
+  });
+
+  it('may hold half precision', () => {
+    const bf16 = { dtype: 'BF16', shape: [3], data_offsets: [0, 6] };
+    const f16 = { dtype: 'F16', shape: [5], data_offsets: [6, 16] };
+    const data = new Uint16Array([0x3f80, 0xc020, 0x0000, 0x3c00, 0xc100, 0x0001, 0x7bff, 0x7c00]);
+    const { tensors } = decodeSafetensors(fileOf({ bf16, f16 }, new Uint8Array(data.buffer)), 'x');
+    expect(Array.from(tensors.get('bf16')!.data)).toEqual([1, -2.5, 0]);
+    expect(Array.from(tensors.get('f16')!.data)).toEqual([1, -2.5, 2 ** -24, 65504, Number.POSITIVE_INFINITY]);
+  });
+
+  const bytes = new Uint8Array(16);
+  it.each([
+    ['is empty', Buffer.alloc(0), /0 bytes long/],
+    ['ends in its header', fileOf({ a: f32(0, 16) }, bytes).subarray(0, 20), /truncated/],
+    ['announces an absurd header', Buffer.alloc(16, 0xff), /truncated/],
+    ['has a header that is not JSON', fileOf('{', bytes), /not JSON/],
+    ['has a header that is a list', fileOf('[]', bytes), /not a JSON object/],
+    ['ends in its data', fileOf({ a: f32(0, 16) }, bytes.subarray(3)), /describes 16 bytes of data, found 13/],
+    ['has a tail', fileOf({ a: f32(0, 12) }, bytes), /describes 12 bytes of data, found 16/],
+    ['has overlapping tensors', fileOf({ a: f32(0, 12), b: f32(8, 16) }, bytes), /b begins at byte 8 .* expected 12/],
+    ['has a gap', fileOf({ a: f32(0, 4), b: f32(8, 16) }, bytes), /b begins at byte 8 .* expected 4/],
+    [
+      'has offsets that go backwards',
+      fileOf({ a: { dtype: 'F32', shape: [4], data_offsets: [16, 0] } }, bytes),
+      /needs 16 bytes/,
+    ],
+    ['has offsets of another length than its shape', fileOf({ a: f32(0, 16, [3]) }, bytes), /needs 12 bytes/],
+    [
+      'has negative offsets',
+      fileOf({ a: { dtype: 'F32', shape: [4], data_offsets: [-16, 0] } }, bytes),
+      /data_offsets \[-16,0\]/,
+    ],
+    ['has a fractional shape', fileOf({ a: f32(0, 16, [1.5]) }, bytes), /shape \[1\.5\]/],
+    ['has another dtype', fileOf({ a: { ...f32(0, 16), dtype: 'I64' } }, bytes), /dtype "I64", expected F32/],
+    ['has a dtype of every object', fileOf({ a: { ...f32(0, 16), dtype: 'toString' } }, bytes), /dtype "toString"/],
+    ['has metadata that is not text', fileOf({ __metadata__: { a: 1 }, a: f32(0, 16) }, bytes), /__metadata__/],
+  ])('is refused when it %s', (_, file, message) => {
+    expect(() => decodeSafetensors(file, 'x')).toThrow(message);
+    expect(() => decodeSafetensors(file, 'x')).toThrow(expect.objectContaining({ code: 'SAFETENSORS_INVALID' }));
+  });
+});

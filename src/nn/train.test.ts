@@ -1,0 +1,253 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import type { AdamSettings, Loss } from '../core/contracts.ts';
+import type { Sample } from '../core/types.ts';
+import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../trainer/losses.ts';
+import type { LlamaConfig } from './config.ts';
+import { mixedSamples, REGULAR, randomSample, relativeError, SHAPES, strongWeights } from './fixtures/models.ts';
+import { planLayout } from './layout.ts';
+import { EmbeddedModel, type ThreadOptions } from './policy.ts';
+import { ReferenceAdamW, ReferenceModel } from './reference.ts';
+
+const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
+const clip = { clipLow: 0.2, clipHigh: 0.28 };
+const LOSSES: Loss[] = [crossEntropy(), importanceSampling(), ppo(clip), cispo(clip), dro({ beta: 0.1 }), withKl(ppo(clip), 0.1)];
+
+const opened: EmbeddedModel[] = [];
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((model) => model.close()));
+});
+
+async function openModel(config: LlamaConfig, options: ThreadOptions & { seed?: number } = {}): Promise<EmbeddedModel> {
+  const { seed = 3, ...rest } = options;
+  const model = await EmbeddedModel.create({ config, seed, threads: 1, ...rest });
+  opened.push(model);
+  model.weights().set(strongWeights(config, seed));
+  return model;
+}
+
+/** The batch's loss and gradient by the float64 reference. */
+function expected(model: EmbeddedModel, samples: readonly Sample[], loss: Loss): { loss: number; gradient: Float64Array } {
+  const weights = Float64Array.from(model.weights());
+  const reference = new ReferenceModel(model.config, weights);
+  const gradient = new Float64Array(weights.length);
+  let total = 0;
+  for (const sample of samples) {
+    const trained = Array.from(sample.mask.keys()).filter((i) => sample.mask[i] === 1);
+    const pick = (values: ArrayLike<number>) => Float32Array.from(trained, (i) => values[i]!);
+    const output = loss.evaluate({
+      logprobs: pick(reference.logprobs(sample.tokens, sample.temperature)),
+      sampled: pick(sample.logprobs),
+      advantages: pick(sample.advantages),
+      reference: sample.reference && pick(sample.reference),
+    });
+    const slopes = new Float64Array(sample.tokens.length);
+    trained.forEach((i, k) => {
+      slopes[i] = output.gradient[k]! * sample.weight;
+    });
+    total += output.loss * sample.weight;
+    reference.backward(sample.tokens, sample.temperature, slopes, gradient);
+  }
+  return { loss: total, gradient };
+}
+
+describe.each(['relaxed', 'plain'] as const)('the %s kernels', (variant) => {
+  describe.each(Object.entries(SHAPES))('%s', (_, config) => {
+    it.each(LOSSES)('give the reference’s gradient for $name $settings, tensor by tensor', async (loss) => {
+      const model = await openModel(config, { variant });
+      const samples = mixedSamples(config);
+      const result = await model.forwardBackward(samples, loss);
+      const wanted = expected(model, samples, loss);
+      expect(relativeError([result.loss], [wanted.loss])).toBeLessThan(1e-5);
+      const gradient = model.gradient();
+      for (const { name, offset, length } of planLayout(config).tensors) {
+        const found = gradient.subarray(offset, offset + length);
+        expect(relativeError(found, wanted.gradient.subarray(offset, offset + length)), name).toBeLessThan(1e-5);
+      }
+    });
+
+    it('give the reference’s log-probabilities, at each sample’s temperature', async () => {
+      const model = await openModel(config, { variant });
+      const samples = mixedSamples(config);
+      const reference = new ReferenceModel(config, Float64Array.from(model.weights()));
+      const found = await model.forward(samples);
+      samples.forEach(({ tokens, mask, temperature }, i) => {
+        const wanted = reference.logprobs(tokens, temperature).filter((_lp, position) => mask[position] === 1);
+        expect(found[i]).toHaveLength(wanted.length);
+        wanted.forEach((lp, k) => {
+          expect(found[i]![k]).toBeCloseTo(lp, 5);
+        });
+      });
+    });
+  });
+
+  it('take the same AdamW steps as the reference, clipped and decayed', async () => {
+    const model = await openModel(REGULAR, { variant });
+    const weights = Float64Array.from(model.weights());
+    const optimizer = new ReferenceAdamW(weights.length);
+    for (let step = 0; step < 5; step++) {
+      await model.forwardBackward([randomSample(REGULAR, 20 + step, step)], crossEntropy());
+      const norm = optimizer.step(weights, model.gradient(), ADAM);
+      const { gradNorm } = await model.optimStep(ADAM);
+      expect(relativeError([gradNorm], [norm])).toBeLessThan(1e-5);
+    }
+    expect(relativeError(model.weights(), weights)).toBeLessThan(1e-6);
+    const start = strongWeights(REGULAR, 3);
+    const change = (now: ArrayLike<number>) => Float64Array.from(start, (weight, i) => now[i]! - weight);
+    expect(relativeError(change(model.weights()), change(weights))).toBeLessThan(1e-5);
+  });
+});
+
+describe('training', () => {
+  it('gives the same bytes with 1, 2 and 3 threads', async () => {
+    const samples = Array.from({ length: 60 }, (_, i) => randomSample(REGULAR, 30 + ((i * 37) % 60), i, { prompt: 5 }));
+    const run = async (threads: number) => {
+      const model = await openModel(REGULAR, { threads });
+      const results = [];
+      for (let step = 0; step < 3; step++) {
+        results.push(await model.forwardBackward(samples, ppo(clip)), await model.optimStep(ADAM));
+      }
+      return { results, logprobs: await model.forward(samples), weights: model.weights().slice() };
+    };
+    const one = await run(1);
+    expect(await run(2)).toEqual(one);
+    expect(await run(3)).toEqual(one);
+  });
+
+  it('accumulates gradients over calls as if it were one batch', async () => {
+    const samples = mixedSamples(REGULAR);
+    const [together, apart] = [await openModel(REGULAR), await openModel(REGULAR)];
+    const whole = await together.forwardBackward(samples, crossEntropy());
+    const parts = [];
+    for (const sample of samples) parts.push(await apart.forwardBackward([sample], crossEntropy()));
+    expect(relativeError(apart.gradient(), together.gradient())).toBeLessThan(1e-6);
+    expect(parts.reduce((sum, { loss }) => sum + loss, 0)).toBeCloseTo(whole.loss, 4);
+    expect(parts.reduce((sum, { trainedTokens }) => sum + trainedTokens, 0)).toBe(whole.trainedTokens);
+  });
+
+  it('starts from a zero gradient after a step', async () => {
+    const model = await openModel(REGULAR);
+    await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
+    await model.optimStep(ADAM);
+    expect(model.gradient().every((g) => g === 0)).toBe(true);
+  });
+
+  it('handles a sequence as long as the context, and more tokens than a microbatch holds', async () => {
+    const config = { ...REGULAR, contextLength: 1500 };
+    const model = await openModel(config);
+    const long = randomSample(config, 1500, 8, { prompt: 1490 });
+    const samples = [long, ...Array.from({ length: 30 }, (_, i) => randomSample(config, 70, i))];
+    const all = await model.forward(samples);
+    const [alone] = await model.forward([long]);
+    expect(all[0]).toEqual(alone);
+    const reference = new ReferenceModel(config, Float64Array.from(model.weights()));
+    const wanted = reference.logprobs(samples[5]!.tokens, 1).filter((_lp, i) => samples[5]!.mask[i] === 1);
+    expect(relativeError(all[5]!, wanted)).toBeLessThan(1e-6);
+  });
+
+  it('keeps reference weights while the current ones move on', async () => {
+    const model = await openModel(REGULAR);
+    const samples = mixedSamples(REGULAR);
+    await expect(model.forward(samples, 'reference')).rejects.toMatchObject({ code: 'TRAINER_FAILED' });
+    await model.freezeReference();
+    const before = await model.forward(samples);
+    await model.forwardBackward(samples, crossEntropy());
+    await model.optimStep(ADAM);
+    expect(await model.forward(samples, 'reference')).toEqual(before);
+    expect(await model.forward(samples)).not.toEqual(before);
+  });
+
+  it('skips samples without trained tokens', async () => {
+    const model = await openModel(REGULAR);
+    const empty = randomSample(REGULAR, 6, 1, { mask: new Uint8Array(6) });
+    expect(await model.forwardBackward([empty], crossEntropy())).toEqual({ loss: 0, trainedTokens: 0, metrics: {} });
+    expect(await model.forward([empty])).toEqual([new Float32Array(0)]);
+  });
+
+  const bad: Record<string, Partial<Sample>> = {
+    'an id outside the vocabulary': { tokens: Int32Array.of(1, 48, 2, 3) },
+    'a negative id': { tokens: Int32Array.of(1, -1, 2, 3) },
+    'arrays of other lengths': { advantages: new Float32Array(3) },
+    'a first token that is trained': { mask: Uint8Array.of(1, 1, 0, 0) },
+    'a mask that is not 0 or 1': { mask: Uint8Array.of(0, 2, 0, 0) },
+    'advantages that are not finite': { advantages: Float32Array.of(0, Number.NaN, 0, 0) },
+    'log-probabilities that are not finite': { logprobs: Float32Array.of(0, Number.NEGATIVE_INFINITY, 0, 0) },
+    'a weight that is not finite': { weight: Number.POSITIVE_INFINITY },
+    'temperature 0': { temperature: 0 },
+  };
+  it.each(Object.entries(bad))('refuses a sample with %s and leaves the gradient alone', async (_, changes) => {
+    const model = await openModel(REGULAR);
+    await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
+    const before = model.gradient();
+    const samples = [randomSample(REGULAR, 4, 1), randomSample(REGULAR, 4, 2, changes)];
+    await expect(model.forwardBackward(samples, crossEntropy())).rejects.toMatchObject({
+      code: 'SAMPLE_REFUSED',
+      message: expect.stringContaining('sample 1 (rollout "rollout-2")') as string,
+    });
+    await expect(model.forward(samples)).rejects.toMatchObject({ code: 'SAMPLE_REFUSED' });
+    expect(model.gradient()).toEqual(before);
+  });
+
+  it('refuses a sample longer than the context', async () => {
+    const model = await openModel(REGULAR);
+    await expect(model.forward([randomSample(REGULAR, 97, 1)])).rejects.toMatchObject({
+      code: 'SAMPLE_REFUSED',
+      message: expect.stringContaining('97 tokens, the context is 96') as string,
+    });
+  });
+
+  it('fails on a loss that is not finite, with weights untouched and the gradient cleared', async () => {
+    const model = await openModel(REGULAR, { threads: 2 });
+    const samples = Array.from({ length: 60 }, (_, i) => randomSample(REGULAR, 80, i));
+    const before = model.weights().slice();
+    const broken: Loss = {
+      ...crossEntropy(),
+      evaluate: (input) => ({
+        ...crossEntropy().evaluate(input),
+        loss: input.advantages[0] === samples[40]!.advantages[1] ? Number.NaN : 0,
+      }),
+    };
+    await expect(model.forwardBackward(samples, broken)).rejects.toMatchObject({ code: 'TRAINER_FAILED' });
+    expect(model.gradient().every((g) => g === 0)).toBe(true);
+    expect(model.weights()).toEqual(before);
+    expect((await model.forwardBackward(samples, crossEntropy())).trainedTokens).toBeGreaterThan(0);
+  });
+
+  it('fails a step whose gradient is not finite, with weights untouched and the gradient cleared', async () => {
+    const model = await openModel(REGULAR);
+    const before = model.weights().slice();
+    const sample = randomSample(REGULAR, 20, 1, { weight: 3e38, advantages: new Float32Array(20).fill(1e30) });
+    const steep: Loss = { ...crossEntropy(), evaluate: (input) => ({ loss: 0, gradient: input.logprobs.map(() => 3e38) }) };
+    await model.forwardBackward([sample], steep);
+    await expect(model.optimStep(ADAM)).rejects.toMatchObject({ code: 'TRAINER_FAILED' });
+    expect(model.weights()).toEqual(before);
+    expect(model.gradient().every((g) => g === 0)).toBe(true);
+    await expect(model.optimStep({ ...ADAM, beta1: 1 })).rejects.toThrow(/beta1 is 1/);
+  });
+
+  it('learns to copy: after a separator the model repeats what came before it', async () => {
+    const config = { ...REGULAR, vocabSize: 16, contextLength: 32, hiddenSize: 48, kvHeads: 4, headDim: 12 };
+    await using model = await EmbeddedModel.create({ config, seed: 7, threads: 2 });
+    const length = 4;
+    const draw = (seed: number): Sample => {
+      const sample = randomSample({ ...config, vocabSize: 15 }, 2 * length + 1, seed);
+      sample.tokens[length] = 15;
+      sample.tokens.copyWithin(length + 1, 0, length);
+      const mask = Uint8Array.from(sample.tokens, (_, i) => (i > length ? 1 : 0));
+      return { ...sample, mask, advantages: Float32Array.from(mask), weight: 1 / (64 * length) };
+    };
+    let loss = Number.POSITIVE_INFINITY;
+    for (let step = 0; step < 400 && loss > 0.02; step++) {
+      ({ loss } = await model.forwardBackward(
+        Array.from({ length: 64 }, (_, i) => draw(step * 64 + i)),
+        crossEntropy(),
+      ));
+      await model.optimStep({ ...ADAM, learningRate: 0.004, weightDecay: 0, maxGradNorm: 1 });
+    }
+    expect(loss).toBeLessThan(0.02);
+    await model.publish(1);
+    const prompt = Int32Array.of(3, 9, 0, 12, 15);
+    const sampling = { temperature: 0, topP: 1, topK: 0, maxTokens: length };
+    const { ids } = await model.sample({ promptIds: prompt, sampling, stopIds: [], seed: 0 });
+    expect(Array.from(ids)).toEqual([3, 9, 0, 12]);
+  });
+});

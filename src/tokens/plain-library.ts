@@ -1,0 +1,106 @@
+/**
+ * The tokenizer library, given a tokenizer that knows no control tokens: whatever text says, it is encoded as text.
+ *
+ * Where a control token stood, the library is shown a separator that text cannot contain, so it treats the text around it as it
+ * would around the token itself. Which token stood there is for the caller to know.
+ */
+import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { AddedToken, Merge, TokenizerConfig, TokenizerDefinition, Vocabulary } from './tokenizer-files.ts';
+
+/**
+ * Stands for "a control token is here" in what the library encodes and decodes. Two high surrogates: text is made well-formed
+ * before (as its encoding in UTF-8 would), so no text can hold them, nor can a pair at its edge be taken for a part of them.
+ */
+export const SEPARATOR = '\uD800\uD800';
+
+/** Sections, and characters of each: some 20 MB at the very most. */
+const REMEMBERED_SECTIONS = 1024;
+const REMEMBERED_LENGTH = 2048;
+
+/** What we use of the library, in our own words: its published types do not resolve under Node's module resolution. */
+export interface Library {
+  encode(text: string, options: { readonly add_special_tokens: false }): { readonly ids: readonly (number | undefined)[] };
+  decode(ids: number[], options: { readonly skip_special_tokens: false; readonly clean_up_tokenization_spaces: false }): string;
+  token_to_id(token: string): number | undefined;
+  id_to_token(id: number): string | undefined;
+}
+
+/** `separatorId` must be no token's id. */
+export function createPlainLibrary(
+  definition: TokenizerDefinition,
+  config: TokenizerConfig,
+  control: readonly AddedToken[],
+  separatorId: number,
+): Library {
+  try {
+    return new HuggingFaceTokenizer(withoutControl(definition, control, separatorId), config);
+  } catch (cause) {
+    throw new TrainyardError('TOKENIZER_INVALID', `tokenizer.json is not usable: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/**
+ * Encodes the text between two control tokens. Prompts of one run share most of their sections (system message, tools, role
+ * names), and encoding is most of the cost of a prompt, so short sections are remembered.
+ */
+export function sectionEncoder(plain: Library): (text: string, first: boolean) => readonly number[] {
+  const remembered = new Map<string, readonly number[]>();
+  const encode = (text: string) => plain.encode(text, { add_special_tokens: false }).ids.map(known);
+  return (text, first) => {
+    // Some tokenizers put a space before the text only where nothing precedes it.
+    if (first) return encode(text);
+    const before = remembered.get(text);
+    if (before) return before;
+    const ids = encode(SEPARATOR + text).slice(1);
+    if (remembered.size >= REMEMBERED_SECTIONS) remembered.clear();
+    if (text.length <= REMEMBERED_LENGTH) remembered.set(text, ids);
+    return ids;
+  };
+}
+
+/** The same tokenizer without control tokens: neither as added tokens nor as something that text could be merged into. */
+function withoutControl(
+  definition: TokenizerDefinition,
+  control: readonly AddedToken[],
+  separatorId: number,
+): TokenizerDefinition {
+  const { model } = definition;
+  const removed = new Set(control.map((token) => token.content).filter((text) => text !== model.unk_token));
+  const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
+  const whitespace = definition.added_tokens.filter((token) => !control.includes(token));
+  return {
+    ...definition,
+    added_tokens: [...whitespace, separator],
+    model: {
+      ...model,
+      vocab: withoutEntries(model.vocab, removed),
+      ...(model.merges && { merges: withoutMerges(model.merges, removed) }),
+    },
+  };
+}
+
+function withoutEntries(vocab: Vocabulary, removed: ReadonlySet<string>): Vocabulary {
+  // A list's positions are ids, so an entry is made unmatchable there instead of removed.
+  if (Array.isArray(vocab)) return vocab.map(([text, score]) => [removed.has(text) ? SEPARATOR + text : text, score]);
+  return Object.fromEntries(Object.entries(vocab).filter(([text]) => !removed.has(text)));
+}
+
+function withoutMerges(merges: readonly Merge[], removed: ReadonlySet<string>): readonly Merge[] {
+  return merges.filter((merge) => !removed.has(typeof merge === 'string' ? merge.replace(' ', '') : merge.join('')));
+}
+
+export function vocabularySize({ model, added_tokens }: TokenizerDefinition): number {
+  const ids = Array.isArray(model.vocab) ? model.vocab.keys() : Object.values(model.vocab);
+  let largest = -1;
+  for (const id of ids) largest = Math.max(largest, id);
+  for (const { id } of added_tokens) largest = Math.max(largest, id);
+  return largest + 1;
+}
+
+function known(id: number | undefined): number {
+  if (id !== undefined) return id;
+  throw new TrainyardError('REQUEST_INVALID', 'the text holds a character that the tokenizer has no token for', {
+    hint: 'remove it, or use a model whose tokenizer works on bytes',
+  });
+}

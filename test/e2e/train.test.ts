@@ -1,0 +1,198 @@
+/** A whole run, small, with every part real: process, policy, gateway over HTTP, grader process, store, checkpoints. */
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { RunEvent } from '../../src/core/events.ts';
+import type { Trajectory } from '../../src/core/types.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { makeBatch } from '../../src/trainer/batch.ts';
+import { scratch, start, trainyard } from '../cli/command.ts';
+
+const CANARY = 'CANARY-93c1e7';
+/** Rewards differ within a group whatever the policy says; everything the workflow can see is written down. */
+const ENTRY = `
+import { appendFileSync } from 'node:fs';
+import OpenAI from 'openai';
+import { currentRollout, defineGrader, defineWorkflow } from 'trainyard';
+const seen = (value: unknown) => appendFileSync(new URL('./seen.txt', import.meta.url), JSON.stringify(value) + '\\n');
+export default defineWorkflow(async (ctx) => {
+  const model = ctx.model();
+  seen([ctx, ctx.task, currentRollout(), process.env, process.argv, process.execArgv]);
+  const client = new OpenAI({ baseURL: model.baseURL, apiKey: model.apiKey });
+  const messages: any[] = [...ctx.prompt];
+  for (let turn = 0; turn < 2; turn++) {
+    const reply = await client.chat.completions.create({ model: model.name, messages, max_tokens: 12 });
+    seen(reply);
+    messages.push({ role: 'assistant', content: reply.choices[0]!.message.content ?? '' }, { role: 'user', content: 'and?' });
+  }
+  return 'finished';
+});
+export const grader = defineGrader(({ task, messages, output }) => {
+  if (task.answer !== '${CANARY}' || output !== 'finished') throw new Error('the grader must see answer and output');
+  return (messages.at(-1)?.content ?? '').length % 2;
+});
+`;
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+  await home.write('agent.ts', ENTRY);
+  const line = (i: number) => JSON.stringify({ id: `t${i}`, prompt: `Question ${i}?`, answer: CANARY, metadata: { i } });
+  await home.write('train.jsonl', Array.from({ length: 8 }, (_, i) => line(i)).join('\n'));
+  await home.write('held-out.jsonl', Array.from({ length: 5 }, (_, i) => line(100 + i)).join('\n'));
+});
+afterAll(() => home.remove());
+
+async function everythingIn(dir: string): Promise<string> {
+  const files = await readdir(dir, { recursive: true, withFileTypes: true });
+  const texts = await Promise.all(
+    files.filter((file) => file.isFile()).map((file) => readFile(join(file.parentPath, file.name), 'latin1')),
+  );
+  return texts.join('\n');
+}
+
+describe('a run', () => {
+  let run: string;
+  let events: RunEvent[];
+  let trajectories: readonly Trajectory[];
+  let printed: string;
+
+  beforeAll(async () => {
+    run = join(home.dir, 'run');
+    const ended = await trainyard(
+      'train',
+      join(home.dir, 'agent.ts'),
+      '--run',
+      run,
+      '--steps',
+      '3',
+      '--groups',
+      '2',
+      '--group',
+      '4',
+      '--transcripts',
+      '1',
+      '--json',
+    );
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    printed = ended.stdout;
+    events = printed
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as RunEvent);
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    trajectories = await store.query();
+  });
+
+  it('ends with one line that says what came of it', () => {
+    expect(events.at(-1)).toMatchObject({
+      type: 'done',
+      before: { n: 5 },
+      after: { n: 5 },
+      steps: 3,
+      seconds: expect.any(Number),
+    });
+    expect(events.filter(({ type }) => type === 'step-end').length).toBe(3);
+  });
+
+  it('keeps its events, and stores every rollout exactly once', async () => {
+    expect((await readFile(join(run, 'events.jsonl'), 'utf8')).trim()).toBe(printed.trim());
+    const steps = events.filter((event) => event.type === 'step-end');
+    const expected = 2 * 5 + steps.reduce((sum, { rollouts }) => sum + rollouts, 0);
+    expect(trajectories.length).toBe(expected);
+    expect(new Set(trajectories.map(({ rolloutId }) => rolloutId)).size).toBe(expected);
+  });
+
+  it('trains exactly the rollouts of groups with signal, each in one step, sampled by the version before it', async () => {
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    const manifests = await store.manifests();
+    expect(manifests.map(({ step, policyVersion }) => [step, policyVersion])).toEqual([
+      [1, 1],
+      [2, 2],
+      [3, 3],
+    ]);
+    const trained = manifests.flatMap(({ rolloutIds }) => rolloutIds);
+    expect(new Set(trained).size).toBe(trained.length);
+    const training = trajectories.filter(({ purpose }) => purpose === 'train');
+    expect(trained.toSorted()).toEqual([...makeBatch(training).rolloutIds].toSorted());
+    for (const { policyVersion, rolloutIds } of manifests) {
+      const turns = training.filter(({ rolloutId }) => rolloutIds.includes(rolloutId)).flatMap((trajectory) => trajectory.turns);
+      expect(new Set(turns.map((turn) => turn.policyVersion))).toEqual(new Set([policyVersion - 1]));
+    }
+  });
+
+  it('trains each sampled token once, and nothing else', () => {
+    const training = trajectories.filter(({ purpose }) => purpose === 'train');
+    const { samples, rolloutIds, trainedTokens } = makeBatch(training);
+    const sampled = training.filter(({ rolloutId }) => rolloutIds.includes(rolloutId)).flatMap(({ turns }) => turns);
+    expect(trainedTokens).toBe(sampled.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0));
+    // Two turns of one conversation are one sample: the second extends the first's recorded ids.
+    expect(samples.length).toBe(rolloutIds.length);
+  });
+
+  it('leaves whole checkpoints that can be evaluated', async () => {
+    expect((await readdir(join(run, 'checkpoints'))).toSorted()).toEqual(['step-000002', 'step-000003']);
+    const model = join(run, 'checkpoints', 'step-000003');
+    const { code, stdout } = await trainyard('eval', join(home.dir, 'agent.ts'), '--model', model, '--json');
+    expect(code).toBe(0);
+    const { after } = events.at(-1) as RunEvent & { type: 'done' };
+    expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toMatchObject({
+      type: 'eval-end',
+      score: { success: after?.success },
+    });
+  });
+
+  it('shows the answer to nobody but the grader', async () => {
+    const seen = await readFile(join(home.dir, 'seen.txt'), 'utf8');
+    expect(seen).toContain('Question 3?');
+    const prompts = trajectories.flatMap(({ turns }) => turns.map(({ request }) => JSON.stringify(request)));
+    for (const text of [seen, printed, prompts.join('\n'), await everythingIn(run)]) expect(text.includes(CANARY)).toBe(false);
+  });
+
+  it('gives the same result again for the same seed', async () => {
+    const again = join(home.dir, 'again');
+    await trainyard(
+      'train',
+      join(home.dir, 'agent.ts'),
+      '--run',
+      again,
+      '--steps',
+      '3',
+      '--groups',
+      '2',
+      '--group',
+      '4',
+      '--concurrency',
+      '3',
+    );
+    const weights = (dir: string) => readFile(join(dir, 'checkpoints/step-000003/model.safetensors'));
+    expect((await weights(again)).equals(await weights(run))).toBe(true);
+  });
+});
+
+describe('an interrupted run', () => {
+  it('exits 130, keeps what was acknowledged and its last checkpoint whole', async () => {
+    const run = join(home.dir, 'interrupted');
+    const { child, ended, stdout } = start([
+      'train',
+      join(home.dir, 'agent.ts'),
+      '--run',
+      run,
+      '--steps',
+      '1000',
+      '--groups',
+      '2',
+      '--group',
+      '4',
+      '--json',
+    ]);
+    while (!stdout().includes('"step":2,')) await new Promise((resolve) => setTimeout(resolve, 20));
+    child.kill('SIGINT');
+    const { code, stderr } = await ended;
+    expect(stderr).toContain('CANCELLED');
+    expect(code).toBe(130);
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    const last = (await store.manifests()).at(-1);
+    expect(await readdir(join(run, last?.checkpoint ?? ''))).toContain('model.safetensors');
+  });
+});
