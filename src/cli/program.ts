@@ -67,7 +67,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
 
 function usage(thrown: CommanderError, emit: (event: RunEvent) => void): number {
   if (thrown.exitCode === 0) return 0;
-  const message = thrown.message.replace(/^error: /, '');
+  const message = thrown.message.replace(/^error: /, '').replaceAll('\n', ' ');
   fail(emit, { type: 'error', code: 'USAGE', message, hint: 'see trainyard --help' });
   return 2;
 }

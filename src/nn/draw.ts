@@ -21,7 +21,7 @@ export interface DrawnToken {
 export function drawTruncated(logits: Float32Array, { temperature, topK, topP }: Truncation, uniform: number): DrawnToken {
   const top = logits.reduce((best, z) => Math.max(best, z), Number.NEGATIVE_INFINITY);
   const weights = Float64Array.from(logits, (z) => Math.exp((z - top) / temperature));
-  const ranked = Array.from(weights.keys()).sort((a, b) => weights[b]! - weights[a]! || a - b);
+  const ranked = Array.from(weights.keys()).sort((a, b) => logits[b]! - logits[a]! || a - b);
   const byCount = topK > 0 ? ranked.slice(0, topK) : ranked;
   const kept = nucleus(byCount, weights, topP);
   const total = sumOf(kept, weights);

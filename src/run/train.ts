@@ -17,8 +17,8 @@ import { hasSignal } from '../trainer/advantages.ts';
 import { type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo } from '../trainer/losses.ts';
 import { pruneCheckpoints, saveCheckpoint } from './checkpoint.ts';
-import { readTasks } from './dataset.ts';
 import { evaluate } from './evaluate.ts';
+import { preflight } from './preflight.ts';
 import { openRunDirectory, type RunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainSettings, trainingSampling } from './settings.ts';
 import { TaskOrder } from './task-order.ts';
@@ -46,9 +46,8 @@ export interface TrainOptions {
 /** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
 export async function train(settings: TrainSettings, emit: Emit, options: TrainOptions = {}): Promise<TrainResult> {
   const since = options.since ?? performance.now();
-  const tasks = await readTasks(settings.tasks);
-  const heldOut = settings.heldOut === undefined ? [] : await readTasks(settings.heldOut);
-  await using workshop = await openWorkshop(settings, options.stop ?? new AbortController().signal);
+  const { entry, tasks, heldOut } = await preflight(settings);
+  await using workshop = await openWorkshop(settings, entry, options.stop ?? new AbortController().signal);
   await using directory = await openRunDirectory(settings.run, settings);
   await using store = await openSqliteStore(directory.storePath);
   const tell: Emit = (event) => {
@@ -56,8 +55,8 @@ export async function train(settings: TrainSettings, emit: Emit, options: TrainO
     emit(event);
   };
   const { seed, steps, model } = settings;
-  const [run, entry] = [directory.path, workshop.entryName];
-  tell({ type: 'run-start', run, entry, model, seed, steps, tasks: tasks.length, heldOut: heldOut.length });
+  const run = directory.path;
+  tell({ type: 'run-start', run, entry: workshop.entryName, model, seed, steps, tasks: tasks.length, heldOut: heldOut.length });
   for (const message of workshop.warnings) tell({ type: 'warning', code: 'UNKILLABLE_GRADER', message });
   try {
     const result = await learn({ settings, tasks, heldOut, workshop, directory, store, tell });

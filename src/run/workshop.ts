@@ -1,6 +1,6 @@
 /**
- * Everything a run works with, opened in the order that finds mistakes before anything is spent: entry, model, tokenizer,
- * grader; then the gateway listens. Closed in reverse.
+ * Everything a run works with, opened in the order that finds mistakes before anything is spent: tokenizer, model, grader;
+ * then the gateway listens. Closed in reverse.
  */
 
 import type { GraderRunner, Store } from '../core/contracts.ts';
@@ -13,7 +13,7 @@ import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { FailureBudget } from '../rollout/budget.ts';
-import { discover, type Entry } from '../rollout/discovery.ts';
+import type { Entry } from '../rollout/discovery.ts';
 import { type RolloutParts, runRollout } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import type { EvalSettings } from './settings.ts';
@@ -40,9 +40,9 @@ export interface Rollouts {
 
 export async function openWorkshop(
   settings: Pick<EvalSettings, 'entry' | 'model' | 'threads' | 'limits' | 'seed' | 'graderWorkers' | 'graderDeadlineMs'>,
+  entry: Entry,
   stop: AbortSignal,
 ): Promise<Workshop> {
-  const entry = typeof settings.entry === 'string' ? await discover(settings.entry) : settings.entry;
   const closers: AsyncDisposable[] = [];
   const closeAll = async (): Promise<void> => {
     for (const closer of closers.toReversed()) await closer[Symbol.asyncDispose]();

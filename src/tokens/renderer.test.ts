@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Message, StopReason, Tool } from '../core/types.ts';
-import { prefillingTemplate, rewritingTemplate, strictTemplate } from './fixtures/templates.ts';
+import { numberingTemplate, prefillingTemplate, rewritingTemplate, strictTemplate } from './fixtures/templates.ts';
 import { createRenderer, loadRenderer, stripStop } from './renderer.ts';
 import { createTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
@@ -113,14 +113,14 @@ describe('the prefix bridge', () => {
     expect(tokenizer.decode(ended.subarray(promptIds.length))).toMatch(/^It<\|endoftext\|><\|im_end\|>\n/);
   });
 
-  it('is there for templates that only append, and not for those that rewrite or prefill', () => {
+  it('is there for templates that only append, and not for those that rewrite, prefill or count', () => {
     const withTemplate = (chatTemplate: string) => createRenderer(createTokenizer({ ...files, chatTemplate }));
     expect(renderer.extends).toBe(true);
     expect(withTemplate(strictTemplate).extends).toBe(false);
     expect(withTemplate(strictTemplate.replace('{%- if tools %}{{- tools | tojson(indent=1) }}{%- endif %}', '')).extends).toBe(
       true,
     );
-    for (const source of [rewritingTemplate, prefillingTemplate]) {
+    for (const source of [rewritingTemplate, prefillingTemplate, numberingTemplate]) {
       const rendering = withTemplate(source);
       expect(rendering.extends).toBe(false);
       const previous = { promptIds: Int32Array.of(1), sampledIds: Int32Array.of(2), stopReason: 'stop' as const };
