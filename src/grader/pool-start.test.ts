@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
-import { GraderProcess } from './child-process.ts';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
+import { GraderProcess } from './child-process.ts';
 import { openGraderPool } from './pool.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'grader-start-'));

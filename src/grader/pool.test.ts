@@ -4,11 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { GraderRunner } from '../core/contracts.ts';
-import type { Grade } from '../core/types.ts';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
 import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import type { GraderRunner } from '../core/contracts.ts';
+import type { Grade } from '../core/types.ts';
 import { type GraderPoolOptions, openGraderPool } from './pool.ts';
 
 const module = new URL('../../test/fixtures/grader/obedient.ts', import.meta.url).href;

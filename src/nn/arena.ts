@@ -13,7 +13,7 @@ export const ARENA_START = 65_536;
 /** Gradient buffers: a fixed number, whatever the number of threads, so that sums have one order. The kernels know it too. */
 export const LANES = 8;
 /** Tokens per microbatch; a longer sequence is a microbatch of its own. */
-export const MICROBATCH_TOKENS = 1024;
+export const MICROBATCH_TOKENS = 512;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
 

@@ -45,9 +45,10 @@ export function readText(path: string): string {
   return readFileSync(join(repository, path), 'utf8');
 }
 
-/** All TypeScript files under a folder, parsed. */
+/** All TypeScript files under a folder, parsed; ambient declarations of what others made are not our sources. */
 export function readSources(folder: string): readonly Source[] {
-  return listFiles(folder, '.ts').map((path) => parseSource(path, readText(path)));
+  const files = listFiles(folder, '.ts').filter((path) => !path.endsWith('.d.ts'));
+  return files.map((path) => parseSource(path, readText(path)));
 }
 
 export function parseSource(path: string, text: string): Source {

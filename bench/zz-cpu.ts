@@ -1,9 +1,0 @@
-import { EmbeddedModel } from '../src/nn/policy.ts'; import { ppo } from '../src/trainer/losses.ts';
-const SMALL={vocabSize:512,hiddenSize:64,intermediateSize:176,layers:2,heads:4,kvHeads:4,headDim:16,contextLength:256,rmsNormEps:1e-5,ropeTheta:1e4,tied:true};
-const batch=Array.from({length:128},(_,i)=>{const length=100+((i*13)%33);const mask=Uint8Array.from({length},(_u,t)=>(t>55&&t%2===0?1:0));const ones=Float32Array.from(mask);return{tokens:Int32Array.from({length},(_u,t)=>(t*31+i*7)%512),mask,logprobs:ones.map(m=>m*-6),advantages:ones,versions:new Int32Array(length),temperature:1,weight:1/4096,rolloutId:`${i}`,groupId:''}});
-const tok=batch.reduce((a,s)=>a+s.tokens.length,0);
-for(const config of [SMALL,{...SMALL,hiddenSize:128,intermediateSize:344,layers:4,headDim:32}]){await using m=await EmbeddedModel.create({config,seed:1,threads:1});
- const run=async()=>{await m.forwardBackward(batch,ppo({clipLow:.2,clipHigh:.28}));await m.optimStep({learningRate:1e-4,beta1:.9,beta2:.98,epsilon:1e-8,weightDecay:0,maxGradNorm:1})};await run();await run();
- let best=1e9;for(let i=0;i<6;i++){const c0=process.cpuUsage();await run();const c=process.cpuUsage(c0);best=Math.min(best,(c.user+c.system)/1e6)}console.log('train',config.hiddenSize,'cpu',best.toFixed(3),'s',(tok/best).toFixed(0),'tok/cpu-s');
- let v=0;const sampling={temperature:1,topP:1,topK:0,maxTokens:30};const samp=async()=>{await m.publish(++v);await Promise.all(Array.from({length:128},(_,i)=>{const g=i>>3;const promptIds=Int32Array.from({length:70},(_u,t)=>(t<40?t:(t*7+g*11)%512));return m.sample({promptIds,sampling,stopIds:[],seed:i,affinity:`${g}`})}))};
- await samp();best=1e9;for(let i=0;i<6;i++){const c0=process.cpuUsage();await samp();const c=process.cpuUsage(c0);best=Math.min(best,(c.user+c.system)/1e6)}console.log('sample',config.hiddenSize,'cpu',best.toFixed(3),'s',(3840/best).toFixed(0),'tok/cpu-s');}
