@@ -10,7 +10,7 @@ import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
 import { Gateway } from './gateway.ts';
 import { listen } from './listener.ts';
 
-const model = new URL('../tokens/fixtures/shop', import.meta.url).pathname;
+const model = new URL('../../models/base', import.meta.url).pathname;
 let tokenizer: Tokenizer;
 let renderer: Renderer;
 beforeAll(async () => {

@@ -55,7 +55,7 @@ describe('config.json', () => {
 
 describe('the plan of the memory', () => {
   it('refuses a model that WASM cannot address', () => {
-    const huge = { ...REGULAR, hiddenSize: 4096, layers: 32 };
+    const huge = { ...REGULAR, hiddenSize: 4096, intermediateSize: 11_008, layers: 32 };
     expect(() => planArena(huge, planLayout(huge), 2)).toThrow(expect.objectContaining({ code: 'MODEL_INVALID' }));
   });
 

@@ -3,13 +3,13 @@ import { Template } from '@huggingface/jinja';
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { gluingTemplate, strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Message, Tool } from '../core/types.ts';
 import { createChatTemplate } from './chat-template.ts';
-import { gluingTemplate, strictTemplate } from './fixtures/templates.ts';
 import { createTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
 
-const files = await readTokenizerFiles(join(import.meta.dirname, 'fixtures/shop'));
+const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
 const reference = new HuggingFaceTokenizer(files.definition, files.config);
 
 function setUp(chatTemplate: string) {
@@ -111,9 +111,7 @@ describe('control tokens come from the template only', () => {
     fc.assert(
       fc.property(hostile, (text) => {
         const ids = own.template.encode([{ role: 'user', content: text }], [], false);
-        expect(own.tokenizer.decode(ids)).toBe(
-          `<|im_start|>system\n<|im_end|>\n<|im_start|>user\n${text.toWellFormed()}<|im_end|>\n`,
-        );
+        expect(own.tokenizer.decode(ids)).toBe(`<|im_start|>user\n${text.toWellFormed()}<|im_end|>\n`);
       }),
       { numRuns: 400 },
     );

@@ -1,13 +1,18 @@
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import {
+  numberingTemplate,
+  prefillingTemplate,
+  rewritingTemplate,
+  strictTemplate,
+} from '../../test/fixtures/tokens/templates.ts';
 import type { Message, StopReason, Tool } from '../core/types.ts';
-import { numberingTemplate, prefillingTemplate, rewritingTemplate, strictTemplate } from './fixtures/templates.ts';
 import { createRenderer, loadRenderer, stripStop } from './renderer.ts';
 import { createTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
 
-const dir = join(import.meta.dirname, 'fixtures/shop');
+const dir = join(import.meta.dirname, '../../models/base');
 const files = await readTokenizerFiles(dir);
 const tokenizer = createTokenizer(files);
 const renderer = createRenderer(tokenizer);

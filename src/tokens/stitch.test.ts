@@ -226,7 +226,7 @@ describe('a conversation', () => {
   });
 
   it('with a turn that was cut off does not train the end-of-turn token put after it', async () => {
-    const tokenizer = await loadTokenizer(join(import.meta.dirname, 'fixtures/shop'));
+    const tokenizer = await loadTokenizer(join(import.meta.dirname, '../../models/base'));
     const renderer = createRenderer(tokenizer);
     const promptIds = renderer.open([{ role: 'user', content: 'a' }], []);
     const sampledIds = tokenizer.encodeText('It costs');

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createTokenizer, loadTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
 
-const dir = join(import.meta.dirname, 'fixtures/shop');
+const dir = join(import.meta.dirname, '../../models/base');
 const files = await readTokenizerFiles(dir);
 const tokenizer = createTokenizer(files);
 const reference = new HuggingFaceTokenizer(files.definition, files.config);
