@@ -178,11 +178,13 @@ export function copyExercise(random: Random): readonly Message[] {
   const [first, second] = [drawPhrase(random), drawPhrase(random)];
   const long = integer(random, 100, 9999);
   const answer = answerText(pick(random, QUESTION_KINDS), anyValue(random));
+  const record = `{"price":${anyValue(random)},"stock":${anyValue(random)}}`;
   const [request, reply] = pick<readonly [string, string]>(random, [
     [`Say "${first}" ${long}.`, `"${first}" ${long}.`],
     [`Repeat ${long} "${first}" "${second}"`, `${long} "${first}" "${second}"`],
     [`Copy {"${first}":${long},"${second}":${long % 89}}`, `{"${first}":${long},"${second}":${long % 89}}`],
     [`Say "${answer}"`, answer],
+    [`Copy ${record}`, record],
   ]);
   return [
     { role: 'system', content: SYSTEM_PROMPT },

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { REGULAR, SHAPES } from '../../test/fixtures/nn/models.ts';
 import { planArena } from './arena.ts';
 import { configJson, parseConfig } from './config.ts';
-import { REGULAR, SHAPES } from './fixtures/models.ts';
 import { planLayout } from './layout.ts';
 
 const json = configJson(REGULAR);

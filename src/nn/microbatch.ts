@@ -8,6 +8,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { MICROBATCH_TOKENS } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
+import { isTemperature, MIN_TEMPERATURE } from './request.ts';
 import type { Microbatch } from './train-pass.ts';
 
 export interface Member {
@@ -47,8 +48,8 @@ export function checkSample(sample: Sample, index: number, config: LlamaConfig):
     if (bad !== undefined) refuse(`${name} holds ${bad}, expected finite numbers`);
   }
   if (!Number.isFinite(sample.weight)) refuse(`its weight is ${sample.weight}, expected a finite number`);
-  if (!(sample.temperature > 0 && Number.isFinite(sample.temperature))) {
-    refuse(`its temperature is ${sample.temperature}, expected a positive number`);
+  if (!isTemperature(sample.temperature)) {
+    refuse(`its temperature is ${sample.temperature}, expected at least ${MIN_TEMPERATURE}`);
   }
 }
 

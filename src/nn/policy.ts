@@ -90,8 +90,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#file = file;
     this.#layout = planLayout(file.config);
     this.#arena = planArena(file.config, this.#layout, count);
-    const { pages } = this.#arena;
-    this.#memory = new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+    this.#memory = reserve(this.#arena.pages);
     this.#fillRopeTables();
     const setup = { memory: this.#memory, variant, config: file.config, arena: this.#arena };
     this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...setup, index })));
@@ -262,5 +261,20 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
         sines[position * half + j] = Math.sin(angle);
       }
     }
+  }
+}
+
+function reserve(pages: number): WebAssembly.Memory {
+  try {
+    return new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+  } catch (cause) {
+    throw new TrainyardError(
+      'MODEL_INVALID',
+      `the machine gives no ${(pages / 16_384).toFixed(1)} GiB of memory for this model`,
+      {
+        cause,
+        hint: 'use fewer threads, a smaller model or a machine with more memory',
+      },
+    );
   }
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { randomTokens, relativeError, SHAPES, strongWeights } from './fixtures/models.ts';
+import { randomTokens, relativeError, SHAPES, strongWeights } from '../../test/fixtures/nn/models.ts';
 import { planLayout } from './layout.ts';
 import { ReferenceModel } from './reference.ts';
 

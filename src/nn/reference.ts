@@ -1,10 +1,9 @@
 /**
  * The model once more, slow and obvious, in float64: what the kernels are tested against.
  *
- * One sequence at a time, one loop per sum, every intermediate kept. Computes log-probabilities of next tokens, the gradient of
- * all parameters, and AdamW. Not used outside tests.
+ * One sequence at a time, one loop per sum, every intermediate kept. Computes log-probabilities of next tokens and the
+ * gradient of all parameters. Not used outside tests.
  */
-import type { AdamSettings } from '../core/contracts.ts';
 import type { LlamaConfig } from './config.ts';
 import { type LayerOffsets, planLayout } from './layout.ts';
 
@@ -312,34 +311,5 @@ function forEachGate(
   for (let i = 0; i < gateUp.length / 2; i++) {
     const gateAt = Math.floor(i / width) * 2 * width + (i % width);
     visit(gateUp[gateAt]!, gateUp[gateAt + width]!, i, gateAt, gateAt + width);
-  }
-}
-
-/** AdamW with decoupled decay on every parameter and clipping by global norm; one object per run of steps. */
-export class ReferenceAdamW {
-  readonly #first: Float64Array;
-  readonly #second: Float64Array;
-  #steps = 0;
-
-  constructor(length: number) {
-    this.#first = new Float64Array(length);
-    this.#second = new Float64Array(length);
-  }
-
-  /** Updates `weights` in place; returns the norm before clipping. */
-  step(weights: Float64Array, gradient: ArrayLike<number>, adam: AdamSettings): number {
-    const { learningRate, beta1, beta2, epsilon, weightDecay, maxGradNorm } = adam;
-    const norm = Math.sqrt(Array.from(gradient).reduce((sum, g) => sum + g * g, 0));
-    const scale = maxGradNorm > 0 && norm > maxGradNorm ? maxGradNorm / norm : 1;
-    this.#steps++;
-    weights.forEach((weight, i) => {
-      const g = gradient[i]! * scale;
-      this.#first[i] = beta1 * this.#first[i]! + (1 - beta1) * g;
-      this.#second[i] = beta2 * this.#second[i]! + (1 - beta2) * g * g;
-      const m = this.#first[i]! / (1 - beta1 ** this.#steps);
-      const v = this.#second[i]! / (1 - beta2 ** this.#steps);
-      weights[i] = weight * (1 - learningRate * weightDecay) - (learningRate * m) / (Math.sqrt(v) + epsilon);
-    });
-    return norm;
   }
 }

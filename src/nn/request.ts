@@ -5,6 +5,14 @@ import type { SampleRequest } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { LlamaConfig } from './config.ts';
 
+/** Below it, scaled logits leave the range of float32. */
+export const MIN_TEMPERATURE = 1e-3;
+
+/** Whether a softmax can be computed at this temperature. */
+export function isTemperature(value: number): boolean {
+  return Number.isFinite(value) && value >= MIN_TEMPERATURE;
+}
+
 /** Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
 export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: LlamaConfig): void {
   if (promptIds.length === 0) throw invalid('the prompt is empty, expected at least one token');
@@ -17,7 +25,9 @@ export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { con
   if (badId !== undefined) throw invalid(`prompt id ${badId} is outside the vocabulary of ${vocabSize}`);
 
   const { temperature, topP, topK, maxTokens } = sampling;
-  if (!(Number.isFinite(temperature) && temperature >= 0)) throw invalid(`temperature is ${temperature}, expected 0 or more`);
+  if (temperature !== 0 && !isTemperature(temperature)) {
+    throw invalid(`temperature is ${temperature}, expected 0 or at least ${MIN_TEMPERATURE}`);
+  }
   if (!(topP > 0 && topP <= 1)) throw invalid(`topP is ${topP}, expected more than 0 and at most 1`);
   if (!(Number.isSafeInteger(topK) && topK >= 0)) throw invalid(`topK is ${topK}, expected a whole number of at least 0`);
   if (!(Number.isSafeInteger(maxTokens) && maxTokens >= 1)) throw invalid(`maxTokens is ${maxTokens}, expected at least 1`);

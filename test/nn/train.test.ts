@@ -1,12 +1,13 @@
 import { afterEach, describe, expect, it } from 'vitest';
-import type { AdamSettings, Loss } from '../core/contracts.ts';
-import type { Sample } from '../core/types.ts';
-import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../trainer/losses.ts';
-import type { LlamaConfig } from './config.ts';
-import { mixedSamples, REGULAR, randomSample, relativeError, SHAPES, strongWeights } from './fixtures/models.ts';
-import { planLayout } from './layout.ts';
-import { EmbeddedModel, type ThreadOptions } from './policy.ts';
-import { ReferenceAdamW, ReferenceModel } from './reference.ts';
+import type { AdamSettings, Loss } from '../../src/core/contracts.ts';
+import type { Sample } from '../../src/core/types.ts';
+import type { LlamaConfig } from '../../src/nn/config.ts';
+import { planLayout } from '../../src/nn/layout.ts';
+import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
+import { ReferenceModel } from '../../src/nn/reference.ts';
+import { ReferenceAdamW } from '../../src/nn/reference-adamw.ts';
+import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
+import { mixedSamples, REGULAR, randomSample, relativeError, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
 const clip = { clipLow: 0.2, clipHigh: 0.28 };
@@ -173,6 +174,7 @@ describe('training', () => {
     'log-probabilities that are not finite': { logprobs: Float32Array.of(0, Number.NEGATIVE_INFINITY, 0, 0) },
     'a weight that is not finite': { weight: Number.POSITIVE_INFINITY },
     'temperature 0': { temperature: 0 },
+    'a temperature too small for float32': { temperature: 1e-9 },
   };
   it.each(Object.entries(bad))('refuses a sample with %s and leaves the gradient alone', async (_, changes) => {
     const model = await openModel(REGULAR);

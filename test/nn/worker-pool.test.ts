@@ -1,9 +1,9 @@
 import { once } from 'node:events';
 import type { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
-import { crossEntropy } from '../trainer/losses.ts';
-import { mixedSamples, REGULAR, request } from './fixtures/models.ts';
-import { EmbeddedModel } from './policy.ts';
+import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { crossEntropy } from '../../src/trainer/losses.ts';
+import { mixedSamples, REGULAR, request } from '../fixtures/nn/models.ts';
 
 async function openWithWorkers(): Promise<{ model: EmbeddedModel; workers: Worker[] }> {
   const workers: Worker[] = [];

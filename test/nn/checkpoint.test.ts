@@ -2,10 +2,10 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { crossEntropy } from '../trainer/losses.ts';
-import { mixedSamples, REGULAR, request, SHAPES } from './fixtures/models.ts';
-import { EmbeddedModel } from './policy.ts';
-import { decodeSafetensors, writeSafetensors } from './safetensors.ts';
+import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { decodeSafetensors, writeSafetensors } from '../../src/nn/safetensors.ts';
+import { crossEntropy } from '../../src/trainer/losses.ts';
+import { mixedSamples, REGULAR, request, SHAPES } from '../fixtures/nn/models.ts';
 
 const ADAM = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 };
 

@@ -1,11 +1,11 @@
 import { afterEach, describe, expect, it } from 'vitest';
-import type { SampleRequest, SampleResult } from '../core/contracts.ts';
-import type { Sample } from '../core/types.ts';
-import { crossEntropy } from '../trainer/losses.ts';
-import type { LlamaConfig } from './config.ts';
-import { REGULAR, randomSample, randomTokens, request, SHAPES, strongWeights } from './fixtures/models.ts';
-import { EmbeddedModel, type ThreadOptions } from './policy.ts';
-import { ReferenceModel } from './reference.ts';
+import type { SampleRequest, SampleResult } from '../../src/core/contracts.ts';
+import type { Sample } from '../../src/core/types.ts';
+import type { LlamaConfig } from '../../src/nn/config.ts';
+import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
+import { ReferenceModel } from '../../src/nn/reference.ts';
+import { crossEntropy } from '../../src/trainer/losses.ts';
+import { REGULAR, randomSample, randomTokens, request, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 
 const opened: EmbeddedModel[] = [];
 afterEach(async () => {
@@ -177,6 +177,7 @@ describe('sampling', () => {
     ['a negative id', request(Int32Array.of(-1))],
     ['a negative temperature', request(Int32Array.of(1), { temperature: -1 })],
     ['a temperature that is not a number', request(Int32Array.of(1), { temperature: Number.NaN })],
+    ['a temperature too small for float32', request(Int32Array.of(1), { temperature: 1e-9 })],
     ['top-p 0', request(Int32Array.of(1), { topP: 0 })],
     ['no tokens at all', request(Int32Array.of(1), { maxTokens: 0 })],
     ['a fractional seed', request(Int32Array.of(1), { seed: 0.5 })],
