@@ -1,7 +1,7 @@
 /** `trainyard eval`: flags → settings → run/eval. */
 import { evaluateOnly } from '../run/eval.ts';
 import { beside, EVAL_DEFAULTS } from '../run/settings.ts';
-import { interruptible } from './interrupt.ts';
+import { guarded } from './guard.ts';
 import { reporter } from './report.ts';
 import type { TrainFlags } from './train.ts';
 
@@ -18,5 +18,6 @@ export async function evalCommand(
     seed: flags.seed,
     transcripts: flags.transcripts,
   };
-  await interruptible((stop) => evaluateOnly(settings, reporter(flags.json), stop));
+  const emit = reporter(flags.json);
+  await guarded(emit, (stop) => evaluateOnly(settings, emit, stop));
 }

@@ -17,7 +17,7 @@ export function buildProgram(): Command {
   shared(train)
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry)')
     .option('--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps)
-    .option('--group <n>', 'rollouts per group', positive, TRAIN_DEFAULTS.group)
+    .option('--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group)
     .option('--groups <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep)
     .option('--run <dir>', 'directory of this run (default: runs/<entry>-<time>)')
     .action(trainCommand);
@@ -46,6 +46,12 @@ function natural(text: string): number {
 function positive(text: string): number {
   const value = natural(text);
   if (value === 0) throw new InvalidArgumentError('expected at least 1');
+  return value;
+}
+
+function groupSize(text: string): number {
+  const value = natural(text);
+  if (value < 2) throw new InvalidArgumentError('expected at least 2: a rollout is compared with the others of its group');
   return value;
 }
 

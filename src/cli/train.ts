@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { beside, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { train } from '../run/train.ts';
-import { interruptible } from './interrupt.ts';
+import { guarded } from './guard.ts';
 import { reporter } from './report.ts';
 
 export interface TrainFlags {
@@ -36,7 +36,8 @@ export async function trainCommand(entry: string, flags: TrainFlags): Promise<vo
     seed,
     transcripts,
   };
-  await interruptible((stop) => train(settings, reporter(flags.json), { stop, since: 0 }));
+  const emit = reporter(flags.json);
+  await guarded(emit, (stop) => train(settings, emit, { stop, since: 0 }));
 }
 
 /** runs/shop-20261115-081703: named by the entry's folder and the time. */

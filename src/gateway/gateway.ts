@@ -54,7 +54,7 @@ export class Gateway implements SessionHost {
       const { pathname } = new URL(request.url);
       const route = ROUTE.exec(pathname);
       if (route === null) return notFound(request.method, pathname);
-      const { session, role } = this.#sessions.find(bearer(request), decodeURIComponent(route[1] ?? ''));
+      const { session, role } = this.#sessions.find(bearer(request), route[1] ?? '');
       if (route[2] === 'models' && request.method === 'GET') return this.#models();
       if (route[2] !== 'chat/completions' || request.method !== 'POST') return notFound(request.method, pathname);
       return await this.#chat(session, role, request);
@@ -69,7 +69,7 @@ export class Gateway implements SessionHost {
   }
 
   #handle(session: LiveSession, role: string, apiKey: string): ModelHandle {
-    const baseURL = `${this.origin}/r/${encodeURIComponent(session.spec.identity.rolloutId)}/v1`;
+    const baseURL = `${this.origin}/r/${session.pathSegment}/v1`;
     const fetch: typeof globalThis.fetch = (input, init) =>
       this.fetch(new Request(input as string | Request, init as RequestInit));
     return { role, name: this.#options.modelName, baseURL, apiKey, fetch };

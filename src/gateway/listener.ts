@@ -35,7 +35,7 @@ async function serve(gateway: Gateway, incoming: IncomingMessage, outgoing: Serv
   try {
     const body = await collect(incoming);
     if (body === undefined) return void outgoing.writeHead(413, { connection: 'close' }).end();
-    const request = new Request(`http://${incoming.headers.host ?? 'localhost'}${incoming.url ?? '/'}`, {
+    const request = new Request(`http://localhost${incoming.url ?? '/'}`, {
       method: incoming.method ?? 'GET',
       headers: headersOf(incoming),
       signal: hangUp.signal,
@@ -50,8 +50,9 @@ async function serve(gateway: Gateway, incoming: IncomingMessage, outgoing: Serv
     outgoing.writeHead(response.status, Object.fromEntries(response.headers));
     outgoing.end(text);
   } catch {
-    // Only a broken request line or body gets here; the client is gone or will see the socket close.
-    outgoing.destroy();
+    // Only a request line that is no path, or a body that broke off, gets here.
+    if (outgoing.headersSent) outgoing.destroy();
+    else outgoing.writeHead(400, { connection: 'close' }).end();
   }
 }
 

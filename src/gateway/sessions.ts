@@ -32,6 +32,11 @@ export class LiveSession implements Session {
     this.#onSeal = onSeal;
   }
 
+  /** How the rollout is named in a URL. Compared as it stands: a path from outside is never decoded. */
+  get pathSegment(): string {
+    return encodeURIComponent(this.spec.identity.rolloutId);
+  }
+
   /** Aborts at the seal and when the rollout is cancelled. */
   get signal(): AbortSignal {
     return AbortSignal.any([this.#abort.signal, this.spec.signal]);
@@ -130,11 +135,11 @@ export class SessionTable {
   }
 
   /** Who is calling, or SESSION_UNKNOWN / SESSION_SEALED. */
-  find(key: string, rolloutId: string): Seat {
+  find(key: string, pathSegment: string): Seat {
     const seat = this.#seats.get(digest(key));
-    if (seat?.session.spec.identity.rolloutId === rolloutId) return seat;
-    if (this.#sealed.has(digest(key))) throw sealed(rolloutId);
-    throw new TrainyardError('SESSION_UNKNOWN', `no open rollout ${JSON.stringify(rolloutId)} with this key`, {
+    if (seat?.session.pathSegment === pathSegment) return seat;
+    if (this.#sealed.has(digest(key))) throw sealed(pathSegment);
+    throw new TrainyardError('SESSION_UNKNOWN', `no open rollout ${JSON.stringify(pathSegment)} with this key`, {
       hint: 'use baseURL and apiKey of the same ctx.model(), and only while the rollout runs',
     });
   }

@@ -24,40 +24,44 @@ export class FailureBudget {
     if (this.#recent.length >= MINIMUM) this.#judge();
   }
 
-  /** At the end of a phase: were all of them bad? */
+  /** At the end of a phase that was too short to be judged: were all of them bad? */
   settle(): void {
-    if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge(1);
+    if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge((bad, all) => bad === all);
   }
 
-  #judge(certainShare?: number): void {
-    const rollouts = this.#recent.length;
-    const bypassed = this.#recent.filter(({ outcome }) => outcome.kind === 'rejected').length;
-    if (bypassed === rollouts && !this.#everSampled) throw bypassError(rollouts);
+  #judge(tooMany: (bad: number, all: number, share: number) => boolean = (bad, all, share) => bad / all > share): void {
+    const all = this.#recent.length;
     const failed = this.#recent.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected');
-    if (failed.length / rollouts > (certainShare === undefined ? MAX_FAILED_SHARE : certainShare - 1e-9)) {
-      const [first] = failed;
-      const cause = first?.outcome.kind === 'failed' ? first.outcome.message : 'it made no model call';
-      throw new TrainyardError(
-        'FAILURE_BUDGET',
-        `${failed.length} of the last ${rollouts} rollouts failed; the first (${first?.rolloutId}): ${cause}`,
-        {
-          hint: 'run the workflow on one task with `trainyard eval` and fix the error it throws',
-        },
-      );
-    }
     const ungraded = this.#recent.filter(({ grade }) => grade.kind === 'failed');
-    if (ungraded.length / rollouts > (certainShare === undefined ? MAX_UNGRADABLE_SHARE : certainShare - 1e-9)) {
-      const [first] = ungraded;
-      const cause = first?.grade.kind === 'failed' ? `${first.grade.code}: ${first.grade.message}` : '';
-      throw new TrainyardError(
-        'GRADER_BUDGET',
-        `${ungraded.length} of the last ${rollouts} gradings failed; the first (${first?.rolloutId}): ${cause}`,
-        {
-          hint: 'a failed grading gives no reward, so there is nothing to learn from; fix the grader',
-        },
-      );
-    }
+    if (!this.#everSampled && failed.every(({ outcome }) => outcome.kind === 'rejected') && failed.length === all)
+      throw bypassError(all);
+    if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all);
+    if (tooMany(ungraded.length, all, MAX_UNGRADABLE_SHARE)) throw gradingError(ungraded, all);
   }
+}
+
+function failureError(failed: readonly Trajectory[], all: number): TrainyardError {
+  const [first] = failed;
+  const cause = first?.outcome.kind === 'failed' ? first.outcome.message : 'it made no model call';
+  return new TrainyardError(
+    'FAILURE_BUDGET',
+    `${failed.length} of the last ${all} rollouts failed; the first (${first?.rolloutId}): ${cause}`,
+    {
+      hint: 'run the workflow on one task with `trainyard eval` and fix the error it throws',
+    },
+  );
+}
+
+function gradingError(ungraded: readonly Trajectory[], all: number): TrainyardError {
+  const [first] = ungraded;
+  const cause = first?.grade.kind === 'failed' ? `${first.grade.code}: ${first.grade.message}` : '';
+  return new TrainyardError(
+    'GRADER_BUDGET',
+    `${ungraded.length} of the last ${all} gradings failed; the first (${first?.rolloutId}): ${cause}`,
+    {
+      hint: 'a failed grading gives no reward, so there is nothing to learn from; fix the grader',
+    },
+  );
 }
 
 function bypassError(rollouts: number): TrainyardError {

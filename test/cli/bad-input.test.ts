@@ -29,7 +29,8 @@ describe('usage', () => {
     [['train'], 'missing required argument'],
     [['fly'], 'unknown command'],
     [['train', 'x.ts', '--steps', 'many'], 'whole number'],
-    [['train', 'x.ts', '--group', '0'], 'at least 1'],
+    [['train', 'x.ts', '--steps', '0'], 'at least 1'],
+    [['train', 'x.ts', '--group', '1'], 'at least 2'],
     [['train', 'x.ts', '--run'], 'argument missing'],
   ])('%j exits 2', async (args, message) => {
     const { code, stderr } = await trainyard(...args);
@@ -155,6 +156,26 @@ describe('workflows that cannot be trained', () => {
     );
     expect(stderr).toContain('error FAILURE_BUDGET');
     expect(stderr).toContain('no such luck');
+    expect(code).toBe(1);
+  });
+
+  it('one that leaves the process does not pass for success', async () => {
+    const { code, stderr } = await trainEntry(
+      'leaves.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { process.exit(0); });`,
+    );
+    expect(stderr).toContain('process.exit(0)');
+    expect(code).toBe(1);
+  });
+
+  it('one that forgets an await is reported and does not end the others', async () => {
+    const { code, stdout } = await trainEntry(
+      'stray.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { void Promise.reject(new Error('floating')); });`,
+      '--json',
+    );
+    expect(stdout).toContain('"code":"STRAY_REJECTION","message":"floating"');
+    expect(stdout).toContain('POLICY_BYPASSED');
     expect(code).toBe(1);
   });
 
