@@ -35,6 +35,7 @@ export type {
   Limits,
   Message,
   Outcome,
+  PromptMessage,
   Purpose,
   Reward,
   RolloutIdentity,
@@ -49,5 +50,5 @@ export type {
   Turn,
 } from './core/types.ts';
 export { evaluateOnly } from './run/eval.ts';
-export { EVAL_DEFAULTS, type EvalSettings, TRAIN_DEFAULTS, type TrainSettings } from './run/settings.ts';
+export type { EvalRequest, EvalSettings, TrainRequest, TrainSettings } from './run/settings.ts';
 export { type TrainResult, train } from './run/train.ts';

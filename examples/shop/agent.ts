@@ -39,7 +39,7 @@ export default defineWorkflow(async (ctx) => {
   const client = new OpenAI({ baseURL: model.baseURL, apiKey: model.apiKey });
   const messages: ChatCompletionMessageParam[] = [
     { role: 'system', content: 'You are a shop assistant. Use the tools to answer.' },
-    ...(ctx.prompt as ChatCompletionMessageParam[]),
+    ...ctx.prompt,
   ];
 
   for (let turn = 0; turn < MAX_TURNS; turn++) {

@@ -10,6 +10,7 @@ export async function guarded<T>(emit: Emit, work: (stop: AbortSignal) => Promis
   const controller = new AbortController();
   const stop = (): void => {
     if (controller.signal.aborted) process.exit(130);
+    emit({ type: 'warning', code: 'INTERRUPTED', message: 'stopping; once more to leave at once' });
     controller.abort(
       new TrainyardError('CANCELLED', 'interrupted', { hint: 'the last checkpoint in the run directory is whole' }),
     );
@@ -19,7 +20,12 @@ export async function guarded<T>(emit: Emit, work: (stop: AbortSignal) => Promis
     const message = messageOf(reason);
     if (reported.has(message)) return;
     reported.add(message);
-    emit({ type: 'warning', code: 'STRAY_REJECTION', message, hint: 'a promise in the workflow was not awaited' });
+    emit({
+      type: 'warning',
+      code: 'STRAY_REJECTION',
+      message,
+      hint: 'a promise in the workflow was not awaited: await every model call',
+    });
   };
   const leave = (code: number): void => {
     if (controller.signal.aborted) return;

@@ -2,6 +2,7 @@
  * The verbs and flags of the command line, and how a command ends: exit 0 ok, 1 failure, 2 usage or configuration,
  * 130 interrupted. docs/reference/cli.md is kept equal to the flags by a test.
  */
+import { readFileSync } from 'node:fs';
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
@@ -10,15 +11,20 @@ import { evalCommand } from './eval.ts';
 import { jsonLines, textLines } from './report.ts';
 import { trainCommand } from './train.ts';
 
+const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
+
 export function buildProgram(): Command {
-  const program = new Command('trainyard').description('Train the TypeScript agent you already have.').exitOverride();
+  const program = new Command('trainyard')
+    .description('Train the TypeScript agent you already have.')
+    .version(VERSION)
+    .exitOverride();
   program.configureOutput({ outputError: () => {} });
   const train = program.command('train').description('improve the policy on the tasks by reinforcement learning');
   shared(train)
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry)')
     .option('--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps)
     .option('--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group)
-    .option('--groups <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep)
+    .option('--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep)
     .option('--run <dir>', 'directory of this run (default: runs/<entry>-<time>)')
     .action(trainCommand);
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
@@ -73,6 +79,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
 
 function usage(thrown: CommanderError, emit: (event: RunEvent) => void): number {
   if (thrown.exitCode === 0) return 0;
+  if (thrown.code === 'commander.help') return 2;
   const message = thrown.message.replace(/^error: /, '').replaceAll('\n', ' ');
   fail(emit, { type: 'error', code: 'USAGE', message, hint: 'see trainyard --help' });
   return 2;

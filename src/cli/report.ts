@@ -11,12 +11,14 @@ export function jsonLines(out: NodeJS.WritableStream): Emit {
 }
 
 export function textLines(out: NodeJS.WritableStream): Emit {
+  let entry = '';
   return (event) => {
-    for (const line of describe(event)) out.write(`${line}\n`);
+    if (event.type === 'run-start') entry = event.entry;
+    for (const line of describe(event, entry)) out.write(`${line}\n`);
   };
 }
 
-function describe(event: RunEvent): readonly string[] {
+function describe(event: RunEvent, entry: string): readonly string[] {
   switch (event.type) {
     case 'run-start':
       return [
@@ -27,7 +29,7 @@ function describe(event: RunEvent): readonly string[] {
       const failed = event.score.failed > 0 ? `, ${event.score.failed} failed` : '';
       const name = event.when === 'only' ? 'Held-out success' : `Held-out success ${event.when} training`;
       return [
-        `${name}: ${styleText('bold', percent(event.score.success))} of ${event.score.n} tasks${failed} (${event.seconds.toFixed(1)} s)`,
+        `${name}: ${styleText('bold', percent(event.score.success))} of ${event.score.n} tasks${failed}, at temperature 0 (${event.seconds.toFixed(1)} s)`,
       ];
     }
     case 'step-end': {
@@ -52,13 +54,13 @@ function describe(event: RunEvent): readonly string[] {
     case 'warning':
       return [`warning ${event.code}: ${event.message}${event.hint === undefined ? '' : ` (${event.hint})`}`];
     case 'done':
-      return summary(event);
+      return summary(event, entry);
     case 'error':
       return [];
   }
 }
 
-function summary(event: RunEvent & { readonly type: 'done' }): readonly string[] {
+function summary(event: RunEvent & { readonly type: 'done' }, entry: string): readonly string[] {
   const change =
     event.before !== null && event.after !== null
       ? `: held-out success ${percent(event.before.success)} → ${percent(event.after.success)}`
@@ -69,7 +71,7 @@ function summary(event: RunEvent & { readonly type: 'done' }): readonly string[]
     ...(event.checkpoint === null
       ? []
       : [
-          `The trained model is in ${event.checkpoint}; measure it again with: trainyard eval <entry> --model ${event.checkpoint}`,
+          `The trained model is in ${event.checkpoint}; measure it again with: trainyard eval ${entry} --model ${event.checkpoint}`,
         ]),
     ...(event.run === null ? [] : [`Every rollout is in ${event.run}/store.sqlite, every event in ${event.run}/events.jsonl`]),
   ];

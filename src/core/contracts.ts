@@ -11,6 +11,7 @@ import type {
   LimitName,
   Limits,
   Message,
+  PromptMessage,
   Purpose,
   RolloutIdentity,
   Sample,
@@ -50,8 +51,8 @@ export interface Workflow {
 
 export interface WorkflowContext {
   readonly task: TaskView;
-  /** Shorthand for `task.prompt`. */
-  readonly prompt: readonly Message[];
+  /** The task's prompt; a copy of the rollout's own, which it may change. */
+  readonly prompt: PromptMessage[];
   readonly metadata: Json | undefined;
   readonly rolloutId: string;
   readonly groupId: string;

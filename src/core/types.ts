@@ -28,10 +28,16 @@ export interface Tool {
   readonly function: { readonly name: string; readonly description?: string; readonly parameters?: Json };
 }
 
+/** A message of a task's prompt. Its type fits the OpenAI client's parameters as it is. */
+export type PromptMessage =
+  | { readonly role: 'system'; readonly content: string }
+  | { readonly role: 'user'; readonly content: string }
+  | { readonly role: 'assistant'; readonly content: string };
+
 /** What a workflow may see of a task. */
 export interface TaskView {
   readonly id: string;
-  readonly prompt: readonly Message[];
+  readonly prompt: readonly PromptMessage[];
   readonly metadata?: Json;
 }
 

@@ -1,7 +1,7 @@
 /**
  * When to give up: a run whose rollouts or gradings mostly fail is stopped with the first cause instead of spinning.
  *
- * Judged over the last 64 rollouts once 16 are in, and over all of them at the end of a phase (`settle`), so that a short run
+ * Judged over the last 64 rollouts once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a short run
  * that failed throughout is noticed too. A rollout cut by a limit is not a failure.
  */
 import { TrainyardError } from '../core/errors.ts';
@@ -9,6 +9,8 @@ import type { Trajectory } from '../core/types.ts';
 
 const WINDOW = 64;
 const MINIMUM = 16;
+/** This many in a row from the start, all bad, are enough. */
+const CERTAIN = 8;
 const MAX_FAILED_SHARE = 0.5;
 const MAX_UNGRADABLE_SHARE = 0.25;
 
@@ -22,11 +24,12 @@ export class FailureBudget {
     this.#recent.push(trajectory);
     if (this.#recent.length > WINDOW) this.#recent.shift();
     if (this.#recent.length >= MINIMUM) this.#judge();
+    else if (this.#recent.length >= CERTAIN) this.#judge(allOf);
   }
 
   /** At the end of a phase that was too short to be judged: were all of them bad? */
   settle(): void {
-    if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge((bad, all) => bad === all);
+    if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge(allOf);
   }
 
   #judge(tooMany: (bad: number, all: number, share: number) => boolean = (bad, all, share) => bad / all > share): void {
@@ -35,20 +38,25 @@ export class FailureBudget {
     const ungraded = this.#recent.filter(({ grade }) => grade.kind === 'failed');
     if (!this.#everSampled && failed.every(({ outcome }) => outcome.kind === 'rejected') && failed.length === all)
       throw bypassError(all);
-    if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all);
+    if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everSampled);
     if (tooMany(ungraded.length, all, MAX_UNGRADABLE_SHARE)) throw gradingError(ungraded, all);
   }
 }
 
-function failureError(failed: readonly Trajectory[], all: number): TrainyardError {
+function allOf(bad: number, all: number): boolean {
+  return bad === all;
+}
+
+function failureError(failed: readonly Trajectory[], all: number, sampled: boolean): TrainyardError {
   const [first] = failed;
   const cause = first?.outcome.kind === 'failed' ? first.outcome.message : 'it made no model call';
+  const hint = sampled
+    ? 'fix the error it throws'
+    : 'and none of them reached the policy: build the agent’s client from ctx.model()';
   return new TrainyardError(
     'FAILURE_BUDGET',
     `${failed.length} of the last ${all} rollouts failed; the first (${first?.rolloutId}): ${cause}`,
-    {
-      hint: 'run the workflow on one task with `trainyard eval` and fix the error it throws',
-    },
+    { hint },
   );
 }
 

@@ -31,12 +31,12 @@ export async function discover(path: string): Promise<Entry> {
   const found = exported.map(([name]) => name).join(', ') || 'nothing';
   if (workflows.length === 0) {
     throw new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${found})`, {
-      hint: 'export default defineWorkflow(async (ctx) => { … })',
+      hint: unmarked(exported, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
     });
   }
   if (graders.length === 0) {
     throw new TrainyardError('GRADER_NOT_FOUND', `${path} exports no grader (it exports ${found})`, {
-      hint: 'export const grader = defineGrader(({ task, messages }) => …)',
+      hint: unmarked(exported, 'defineGrader') ?? 'export const grader = defineGrader(({ task, messages }) => …)',
     });
   }
   only('workflow', workflows, path);
@@ -44,6 +44,12 @@ export async function discover(path: string): Promise<Entry> {
   const [, workflow] = workflows[0] as [string, Workflow];
   const [exportName, grader] = graders[0] as [string, Grader];
   return { workflow, grader, graderModule: { url, exportName } };
+}
+
+/** A plain function among the exports is most likely what was meant. */
+function unmarked(exported: readonly [string, unknown][], define: string): string | undefined {
+  const name = exported.find(([, value]) => typeof value === 'function')?.[0];
+  return name === undefined ? undefined : `${name} is a plain function: wrap it in ${define}(…)`;
 }
 
 function only(what: string, found: readonly (readonly [string, unknown])[], path: string): void {
@@ -70,7 +76,7 @@ async function load(url: string, path: string): Promise<object> {
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
     const hint = hintFor(cause, path);
-    throw new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${path}: ${firstLine(messageOf(cause))}`, {
+    throw new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${path}: ${firstLine(messageOf(cause))}${placeOf(cause)}`, {
       cause,
       ...(hint ? { hint } : {}),
     });
@@ -92,8 +98,17 @@ function hintFor(cause: unknown, path: string): string | undefined {
       ? 'install the missing package next to the entry file'
       : 'Node wants full file names in relative imports: write ./file.ts, not ./file';
   }
+  if (messageOf(cause).startsWith('Cannot use import statement outside a module')) {
+    return 'add "type": "module" to your package.json, or name the file .mts';
+  }
   if (code === 'ERR_UNSUPPORTED_DIR_IMPORT') return 'import a file, not a folder: write ./folder/index.ts';
   return undefined;
+}
+
+/** Where a syntax error is: Node puts it above the message in the stack. */
+function placeOf(cause: unknown): string {
+  const place = cause instanceof SyntaxError ? /^file:\/\/\S+?([^/\s]+:\d+)$/m.exec(cause.stack ?? '') : null;
+  return place === null ? '' : ` (${place[1]})`;
 }
 
 function firstLine(text: string): string {

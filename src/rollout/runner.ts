@@ -90,7 +90,7 @@ function contextOf(spec: RolloutSpec, session: Session, signal: AbortSignal): Wo
   const task: TaskView = structuredClone({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
   return {
     task,
-    prompt: task.prompt,
+    prompt: [...task.prompt],
     metadata: task.metadata,
     rolloutId: spec.identity.rolloutId,
     groupId: spec.identity.groupId,

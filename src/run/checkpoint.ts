@@ -7,10 +7,33 @@
 import { copyFile, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { Trainer } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 
 const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
 /** The last committed one, and the one before it in case that is the one found damaged. */
 const KEPT = 2;
+const FINISHED = /^step-\d+$/;
+
+/** A model folder that is there, or FILE_NOT_FOUND; a run directory given for one of its checkpoints is recognised. */
+export async function checkModelFolder(dir: string): Promise<void> {
+  const names = await readdir(dir).catch(() => undefined);
+  if (names?.includes('config.json')) return;
+  const checkpoints = await readdir(join(dir, 'checkpoints')).catch(() => []);
+  const newest = checkpoints
+    .filter((name) => FINISHED.test(name))
+    .toSorted()
+    .at(-1);
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    names === undefined ? `no model folder at ${dir}` : `${dir} holds no config.json, so it is no model folder`,
+    {
+      hint:
+        newest === undefined
+          ? 'give a folder with config.json, model.safetensors and tokenizer.json'
+          : `did you mean ${join(dir, 'checkpoints', newest)}?`,
+    },
+  );
+}
 
 export function checkpointName(step: number): string {
   return `step-${String(step).padStart(6, '0')}`;
@@ -37,7 +60,7 @@ export async function saveCheckpoint(trainer: Trainer, dir: string, step: number
 
 /** Removes all but the newest checkpoints. */
 export async function pruneCheckpoints(dir: string): Promise<void> {
-  const finished = (await readdir(dir)).filter((name) => /^step-\d+$/.test(name)).toSorted();
+  const finished = (await readdir(dir)).filter((name) => FINISHED.test(name)).toSorted();
   for (const name of finished.slice(0, -KEPT)) await rm(join(dir, basename(name)), { recursive: true, force: true });
 }
 

@@ -6,17 +6,13 @@
  */
 import { readFile } from 'node:fs/promises';
 import { z } from 'zod';
-import { TrainyardError } from '../core/errors.ts';
-import type { Json, Message, Task } from '../core/types.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Json, PromptMessage, Task } from '../core/types.ts';
 
-const message = z.object({
-  role: z.enum(['system', 'user', 'assistant', 'tool']),
-  content: z.string().nullable(),
-  name: z.string().optional(),
-});
+const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
 const row = z.strictObject({
   id: z.union([z.string().min(1), z.int()]).optional(),
-  prompt: z.union([z.string().min(1), z.array(message).min(1)]).optional(),
+  prompt: z.unknown().optional(),
   system_prompt: z.string().optional(),
   user_prompt: z.string().min(1).optional(),
   answer: z.json().optional(),
@@ -29,7 +25,7 @@ export async function readTasks(path: string): Promise<readonly Task[]> {
   const text = await readFile(path, 'utf8').catch((cause: unknown) => {
     throw new TrainyardError('FILE_NOT_FOUND', `cannot read the task file ${path}`, {
       cause,
-      hint: 'give the path of a JSONL file',
+      hint: 'put the tasks beside the entry as train.jsonl and held-out.jsonl, or name them with --tasks and --held-out (format: docs/reference/tasks.md)',
     });
   });
   const tasks: Task[] = [];
@@ -53,34 +49,40 @@ function toTask(line: string, where: string, number: number): Task {
   try {
     raw = JSON.parse(line.replace(/^\uFEFF/, ''));
   } catch (cause) {
-    throw invalid(`${where} is not JSON: ${line.slice(0, 60)}`, cause);
+    throw invalid(`${where} is not JSON: ${messageOf(cause)}`, cause);
   }
-  const parsed = row.safeParse(raw);
-  if (!parsed.success) {
-    const issue = parsed.error.issues[0];
-    throw invalid(`${where}: ${issue?.path.join('.') || 'the row'}: ${issue?.message ?? 'invalid'}`);
-  }
-  const { id, metadata } = parsed.data;
-  const answer = parsed.data.answer ?? parsed.data.ground_truth ?? parsed.data.label;
+  const data = check(row, raw, where);
+  const { id, metadata } = data;
+  const answer = data.answer ?? data.ground_truth ?? data.label;
   return {
     id: String(id ?? `line-${number}`),
-    prompt: promptOf(parsed.data, where),
+    prompt: promptOf(data, where),
     ...(answer === undefined ? {} : { answer: answer as Json }),
     ...(metadata === undefined ? {} : { metadata: metadata as Json }),
   };
 }
 
-function promptOf(data: z.infer<typeof row>, where: string): readonly Message[] {
-  const { prompt, system_prompt, user_prompt } = data;
+function promptOf({ prompt, system_prompt, user_prompt }: z.infer<typeof row>, where: string): PromptMessage[] {
   if ((prompt === undefined) === (user_prompt === undefined)) {
     throw invalid(`${where}: expected either prompt or user_prompt, found ${prompt === undefined ? 'neither' : 'both'}`);
   }
-  const system: Message[] = system_prompt === undefined ? [] : [{ role: 'system', content: system_prompt }];
-  const asked =
-    typeof prompt === 'object'
-      ? (prompt as readonly Message[])
-      : [{ role: 'user' as const, content: prompt ?? user_prompt ?? '' }];
-  return [...system, ...asked];
+  const asked = prompt ?? user_prompt;
+  if (asked === '' || (typeof asked !== 'string' && !Array.isArray(asked))) {
+    throw invalid(`${where}: prompt: expected text or a list of messages, found ${JSON.stringify(asked).slice(0, 40)}`);
+  }
+  const said: PromptMessage[] =
+    typeof asked === 'string'
+      ? [{ role: 'user', content: asked }]
+      : check(z.object({ prompt: messages }), { prompt: asked }, where).prompt;
+  return system_prompt === undefined ? said : [{ role: 'system', content: system_prompt }, ...said];
+}
+
+function check<T>(schema: z.ZodType<T>, value: unknown, where: string): T {
+  const parsed = schema.safeParse(value);
+  if (parsed.success) return parsed.data;
+  const issue = parsed.error.issues[0];
+  const place = issue?.path.length ? `${issue.path.join('.')}: ` : '';
+  throw invalid(`${where}: ${place}${issue?.message ?? 'not a task'}`);
 }
 
 function invalid(message: string, cause?: unknown): TrainyardError {

@@ -1,20 +1,21 @@
-/** Evaluation on its own: how good is this policy with this agent on these tasks? Keeps nothing unless given a run directory. */
+/** Evaluation on its own: how good is this policy with this agent on these tasks? Keeps nothing. */
 import type { Emit, Score } from '../core/events.ts';
 import { memoryStore } from '../store/memory.ts';
 import { evaluate } from './evaluate.ts';
 import { preflight } from './preflight.ts';
-import type { EvalSettings } from './settings.ts';
+import { type EvalRequest, evalSettings } from './settings.ts';
 import { transcriptOf } from './transcript.ts';
-import { openWorkshop } from './workshop.ts';
+import { openWorkshop, type Warn } from './workshop.ts';
 
 export async function evaluateOnly(
-  settings: EvalSettings,
-  emit: Emit,
+  request: EvalRequest,
+  emit: Emit = () => {},
   stop: AbortSignal = new AbortController().signal,
 ): Promise<Score> {
+  const settings = evalSettings(request);
   const { entry, heldOut } = await preflight({ entry: settings.entry, heldOut: settings.heldOut });
-  await using workshop = await openWorkshop(settings, entry, stop);
-  for (const message of workshop.warnings) emit({ type: 'warning', code: 'UNKILLABLE_GRADER', message });
+  const warn: Warn = (code, message) => emit({ type: 'warning', code, message });
+  await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using store = memoryStore();
   const { score, seconds, trajectories } = await evaluate(workshop.rolloutsInto(store), heldOut, 'only', settings);
   emit({ type: 'eval-end', when: 'only', score, seconds });

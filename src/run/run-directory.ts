@@ -4,8 +4,8 @@
  * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one.
  */
 import { createWriteStream } from 'node:fs';
-import { mkdir, readdir, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
@@ -20,7 +20,7 @@ export interface RunDirectory extends AsyncDisposable {
 
 /** Creates (or adopts an empty) directory and locks it. */
 export async function openRunDirectory(path: string, settings: object): Promise<RunDirectory> {
-  await boundary('USAGE', `cannot create the run directory ${path}`, () => mkdir(path, { recursive: true }));
+  await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(resolve(path)));
   const lock = takeLock(path);
   try {
     const held = (await readdir(path)).filter((name) => !name.startsWith('lock'));
@@ -46,6 +46,19 @@ export async function openRunDirectory(path: string, settings: object): Promise<
       lock.close();
     },
   };
+}
+
+/** Not `mkdir` with `recursive`: where a folder exists but refuses new ones with ENOENT (/proc), that never returns. */
+async function makeFolder(path: string): Promise<void> {
+  try {
+    await mkdir(path);
+  } catch (thrown) {
+    const { code } = thrown as NodeJS.ErrnoException;
+    if (code === 'EEXIST' && (await stat(path)).isDirectory()) return;
+    if (code !== 'ENOENT' || dirname(path) === path) throw thrown;
+    await makeFolder(dirname(path));
+    await mkdir(path);
+  }
 }
 
 function takeLock(path: string): DatabaseSync {

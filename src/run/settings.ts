@@ -3,8 +3,9 @@
  *
  * The defaults are the demo's recipe; bench/LOG.md holds the runs they come from.
  */
+import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { AdamSettings } from '../core/contracts.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
@@ -62,7 +63,7 @@ export const EVAL_DEFAULTS = {
   threads: Math.min(availableParallelism(), 8),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   maxTokens: 256,
-  graderWorkers: 1,
+  graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
   transcripts: 0,
 } as const satisfies Partial<EvalSettings>;
@@ -80,9 +81,36 @@ export const TRAIN_DEFAULTS = {
   clipHigh: 0.28,
 } as const satisfies Partial<TrainSettings>;
 
-/** Task files are looked for next to the entry. */
-export function beside(entry: string, name: string): string {
-  return join(dirname(entry), name);
+/** What a caller gives; the rest has defaults. */
+export type EvalRequest = Pick<EvalSettings, 'entry'> & Partial<EvalSettings>;
+export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
+
+/** Fills in the defaults; task files are looked for beside the entry. */
+export function evalSettings(request: EvalRequest): EvalSettings {
+  return { ...EVAL_DEFAULTS, ...request, heldOut: request.heldOut ?? beside(request.entry, 'held-out.jsonl') };
+}
+
+/** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
+export function trainSettings(request: TrainRequest): TrainSettings {
+  const found = beside(request.entry, 'held-out.jsonl');
+  return {
+    ...TRAIN_DEFAULTS,
+    ...request,
+    tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
+    heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
+    run: request.run ?? defaultRun(request.entry),
+  };
+}
+
+function beside(entry: string | Entry, name: string): string {
+  return join(typeof entry === 'string' ? dirname(entry) : '.', name);
+}
+
+/** runs/shop-20261115-081703: named by the entry's folder and the time. */
+function defaultRun(entry: string | Entry): string {
+  const time = new Date().toISOString().replace(/[-:]/g, '').replace('T', '-').slice(0, 15);
+  const name = typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name;
+  return join('runs', `${name || 'run'}-${time}`);
 }
 
 export function trainingSampling({ temperature, maxTokens }: Pick<TrainSettings, 'temperature' | 'maxTokens'>): SamplingSettings {

@@ -8,9 +8,8 @@
  */
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
 import { type Emit, errorEvent, type Score } from '../core/events.ts';
-import type { Task, Trajectory } from '../core/types.ts';
+import type { Task } from '../core/types.ts';
 import { collectGroups, type Group } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { hasSignal } from '../trainer/advantages.ts';
@@ -20,10 +19,11 @@ import { pruneCheckpoints, saveCheckpoint } from './checkpoint.ts';
 import { evaluate } from './evaluate.ts';
 import { preflight } from './preflight.ts';
 import { openRunDirectory, type RunDirectory } from './run-directory.ts';
-import { learningRateAt, type TrainSettings, trainingSampling } from './settings.ts';
+import { learningRateAt, type TrainRequest, type TrainSettings, trainingSampling, trainSettings } from './settings.ts';
+import { noSignal, nothingLeftToLearn, rolloutReport } from './signal.ts';
 import { TaskOrder } from './task-order.ts';
 import { transcriptOf } from './transcript.ts';
-import { openWorkshop, type Rollouts, type Workshop } from './workshop.ts';
+import { openWorkshop, type Rollouts, type Warn, type Workshop } from './workshop.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
 const STALLED_STEPS = 3;
@@ -44,20 +44,23 @@ export interface TrainOptions {
 }
 
 /** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
-export async function train(settings: TrainSettings, emit: Emit, options: TrainOptions = {}): Promise<TrainResult> {
+export async function train(request: TrainRequest, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
+  const settings = trainSettings(request);
   const since = options.since ?? performance.now();
   const { entry, tasks, heldOut } = await preflight(settings);
-  await using workshop = await openWorkshop(settings, entry, options.stop ?? new AbortController().signal);
+  const stop = options.stop ?? new AbortController().signal;
+  const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
+  let tell = emit;
+  await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using directory = await openRunDirectory(settings.run, settings);
   await using store = await openSqliteStore(directory.storePath);
-  const tell: Emit = (event) => {
+  tell = (event) => {
     directory.log(event);
     emit(event);
   };
   const { seed, steps, model } = settings;
   const run = directory.path;
   tell({ type: 'run-start', run, entry: workshop.entryName, model, seed, steps, tasks: tasks.length, heldOut: heldOut.length });
-  for (const message of workshop.warnings) tell({ type: 'warning', code: 'UNKILLABLE_GRADER', message });
   try {
     const result = await learn({ settings, tasks, heldOut, workshop, directory, store, tell });
     tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000, run });
@@ -128,12 +131,16 @@ async function takeStep({ settings, workshop, directory, store }: Parts, batch: 
     policyVersion,
     rolloutIds: batch.rolloutIds,
     checkpoint: join('checkpoints', folder),
-    metrics: { loss, gradNorm, ...metrics },
+    metrics: { loss, gradNorm, ...perToken(metrics, batch.trainedTokens) },
     createdAt: Date.now(),
   });
   await model.publish(policyVersion);
   await pruneCheckpoints(directory.checkpoints);
   return { policyVersion, loss, gradNorm, checkpoint: join(directory.checkpoints, folder) };
+}
+
+function perToken(sums: Readonly<Record<string, number>>, tokens: number): Record<string, number> {
+  return Object.fromEntries(Object.entries(sums).map(([name, sum]) => [name, sum / tokens]));
 }
 
 async function assess({ settings, heldOut, tell }: Parts, rollouts: Rollouts, when: 'before' | 'after'): Promise<Score | null> {
@@ -163,31 +170,4 @@ async function collect(
       rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling),
     worthKeeping: (group) => hasSignal(group.trajectories),
   });
-}
-
-function rolloutReport(groups: readonly Group[], trajectories: readonly Trajectory[]) {
-  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
-  return {
-    reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
-    groups: groups.length,
-    groupsWithoutSignal: groups.filter((group) => !hasSignal(group.trajectories)).length,
-    rollouts: trajectories.length,
-    failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
-    failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
-  };
-}
-
-function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
-  return trajectories.every(({ grade }) => grade.kind === 'graded' && grade.reward.value >= 1);
-}
-
-function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
-  const graded = trajectories.filter(({ grade }) => grade.kind === 'graded').length;
-  return new TrainyardError(
-    'NO_SIGNAL',
-    `in ${STALLED_STEPS} tries no group had two different rewards (${graded} of the last ${trajectories.length} rollouts were graded)`,
-    {
-      hint: 'the policy never (or always) succeeds: try easier tasks, a larger --group, or a grader with partial credit',
-    },
-  );
 }

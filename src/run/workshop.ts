@@ -16,16 +16,18 @@ import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import { type RolloutParts, runRollout } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
+import { checkModelFolder } from './checkpoint.ts';
 import type { EvalSettings } from './settings.ts';
 
 export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
   readonly entryName: string;
-  /** What the person should know before the run goes on. */
-  readonly warnings: readonly string[];
   readonly model: EmbeddedModel;
   rolloutsInto(store: Store): Rollouts;
 }
+
+/** Tells the person something they should know; the run goes on. */
+export type Warn = (code: string, message: string) => void;
 
 export interface Rollouts {
   /** Runs, grades and stores one rollout; throws when the failure budget is spent or the run was stopped. */
@@ -41,13 +43,14 @@ export interface Rollouts {
 export async function openWorkshop(
   settings: Pick<EvalSettings, 'entry' | 'model' | 'threads' | 'limits' | 'seed' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
-  stop: AbortSignal,
+  { stop, warn }: { readonly stop: AbortSignal; readonly warn: Warn },
 ): Promise<Workshop> {
   const closers: AsyncDisposable[] = [];
   const closeAll = async (): Promise<void> => {
     for (const closer of closers.toReversed()) await closer[Symbol.asyncDispose]();
   };
   try {
+    await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
     const model = await EmbeddedModel.open({ dir: settings.model, threads: settings.threads });
     closers.push(model);
@@ -56,7 +59,8 @@ export async function openWorkshop(
         hint: 'tokenizer.json and model.safetensors must be of the same model',
       });
     }
-    const grader = await openGrader(settings, entry);
+    const grader = await openGrader(settings, entry, stop);
+    if ('warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     closers.push(grader);
     const gateway = new Gateway({ engine: model, renderer, modelName: 'policy' });
     closers.push(await listen(gateway));
@@ -73,8 +77,7 @@ export async function openWorkshop(
     return {
       model,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      warnings: 'warning' in grader ? [grader.warning] : [],
-      rolloutsInto: (store) => rolloutsOf({ ...parts, store }),
+      rolloutsInto: (store) => rolloutsOf({ ...parts, store }, warn),
       [Symbol.asyncDispose]: closeAll,
     };
   } catch (thrown) {
@@ -83,13 +86,15 @@ export async function openWorkshop(
   }
 }
 
-function rolloutsOf(parts: RolloutParts): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
+  const warned = new Set<string>();
   let budget = new FailureBudget();
   return {
     run: async (identity, task, sampling) => {
       parts.signal.throwIfAborted();
       const trajectory = await runRollout(parts, { identity: { ...identity, taskId: task.id }, task, sampling });
       parts.signal.throwIfAborted();
+      warnOnce(trajectory, warned, warn);
       budget.add(trajectory);
       return trajectory;
     },
@@ -103,8 +108,18 @@ function rolloutsOf(parts: RolloutParts): Rollouts {
 async function openGrader(
   { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
   { grader, graderModule }: Entry,
+  signal: AbortSignal,
 ): Promise<GraderRunner | InlineGraderRunner> {
   if (graderModule === undefined) return inlineGrader(grader, { deadlineMs: graderDeadlineMs });
   const { url, exportName } = graderModule;
-  return await openGraderPool({ module: url, exportName, workers: graderWorkers, deadlineMs: graderDeadlineMs });
+  return await openGraderPool({ module: url, exportName, workers: graderWorkers, deadlineMs: graderDeadlineMs, signal });
+}
+
+/** The first failure of each kind is told at once: a run of slow failures would otherwise be silent until its budget is spent. */
+function warnOnce({ rolloutId, outcome, grade }: Trajectory, warned: Set<string>, warn: Warn): void {
+  for (const ending of [outcome, grade]) {
+    if (ending.kind !== 'failed' || warned.has(ending.code)) continue;
+    warned.add(ending.code);
+    warn(ending.code, `rollout ${rolloutId}: ${ending.message}`);
+  }
 }

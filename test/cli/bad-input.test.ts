@@ -129,6 +129,14 @@ describe('files', () => {
     expect(await readFile(join(run, 'thesis.txt'), 'utf8')).toBe('all of it');
   });
 
+  it('a run directory that cannot be made is said to be so', async () => {
+    for (const place of ['/proc/nowhere/run', join(home.dir, 'tasks.jsonl', 'run')]) {
+      const { code, stderr } = await trainEntry('unmakable.ts', good, '--run', place);
+      expect(stderr).toContain(`cannot create the run directory ${place}`);
+      expect(code).toBe(2);
+    }
+  });
+
   it('a second run on the same directory is refused while the first lives, and after kill -9 the lock is gone', async () => {
     const entry = await home.write(
       'slow.ts',

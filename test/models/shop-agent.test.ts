@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import workflow, { grader } from '../../examples/shop/agent.ts';
 import { runTool, SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
 import type { WorkflowContext } from '../../src/core/contracts.ts';
-import type { Message } from '../../src/core/types.ts';
+import type { Message, PromptMessage } from '../../src/core/types.ts';
 
 interface ModelRequest {
   readonly messages: readonly Message[];
@@ -39,7 +39,7 @@ async function play(
 }
 
 function context(question: string, baseURL: string): WorkflowContext {
-  const prompt: readonly Message[] = [{ role: 'user', content: question }];
+  const prompt: PromptMessage[] = [{ role: 'user', content: question }];
   return {
     task: { id: 't', prompt },
     prompt,

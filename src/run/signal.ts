@@ -1,0 +1,34 @@
+/** What a step's rollouts gave: numbers for the report, and what it means when there was nothing to learn from. */
+import { TrainyardError } from '../core/errors.ts';
+import type { Trajectory } from '../core/types.ts';
+import type { Group } from '../rollout/scheduler.ts';
+import { hasSignal } from '../trainer/advantages.ts';
+
+/** What a step's rollouts were like, trained or not. */
+export function rolloutReport(groups: readonly Group[], trajectories: readonly Trajectory[]) {
+  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+  return {
+    reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
+    groups: groups.length,
+    groupsWithoutSignal: groups.filter((group) => !hasSignal(group.trajectories)).length,
+    rollouts: trajectories.length,
+    failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
+    failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
+  };
+}
+
+export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
+  return trajectories.every(({ grade }) => grade.kind === 'graded' && grade.reward.value >= 1);
+}
+
+export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
+  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+  const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
+  return new TrainyardError(
+    'NO_SIGNAL',
+    `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
+    {
+      hint: 'the policy does equally well on every try: give easier tasks, a larger --group, or a grader with partial credit',
+    },
+  );
+}
