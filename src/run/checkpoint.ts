@@ -7,7 +7,7 @@
 import { copyFile, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { Trainer } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { boundary, TrainyardError } from '../core/errors.ts';
 
 const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
 /** The last committed one, and the one before it in case that is the one found damaged. */
@@ -39,23 +39,33 @@ export function checkpointName(step: number): string {
   return `step-${String(step).padStart(6, '0')}`;
 }
 
-/** Returns the name of the finished folder inside `dir`. */
+/** Returns the name of the finished folder inside `dir`. What could not be finished is removed. */
 export async function saveCheckpoint(trainer: Trainer, dir: string, step: number, modelDir: string): Promise<string> {
   const name = checkpointName(step);
   const unfinished = join(dir, `${name}.unfinished`);
-  await rm(unfinished, { recursive: true, force: true });
-  await mkdir(unfinished);
-  await trainer.save(unfinished);
+  try {
+    await boundary('STORE_FAILED', `cannot write checkpoint ${name}`, async () => {
+      await mkdir(unfinished);
+      await trainer.save(unfinished);
+      await copyTokenizer(modelDir, unfinished);
+      for (const file of await readdir(unfinished)) await sync(join(unfinished, file));
+      await sync(unfinished);
+      await rename(unfinished, join(dir, name));
+      await sync(dir);
+    });
+  } catch (thrown) {
+    await rm(unfinished, { recursive: true, force: true });
+    throw thrown;
+  }
+  return name;
+}
+
+async function copyTokenizer(from: string, to: string): Promise<void> {
   for (const file of TOKENIZER_FILES) {
-    await copyFile(join(modelDir, file), join(unfinished, file)).catch((thrown: NodeJS.ErrnoException) => {
+    await copyFile(join(from, file), join(to, file)).catch((thrown: NodeJS.ErrnoException) => {
       if (thrown.code !== 'ENOENT') throw thrown;
     });
   }
-  for (const file of await readdir(unfinished)) await sync(join(unfinished, file));
-  await sync(unfinished);
-  await rename(unfinished, join(dir, name));
-  await sync(dir);
-  return name;
 }
 
 /** Removes all but the newest checkpoints. */

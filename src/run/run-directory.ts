@@ -3,11 +3,11 @@
  *
  * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one.
  */
-import { createWriteStream } from 'node:fs';
+import { closeSync, openSync, writeSync } from 'node:fs';
 import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 
 export interface RunDirectory extends AsyncDisposable {
@@ -35,17 +35,29 @@ export async function openRunDirectory(path: string, settings: object): Promise<
     lock.close();
     throw thrown;
   }
-  const events = createWriteStream(join(path, 'events.jsonl'), { flags: 'wx' });
+  const events = openSync(join(path, 'events.jsonl'), 'wx');
   return {
     path,
     storePath: join(path, 'store.sqlite'),
     checkpoints: join(path, 'checkpoints'),
-    log: (event) => void events.write(`${JSON.stringify(event)}\n`),
+    log: (event) => writeLine(events, event),
     [Symbol.asyncDispose]: async () => {
-      await new Promise<void>((resolve) => events.end(resolve));
+      closeSync(events);
       lock.close();
     },
   };
+}
+
+/** At once and to the end: what was shown is also in the file, whatever happens next. */
+function writeLine(file: number, event: RunEvent): void {
+  try {
+    writeSync(file, `${JSON.stringify(event)}\n`);
+  } catch (cause) {
+    throw new TrainyardError('STORE_FAILED', `cannot write events.jsonl: ${messageOf(cause)}`, {
+      cause,
+      hint: 'is the disk full?',
+    });
+  }
 }
 
 /** Not `mkdir` with `recursive`: where a folder exists but refuses new ones with ENOENT (/proc), that never returns. */

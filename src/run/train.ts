@@ -66,7 +66,11 @@ export async function train(request: TrainRequest, emit: Emit = () => {}, option
     tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000, run });
     return result;
   } catch (thrown) {
-    directory.log(errorEvent(thrown));
+    try {
+      directory.log(errorEvent(thrown));
+    } catch {
+      // The disk may be what failed: the cause is what matters.
+    }
     throw thrown;
   }
 }
