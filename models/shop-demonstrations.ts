@@ -179,12 +179,14 @@ export function copyExercise(random: Random): readonly Message[] {
   const long = integer(random, 100, 9999);
   const answer = answerText(pick(random, QUESTION_KINDS), anyValue(random));
   const record = `{"price":${anyValue(random)},"stock":${anyValue(random)}}`;
+  const sum = `${integer(random, 2, 9)}*${anyValue(random)}`;
   const [request, reply] = pick<readonly [string, string]>(random, [
     [`Say "${first}" ${long}.`, `"${first}" ${long}.`],
     [`Repeat ${long} "${first}" "${second}"`, `${long} "${first}" "${second}"`],
     [`Copy {"${first}":${long},"${second}":${long % 89}}`, `{"${first}":${long},"${second}":${long % 89}}`],
     [`Say "${answer}"`, answer],
     [`Copy ${record}`, record],
+    [`Say "${sum}"`, sum],
   ]);
   return [
     { role: 'system', content: SYSTEM_PROMPT },

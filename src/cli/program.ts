@@ -51,12 +51,13 @@ function natural(text: string): number {
 
 function positive(text: string): number {
   const value = natural(text);
+  if (value > 1_000_000) throw new InvalidArgumentError('expected at most 1000000');
   if (value === 0) throw new InvalidArgumentError('expected at least 1');
   return value;
 }
 
 function groupSize(text: string): number {
-  const value = natural(text);
+  const value = positive(text);
   if (value < 2) throw new InvalidArgumentError('expected at least 2: a rollout is compared with the others of its group');
   return value;
 }

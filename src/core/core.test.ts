@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { currentRollout, runInRollout } from './context.ts';
 import type { WorkflowContext } from './contracts.ts';
 import { defineGrader, defineWorkflow, isGrader, isWorkflow } from './define.ts';
-import { boundary, TrainyardError } from './errors.ts';
+import { boundary, messageOf, TrainyardError } from './errors.ts';
+import { asJson, MAX_NESTING, nestingOf } from './json.ts';
 
 const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as WorkflowContext;
 
@@ -51,7 +52,47 @@ describe('boundary', () => {
   });
 });
 
+describe('messageOf', () => {
+  it.each([
+    ['a null prototype', Object.create(null)],
+    [
+      'a throwing toString',
+      {
+        toString: () => {
+          throw new Error('no');
+        },
+      },
+    ],
+    ['a symbol', Symbol('s')],
+    ['an error without text', Object.assign(new Error('x'), { message: undefined })],
+  ])('gives text for %s', (_, value) => {
+    expect(typeof messageOf(value)).toBe('string');
+  });
+});
+
+describe('nestingOf', () => {
+  it('counts levels, not brackets in strings', () => {
+    expect(nestingOf('{"a":[{"b":"[[[{{{\\"]]"}],"c":{}}')).toBe(3);
+    expect(nestingOf('"["')).toBe(0);
+  });
+
+  it('keeps what is too deep out of asJson', () => {
+    const deep = (levels: number): unknown => (levels === 0 ? 1 : [deep(levels - 1)]);
+    expect(asJson(deep(MAX_NESTING), 1e6)).toBeDefined();
+    expect(asJson(deep(MAX_NESTING + 1), 1e6)).toBeUndefined();
+    expect(asJson(1n, 1e6)).toBeUndefined();
+    expect(asJson('long', 3)).toBeUndefined();
+  });
+});
+
 describe('defineWorkflow', () => {
+  it('refuses a role that is not what it says', () => {
+    const roles = { default: { trainble: false } } as never;
+    expect(() => defineWorkflow({ roles, run: async () => {} })).toThrowError(
+      expect.objectContaining({ code: 'WORKFLOW_INVALID' }),
+    );
+  });
+
   it('takes an async function or an object with an async run, bound to it', async () => {
     expect(defineWorkflow(async function agent() {}).name).toBe('agent');
     const definition = {

@@ -37,6 +37,13 @@ export function defineWorkflow(definition: Run | WorkflowDefinition): Workflow {
       },
     );
   }
+  for (const [role, given] of Object.entries(roles ?? {})) {
+    if (typeof given?.trainable === 'boolean') continue;
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `role ${JSON.stringify(role)}: expected { trainable: true | false }, found ${JSON.stringify(given)}`,
+    );
+  }
   return { [workflowSymbol]: true, name: name || run.name || 'workflow', roles: roles ?? {}, run: run.bind(definition) };
 }
 

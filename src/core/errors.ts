@@ -22,6 +22,7 @@ export const ERROR_CODES = {
   ENTRY_UNLOADABLE: { boundary: 'usage', exit: 2, summary: 'The entry file cannot be imported by Node.' },
   WORKFLOW_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no workflow.' },
   WORKFLOW_AMBIGUOUS: { boundary: 'usage', exit: 2, summary: 'The entry exports more than one workflow or grader.' },
+  WORKFLOW_INVALID: { boundary: 'usage', exit: 2, summary: 'A workflow’s definition is malformed.' },
   WORKFLOW_NOT_ASYNC: { boundary: 'usage', exit: 2, summary: 'A workflow is not an async function.' },
   GRADER_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no grader.' },
   RUN_LOCKED: { boundary: 'run', exit: 1, summary: 'Another process is using the run directory.' },
@@ -81,7 +82,11 @@ export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | P
   }
 }
 
-/** The message of anything that was thrown. */
+/** The message of anything that was thrown, whatever it is. */
 export function messageOf(thrown: unknown): string {
-  return thrown instanceof Error ? thrown.message : String(thrown);
+  try {
+    return String(thrown instanceof Error ? thrown.message : thrown);
+  } catch {
+    return 'something that cannot be shown as text';
+  }
 }

@@ -6,9 +6,10 @@
 import { messageOf, TrainyardError } from './errors.ts';
 
 export interface Score {
-  /** Share of tasks whose reward was 1 or more, among those that were graded. */
+  /** Share of all tasks whose reward was 1 or more. */
   readonly success: number;
-  readonly meanReward: number;
+  /** Over the tasks that were graded; null if none was. */
+  readonly meanReward: number | null;
   /** Tasks evaluated, graded or not. */
   readonly n: number;
   /** Tasks whose rollout or grading failed; they are in `n` and count as not successful. */

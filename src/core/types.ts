@@ -54,8 +54,9 @@ export interface SamplingSettings {
   readonly maxTokens: number;
 }
 
-/** What ended a rollout early. All but `deadline` are the agent's own doing and are graded. */
-export type LimitName = 'turns' | 'tokens' | 'context' | 'deadline';
+/** What can end a rollout early. All but `deadline` are the agent's own doing and are graded. */
+export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'deadline'] as const;
+export type LimitName = (typeof LIMIT_NAMES)[number];
 
 export interface Limits {
   /** Model calls per rollout. */

@@ -168,7 +168,7 @@ describe('the sampling rule', () => {
 
 describe('bad requests', () => {
   it.each([
-    ['not JSON', '{', 'not JSON'],
+    ['not JSON', '{', 'not valid JSON'],
     ['no messages', {}, 'messages'],
     ['an image', { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }, 'content'],
     ['an unknown role', { messages: [{ role: 'robot', content: 'x' }] }, 'role'],
@@ -178,6 +178,9 @@ describe('bad requests', () => {
     ['a penalty', { messages: ask, frequency_penalty: 0.5 }, 'frequency_penalty'],
     ['a stop sequence', { messages: ask, stop: ['\n'] }, 'stop'],
     ['a forced tool', { messages: ask, tool_choice: 'required' }, 'tool_choice'],
+    ['min_p', { messages: ask, min_p: 0.1 }, 'min_p'],
+    ['a repetition penalty', { messages: ask, repetition_penalty: 1.1 }, 'repetition_penalty'],
+    ['deep nesting', `{"messages":[],"x":${'['.repeat(5000)}${']'.repeat(5000)}}`, 'nested'],
     ['an infinite temperature', `{"messages":[{"role":"user","content":"x"}],"temperature":1e999}`, 'temperature'],
   ])('%s: 400 naming it, nothing recorded', async (_, body, named) => {
     const { session } = open();
@@ -210,6 +213,29 @@ describe('bad requests', () => {
     expect(await response.json()).toMatchObject({ error: { code: 'context_length_exceeded' } });
     expect(session.limitHit).toBe('context');
     expect(session.seal()).toEqual([]);
+  });
+
+  it('a role named like something every object has is just a role', async () => {
+    const { session } = open();
+    const { baseURL, apiKey, fetch } = session.model('constructor');
+    await fetch(`${baseURL}/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${apiKey}` },
+      body: JSON.stringify({ messages: ask }),
+    });
+    expect(session.seal()[0]).toMatchObject({ role: 'constructor', trainable: true });
+  });
+
+  it('a malformed path or host is refused, not an engine failure', async () => {
+    const { gateway, session } = open();
+    await using _ = await listen(gateway);
+    const { apiKey } = session.model();
+    const bad = await fetch(`${gateway.origin}/r/%zz/v1/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${apiKey}` },
+      body: '{}',
+    });
+    expect(bad.status).toBe(401);
   });
 
   it('an unknown path is 404 in the client’s error shape', async () => {
@@ -272,6 +298,21 @@ describe('limits', () => {
     expect(session.seal().length).toBe(4);
   });
 
+  it('tokens are reserved for calls in flight, so that overlapping ones cannot exceed the limit together', async () => {
+    const { session } = open({
+      spec: { limits: { turns: 9, tokens: 10, deadlineMs: 1000 } },
+      reply: async () => {
+        await sleep(10);
+        return Array(64).fill(50);
+      },
+    });
+    const statuses = await Promise.all(
+      Array.from({ length: 3 }, async () => (await post(session, { messages: ask, max_tokens: 8 })).status),
+    );
+    expect(statuses).toEqual([200, 200, 400]);
+    expect(session.seal().reduce((sum, { sampledIds }) => sum + sampledIds.length, 0)).toBe(10);
+  });
+
   it('sampled tokens are limited over the whole rollout', async () => {
     const { session } = open({ spec: { limits: { turns: 9, tokens: 5, deadlineMs: 1000 } } });
     await post(session, { messages: ask, max_tokens: 3 });
@@ -313,19 +354,67 @@ describe('hang-ups and retries', () => {
     expect(session.seal().length).toBe(1);
   });
 
-  it('an answer that was sampled but not delivered is given again, as the same turn', async () => {
+  it('an answer that was sampled but not delivered is given again, as the same turn, to the same seat only', async () => {
     const { gateway, session } = open();
     const body = JSON.stringify({ messages: ask });
     const { baseURL, apiKey } = session.model();
-    const lost = await gateway.fetch(
-      new Request(`${baseURL}/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, body }),
-    );
+    const send = (key: string) =>
+      gateway.fetch(
+        new Request(`${baseURL}/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${key}` }, body }),
+      );
+    const lost = await send(apiKey);
     gateway.undelivered(lost);
-    const again = await post(session, body);
+    await send(session.model('judge').apiKey);
+    expect(session.turns.map(({ role }) => role)).toEqual(['default', 'judge']);
+    const again = await send(apiKey);
     expect(await again.text()).toBe(await lost.text());
+    expect(session.turns.length).toBe(2);
+    await send(apiKey);
+    expect(session.seal().length).toBe(3);
+  });
+
+  it('a retry that its client marks gets the answer that was sampled, or the one being sampled', async () => {
+    const { session } = open({
+      reply: async () => {
+        await sleep(20);
+        return say(ANSWER);
+      },
+    });
+    const body = { messages: ask };
+    const retry = { 'x-stainless-retry-count': '1' };
+    const answers = await Promise.all([
+      post(session, body),
+      post(session, body, retry),
+      sleep(40).then(() => post(session, body, retry)),
+    ]);
+    const texts = await Promise.all(answers.map((answer) => answer.text()));
+    expect(new Set(texts).size).toBe(1);
     expect(session.turns.length).toBe(1);
-    await post(session, body);
-    expect(session.seal().length).toBe(2);
+    // Without the mark the same question is another sample.
+    await Promise.all([post(session, body), post(session, body)]);
+    expect(session.seal().length).toBe(3);
+  });
+
+  it('a stock client that times out and retries over HTTP leaves one turn per call', async () => {
+    const { gateway, session } = open({
+      spec: { limits: { turns: 200, tokens: 10_000, deadlineMs: 1000 } },
+      reply: async (call) => {
+        await sleep(5 + ((call * 7) % 40));
+        return say(ANSWER);
+      },
+    });
+    await using _ = await listen(gateway);
+    const { baseURL, apiKey, name } = session.model();
+    const client = new OpenAI({ baseURL, apiKey, timeout: 30, maxRetries: 3 });
+    const calls = Array.from({ length: 24 }, (__, i) =>
+      client.chat.completions
+        .create({ model: name, messages: [{ role: 'user', content: `question ${i}` }] })
+        .catch(() => undefined),
+    );
+    await Promise.all(calls);
+    await sleep(100);
+    const asked = session.seal().map(({ request }) => request.messages[0]?.content);
+    expect(new Set(asked).size).toBe(asked.length);
   });
 });
 

@@ -8,9 +8,11 @@
 import { createHash } from 'node:crypto';
 import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { MAX_NESTING, nestingOf } from '../core/json.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { extendsHistory } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
+import { isMarkedRetry } from './answers.ts';
 import { type ChatRequest, decodeChat, encodeChat } from './dialects/chat.ts';
 import { errorResponse, notFound } from './http-errors.ts';
 import { effectiveSampling, type LiveSession, SessionTable } from './sessions.ts';
@@ -70,7 +72,7 @@ export class Gateway implements SessionHost {
 
   #handle(session: LiveSession, role: string, apiKey: string): ModelHandle {
     const baseURL = `${this.origin}/r/${session.pathSegment}/v1`;
-    const fetch: typeof globalThis.fetch = (input, init) =>
+    const fetch: typeof globalThis.fetch = async (input, init) =>
       this.fetch(new Request(input as string | Request, init as RequestInit));
     return { role, name: this.#options.modelName, baseURL, apiKey, fetch };
   }
@@ -84,20 +86,15 @@ export class Gateway implements SessionHost {
 
   async #chat(session: LiveSession, role: string, request: Request): Promise<Response> {
     const text = await readBody(request);
-    const key = createHash('sha256').update(text).digest('base64');
-    const replay = session.undelivered.get(key);
-    if (replay !== undefined) {
-      session.undelivered.delete(key);
-      return this.#json(session, key, replay);
-    }
-    const turn = await this.#sample(session, role, decodeChat(parseJson(text)), request.signal);
-    const id = `chatcmpl-${session.spec.identity.rolloutId}-${turn.index}`;
-    return this.#json(session, key, JSON.stringify(encodeChat(turn, id, this.#options.modelName)));
-  }
-
-  #json(session: LiveSession, key: string, body: string): Response {
+    const key = createHash('sha256').update(`${role}\n${text}`).digest('base64');
+    const body = await session.answers.get(key, isMarkedRetry(request.headers), async () => {
+      const turn = await this.#sample(session, role, decodeChat(parseJson(text)), request.signal);
+      const id = `chatcmpl-${session.spec.identity.rolloutId}-${turn.index}`;
+      return JSON.stringify(encodeChat(turn, id, this.#options.modelName));
+    });
+    session.assertOpen();
     const response = new Response(body, { headers: { 'content-type': 'application/json' } });
-    this.#undeliver.set(response, () => session.undelivered.set(key, body));
+    this.#undeliver.set(response, () => session.answers.miss(key));
     return response;
   }
 
@@ -141,7 +138,7 @@ export class Gateway implements SessionHost {
       if (thrown instanceof TrainyardError && thrown.code === 'CONTEXT_OVERFLOW') session.limitHit ??= 'context';
       throw thrown;
     } finally {
-      session.end();
+      session.end(maxTokens);
     }
   }
 
@@ -183,9 +180,11 @@ async function readBody(request: Request): Promise<string> {
 }
 
 function parseJson(text: string): unknown {
+  if (nestingOf(text) > MAX_NESTING)
+    throw new TrainyardError('REQUEST_INVALID', `the body is nested deeper than ${MAX_NESTING} levels`);
   try {
     return JSON.parse(text);
   } catch {
-    throw new TrainyardError('REQUEST_INVALID', 'the body is not JSON');
+    throw new TrainyardError('REQUEST_INVALID', 'the body is not valid JSON');
   }
 }

@@ -8,6 +8,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import type { ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { LimitName, SamplingSettings, Turn } from '../core/types.ts';
+import { Answers } from './answers.ts';
 
 /** Sealed keys remembered, so that a straggler learns that its rollout ended rather than that its key is wrong. */
 const TOMBSTONES = 10_000;
@@ -17,14 +18,14 @@ export class LiveSession implements Session {
   readonly recorded: Turn[] = [];
   /** Prompts asked so far, by digest: the n-th identical prompt draws from its own seed. */
   readonly occurrences = new Map<string, number>();
-  /** Answers whose delivery failed, by request digest: a repeated request gets the same answer, not a second turn. */
-  readonly undelivered = new Map<string, string>();
+  readonly answers = new Answers();
   limitHit: LimitName | undefined;
   readonly #abort = new AbortController();
   readonly #handle: (role: string) => ModelHandle;
   readonly #onSeal: () => void;
   #inFlight = 0;
   #sampledTokens = 0;
+  #reservedTokens = 0;
 
   constructor(spec: SessionSpec, handle: (role: string) => ModelHandle, onSeal: () => void) {
     this.spec = spec;
@@ -51,21 +52,26 @@ export class LiveSession implements Session {
   }
 
   role(name: string): Role {
-    return this.spec.roles[name] ?? { trainable: true };
+    return (Object.hasOwn(this.spec.roles, name) ? this.spec.roles[name] : undefined) ?? { trainable: true };
   }
 
-  /** Reserves a turn; throws LIMIT_REACHED when there is none left. Returns how many tokens it may sample. */
+  /** Reserves a turn and its tokens; throws LIMIT_REACHED when there are none left. Returns how many tokens it may sample. */
   begin(wanted: number): number {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
     if (this.recorded.length + this.#inFlight >= turns) this.refuse('turns', `${turns} model calls`);
-    if (this.#sampledTokens >= tokens) this.refuse('tokens', `${tokens} sampled tokens`);
+    const left = tokens - this.#sampledTokens - this.#reservedTokens;
+    if (left < 1) this.refuse('tokens', `${tokens} sampled tokens`);
+    const allowed = Math.min(wanted, left);
     this.#inFlight++;
-    return Math.min(wanted, tokens - this.#sampledTokens);
+    this.#reservedTokens += allowed;
+    return allowed;
   }
 
-  end(): void {
+  /** Gives back what `begin` reserved. */
+  end(allowed: number): void {
     this.#inFlight--;
+    this.#reservedTokens -= allowed;
   }
 
   record(turn: Omit<Turn, 'index'>): Turn {

@@ -103,8 +103,9 @@ function ropeFields(fields: Fields, problems: string[]): Fields {
     if (value === undefined || value === null) continue;
     const rope = (typeof value === 'object' ? value : {}) as Fields;
     const type = rope['rope_type'] ?? rope['type'] ?? (name === 'rope_parameters' ? 'default' : undefined);
-    if (type === 'default') return rope;
-    problems.push(`${name} is ${show(value)}, expected no scaling`);
+    const whole = (rope['partial_rotary_factor'] ?? 1) === 1;
+    if (type === 'default' && whole) return rope;
+    problems.push(`${name} is ${show(value)}, expected plain rotary embeddings`);
   }
   return {};
 }
@@ -116,6 +117,8 @@ function unsupported(fields: Fields): string[] {
     attention_bias: [false, null, undefined],
     mlp_bias: [false, null, undefined],
     quantization_config: [null, undefined],
+    sliding_window: [null, undefined],
+    partial_rotary_factor: [1, null, undefined],
   };
   return Object.entries(expected)
     .filter(([name, allowed]) => !allowed.includes(fields[name]))

@@ -2,7 +2,8 @@
  * When to give up: a run whose rollouts or gradings mostly fail is stopped with the first cause instead of spinning.
  *
  * Judged over the last 64 rollouts once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a short run
- * that failed throughout is noticed too. A rollout cut by a limit is not a failure.
+ * that failed throughout is noticed too. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
+ * context does not.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
@@ -34,7 +35,7 @@ export class FailureBudget {
 
   #judge(tooMany: (bad: number, all: number, share: number) => boolean = (bad, all, share) => bad / all > share): void {
     const all = this.#recent.length;
-    const failed = this.#recent.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected');
+    const failed = this.#recent.filter(isFailure);
     const ungraded = this.#recent.filter(({ grade }) => grade.kind === 'failed');
     if (!this.#everSampled && failed.every(({ outcome }) => outcome.kind === 'rejected') && failed.length === all)
       throw bypassError(all);
@@ -43,13 +44,24 @@ export class FailureBudget {
   }
 }
 
+function isFailure({ outcome }: Trajectory): boolean {
+  return (
+    outcome.kind === 'failed' || outcome.kind === 'rejected' || (outcome.kind === 'truncated' && outcome.limit === 'deadline')
+  );
+}
+
 function allOf(bad: number, all: number): boolean {
   return bad === all;
 }
 
 function failureError(failed: readonly Trajectory[], all: number, sampled: boolean): TrainyardError {
   const [first] = failed;
-  const cause = first?.outcome.kind === 'failed' ? first.outcome.message : 'it made no model call';
+  const cause =
+    first?.outcome.kind === 'failed'
+      ? first.outcome.message
+      : first?.outcome.kind === 'truncated'
+        ? 'it ran into its deadline'
+        : 'it made no model call';
   const hint = sampled
     ? 'fix the error it throws'
     : 'and none of them reached the policy: build the agent’s client from ctx.model()';

@@ -17,17 +17,8 @@ import type {
   WorkflowContext,
 } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import type {
-  Grade,
-  Json,
-  Limits,
-  Outcome,
-  RolloutIdentity,
-  SamplingSettings,
-  Task,
-  TaskView,
-  Trajectory,
-} from '../core/types.ts';
+import { asJson } from '../core/json.ts';
+import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, TaskView, Trajectory } from '../core/types.ts';
 
 export interface RolloutParts {
   readonly workflow: Workflow;
@@ -47,6 +38,9 @@ export interface RolloutSpec {
   readonly task: Task;
   readonly sampling: SamplingSettings;
 }
+
+/** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
+const MAX_OUTPUT = 1_000_000;
 
 type Ending =
   | { readonly kind: 'returned'; readonly output: unknown }
@@ -71,7 +65,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   clearTimeout(timer);
   const turns = session.seal();
   const outcome = outcomeOf(ending, session, parts.signal);
-  const output = ending.kind === 'returned' ? asJson(ending.output) : undefined;
+  const output = ending.kind === 'returned' ? asJson(ending.output, MAX_OUTPUT) : undefined;
   const rollout = { turns, outcome, ...(output === undefined ? {} : { output }) };
   const trajectory: Trajectory = {
     ...spec.identity,
@@ -139,13 +133,4 @@ async function gradeOf(
     outcome.kind === 'completed' || (outcome.kind === 'truncated' && outcome.limit !== 'deadline' && turns.length > 0);
   if (!gradable) return { kind: 'ungraded', why: outcome.kind };
   return await parts.grader.grade(parts.graderInput(task, rollout));
-}
-
-function asJson(value: unknown): Json | undefined {
-  try {
-    const text = JSON.stringify(value);
-    return text === undefined ? undefined : (JSON.parse(text) as Json);
-  } catch {
-    return undefined;
-  }
 }

@@ -7,27 +7,29 @@
 import { readFile } from 'node:fs/promises';
 import { z } from 'zod';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { MAX_NESTING, nestingOf } from '../core/json.ts';
 import type { Json, PromptMessage, Task } from '../core/types.ts';
 
 const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
 const row = z.strictObject({
-  id: z.union([z.string().min(1), z.int()]).optional(),
+  id: z.union([z.string().regex(/^[^\p{C}]{1,200}$/u, 'expected 1 to 200 printable characters'), z.int()]).optional(),
   prompt: z.unknown().optional(),
   system_prompt: z.string().optional(),
   user_prompt: z.string().min(1).optional(),
-  answer: z.json().optional(),
-  ground_truth: z.json().optional(),
-  label: z.json().optional(),
-  metadata: z.json().optional(),
+  answer: z.unknown().optional(),
+  ground_truth: z.unknown().optional(),
+  label: z.unknown().optional(),
+  metadata: z.unknown().optional(),
 });
 
 export async function readTasks(path: string): Promise<readonly Task[]> {
-  const text = await readFile(path, 'utf8').catch((cause: unknown) => {
+  const bytes = await readFile(path).catch((cause: unknown) => {
     throw new TrainyardError('FILE_NOT_FOUND', `cannot read the task file ${path}`, {
       cause,
       hint: 'put the tasks beside the entry as train.jsonl and held-out.jsonl, or name them with --tasks and --held-out (format: docs/reference/tasks.md)',
     });
   });
+  const text = decode(bytes, path);
   const tasks: Task[] = [];
   const lines = new Map<string, number>();
   text.split('\n').forEach((line, index) => {
@@ -44,22 +46,43 @@ export async function readTasks(path: string): Promise<readonly Task[]> {
   return tasks;
 }
 
+function decode(bytes: Uint8Array, path: string): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch (cause) {
+    throw invalid(`${path} is not UTF-8`, cause);
+  }
+}
+
 function toTask(line: string, where: string, number: number): Task {
+  if (nestingOf(line) > MAX_NESTING) throw invalid(`${where}: nested deeper than ${MAX_NESTING} levels`);
   let raw: unknown;
   try {
     raw = JSON.parse(line.replace(/^\uFEFF/, ''));
   } catch (cause) {
-    throw invalid(`${where} is not JSON: ${messageOf(cause)}`, cause);
+    throw invalid(`${where} is not valid JSON${positionIn(cause)}`, cause);
   }
   const data = check(row, raw, where);
   const { id, metadata } = data;
-  const answer = data.answer ?? data.ground_truth ?? data.label;
+  const answer = answerOf(data, where);
   return {
     id: String(id ?? `line-${number}`),
     prompt: promptOf(data, where),
     ...(answer === undefined ? {} : { answer: answer as Json }),
     ...(metadata === undefined ? {} : { metadata: metadata as Json }),
   };
+}
+
+function answerOf(data: z.infer<typeof row>, where: string): Json | undefined {
+  const given = (['answer', 'ground_truth', 'label'] as const).filter((key) => data[key] !== undefined);
+  if (given.length > 1) throw invalid(`${where}: expected one of answer, ground_truth and label, found ${given.join(' and ')}`);
+  return given[0] === undefined ? undefined : (data[given[0]] as Json);
+}
+
+/** Where the mistake is, without the text around it: that may be an answer. */
+function positionIn(cause: unknown): string {
+  const position = /position (\d+)/.exec(messageOf(cause))?.[1];
+  return position === undefined ? '' : ` (at character ${Number(position) + 1})`;
 }
 
 function promptOf({ prompt, system_prompt, user_prompt }: z.infer<typeof row>, where: string): PromptMessage[] {

@@ -46,7 +46,7 @@ export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const n = trajectories.length;
   return {
     success: rewards.filter((reward) => reward >= 1).length / n,
-    meanReward: rewards.reduce((sum, reward) => sum + reward, 0) / n,
+    meanReward: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length,
     n,
     failed: n - rewards.length,
   };

@@ -20,26 +20,28 @@ export interface RunDirectory extends AsyncDisposable {
 
 /** Creates (or adopts an empty) directory and locks it. */
 export async function openRunDirectory(path: string, settings: object): Promise<RunDirectory> {
-  await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(resolve(path)));
-  const lock = takeLock(path);
+  // A workflow may change the working directory; the run's files stay where they were meant to be.
+  const root = resolve(path);
+  await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
+  const lock = takeLock(root);
   try {
-    const held = (await readdir(path)).filter((name) => !name.startsWith('lock'));
+    const held = (await readdir(root)).filter((name) => !name.startsWith('lock'));
     if (held.length > 0) {
       throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, {
         hint: 'give --run another directory, or remove this one',
       });
     }
-    await mkdir(join(path, 'checkpoints'));
-    await writeFile(join(path, 'run.json'), `${JSON.stringify(settings, null, 2)}\n`, { flag: 'wx' });
+    await mkdir(join(root, 'checkpoints'));
+    await writeFile(join(root, 'run.json'), `${JSON.stringify(settings, null, 2)}\n`, { flag: 'wx' });
   } catch (thrown) {
     lock.close();
     throw thrown;
   }
-  const events = openSync(join(path, 'events.jsonl'), 'wx');
+  const events = openSync(join(root, 'events.jsonl'), 'wx');
   return {
     path,
-    storePath: join(path, 'store.sqlite'),
-    checkpoints: join(path, 'checkpoints'),
+    storePath: join(root, 'store.sqlite'),
+    checkpoints: join(root, 'checkpoints'),
     log: (event) => writeLine(events, event),
     [Symbol.asyncDispose]: async () => {
       closeSync(events);
@@ -74,12 +76,19 @@ async function makeFolder(path: string): Promise<void> {
 }
 
 function takeLock(path: string): DatabaseSync {
-  const lock = new DatabaseSync(join(path, 'lock'));
+  let lock: DatabaseSync | undefined;
   try {
+    lock = new DatabaseSync(join(path, 'lock'));
     lock.exec('PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE');
     return lock;
   } catch (cause) {
-    lock.close();
+    lock?.close();
+    if (!messageOf(cause).includes('locked')) {
+      throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, {
+        cause,
+        hint: 'give --run a directory that can be written to',
+      });
+    }
     throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
       cause,
       hint: 'wait for it, or give --run another directory',

@@ -50,7 +50,8 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   /** Temperature for training; evaluation is at 0. */
   readonly temperature: number;
   readonly adam: AdamSettings;
-  /** Steps over which the learning rate rises to its full value; it then falls linearly to a tenth of it. */
+  /** The learning rate falls linearly from its full value at the first step to a tenth at the last; over these first steps it is
+   * also scaled up from near zero. */
   readonly warmupSteps: number;
   readonly clipLow: number;
   readonly clipHigh: number;
@@ -99,6 +100,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
     tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
+    model: resolve(request.model ?? BASE_MODEL),
   };
 }
 
@@ -126,5 +128,6 @@ export function learningRateAt(
   { steps, warmupSteps, adam }: Pick<TrainSettings, 'steps' | 'warmupSteps' | 'adam'>,
 ): number {
   const warmup = Math.min(1, step / warmupSteps);
-  return adam.learningRate * warmup * (1 - (0.9 * step) / steps);
+  const decay = 1 - (0.9 * (step - 1)) / Math.max(1, steps - 1);
+  return adam.learningRate * warmup * decay;
 }

@@ -24,6 +24,11 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
   const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
   const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
+  if (seen.includes(',') && groupsDiffer(trajectories)) {
+    return new TrainyardError('NO_SIGNAL', 'rewards differ, but no turn of a trainable role was sampled', {
+      hint: 'make at least one role of the workflow trainable',
+    });
+  }
   return new TrainyardError(
     'NO_SIGNAL',
     `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
@@ -31,4 +36,8 @@ export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
       hint: 'the policy does equally well on every try: give easier tasks, a larger --group, or a grader with partial credit',
     },
   );
+}
+
+function groupsDiffer(trajectories: readonly Trajectory[]): boolean {
+  return [...Map.groupBy(trajectories, ({ groupId }) => groupId).values()].some(hasSignal);
 }

@@ -5,7 +5,16 @@
  * They check and never rewrite: callers keep the value they passed in, fields unknown to this version included.
  */
 import { z } from 'zod';
-import type { BatchManifest, Json, Message, SamplingSettings, Tool, Trajectory, Turn } from '../core/types.ts';
+import {
+  type BatchManifest,
+  type Json,
+  LIMIT_NAMES,
+  type Message,
+  type SamplingSettings,
+  type Tool,
+  type Trajectory,
+  type Turn,
+} from '../core/types.ts';
 
 /** SQL text is UTF-8: a lone surrogate in an id would come back as another id. */
 const id = z
@@ -78,7 +87,7 @@ const turn: z.ZodType<Turn> = z
 
 const outcome: z.ZodType<Trajectory['outcome']> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('completed') }),
-  z.object({ kind: z.literal('truncated'), limit: z.enum(['turns', 'tokens', 'deadline']) }),
+  z.object({ kind: z.literal('truncated'), limit: z.enum(LIMIT_NAMES) }),
   z.object({ kind: z.literal('rejected'), reason: z.string() }),
   z.object({ kind: z.literal('failed'), code: z.string(), message: z.string() }),
 ]);

@@ -8,6 +8,7 @@ import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
+import { LIMIT_NAMES } from '../core/types.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
 
 export interface ConformanceCase {
@@ -65,6 +66,11 @@ const keepingCases: Cases = {
     assert.deepEqual(bits(kept.logprobs), bits(logprobs));
     assert.deepEqual(bits(kept.sampledIds), bits(sampledIds));
     assert.deepEqual([...kept.promptIds], [7, 7, 7]);
+  },
+  'keeps every limit that can cut a rollout': async (store) => {
+    const cut = LIMIT_NAMES.map((limit, seed) => randomTrajectory(seed, { outcome: { kind: 'truncated', limit } }));
+    for (const trajectory of cut) await store.append(trajectory);
+    assert.deepEqual(await store.query(), cut);
   },
   'keeps a trajectory without turns and one with an empty prompt': async (store) => {
     const none = randomTrajectory(1, { turns: [] });

@@ -4,7 +4,16 @@
  * Made to be awkward rather than typical: several threads, empty prompts, text outside ASCII, log-probabilities at the edges of
  * float32. They are well-formed records, not believable conversations.
  */
-import type { BatchManifest, Grade, Json, Message, Outcome, Trajectory, Turn } from '../core/types.ts';
+import {
+  type BatchManifest,
+  type Grade,
+  type Json,
+  LIMIT_NAMES,
+  type Message,
+  type Outcome,
+  type Trajectory,
+  type Turn,
+} from '../core/types.ts';
 
 /** A trajectory that depends on nothing but its arguments. Unless overridden, its rollout id is unique to the seed. */
 export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
@@ -99,7 +108,7 @@ function randomMessage(random: Random, role: 'user' | 'assistant'): Message {
 function randomOutcome(random: Random): Outcome {
   return random.pick<Outcome>([
     { kind: 'completed' },
-    { kind: 'truncated', limit: 'turns' },
+    { kind: 'truncated', limit: random.pick(LIMIT_NAMES) },
     { kind: 'rejected', reason: 'not worth training' },
     { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'it threw' },
   ]);

@@ -1,4 +1,5 @@
 /** Every mistake a person can make on the command line: one line of cause, what to do, the right exit code, nothing written. */
+import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { cp, mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -129,6 +130,20 @@ describe('files', () => {
     expect(await readFile(join(run, 'thesis.txt'), 'utf8')).toBe('all of it');
   });
 
+  it('an output that nobody reads ends the run quietly', async () => {
+    const entry = await home.write('unread.ts', good);
+    const shell = `"${process.execPath}" --conditions=source "${ROOT}/src/cli/main.ts" train "${entry}" --tasks "${home.dir}/tasks.jsonl" --run "${home.dir}/unread" | true`;
+    const ended = await new Promise<string>((resolve) => {
+      const child = spawn('sh', ['-c', shell], { stdio: ['ignore', 'ignore', 'pipe'] });
+      let said = '';
+      child.stderr.on('data', (chunk) => {
+        said += chunk;
+      });
+      child.on('close', () => resolve(said));
+    });
+    expect(ended).not.toContain('EPIPE');
+  });
+
   it('a run directory that cannot be made is said to be so', async () => {
     for (const place of ['/proc/nowhere/run', join(home.dir, 'tasks.jsonl', 'run')]) {
       const { code, stderr } = await trainEntry('unmakable.ts', good, '--run', place);
@@ -174,6 +189,32 @@ describe('workflows that cannot be trained', () => {
     );
     expect(stderr).toContain('process.exit(0)');
     expect(code).toBe(1);
+  });
+
+  it('one whose timer throws is reported and does not end the others', async () => {
+    const { code, stdout } = await trainEntry(
+      'timer.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { setTimeout(() => { throw new Error('late'); }, 1); await new Promise((r) => setTimeout(r, 20)); });`,
+      '--json',
+    );
+    expect(stdout).toContain('"code":"STRAY_REJECTION","message":"late"');
+    expect(stdout).toContain('POLICY_BYPASSED');
+    expect(code).toBe(1);
+  });
+
+  it('one that blocks the event loop for good is killed', async () => {
+    const script = await home.write(
+      'blocked.ts',
+      `import { watch } from '${ROOT}/src/cli/watchdog.ts'; watch(2); setTimeout(() => { for (;;); }, 700);`,
+    );
+    const child = spawn(process.execPath, [script], { stdio: ['ignore', 'ignore', 'pipe'] });
+    let said = '';
+    child.stderr.on('data', (chunk) => {
+      said += chunk;
+    });
+    const signal = await new Promise((resolve) => child.on('close', (_, by) => resolve(by)));
+    expect(signal).toBe('SIGKILL');
+    expect(said).toContain('without awaiting');
   });
 
   it('one that forgets an await is reported and does not end the others', async () => {

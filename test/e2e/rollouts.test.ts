@@ -128,6 +128,19 @@ describe('a rollout', () => {
     expect(trajectory.turns.length).toBe(2);
   });
 
+  it('that outgrows the context is truncated and graded, as any other ending of its own doing', async () => {
+    const { rollout, store } = await bench({ limits: { turns: 1000, tokens: 1_000_000 }, grade: () => 0 });
+    const trajectory = await rollout(async (ctx) => {
+      const messages: Message[] = [...ctx.prompt];
+      for (;;) {
+        await chat(ctx, messages);
+        messages.push({ role: 'user', content: 'more and more and more '.repeat(50) });
+      }
+    });
+    expect(trajectory).toMatchObject({ outcome: { kind: 'truncated', limit: 'context' }, grade: { kind: 'graded' } });
+    expect(await store.count()).toBe(1);
+  });
+
   it('without a model call is rejected, never rewarded', async () => {
     const { rollout } = await bench();
     expect(await rollout(async () => 'from memory')).toMatchObject({
@@ -258,6 +271,13 @@ describe('the failure budget', () => {
       expect.objectContaining({ code: 'POLICY_BYPASSED', hint: expect.stringContaining('ctx.model()') }),
     );
     expect(() => spend([bypass])).toThrowError(expect.objectContaining({ code: 'POLICY_BYPASSED' }));
+  });
+
+  it('counts rollouts that run into their deadline as failures', () => {
+    const late = ended({ kind: 'truncated', limit: 'deadline' });
+    expect(() => spend(Array(8).fill(late))).toThrowError(
+      expect.objectContaining({ code: 'FAILURE_BUDGET', message: expect.stringContaining('deadline') }),
+    );
   });
 
   it('stops when the grader keeps failing', () => {
