@@ -31,9 +31,11 @@ export async function guarded<T>(emit: Emit, work: (stop: AbortSignal) => Promis
     });
   };
   const thrown = (error: unknown): void => {
-    if (currentRollout() !== undefined) return stray(error);
-    process.stderr.write(`error INTERNAL: ${error instanceof Error ? error.stack : messageOf(error)}\n`);
-    process.exit(1);
+    if (currentRollout() === undefined) {
+      process.stderr.write(`error INTERNAL: ${error instanceof Error ? error.stack : messageOf(error)}\n`);
+      process.exit(1);
+    }
+    stray(error);
   };
   const leave = (code: number): void => {
     if (controller.signal.aborted || code === 1) return;

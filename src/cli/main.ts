@@ -8,5 +8,7 @@ if (major < 22 || (major === 22 && minor < 19)) {
   process.exitCode = 2;
 } else {
   const { runCli } = await import('./program.ts');
-  process.exitCode = await runCli(process.argv.slice(2));
+  const code = await runCli(process.argv.slice(2));
+  // Agents leave timers and sockets behind; the work is done and said, so nothing is waited for but our own output.
+  process.stdout.write('', () => process.stderr.write('', () => process.exit(code)));
 }

@@ -217,6 +217,15 @@ describe('workflows that cannot be trained', () => {
     expect(said).toContain('without awaiting');
   });
 
+  it('one that leaves timers behind does not keep the command from ending', async () => {
+    const { code, stderr } = await trainEntry(
+      'interval.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { setInterval(() => {}, 1000); });`,
+    );
+    expect(stderr).toContain('POLICY_BYPASSED');
+    expect(code).toBe(1);
+  });
+
   it('one that forgets an await is reported and does not end the others', async () => {
     const { code, stdout } = await trainEntry(
       'stray.ts',
