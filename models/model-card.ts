@@ -48,7 +48,7 @@ It is here so that a first training run needs no download and no GPU. It is a Ll
 ## How it was made
 
 \`npm run pretrain\` (seed ${facts.seed}) makes every file in this folder from nothing, on a CPU, on generated conversations: AdamW, batches of
-${facts.batch} conversations, cross-entropy on the assistant's tokens only, one conversation in five a copying exercise.
+${facts.batch} conversations, cross-entropy on the assistant's tokens only, one conversation in four a copying exercise.
 
 | phase | steps | tokens | seconds | final loss | held-out success, greedy | held-out success, temperature 1 |
 |---|---|---|---|---|---|---|

@@ -51,7 +51,7 @@ interface Phase {
 
 /** Phase A ends when copying is near perfect: what is missing there, reinforcement learning cannot add. */
 const PHASES: readonly Phase[] = [
-  { name: 'A (clean)', faults: CLEAN, steps: 1_400, warmUpSteps: 30, learningRate: [4e-3, 1.2e-3] },
+  { name: 'A (clean)', faults: CLEAN, steps: 1_400, warmUpSteps: 30, learningRate: [4e-3, 4e-4] },
   { name: 'B (noisy)', faults: NOISY, steps: 450, warmUpSteps: 0, learningRate: [1.25e-3, 1.25e-4] },
 ];
 

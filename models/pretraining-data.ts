@@ -11,7 +11,7 @@ import { copyExercise, demonstrate, type Faults } from './shop-demonstrations.ts
 import { askAbout, drawItem } from './shop-domain.ts';
 
 /** Share of copying exercises among the conversations. */
-const COPYING = 0.2;
+const COPYING = 0.25;
 
 /** Bounds the memory that remembered encodings take; some thousand distinct pieces come back all the time. */
 const ENCODINGS_KEPT = 50_000;

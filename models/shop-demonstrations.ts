@@ -67,7 +67,7 @@ export const CLEAN: Faults = {
 };
 
 export const NOISY: Faults = {
-  guess: 0.65,
+  guess: 0.63,
   calculatorFirst: 0.06,
   wrongItem: 0.25,
   giveUp: 0.7,

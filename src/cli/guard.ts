@@ -15,7 +15,7 @@ export async function guarded<T>(emit: Emit, work: (stop: AbortSignal) => Promis
     if (controller.signal.aborted) process.exit(130);
     emit({ type: 'warning', code: 'INTERRUPTED', message: 'stopping; once more to leave at once' });
     controller.abort(
-      new TrainyardError('CANCELLED', 'interrupted', { hint: 'the last checkpoint in the run directory is whole' }),
+      new TrainyardError('CANCELLED', 'interrupted', { hint: 'what was acknowledged is kept, and the last checkpoint is whole' }),
     );
   };
   const reported = new Set<string>();

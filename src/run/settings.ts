@@ -71,7 +71,7 @@ export const EVAL_DEFAULTS = {
 
 export const TRAIN_DEFAULTS = {
   ...EVAL_DEFAULTS,
-  steps: 50,
+  steps: 40,
   group: 8,
   groupsPerStep: 8,
   refill: 3,
