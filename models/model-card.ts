@@ -69,8 +69,11 @@ ${(last?.endings ?? []).map(([ending, share]) => `| ${ending} | ${percent(share)
 It finds the behaviours that pay (look the item up under its full name, read the right field, let the calculator multiply) among
 those the policy already samples now and then, and makes them the rule, on items it never saw. It does not teach it to copy
 names and digits or to write a tool call: that comes from phase A, and a policy that cannot do it gets no reward to learn from.
-Do not expect anything of this model outside the shop. Held-out prices and stocks occur in pretraining only as made-up numbers
-in wrong answers and in copying exercises, never as the price or the stock of an item.
+Do not expect anything of this model outside the shop.
+
+Prices and stocks of held-out items occur in pretraining only as made-up numbers in wrong answers and in copying exercises, never
+as the price or the stock of an item. Half of the values that items do have there are of three digits: with two-digit ones alone
+the policy learns by heart which pairs of digits there are, and fails on the others.
 `;
 }
 

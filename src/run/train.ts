@@ -140,7 +140,7 @@ async function takeStep({ settings, workshop, directory, store }: Parts, batch: 
   });
   await model.publish(policyVersion);
   await pruneCheckpoints(directory.checkpoints);
-  return { policyVersion, loss, gradNorm, checkpoint: join(directory.checkpoints, folder) };
+  return { policyVersion, loss, gradNorm, checkpoint: join(directory.path, 'checkpoints', folder) };
 }
 
 function perToken(sums: Readonly<Record<string, number>>, tokens: number): Record<string, number> {
