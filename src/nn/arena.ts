@@ -83,8 +83,10 @@ export interface DecodeRegions {
   readonly positions: number;
   readonly slots: number;
   readonly headRows: number;
-  readonly temperatures: number;
+  readonly inverseTemperatures: number;
   readonly uniforms: number;
+  /** One row of the vocabulary. */
+  readonly weights: number;
   readonly drawn: number;
   readonly logprobs: number;
   readonly x: number;
@@ -262,8 +264,9 @@ function planDecode(config: LlamaConfig, slotCount: number, slotFloats: number, 
     positions: perRow(1),
     slots: perRow(1),
     headRows: perSlot(1),
-    temperatures: perSlot(1),
+    inverseTemperatures: perSlot(1),
     uniforms: perSlot(1),
+    weights: allocate(config.vocabSize),
     drawn: perSlot(1),
     logprobs: perSlot(1),
     x: perRow(hiddenSize),

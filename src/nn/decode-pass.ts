@@ -97,7 +97,7 @@ export class DecodePass {
     if (this.#headCount > 0) this.#head();
   }
 
-  /** One row of logits of the last pass; `draw` destroys them. */
+  /** One row of logits of the last pass. */
   logits(index: number): Float32Array {
     const { vocabSize } = this.#config;
     return new Float32Array(this.#buffer, this.#regions.logits + index * vocabSize * 4, vocabSize);
@@ -105,14 +105,15 @@ export class DecodePass {
 
   /** Draws a token for every row of logits. The returned views are valid until the next pass. */
   draw(draws: readonly Draw[]): { readonly tokens: Int32Array; readonly logprobs: Float32Array } {
-    const { temperatures, uniforms, drawn, logprobs, logits } = this.#regions;
-    const temperature = new Float32Array(this.#buffer, temperatures, draws.length);
+    const { inverseTemperatures, uniforms, weights, drawn, logprobs, logits } = this.#regions;
+    const inverse = new Float32Array(this.#buffer, inverseTemperatures, draws.length);
     const uniform = new Float32Array(this.#buffer, uniforms, draws.length);
     draws.forEach((draw, i) => {
-      temperature[i] = draw.temperature;
+      inverse[i] = draw.temperature > 0 ? 1 / draw.temperature : 0;
       uniform[i] = draw.uniform;
     });
-    this.#kernels.drawTokens(logits, draws.length, this.#config.vocabSize, temperatures, uniforms, drawn, logprobs);
+    const { vocabSize } = this.#config;
+    this.#kernels.drawTokens(logits, draws.length, vocabSize, inverseTemperatures, uniforms, weights, drawn, logprobs);
     return {
       tokens: new Int32Array(this.#buffer, drawn, draws.length),
       logprobs: new Float32Array(this.#buffer, logprobs, draws.length),

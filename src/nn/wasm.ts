@@ -128,8 +128,9 @@ export interface Kernels {
     logits: number,
     rows: number,
     vocabulary: number,
-    temperatures: number,
+    inverseTemperatures: number,
     uniforms: number,
+    weights: number,
     tokens: number,
     logprobs: number,
   ): void;

@@ -1,12 +1,13 @@
 /**
  * Causal attention of one whole sequence, forward and backward.
  *
- * Rows of `qkv` hold all query heads, then all key heads, then all value heads. Queries are taken in blocks, each against the keys
- * up to its own end; the forward keeps only one log-sum-exp per row and head, and the backward computes the probabilities
- * again from it, so memory is linear in the length.
+ * Rows of `qkv` hold all query heads, then all key heads, then all value heads. The forward goes row by row, as
+ * sampling does; it keeps only one log-sum-exp per row and head. The backward takes queries in blocks, each against the keys up to
+ * its own end, and computes the probabilities again, so memory is linear in the length.
  */
+import { attendRow } from './attention-row';
 import { gemm } from './gemm';
-import { at, exp4, expRow, loadPart, maxOfRow, scaleRow, storePart, sum4 } from './simd';
+import { at, exp4, loadPart, storePart, sum4 } from './simd';
 
 /** Queries per block: a multiple of the tile height, small enough that the unused upper triangle stays cheap. */
 const BLOCK: i32 = 48;
@@ -16,35 +17,18 @@ export function attentionScratchFloats(length: i32): i32 {
   return 2 * BLOCK * length;
 }
 
-/** Softmax of the first `visible` scores, the rest becomes zero. Returns the log-sum-exp of the scaled scores. */
-@inline
-function softmaxRow(row: usize, visible: i32, total: i32, scale: f32): f32 {
-  const top = maxOfRow(row, visible);
-  const sum = expRow(row, visible, scale, top);
-  scaleRow(row, 1 / sum, visible);
-  memory.fill(at(row, visible), 0, <usize>(total - visible) << 2);
-  return <f32>(<f64>scale * <f64>top + Math.log(<f64>sum));
-}
-
 /** `out` has rows of heads·headDim, `lse` rows of heads. */
 export function attentionForward(
   qkv: usize, width: i32, length: i32, heads: i32, kvHeads: i32, headDim: i32, out: usize, lse: usize, scratch: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
-  const outWidth = heads * headDim;
   for (let h = 0; h < heads; h++) {
-    const q = at(qkv, h * headDim);
     const k = at(qkv, (heads + h / (heads / kvHeads)) * headDim);
     const v = at(k, kvHeads * headDim);
-    for (let first = 0; first < length; first += BLOCK) {
-      const rows = min(BLOCK, length - first);
-      const keys = first + rows;
-      gemm(rows, keys, headDim, at(q, first * width), width, 1, k, 1, width, scratch, keys, false);
-      for (let i = 0; i < rows; i++) {
-        const row = softmaxRow(at(scratch, i * keys), first + i + 1, keys, scale);
-        store<f32>(at(lse, (first + i) * heads + h), row);
-      }
-      gemm(rows, headDim, keys, scratch, keys, 1, v, width, 1, at(out, first * outWidth + h * headDim), outWidth, false);
+    for (let i = 0; i < length; i++) {
+      const q = at(qkv, i * width + h * headDim);
+      const row = attendRow(q, k, v, width, i + 1, headDim, scale, scratch, at(out, (i * heads + h) * headDim));
+      store<f32>(at(lse, i * heads + h), row);
     }
   }
 }
