@@ -41,23 +41,26 @@ function scored(promptIds: Int32Array, { ids, logprobs }: SampleResult, temperat
 
 describe('sampling', () => {
   describe.each(['relaxed', 'plain'] as const)('with the %s kernels', (variant) => {
-    it.each(Object.entries(SHAPES))('gives the trainer’s log-probabilities bit for bit, and the reference’s within rounding (%s)', async (_, config) => {
-      const model = await openModel(config, { variant });
-      const reference = new ReferenceModel(config, Float64Array.from(model.weights()));
-      for (const temperature of [1, 0.7]) {
-        for (const length of [1, 2, 33, config.contextLength - 5]) {
-          const promptIds = randomTokens(config, length, length);
-          const result = await model.sample(request(promptIds, { temperature, maxTokens: 40 }));
-          const sample = scored(promptIds, result, temperature);
-          const [trained] = await model.forward([sample]);
-          const exact = reference.logprobs(sample.tokens, temperature).subarray(length);
-          expect(trained).toEqual(result.logprobs);
-          result.logprobs.forEach((logprob, i) => {
-            expect(Math.abs(logprob - exact[i]!)).toBeLessThan(1e-5);
-          });
+    it.each(Object.entries(SHAPES))(
+      'gives the trainer’s log-probabilities bit for bit, and the reference’s within rounding (%s)',
+      async (_, config) => {
+        const model = await openModel(config, { variant });
+        const reference = new ReferenceModel(config, Float64Array.from(model.weights()));
+        for (const temperature of [1, 0.7]) {
+          for (const length of [1, 2, 33, config.contextLength - 5]) {
+            const promptIds = randomTokens(config, length, length);
+            const result = await model.sample(request(promptIds, { temperature, maxTokens: 40 }));
+            const sample = scored(promptIds, result, temperature);
+            const [trained] = await model.forward([sample]);
+            const exact = reference.logprobs(sample.tokens, temperature).subarray(length);
+            expect(trained).toEqual(result.logprobs);
+            result.logprobs.forEach((logprob, i) => {
+              expect(Math.abs(logprob - exact[i]!)).toBeLessThan(1e-5);
+            });
+          }
         }
-      }
-    });
+      },
+    );
   });
 
   it('does not depend on batch size, slots, prefix reuse or threads', async () => {
