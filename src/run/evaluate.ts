@@ -7,6 +7,7 @@ import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { collectGroups } from '../rollout/scheduler.ts';
 import { type EvalSettings, evaluationSampling } from './settings.ts';
+import { gradedRewards } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
 export interface Evaluation {
@@ -42,7 +43,7 @@ export async function evaluate(
 }
 
 export function scoreOf(trajectories: readonly Trajectory[]): Score {
-  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+  const rewards = gradedRewards(trajectories);
   const n = trajectories.length;
   return {
     success: rewards.filter((reward) => reward >= 1).length / n,

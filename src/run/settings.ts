@@ -50,8 +50,7 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   /** Temperature for training; evaluation is at 0. */
   readonly temperature: number;
   readonly adam: AdamSettings;
-  /** The learning rate falls linearly from its full value at the first step to a tenth at the last; over these first steps it is
-   * also scaled up from near zero. */
+  /** The learning rate falls linearly to a tenth of its value; over these first steps it is also scaled up from near zero. */
   readonly warmupSteps: number;
   readonly clipLow: number;
   readonly clipHigh: number;

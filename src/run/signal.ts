@@ -4,9 +4,14 @@ import type { Trajectory } from '../core/types.ts';
 import type { Group } from '../rollout/scheduler.ts';
 import { hasSignal } from '../trainer/advantages.ts';
 
+/** Rewards of the rollouts that got one. */
+export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
+  return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+}
+
 /** What a step's rollouts were like, trained or not. */
 export function rolloutReport(groups: readonly Group[], trajectories: readonly Trajectory[]) {
-  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+  const rewards = gradedRewards(trajectories);
   return {
     reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
     groups: groups.length,
@@ -22,7 +27,7 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
 }
 
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
-  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+  const rewards = gradedRewards(trajectories);
   const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
   if (seen.includes(',') && groupsDiffer(trajectories)) {
     return new TrainyardError('NO_SIGNAL', 'rewards differ, but no turn of a trainable role was sampled', {

@@ -7,8 +7,7 @@
 import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
-import type { Trajectory } from '../core/types.ts';
-import { LIMIT_NAMES } from '../core/types.ts';
+import { LIMIT_NAMES, type Trajectory } from '../core/types.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
 
 export interface ConformanceCase {

@@ -43,6 +43,10 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
+function smallRun(run: string, steps: number): string[] {
+  return ['train', join(home.dir, 'agent.ts'), '--run', run, '--steps', `${steps}`, '--groups-per-step', '2', '--group', '4'];
+}
+
 async function everythingIn(dir: string): Promise<string> {
   const files = await readdir(dir, { recursive: true, withFileTypes: true });
   const texts = await Promise.all(
@@ -59,21 +63,7 @@ describe('a run', () => {
 
   beforeAll(async () => {
     run = join(home.dir, 'run');
-    const ended = await trainyard(
-      'train',
-      join(home.dir, 'agent.ts'),
-      '--run',
-      run,
-      '--steps',
-      '3',
-      '--groups-per-step',
-      '2',
-      '--group',
-      '4',
-      '--transcripts',
-      '1',
-      '--json',
-    );
+    const ended = await trainyard(...smallRun(run, 3), '--transcripts', '1', '--json');
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     printed = ended.stdout;
     events = printed
@@ -151,20 +141,7 @@ describe('a run', () => {
 
   it('gives the same result again for the same seed', async () => {
     const again = join(home.dir, 'again');
-    await trainyard(
-      'train',
-      join(home.dir, 'agent.ts'),
-      '--run',
-      again,
-      '--steps',
-      '3',
-      '--groups-per-step',
-      '2',
-      '--group',
-      '4',
-      '--concurrency',
-      '3',
-    );
+    await trainyard(...smallRun(again, 3), '--concurrency', '3');
     const weights = (dir: string) => readFile(join(dir, 'checkpoints/step-000003/model.safetensors'));
     expect((await weights(again)).equals(await weights(run))).toBe(true);
   });
@@ -173,19 +150,7 @@ describe('a run', () => {
 describe('an interrupted run', () => {
   it('exits 130, keeps what was acknowledged and its last checkpoint whole', async () => {
     const run = join(home.dir, 'interrupted');
-    const { child, ended, stdout } = start([
-      'train',
-      join(home.dir, 'agent.ts'),
-      '--run',
-      run,
-      '--steps',
-      '1000',
-      '--groups-per-step',
-      '2',
-      '--group',
-      '4',
-      '--json',
-    ]);
+    const { child, ended, stdout } = start([...smallRun(run, 1000), '--json']);
     while (!stdout().includes('"step":2,')) await new Promise((resolve) => setTimeout(resolve, 20));
     child.kill('SIGINT');
     const { code, stderr } = await ended;
