@@ -12,6 +12,7 @@ export type {
   LossInput,
   LossOutput,
   ModelHandle,
+  OnTokens,
   Role,
   SampleRequest,
   SampleResult,
@@ -26,7 +27,7 @@ export type {
 } from './core/contracts.ts';
 export { defineGrader, defineWorkflow, type WorkflowDefinition } from './core/define.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
-export type { Emit, RunEvent, Score, StepReport } from './core/events.ts';
+export type { Best, Emit, Phase, RunEnding, RunEvent, Score, StepReport } from './core/events.ts';
 export type {
   BatchManifest,
   Grade,

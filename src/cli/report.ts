@@ -55,6 +55,7 @@ function describe(event: RunEvent, entry: string): readonly string[] {
       return [`warning ${event.code}: ${event.message}${event.hint === undefined ? '' : ` (${event.hint})`}`];
     case 'done':
       return summary(event, entry);
+    case 'progress':
     case 'error':
       return [];
   }

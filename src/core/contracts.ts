@@ -126,14 +126,19 @@ export interface SampleResult {
   readonly policyVersion: number;
 }
 
+export type OnTokens = (ids: Int32Array, logprobs: Float32Array) => void;
+
 /** Tokens in, tokens out. Knows nothing about text. */
 export interface Engine {
   readonly vocabSize: number;
   /** Prompt and sampled tokens together. */
   readonly contextLength: number;
   readonly policyVersion: number;
-  /** Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token. */
-  sample(request: SampleRequest, signal?: AbortSignal): Promise<SampleResult>;
+  /**
+   * Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token. `onTokens` gets the tokens while they are sampled, a few
+   * at a time, all of them before the promise resolves: put together they are the result's. None come after a cancellation.
+   */
+  sample(request: SampleRequest, signal?: AbortSignal, onTokens?: OnTokens): Promise<SampleResult>;
 }
 
 /** One sample's trained tokens, in order; all arrays have the same length. */

@@ -27,11 +27,30 @@ export interface StepReport {
   readonly rollouts: number;
   readonly failedRollouts: number;
   readonly failedGrades: number;
+  /** Groups that were thrown away because they were sampled more policy versions ago than the staleness bound allows. */
+  readonly staleGroups: number;
+  /** Tokens sampled for training since the last step. */
+  readonly sampledTokens: number;
   readonly trainedTokens: number;
   readonly loss: number;
   readonly gradNorm: number;
+  /** Waiting for rollouts, training, and writing checkpoint and manifest. */
   readonly rolloutSeconds: number;
   readonly trainSeconds: number;
+  readonly saveSeconds: number;
+}
+
+/** What a run is doing. */
+export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving';
+
+/** Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget used up, or Ctrl-C. */
+export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'interrupted';
+
+/** The checkpoint that did best on the held-out tasks it was compared on. */
+export interface Best {
+  readonly step: number;
+  readonly success: number;
+  readonly checkpoint: string;
 }
 
 export type RunEvent =
@@ -44,9 +63,28 @@ export type RunEvent =
       readonly steps: number;
       readonly tasks: number;
       readonly heldOut: number;
+      /** The last committed step of a run that is taken up again. */
+      readonly resumedAt?: number;
     }
-  | { readonly type: 'eval-end'; readonly when: 'before' | 'after' | 'only'; readonly score: Score; readonly seconds: number }
+  | {
+      readonly type: 'eval-end';
+      readonly when: 'before' | 'during' | 'after' | 'only';
+      /** Steps taken so far. */
+      readonly step: number;
+      readonly score: Score;
+      readonly seconds: number;
+    }
   | ({ readonly type: 'step-end' } & StepReport)
+  /** For a live view only, several times a second: neither printed in a pipe nor kept in events.jsonl. */
+  | {
+      readonly type: 'progress';
+      readonly phase: Phase;
+      /** Rollouts done, of those that this phase is known to need. 0 of 0 where there is nothing to count. */
+      readonly done: number;
+      readonly of: number;
+      /** Tokens sampled since the run started. */
+      readonly sampledTokens: number;
+    }
   | {
       readonly type: 'transcript';
       readonly when: string;
@@ -63,6 +101,8 @@ export type RunEvent =
       readonly seconds: number;
       readonly run: string | null;
       readonly checkpoint: string | null;
+      readonly best: Best | null;
+      readonly ending: RunEnding;
     }
   | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
 

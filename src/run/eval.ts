@@ -18,7 +18,7 @@ export async function evaluateOnly(
   await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using store = memoryStore();
   const { score, seconds, trajectories } = await evaluate(workshop.rolloutsInto(store), heldOut, 'only', settings);
-  emit({ type: 'eval-end', when: 'only', score, seconds });
+  emit({ type: 'eval-end', when: 'only', step: 0, score, seconds });
   for (const trajectory of trajectories.slice(0, settings.transcripts))
     emit({ type: 'transcript', when: 'only', ...transcriptOf(trajectory) });
   return score;

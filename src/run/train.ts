@@ -63,7 +63,7 @@ export async function train(request: TrainRequest, emit: Emit = () => {}, option
   tell({ type: 'run-start', run, entry: workshop.entryName, model, seed, steps, tasks: tasks.length, heldOut: heldOut.length });
   try {
     const result = await learn({ settings, tasks, heldOut, workshop, directory, store, tell });
-    tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000, run });
+    tell({ type: 'done', ...result, best: null, ending: 'steps', seconds: (performance.now() - since) / 1000, run });
     return result;
   } catch (thrown) {
     try {
@@ -88,7 +88,7 @@ interface Parts {
 async function learn(parts: Parts): Promise<TrainResult> {
   const { settings, tell } = parts;
   const rollouts = parts.workshop.rolloutsInto(parts.store);
-  const before = await assess(parts, rollouts, 'before');
+  const before = await assess(parts, rollouts, 'before', 0);
   const order = new TaskOrder(parts.tasks, settings.seed);
   const counter = { groups: 0 };
   let checkpoint: string | null = null;
@@ -107,7 +107,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
     stalled = 0;
     step++;
     const trainStart = performance.now();
-    const { checkpoint: saved, ...taken } = await takeStep(parts, batch, step);
+    const { checkpoint: saved, saveSeconds, ...taken } = await takeStep(parts, batch, step);
     checkpoint = saved;
     tell({
       type: 'step-end',
@@ -115,11 +115,14 @@ async function learn(parts: Parts): Promise<TrainResult> {
       ...taken,
       ...rolloutReport(groups, trajectories),
       trainedTokens: batch.trainedTokens,
+      staleGroups: 0,
+      sampledTokens: trajectories.flatMap(({ turns }) => turns).reduce((sum, { sampledIds }) => sum + sampledIds.length, 0),
       rolloutSeconds: (trainStart - rolloutStart) / 1000,
-      trainSeconds: (performance.now() - trainStart) / 1000,
+      trainSeconds: (performance.now() - trainStart) / 1000 - saveSeconds,
+      saveSeconds,
     });
   }
-  const after = await assess(parts, rollouts, 'after');
+  const after = await assess(parts, rollouts, 'after', step);
   return { before, after, steps: step, checkpoint };
 }
 
@@ -129,6 +132,7 @@ async function takeStep({ settings, workshop, directory, store }: Parts, batch: 
   const { loss, metrics } = await model.forwardBackward(batch.samples, ppo(settings));
   const { gradNorm } = await model.optimStep({ ...settings.adam, learningRate: learningRateAt(step, settings) });
   const policyVersion = model.policyVersion + 1;
+  const saveStart = performance.now();
   const folder = await saveCheckpoint(model, directory.checkpoints, step, settings.model);
   await store.commit({
     step,
@@ -140,17 +144,23 @@ async function takeStep({ settings, workshop, directory, store }: Parts, batch: 
   });
   await model.publish(policyVersion);
   await pruneCheckpoints(directory.checkpoints);
-  return { policyVersion, loss, gradNorm, checkpoint: join(directory.path, 'checkpoints', folder) };
+  const saveSeconds = (performance.now() - saveStart) / 1000;
+  return { policyVersion, loss, gradNorm, saveSeconds, checkpoint: join(directory.path, 'checkpoints', folder) };
 }
 
 function perToken(sums: Readonly<Record<string, number>>, tokens: number): Record<string, number> {
   return Object.fromEntries(Object.entries(sums).map(([name, sum]) => [name, sum / tokens]));
 }
 
-async function assess({ settings, heldOut, tell }: Parts, rollouts: Rollouts, when: 'before' | 'after'): Promise<Score | null> {
+async function assess(
+  { settings, heldOut, tell }: Parts,
+  rollouts: Rollouts,
+  when: 'before' | 'after',
+  step: number,
+): Promise<Score | null> {
   if (heldOut.length === 0) return null;
   const { score, seconds, trajectories } = await evaluate(rollouts, heldOut, when, settings);
-  tell({ type: 'eval-end', when, score, seconds });
+  tell({ type: 'eval-end', when, step, score, seconds });
   for (const trajectory of trajectories.slice(0, settings.transcripts)) {
     tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
   }
