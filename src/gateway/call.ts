@@ -5,7 +5,7 @@
  * In process a call behaves as over HTTP: a cancelled one rejects with the reason, a stream that is not read to its end counts
  * as not delivered.
  */
-import { EventStream } from './event-stream.ts';
+import type { EventStream } from './event-stream.ts';
 
 export interface Call {
   readonly method: string;
@@ -65,7 +65,9 @@ function readable(reply: Reply, events: EventStream, signal: AbortSignal | undef
   return new ReadableStream(
     {
       start: (controller) => {
-        events.onCut = (reason) => controller.error(reason);
+        events.onCut = (reason) => {
+          if (!events.drained) controller.error(reason);
+        };
       },
       pull: async (controller) => {
         const text = await events.read();

@@ -23,13 +23,14 @@ interface Waiting {
 }
 
 export class EventStream {
-  /** Called when the stream is cut. */
+  /** Called when the stream is cut, also if all of it was read but its reader has not come back for the end. */
   onCut: ((reason: unknown) => void) | undefined;
   #encoder: EventEncoder | undefined;
   /** Written but not read. */
   #text = '';
   #pieces: Piece[] = [];
   #ended = false;
+  #closed = false;
   #cut: { readonly reason: unknown } | undefined;
   #waiting: Waiting | undefined;
 
@@ -75,7 +76,9 @@ export class EventStream {
   read(): Promise<string | undefined> {
     if (this.#cut) return Promise.reject(this.#cut.reason);
     const text = this.#take();
-    if (text !== '' || this.#ended) return Promise.resolve(text === '' ? undefined : text);
+    if (text !== '') return Promise.resolve(text);
+    this.#closed = this.#ended;
+    if (this.#closed) return Promise.resolve(undefined);
     return new Promise((resolve, reject) => {
       this.#waiting = { resolve, reject };
     });
@@ -89,13 +92,15 @@ export class EventStream {
 
   /** Ends it at once; what was not read is gone. */
   cut(reason: unknown): void {
-    if (this.drained || this.#cut) return;
-    this.#ended = true;
-    this.#cut = { reason };
-    this.#text = '';
-    this.#pieces = [];
-    this.#waiting?.reject(reason);
-    this.#waiting = undefined;
+    if (this.#closed || this.#cut) return;
+    if (!this.drained) {
+      this.#ended = true;
+      this.#cut = { reason };
+      this.#text = '';
+      this.#pieces = [];
+      this.#waiting?.reject(reason);
+      this.#waiting = undefined;
+    }
     this.onCut?.(reason);
   }
 

@@ -65,15 +65,26 @@ async function send(events: EventStream, outgoing: ServerResponse): Promise<void
   // A client that does not read would otherwise be waited for beyond the end of its rollout.
   events.onCut = () => outgoing.destroy();
   for (let text = await events.read(); text !== undefined; text = await events.read()) {
-    await new Promise<void>((resolve, reject) => {
-      outgoing.once('close', reject);
-      outgoing.write(text, () => {
-        outgoing.off('close', reject);
-        resolve();
+    // Clients hang up at `[DONE]`; so the end goes with it, or an answer that arrived would look as if it had not.
+    if (events.drained) {
+      outgoing.end(text, () => {
+        events.onCut = undefined;
       });
-    });
+      return;
+    }
+    await written(outgoing, text);
   }
-  outgoing.end();
+}
+
+/** Resolves when the text is out of our hands; rejects when the client hangs up before. */
+function written(outgoing: ServerResponse, text: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    outgoing.once('close', reject);
+    outgoing.write(text, () => {
+      outgoing.off('close', reject);
+      resolve();
+    });
+  });
 }
 
 /** The whole body, or undefined if it is larger than a request may be. */

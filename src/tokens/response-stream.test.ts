@@ -15,8 +15,29 @@ const idsOf = (text: string): number[] => [...tokenizer.encodeRendered(text)];
 
 /** Pieces of a text of calls, broken calls and words; more likely to be a call than chance would have it. */
 const phrase = fc.oneof(
-  fc.constantFrom('<tool_call>', '</tool_call>', '{"name":"f","arguments":', '{"a": "}</tool_call>"}', '}', '{', '"', '\\', ' ', '\n'),
-  fc.constantFrom('<tool_call>{"name":"f","arguments":{}}</tool_call>', '<tool', '_call>', '</', 'words', '🙂', '漢', '\uFFFD', '\u00A0'),
+  fc.constantFrom(
+    '<tool_call>',
+    '</tool_call>',
+    '{"name":"f","arguments":',
+    '{"a": "}</tool_call>"}',
+    '}',
+    '{',
+    '"',
+    '\\',
+    ' ',
+    '\n',
+  ),
+  fc.constantFrom(
+    '<tool_call>{"name":"f","arguments":{}}</tool_call>',
+    '<tool',
+    '_call>',
+    '</',
+    'words',
+    '🙂',
+    '漢',
+    '\uFFFD',
+    '\u00A0',
+  ),
   fc.string({ unit: 'grapheme', maxLength: 6 }),
 );
 const text = fc.array(phrase, { maxLength: 14 }).map((parts) => parts.join(''));
@@ -84,8 +105,14 @@ describe('a response, while it is sampled', () => {
     expect(push('<tool_call>{"name":"f",')).toEqual([]);
     expect(push('"arguments":"</tool_call>"} ')).toEqual([]);
     expect(push('</tool_call>')).toEqual([{ kind: 'call', index: 0, call: { name: 'f', arguments: '"</tool_call>"' } }]);
-    expect(push('<tool_call>{} no')).toEqual([{ kind: 'text', text: '<tool_call>' }, { kind: 'text', text: '{} no' }]);
-    expect(push('<tool_call> [')).toEqual([{ kind: 'text', text: '<tool_call>' }, { kind: 'text', text: ' [' }]);
+    expect(push('<tool_call>{} no')).toEqual([
+      { kind: 'text', text: '<tool_call>' },
+      { kind: 'text', text: '{} no' },
+    ]);
+    expect(push('<tool_call> [')).toEqual([
+      { kind: 'text', text: '<tool_call>' },
+      { kind: 'text', text: ' [' },
+    ]);
   });
 
   it('never gives half a character, nor the id that ends it', () => {

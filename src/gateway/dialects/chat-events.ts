@@ -31,9 +31,7 @@ export function chatEvents({ id, model, startedAt, includeUsage, toolCallId }: C
     if (piece.kind === 'text') return chunk({ content: piece.text });
     const { index, call } = piece;
     const opening = { index, id: toolCallId(index), type: 'function', function: { name: call.name, arguments: '' } };
-    return (
-      chunk({ tool_calls: [opening] }) + chunk({ tool_calls: [{ index, function: { arguments: call.arguments } }] })
-    );
+    return chunk({ tool_calls: [opening] }) + chunk({ tool_calls: [{ index, function: { arguments: call.arguments } }] });
   };
 
   return {
