@@ -11,6 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import { canExtendTurns } from './extension-probe.ts';
+import { ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 import { type Assistant, parseAssistant } from './tool-calls.ts';
 
@@ -28,6 +29,8 @@ export interface Renderer {
    */
   extend(previous: Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'>, newMessages: readonly Message[]): Int32Array;
   readResponse(sampledIds: Int32Array): Assistant;
+  /** The same while it is sampled. */
+  streamResponse(): ResponseStream;
 }
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
@@ -56,6 +59,7 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       return concatenate(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
     readResponse: (sampledIds) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
+    streamResponse: () => new ResponseStream(tokenizer.decode, stopIds),
   };
 }
 
