@@ -34,11 +34,14 @@ async function* slowly(ids: readonly number[], ms: number, signal?: AbortSignal)
   }
 }
 
-/** More than the kernel takes off our hands, so that a client that does not read leaves the end of it with us. */
-function longReply(): number[] {
-  const call = say('<tool_call>{"name":"lookup","arguments":0}</tool_call>');
-  return [...Array(20_000).fill(call).flat(), ...say('<|im_end|>')];
-}
+/**
+ * More than the kernel takes off our hands, so that a client that does not read leaves the end of it with us: every chunk carries the
+ * rollout's name, and here it is a long one.
+ */
+const longNamed = (): Options => ({
+  reply: async () => [...Array(1500).fill(say('<tool_call>{"name":"f","arguments":0}</tool_call>')).flat(), ...say('<|im_end|>')],
+  spec: { identity: { rolloutId: 'r'.repeat(4000), groupId: 'g1', taskId: 't1', purpose: 'train' } },
+});
 
 interface Options {
   readonly replies?: readonly string[];
@@ -445,7 +448,7 @@ describe('a stream that was sampled but not delivered', () => {
   });
 
   it('over HTTP is given again after its socket was destroyed', async () => {
-    const { gateway, session } = open({ reply: async () => longReply() });
+    const { gateway, session } = open(longNamed());
     await using _ = await listen(gateway);
     const response = await rawPost(session);
     response.pause();
@@ -535,7 +538,7 @@ describe('many streams', () => {
   });
 
   it('one over HTTP that is not read is cut when its rollout ends', async () => {
-    const { gateway, session } = open({ reply: async () => longReply() });
+    const { gateway, session } = open(longNamed());
     await using _ = await listen(gateway);
     const response = await rawPost(session);
     response.pause();
