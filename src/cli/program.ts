@@ -1,6 +1,6 @@
 /**
  * The verbs and flags of the command line, and how a command ends: exit 0 ok, 1 failure, 2 usage or configuration,
- * 130 interrupted. docs/reference/cli.md is kept equal to the flags by a test.
+ * 130 interrupted, 143 terminated. docs/reference/cli.md is kept equal to the flags by a test.
  */
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
@@ -9,12 +9,14 @@ import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
+import { EXIT_OF } from './interrupt.ts';
 import { jsonLines, textLines } from './report.ts';
 import { trainCommand } from './train.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
 
-export function buildProgram(): Command {
+/** `ended` is told the exit code of the verb that ran. */
+export function buildProgram(ended: (code: number) => void = () => {}): Command {
   const program = new Command('trainyard')
     .description('Train the TypeScript agent you already have.')
     .version(VERSION)
@@ -29,9 +31,11 @@ export function buildProgram(): Command {
   for (const [flag, meaning, parse, byDefault] of TRAIN_FLAGS) {
     train.option(flag, byDefault === undefined ? meaning : `${meaning} (default: ${byDefault})`, parse);
   }
-  train.action(trainCommand);
+  train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader'), EVAL_DEFAULTS).action(evalCommand);
+  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader'), EVAL_DEFAULTS).action(
+    async (entry, flags) => ended(await evalCommand(entry, flags)),
+  );
   return program;
 }
 
@@ -122,14 +126,17 @@ function groupSize(text: string): number {
 export async function runCli(argv: readonly string[]): Promise<number> {
   const emit = argv.includes('--json') ? jsonLines(process.stdout) : textLines(process.stdout);
   try {
-    await buildProgram().parseAsync([...argv], { from: 'user' });
-    return 0;
+    let code = 0;
+    await buildProgram((of) => {
+      code = of;
+    }).parseAsync([...argv], { from: 'user' });
+    return code;
   } catch (thrown) {
     if (thrown instanceof CommanderError) return usage(thrown, emit);
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));
     if (error === undefined && thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
-    if (error?.code === 'CANCELLED') return 130;
+    if (error?.code === 'CANCELLED') return EXIT_OF[error.cause === 'SIGTERM' ? 'SIGTERM' : 'SIGINT'];
     return error === undefined ? 1 : ERROR_CODES[error.code].exit;
   }
 }
