@@ -112,6 +112,51 @@ describe('a killed run', () => {
   });
 });
 
+describe('an interrupted run', () => {
+  /** Begins a run and sends it signals, the first as soon as its output contains the text. */
+  async function interruptedAt(name: string, text: string, ...signals: readonly NodeJS.Signals[]) {
+    const run = join(home.dir, name);
+    const { child, ended, stdout } = start(flags(run));
+    while (!stdout().includes(text)) await new Promise((resolve) => setTimeout(resolve, 5));
+    for (const signal of signals) {
+      child.kill(signal);
+      // A second Ctrl-C that comes at once is taken for the same one, passed on by npm.
+      await new Promise((resolve) => setTimeout(resolve, 400));
+    }
+    return { run, ...(await ended) };
+  }
+
+  it.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)(
+    'by %s finishes its step, has a checkpoint of it, exits %i and goes on to the same weights',
+    async (signal, exit) => {
+      const { run, code, stdout } = await interruptedAt(`finished-${signal}`, '"step":2,', signal);
+      expect(code).toBe(exit);
+      const events = eventsOf(stdout);
+      const done = events.at(-1) as RunEvent & { type: 'done' };
+      expect(done).toMatchObject({ type: 'done', ending: 'interrupted', after: null });
+      expect(events.findLast((event) => event.type === 'step-end')?.step).toBe(done.steps);
+      expect(await readdir(done.checkpoint ?? '')).toContain('optimizer.safetensors');
+      expect((await trainyard('train', '--resume', run)).code).toBe(0);
+      expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+    },
+  );
+
+  it('in its first evaluation ends without a step, and twice leaves at once; both go on to the same weights', async () => {
+    const early = await interruptedAt('interrupted-early', '"run-start"', 'SIGINT');
+    expect(early.code).toBe(130);
+    expect(eventsOf(early.stdout).at(-1)).toMatchObject({ type: 'done', ending: 'interrupted', steps: 0, checkpoint: null });
+    const twice = await interruptedAt('interrupted-twice', '"step":1,', 'SIGINT', 'SIGTERM');
+    expect([130, 143]).toContain(twice.code);
+    for (const { run } of [early, twice]) {
+      expect((await trainyard('train', '--resume', run)).code).toBe(0);
+      expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+    }
+  });
+});
+
 describe('a run that was killed before its first step', () => {
   it('does not repeat the evaluation it had done', async () => {
     const run = await killedAt('early', '"run-start"');

@@ -6,7 +6,7 @@ import type { RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-import { start, trainyard } from '../cli/command.ts';
+import { trainyard } from '../cli/command.ts';
 import { CANARY, type Home, smallHome } from './small-run.ts';
 
 let home: Home;
@@ -114,20 +114,5 @@ describe('a run', () => {
     await trainyard(...smallRun(again, 3), '--concurrency', '3');
     const weights = (dir: string) => readFile(join(dir, 'checkpoints/step-000003/model.safetensors'));
     expect((await weights(again)).equals(await weights(run))).toBe(true);
-  });
-});
-
-describe('an interrupted run', () => {
-  it('exits 130, keeps what was acknowledged and its last checkpoint whole', async () => {
-    const run = join(home.dir, 'interrupted');
-    const { child, ended, stdout } = start([...smallRun(run, 1000), '--json']);
-    while (!stdout().includes('"step":2,')) await new Promise((resolve) => setTimeout(resolve, 20));
-    child.kill('SIGINT');
-    const { code, stderr } = await ended;
-    expect(stderr).toContain('CANCELLED');
-    expect(code).toBe(130);
-    await using store = await openSqliteStore(join(run, 'store.sqlite'));
-    const last = (await store.manifests()).at(-1);
-    expect(await readdir(join(run, last?.checkpoint ?? ''))).toContain('model.safetensors');
   });
 });
