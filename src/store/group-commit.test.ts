@@ -1,15 +1,17 @@
 /** Group commit on a bare database: who is acknowledged, and what is left, when one write or all of them fail. */
 import { DatabaseSync } from 'node:sqlite';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { GroupCommit } from './group-commit.ts';
+import { type DiskSync, GroupCommit } from './group-commit.ts';
 
+let disk: DiskSync & { syncs: number };
 let database: DatabaseSync;
 let writes: GroupCommit;
 
 beforeEach(() => {
   database = new DatabaseSync(':memory:');
   database.exec('CREATE TABLE notes (text TEXT NOT NULL) STRICT');
-  writes = new GroupCommit(database);
+  disk = { syncs: 0, later: async () => void disk.syncs++, now: () => void disk.syncs++ };
+  writes = new GroupCommit(database, disk);
 });
 
 function add(text: string): void {
@@ -66,9 +68,47 @@ describe('group commit', () => {
     expect(notes()).toEqual([]);
   });
 
-  it('has written when flush returns', () => {
-    void writes.write(() => add('now'));
-    writes.flush();
+  it('acknowledges a write only after a sync that began after its commit; writes meanwhile share the next one', async () => {
+    const started: PromiseWithResolvers<void>[] = [];
+    const slow = new GroupCommit(database, {
+      later: () => {
+        const one = Promise.withResolvers<void>();
+        started.push(one);
+        return one.promise;
+      },
+      now: () => {},
+    });
+    const acknowledged: string[] = [];
+    const ask = (text: string) => slow.write(() => add(text)).then(() => acknowledged.push(text));
+    const turn = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+    const first = ask('first');
+    await turn();
+    const others = [ask('second'), ask('third')];
+    await turn();
+    expect(notes()).toEqual(['first', 'second', 'third']);
+    expect(started.length).toBe(1);
+    started[0]?.resolve();
+    await first;
+    await turn();
+    expect(acknowledged).toEqual(['first']);
+    expect(started.length).toBe(2);
+    started[1]?.resolve();
+    await Promise.all(others);
+    expect(acknowledged).toEqual(['first', 'second', 'third']);
+  });
+
+  it('acknowledges none of the writes whose sync failed, and works again afterwards', async () => {
+    disk.later = () => Promise.reject(new Error('EIO'));
+    expect(await statuses([writes.write(() => add('one')), writes.write(() => add('two'))])).toEqual(['rejected', 'rejected']);
+    disk.later = async () => {};
+    expect(await statuses([writes.write(() => add('three'))])).toEqual(['fulfilled']);
+  });
+
+  it('has written, synced and acknowledged everything when it is closed', async () => {
+    const asked = writes.write(() => add('now'));
+    await writes.close();
+    await asked;
     expect(notes()).toEqual(['now']);
+    expect(disk.syncs).toBeGreaterThan(0);
   });
 });

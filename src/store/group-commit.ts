@@ -1,8 +1,10 @@
 /**
- * Group commit: writes that are asked for together share one transaction, hence one wait for the disk.
+ * Group commit: writes that are asked for together share one transaction, and transactions share one wait for the disk.
  *
- * A write is acknowledged only after COMMIT. One that is refused is undone alone, by its savepoint; its neighbours stay. When
- * the transaction itself fails, every write in it fails and none is kept. Writes apply in the order they were asked for.
+ * A write is acknowledged only when it is on the disk: after COMMIT and after a sync that began later. The wait is spent off the
+ * main thread, and writes that come meanwhile are committed and join the next sync. One that is refused is undone alone, by its
+ * savepoint; its neighbours stay. When the transaction or the sync fails, every write in it fails; after a failed sync it is
+ * not known which of them are kept. Writes apply in the order they were asked for.
  */
 import type { DatabaseSync } from 'node:sqlite';
 
@@ -12,14 +14,25 @@ interface PendingWrite {
   readonly reject: (cause: unknown) => void;
 }
 
+/** How what was committed gets onto the disk. */
+export interface DiskSync {
+  later(): Promise<void>;
+  now(): void;
+}
+
 type Verdict = { readonly kind: 'written' } | { readonly kind: 'refused'; readonly cause: unknown };
 
 export class GroupCommit {
   readonly #database: DatabaseSync;
+  readonly #disk: DiskSync;
   #pending: PendingWrite[] = [];
+  /** Committed, but not known to be on the disk. */
+  #committed: PendingWrite[] = [];
+  #syncing: Promise<void> | undefined;
 
-  constructor(database: DatabaseSync) {
+  constructor(database: DatabaseSync, disk: DiskSync) {
     this.#database = database;
+    this.#disk = disk;
   }
 
   /** `apply` runs inside the transaction and throws to refuse. */
@@ -27,14 +40,40 @@ export class GroupCommit {
     return new Promise((resolve, reject) => {
       this.#pending.push({ apply, resolve, reject });
       // Whatever is asked for while this round of the event loop runs joins the same transaction.
-      if (this.#pending.length === 1) setImmediate(() => this.flush());
+      if (this.#pending.length === 1) setImmediate(() => this.#flush());
     });
   }
 
-  /** Writes what is pending, now. */
-  flush(): void {
-    const batch = this.#pending;
-    this.#pending = [];
+  /** Writes what is pending, now. Resolves when nobody waits for the disk any more. */
+  async close(): Promise<void> {
+    this.#commit();
+    const left = this.#committed.splice(0);
+    settle(left, () => this.#disk.now());
+    await this.#syncing;
+  }
+
+  #flush(): void {
+    this.#commit();
+    this.#syncing ??= this.#sync().finally(() => {
+      this.#syncing = undefined;
+    });
+  }
+
+  /** One sync after another, for as long as something was committed during the last one. */
+  async #sync(): Promise<void> {
+    while (this.#committed.length > 0) {
+      const batch = this.#committed.splice(0);
+      try {
+        await this.#disk.later();
+        for (const write of batch) write.resolve();
+      } catch (cause) {
+        for (const write of batch) write.reject(cause);
+      }
+    }
+  }
+
+  #commit(): void {
+    const batch = this.#pending.splice(0);
     if (batch.length === 0) return;
     let verdicts: readonly Verdict[];
     try {
@@ -45,7 +84,7 @@ export class GroupCommit {
     }
     batch.forEach((write, position) => {
       const verdict = verdicts[position]!;
-      if (verdict.kind === 'written') write.resolve();
+      if (verdict.kind === 'written') this.#committed.push(write);
       else write.reject(verdict.cause);
     });
   }
@@ -74,5 +113,15 @@ export class GroupCommit {
     }
     this.#database.exec('RELEASE one_write');
     return { kind: 'written' };
+  }
+}
+
+function settle(writes: readonly PendingWrite[], sync: () => void): void {
+  if (writes.length === 0) return;
+  try {
+    sync();
+    for (const write of writes) write.resolve();
+  } catch (cause) {
+    for (const write of writes) write.reject(cause);
   }
 }

@@ -12,7 +12,7 @@ import { damageError, formatError, isBusy, sqliteError } from './store-errors.ts
 
 /** "Trny" in ASCII. */
 const APPLICATION_ID = 0x54726e79;
-const FORMAT_VERSION = 1;
+const FORMAT_VERSION = 2;
 
 /** How long a statement waits for another process's transaction, milliseconds. */
 const BUSY_TIMEOUT_MS = 5_000;
@@ -123,7 +123,10 @@ function checkFormat(path: string, database: DatabaseSync): boolean {
   );
 }
 
-/** An acknowledged commit is on the disk itself: the log is synced at every commit, also past the drive's cache on macOS. */
+/**
+ * NORMAL leaves syncing the log after a commit to us (log-sync.ts); everything else that must be on the disk before something else,
+ * SQLite syncs itself, also past the drive's cache on macOS.
+ */
 function makeDurable(path: string, database: DatabaseSync): void {
   const mode = Object.values(database.prepare('PRAGMA journal_mode = WAL').get() ?? {})[0];
   if (mode !== 'wal') {
@@ -131,7 +134,7 @@ function makeDurable(path: string, database: DatabaseSync): void {
       hint: 'put the run directory on a local disk; network file systems cannot share a write-ahead log',
     });
   }
-  database.exec('PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON');
+  database.exec('PRAGMA synchronous = NORMAL; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON');
 }
 
 function createTables(path: string, database: DatabaseSync): void {

@@ -1,7 +1,7 @@
 /** What only a file can show: processes killed while writing, two of them at once, a full disk, and files that are not ours. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
@@ -11,6 +11,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { RaceSettings } from '../../test/fixtures/store-open-race.ts';
 import { writtenBy } from '../../test/fixtures/store-writer.ts';
 import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
+import { LogSync } from './log-sync.ts';
 import { openSqliteStore } from './sqlite.ts';
 import { openStoreFile } from './sqlite-file.ts';
 
@@ -142,8 +143,8 @@ describe('opening', () => {
 
   it('refuses a newer format version, saying which it found and which it reads', async () => {
     await makeStore();
-    change('PRAGMA user_version = 2');
-    await expectRefused(/found store format version 2, expected 1/);
+    change('PRAGMA user_version = 3');
+    await expectRefused(/found store format version 3, expected 2/);
   });
 
   it('refuses the database of another application', async () => {
@@ -246,13 +247,26 @@ describe('durability', () => {
     expect(transactionsIn(readFileSync(`${path}-wal`)) - before).toBe(3);
   });
 
-  it('syncs the log at every commit, on a new file and on an old one', async () => {
+  it('leaves only the sync after a commit to us, on a new file and on an old one', async () => {
     for (const _ of ['new', 'old']) {
       const database = await openStoreFile(path);
-      expect(database.prepare('PRAGMA synchronous').get()).toEqual({ synchronous: 2 });
+      expect(database.prepare('PRAGMA synchronous').get()).toEqual({ synchronous: 1 });
       expect(database.prepare('PRAGMA journal_mode').get()).toEqual({ journal_mode: 'wal' });
       expect(database.prepare('PRAGMA fullfsync').get()).toEqual({ fullfsync: 1 });
       database.close();
     }
+  });
+
+  it('syncs the very log that SQLite writes, and gives its handle back', async () => {
+    await expect(new LogSync(join(folder, 'no-such-store')).later()).rejects.toThrow('ENOENT');
+    const store = await openSqliteStore(path);
+    const log = new LogSync(path);
+    await store.append(randomTrajectory(1));
+    await log.later();
+    log.now();
+    log.close();
+    log.close();
+    await store[Symbol.asyncDispose]();
+    expect(existsSync(`${path}-wal`)).toBe(false);
   });
 });

@@ -3,7 +3,7 @@
  *
  * Several processes may append to one file. Writes go through group commit; reads see what was acknowledged. Every read checks
  * the digest written with the record, so damage is an error and never a different trajectory. Nothing is ever updated or
- * deleted. SQLite runs on the calling thread: a commit blocks the event loop for one sync of the disk.
+ * deleted. SQLite runs on the calling thread; only the wait for the disk does not.
  */
 import type { DatabaseSync } from 'node:sqlite';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
@@ -19,6 +19,7 @@ import {
 } from './codec.ts';
 import { GroupCommit } from './group-commit.ts';
 import { checkFilter, keepManifest, keepTrajectory } from './keep.ts';
+import { LogSync } from './log-sync.ts';
 import { checkManifest } from './manifest-rules.ts';
 import { openStoreFile } from './sqlite-file.ts';
 import { blobIn, integerIn, type Row, Statements, selection, textIn } from './sqlite-statements.ts';
@@ -34,13 +35,15 @@ class SqliteStore implements Store {
   readonly #database: DatabaseSync;
   readonly #statements: Statements;
   readonly #writes: GroupCommit;
+  readonly #log: LogSync;
   #closed = false;
 
   constructor(path: string, database: DatabaseSync) {
     this.#path = path;
     this.#database = database;
     this.#statements = new Statements(database);
-    this.#writes = new GroupCommit(database);
+    this.#log = new LogSync(path);
+    this.#writes = new GroupCommit(database, this.#log);
   }
 
   async append(trajectory: Trajectory): Promise<void> {
@@ -89,7 +92,8 @@ class SqliteStore implements Store {
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    this.#writes.flush();
+    await this.#writes.close();
+    this.#log.close();
     this.#database.close();
   }
 
