@@ -421,6 +421,23 @@ describe('a client that hangs up', () => {
     expect(session.seal()).toEqual([]);
   });
 
+  it('in process, when it cancels the body, does the same', async () => {
+    const seen = { aborted: 0 };
+    const { session } = open({ reply: endless(seen) });
+    await (await post(session)).body!.cancel();
+    await until(() => seen.aborted === 1);
+    expect(session.seal()).toEqual([]);
+  });
+
+  it('reads no further in process, as over HTTP: the reason is thrown', async () => {
+    const { session } = open({ reply: endless({ aborted: 0 }) });
+    const hangUp = new AbortController();
+    const reader = (await post(session, body, { signal: hangUp.signal })).body!.getReader();
+    await reader.read();
+    hangUp.abort(new Error('left'));
+    await expect(reader.read()).rejects.toThrow('left');
+  });
+
   it('before the first token rejects in process as over HTTP', async () => {
     const { session } = open({ reply: async (_, __, signal) => sleep(10_000, [], signal ? { signal } : {}) });
     await expect(post(session, body, { signal: AbortSignal.timeout(10) })).rejects.toMatchObject({ name: 'TimeoutError' });
