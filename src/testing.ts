@@ -1,7 +1,17 @@
 /**
- * `trainyard/testing`: what a store of your own is tested with, and an engine that says what it is told. Re-exports only.
+ * `trainyard/testing`: what a store of your own is tested with, an engine that says what it is told, and a record of a run's
+ * operations with its judge. Re-exports only.
  */
 
+export {
+  checkHistory,
+  FAULTS,
+  type Fault,
+  type Finding,
+  type HistoryCheck,
+  type HistoryReport,
+} from './testing/check-history.ts';
+export { type History, type HistorySink, historyFile, recordHistory } from './testing/record-history.ts';
 export { type Script, type ScriptedEngine, scriptedEngine, scriptedLogprob } from './testing/scripted-engine.ts';
 export {
   type ConformanceCase,

@@ -1,11 +1,16 @@
-/** `trainyard eval`: flags → run/eval. */
+/** `trainyard eval`: flags → run/eval. Returns the exit code. */
 import { evaluateOnly } from '../run/eval.ts';
-import type { EvalRequest } from '../run/settings.ts';
+import { EVAL_DEFAULTS, type EvalRequest } from '../run/settings.ts';
 import { guarded } from './guard.ts';
-import { reporter } from './report.ts';
+import { openReport } from './report.ts';
 
-export async function evalCommand(entry: string, flags: Omit<EvalRequest, 'entry'> & { readonly json: boolean }): Promise<void> {
+export async function evalCommand(
+  entry: string,
+  flags: Omit<EvalRequest, 'entry'> & { readonly json: boolean },
+): Promise<number> {
   const { json, ...settings } = flags;
-  const emit = reporter(json);
-  await guarded(emit, (stop) => evaluateOnly({ entry, ...settings }, emit, stop));
+  const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
+  using report = openReport(json, { verb: 'eval', entry, model, seed, run: null });
+  await guarded(report.emit, { steps: false }, ({ stop }) => evaluateOnly({ entry, ...settings }, report.emit, stop));
+  return 0;
 }

@@ -1,14 +1,40 @@
-/** `trainyard train`: flags → run/train. */
-import type { TrainRequest } from '../run/settings.ts';
-import { train } from '../run/train.ts';
+/** `trainyard train`: flags → run/train, for a new run or one that is taken up again. Returns the exit code. */
+import { TrainyardError } from '../core/errors.ts';
+import type { Emit } from '../core/events.ts';
+import { EVAL_DEFAULTS, type TrainSettings } from '../run/settings.ts';
+import { resume, type TrainOptions, type TrainResult, train } from '../run/train.ts';
 import { guarded } from './guard.ts';
-import { reporter } from './report.ts';
+import { EXIT_OF } from './interrupt.ts';
+import { openReport } from './report.ts';
 
-export async function trainCommand(
-  entry: string,
-  flags: Omit<TrainRequest, 'entry'> & { readonly json: boolean },
-): Promise<void> {
-  const { json, ...settings } = flags;
-  const emit = reporter(json);
-  await guarded(emit, (stop) => train({ entry, ...settings }, emit, { stop, since: 0 }));
+interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>> {
+  readonly json: boolean;
+  readonly resume?: string;
+}
+
+export async function trainCommand(entry: string | undefined, { json, ...flags }: TrainFlags): Promise<number> {
+  const start = startOf(entry, flags);
+  const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = flags;
+  using report = openReport(json, { verb: 'train', entry: entry ?? flags.resume ?? '', model, seed, run: null });
+  return await guarded(report.emit, { steps: true }, async (interrupts) => {
+    const { finish, stop } = interrupts;
+    const { ending } = await start(report.emit, { finish, stop, since: 0 });
+    return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
+  });
+}
+
+type Start = (emit: Emit, options: TrainOptions) => Promise<TrainResult>;
+
+function startOf(entry: string | undefined, { resume: earlier, ...settings }: Omit<TrainFlags, 'json'>): Start {
+  if (earlier === undefined) {
+    if (entry !== undefined) return (emit, options) => train({ entry, ...settings }, emit, options);
+    throw new TrainyardError('USAGE', 'missing required argument: entry', {
+      hint: 'trainyard train <entry>, or trainyard train --resume <run>',
+    });
+  }
+  if (settings.run !== undefined) {
+    throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });
+  }
+  const request = { ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) };
+  return (emit, options) => resume(request, emit, options);
 }

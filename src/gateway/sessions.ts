@@ -50,7 +50,9 @@ export class LiveSession implements Session {
   }
 
   role(name: string): Role {
-    return (Object.hasOwn(this.spec.roles, name) ? this.spec.roles[name] : undefined) ?? { trainable: true };
+    const { roles, trainable } = this.spec;
+    if (trainable !== undefined) return { trainable: trainable.includes(name) };
+    return (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
   }
 
   /** Reserves a turn and its tokens; throws LIMIT_REACHED when there are none left. Returns how many tokens it may sample. */

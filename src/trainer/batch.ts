@@ -1,11 +1,14 @@
 /**
- * Trajectories → one training batch: advantages by group, turns stitched into samples, every sampled token weighted alike.
+ * Trajectories → one training batch: advantages by group, turns stitched into samples, a weight on every sampled token.
  *
- * Losses are sums over tokens, as in the Tinker API; the common weight 1 / (trained tokens in the batch) makes them a mean.
+ * Losses are sums over tokens, as in the Tinker API; the weight makes them a mean. `grpo` and `rloo` divide by the trained tokens
+ * of the batch, so every token counts alike. `dr-grpo` divides by rollouts × a constant, so that how much a token counts does
+ * not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Does not choose the loss.
  */
+import { TrainyardError } from '../core/errors.ts';
 import type { Sample, Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { grpoAdvantages } from './advantages.ts';
+import { type Algorithm, advantagesOf } from './advantages.ts';
 
 export interface Batch {
   readonly samples: readonly Sample[];
@@ -14,18 +17,59 @@ export interface Batch {
   readonly trainedTokens: number;
 }
 
-/** Deterministic: sorted by group and rollout, whatever order the trajectories come in. */
-export function makeBatch(trajectories: readonly Trajectory[]): Batch {
-  const advantages = grpoAdvantages(trajectories);
+/**
+ * Deterministic: sorted by group and rollout, whatever order the trajectories come in. `tokensPerRollout` is `dr-grpo`'s constant:
+ * the most tokens a rollout may sample, from the run's limits, the same for every batch of a run.
+ */
+export function makeBatch(trajectories: readonly Trajectory[], algorithm: Algorithm = 'grpo', tokensPerRollout?: number): Batch {
+  const advantages = advantagesOf(trajectories, algorithm);
   const members = trajectories.filter(({ rolloutId }) => advantages.has(rolloutId)).toSorted(byIdentity);
   const unweighted = members.flatMap(({ turns, rolloutId, groupId }) => {
     const advantage = advantages.get(rolloutId) ?? 0;
     return stitch(turns, { advantageOf: () => advantage, weight: 1, rolloutId, groupId });
   });
-  const trainedTokens = unweighted.reduce((sum, { mask }) => sum + mask.reduce((tokens, one) => tokens + one, 0), 0);
-  const samples = unweighted.map((sample) => ({ ...sample, weight: 1 / trainedTokens }));
+  const trainedTokens = unweighted.reduce((sum, sample) => sum + tokensIn(sample), 0);
+  const divisor = algorithm === 'dr-grpo' ? members.length * constantLength(tokensPerRollout) : trainedTokens;
+  const samples = unweighted.map((sample) => ({ ...sample, weight: 1 / divisor }));
   const rolloutIds = [...new Set(samples.map(({ rolloutId }) => rolloutId))];
   return { samples, rolloutIds, trainedTokens };
+}
+
+/**
+ * The batch with the reference policy's log-probabilities in place, as `withKl` needs them. `logprobs` is what
+ * `trainer.forward(batch.samples, 'reference')` gives: one array per sample, one entry per trained token, in order.
+ */
+export function attachReference(batch: Batch, logprobs: readonly Float32Array[]): Batch {
+  requireEqual(logprobs.length, batch.samples.length, 'arrays of reference log-probabilities', 'samples');
+  const samples = batch.samples.map((sample, place) => {
+    const trained = logprobs[place]!;
+    requireEqual(trained.length, tokensIn(sample), `reference log-probabilities of sample ${place}`, 'trained tokens');
+    const reference = new Float32Array(sample.tokens.length);
+    let next = 0;
+    sample.mask.forEach((masked, i) => {
+      if (masked === 1) reference[i] = trained[next++]!;
+    });
+    return { ...sample, reference };
+  });
+  return { ...batch, samples };
+}
+
+function tokensIn({ mask }: Sample): number {
+  return mask.reduce((tokens, one) => tokens + one, 0);
+}
+
+function constantLength(tokensPerRollout: number | undefined): number {
+  if (tokensPerRollout !== undefined && tokensPerRollout > 0 && tokensPerRollout < Infinity) return tokensPerRollout;
+  throw new TrainyardError('USAGE', `dr-grpo was given ${tokensPerRollout} tokens per rollout, expected a number above 0`, {
+    hint: 'pass the most tokens a rollout may sample; it must not change during a run',
+  });
+}
+
+function requireEqual(found: number, expected: number, what: string, than: string): void {
+  if (found === expected) return;
+  throw new TrainyardError('TRAINER_FAILED', `found ${found} ${what}, expected ${expected}: one for each of the ${than}`, {
+    hint: 'pass what forward(batch.samples, "reference") returned for this very batch',
+  });
 }
 
 function byIdentity(a: Trajectory, b: Trajectory): number {

@@ -1,0 +1,119 @@
+import { expect, it, describe as suite } from 'vitest';
+import { done, evalEnd, progress, runStart, stepEnd } from '../../test/fixtures/cli/events.ts';
+import type { RunEvent } from '../core/events.ts';
+import { describe } from './lines.ts';
+import { duration, shellWord } from './phrases.ts';
+import { jsonLines, textLines } from './report.ts';
+
+const lines = (event: RunEvent): readonly string[] => describe(event, 'examples/shop/agent.ts');
+
+suite('plain lines', () => {
+  it('say when an evaluation was', () => {
+    const said = [evalEnd('before', 0, 0.1), evalEnd('during', 20, 0.5), evalEnd('after', 40, 0.9), evalEnd('only', 0, 0.9)].map(
+      (event) => /^(.*?) \d+\.\d %/.exec(lines(event)[0] ?? '')?.[1],
+    );
+    expect(said).toEqual([
+      'Held-out success before training:',
+      'Held-out success after step 20:',
+      'Held-out success after training:',
+      'Held-out success:',
+    ]);
+  });
+
+  it('say of a step what it took, saving included, and what was stale or failed', () => {
+    expect(lines(stepEnd())[0]).toMatch(
+      /^step {3}1 {2}reward 0\.50 █{12}░{12} {2}8\/11 groups with signal {2}4000 tokens {2}2\.0 s$/,
+    );
+    expect(lines(stepEnd({ staleGroups: 2, failedGrades: 1 }))[0]).toMatch(
+      /signal {2}2 stale .* 0 rollouts and 1 gradings failed$/,
+    );
+  });
+
+  it('say that a run is taken up again, and after which step', () => {
+    expect(lines(runStart())[0]).toMatch(/^Training examples\/shop\/agent\.ts for 40 steps: 1000 tasks/);
+    expect(lines(runStart({ resumedAt: 12 }))[0]).toMatch(/^Going on with examples\/shop\/agent\.ts after step 12 of 40/);
+  });
+
+  it('obey nothing that a workflow put into a message', () => {
+    const warning: RunEvent = { type: 'warning', code: 'STRAY_REJECTION', message: 'a\u001b[31m\nb', hint: '\u0007' };
+    expect(lines(warning)).toEqual(['warning STRAY_REJECTION: a·[31m⏎b (·)']);
+  });
+
+  it('are none for progress and errors', () => {
+    expect(lines(progress())).toEqual([]);
+    expect(lines({ type: 'error', code: 'INTERNAL', message: 'm' })).toEqual([]);
+  });
+});
+
+suite('the summary', () => {
+  const summary = (event: RunEvent): string => lines(event).join('\n');
+
+  it('says what changed, where the model is and how to measure it again', () => {
+    expect(summary(done())).toContain('Done in 42 s, 40 steps: held-out success 3.0 % → 78.0 %');
+    expect(summary(done())).toContain(
+      'in runs/shop-1/checkpoints/step-000040; measure it again with: trainyard eval examples/shop/agent.ts --model runs/shop-1/checkpoints/step-000040',
+    );
+    expect(summary(done())).not.toContain('--resume');
+    expect(summary(done())).not.toContain('Stopped');
+  });
+
+  it('points to the best model where there is one, and to the last if that is another', () => {
+    const best = { step: 20, success: 0.81, checkpoint: 'runs/shop-1/checkpoints/best' };
+    expect(summary(done({ best }))).toContain('The best model, 81.0 % after step 20, is in runs/shop-1/checkpoints/best;');
+    expect(summary(done({ best }))).toContain('--model runs/shop-1/checkpoints/best\n');
+    expect(summary(done({ best }))).toContain('The last one is in runs/shop-1/checkpoints/step-000040');
+    expect(summary(done({ best: { ...best, checkpoint: 'a' }, checkpoint: 'a' }))).not.toContain('The last one');
+  });
+
+  it.each([
+    ['solved', 'nothing left to learn'],
+    ['patience', 'not improved'],
+    ['max-time', 'time'],
+    ['max-tokens', 'tokens'],
+  ] as const)('says why a run ended early: %s', (ending, reason) => {
+    expect(summary(done({ ending }))).toMatch(new RegExp(`Stopped early: .*${reason}`));
+    expect(summary(done({ ending }))).not.toContain('--resume');
+  });
+
+  it('of an interrupted run ends with the command that goes on with it', () => {
+    expect(summary(done({ ending: 'interrupted' }))).toMatch(/^\nInterrupted after 42 s, 40 steps/);
+    expect(lines(done({ ending: 'interrupted' })).at(-1)).toBe('Go on with: trainyard train --resume runs/shop-1');
+    expect(lines(done({ ending: 'interrupted', run: "runs/it's mine" })).at(-1)).toContain(`--resume 'runs/it'\\''s mine'`);
+  });
+});
+
+suite('streams of events', () => {
+  it('leave out progress, as text and as JSON', () => {
+    const written: string[] = [];
+    const out = { write: (text: string) => written.push(text) } as unknown as NodeJS.WritableStream;
+    for (const emit of [textLines(out), jsonLines(out)]) {
+      emit(progress());
+      expect(written.splice(0)).toEqual([]);
+      emit(evalEnd('only', 0, 1));
+      expect(written.splice(0).length).toBe(1);
+    }
+  });
+});
+
+suite('phrases', () => {
+  it.each([
+    [0, '0:00'],
+    [59.6, '1:00'],
+    [3599.7, '1:00:00'],
+    [11_109, '3:05:09'],
+    [86_400 * 2 + 3600 * 5, '2 d 5 h'],
+    [1e12, 'over 99 d'],
+    [-5, '0:00'],
+  ])('%d seconds are %s', (seconds, text) => {
+    expect(duration(seconds)).toBe(text);
+  });
+
+  it.each([
+    ['runs/shop-2026', 'runs/shop-2026'],
+    ['my runs/1', `'my runs/1'`],
+    ['$(rm)', `'$(rm)'`],
+    ['', `''`],
+  ])('the path %j is the shell word %s', (path, word) => {
+    expect(shellWord(path)).toBe(word);
+  });
+});

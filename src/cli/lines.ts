@@ -1,0 +1,99 @@
+/** What a run's events look like as plain lines, for pipes, logs and the scrollback. */
+import { styleText } from 'node:util';
+import type { Best, RunEvent } from '../core/events.ts';
+import { duration, percent, STOPPED, shellWord } from './phrases.ts';
+import { printable } from './screen/width.ts';
+
+type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
+
+/** Cells of the bar that shows a step's reward. */
+const BAR = 24;
+
+/** `entry` is the one of the run's first event. Nothing for events that only a live view shows, and for errors: they go to stderr. */
+export function describe(event: RunEvent, entry: string): readonly string[] {
+  switch (event.type) {
+    case 'run-start':
+      return runStart(event);
+    case 'eval-end':
+      return [evaluation(event)];
+    case 'step-end':
+      return [step(event)];
+    case 'transcript':
+      return [
+        '',
+        `  ${styleText('dim', `task ${printable(event.taskId)}, reward ${event.reward ?? 'none'}`)}`,
+        ...event.lines.map((line) => `    ${printable(line)}`),
+      ];
+    case 'warning': {
+      const hint = event.hint === undefined ? '' : ` (${printable(event.hint)})`;
+      return [`${styleText('yellow', 'warning')} ${event.code}: ${printable(event.message)}${hint}`];
+    }
+    case 'done':
+      return summary(event, entry);
+    case 'progress':
+    case 'error':
+      return [];
+  }
+}
+
+function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt }: Event<'run-start'>): readonly string[] {
+  const what = `${styleText('bold', entry)}`;
+  const doing =
+    resumedAt === undefined ? `Training ${what} for ${steps} steps` : `Going on with ${what} after step ${resumedAt} of ${steps}`;
+  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, `Run directory ${run}`];
+}
+
+function evaluation({ when, step, score, seconds }: Event<'eval-end'>): string {
+  const failed = score.failed > 0 ? `, ${score.failed} failed` : '';
+  const names = {
+    only: 'Held-out success',
+    before: 'Held-out success before training',
+    during: `Held-out success after step ${step}`,
+    after: 'Held-out success after training',
+  };
+  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}, at temperature 0 (${seconds.toFixed(1)} s)`;
+}
+
+function step(event: Event<'step-end'>): string {
+  const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
+  const { failedRollouts, failedGrades, staleGroups } = event;
+  const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
+  const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
+  const seconds = (event.rolloutSeconds + event.trainSeconds + event.saveSeconds).toFixed(1);
+  return (
+    `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
+  );
+}
+
+function summary(event: Event<'done'>, entry: string): readonly string[] {
+  const { before, after, steps, seconds, checkpoint, run, best, ending } = event;
+  const change =
+    before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
+  const took = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
+  const head = ending === 'interrupted' ? 'Interrupted after' : 'Done in';
+  const stopped = STOPPED[ending];
+  return [
+    '',
+    `${styleText('bold', `${head} ${took}, ${steps} steps${change}`)}`,
+    ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
+    ...models(best, checkpoint, entry),
+    ...(run === null ? [] : [`Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`]),
+    ...(ending === 'interrupted' && run !== null ? [`Go on with: ${styleText('bold', resumeCommand(run))}`] : []),
+  ];
+}
+
+/** Which folder to use from now on, and how to measure it again. */
+function models(best: Best | null, last: string | null, entry: string): readonly string[] {
+  const again = (model: string): string =>
+    `measure it again with: trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`;
+  if (best === null) return last === null ? [] : [`The trained model is in ${last}; ${again(last)}`];
+  return [
+    `The best model, ${percent(best.success)} after step ${best.step}, is in ${best.checkpoint}; ${again(best.checkpoint)}`,
+    ...(last === null || last === best.checkpoint ? [] : [`The last one is in ${last}`]),
+  ];
+}
+
+function resumeCommand(run: string): string {
+  return `trainyard train --resume ${shellWord(run)}`;
+}

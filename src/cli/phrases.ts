@@ -1,0 +1,42 @@
+/** Numbers and endings in the words that the plain lines and the screen share. */
+import type { RunEnding } from '../core/events.ts';
+
+export function percent(share: number): string {
+  return `${(100 * share).toFixed(1)} %`;
+}
+
+/** 0:07, 12:31, 3:05:09; days from there on. */
+export function duration(seconds: number): string {
+  const whole = Math.max(0, Math.round(seconds));
+  const two = (value: number): string => String(value).padStart(2, '0');
+  const [days, hours, minutes] = [Math.floor(whole / 86_400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days > 99) return 'over 99 d';
+  if (days > 0) return `${days} d ${hours} h`;
+  return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+const COMPACT = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 3 });
+
+/** 840, 12.4K, 3.1M. */
+export function amount(value: number): string {
+  return COMPACT.format(value);
+}
+
+export function count(n: number, noun: string): string {
+  return `${n} ${noun}${n === 1 ? '' : 's'}`;
+}
+
+/** Why a run ended before its last step; nothing for one that took them all. */
+export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
+  steps: null,
+  solved: 'every rollout is perfect, there is nothing left to learn',
+  patience: 'the held-out success has not improved for a while',
+  'max-time': 'the time it was given is used up',
+  'max-tokens': 'the tokens it was given are used up',
+  interrupted: 'interrupted',
+};
+
+/** A path as an argument that a shell takes as one word. */
+export function shellWord(path: string): string {
+  return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
+}

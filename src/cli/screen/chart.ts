@@ -1,0 +1,142 @@
+/**
+ * Pictures made of characters: a bar, a braille curve, a row of blocks. Pure; each result is exactly as many cells wide as asked.
+ *
+ * A curve is drawn over an axis of steps. Points keep their step, so that what is drawn under the progress bar lines up with it.
+ */
+
+export interface Point {
+  readonly step: number;
+  readonly value: number;
+}
+
+/** Steps `from`, exclusive, to `from + span`, inclusive. */
+export interface Axis {
+  readonly from: number;
+  readonly span: number;
+}
+
+export interface Scale {
+  readonly low: number;
+  readonly high: number;
+}
+
+/** More points than any terminal has columns are not kept: neighbours are merged into their mean. */
+const MOST_POINTS = 1024;
+const BLOCKS = '▁▂▃▄▅▆▇█';
+/** Bits of a braille cell, by dot row and by dot column. */
+const DOTS = [
+  [0x01, 0x08],
+  [0x02, 0x10],
+  [0x04, 0x20],
+  [0x40, 0x80],
+] as const;
+
+/** Points arrive in the order of their steps; a value that is not a number is left out. */
+export function withPoint(points: readonly Point[], point: Point): readonly Point[] {
+  if (!Number.isFinite(point.value)) return points;
+  const all = [...points, point];
+  return all.length > MOST_POINTS ? mergeNeighbours(all) : all;
+}
+
+function mergeNeighbours(points: readonly Point[]): readonly Point[] {
+  return points.flatMap((point, i) => {
+    const next = points[i + 1];
+    if (i % 2 === 1) return [];
+    return [next === undefined ? point : { step: next.step, value: (point.value + next.value) / 2 }];
+  });
+}
+
+/** From 0 to 1 as long as all values are within; else just around them. */
+export function scaleOf(points: readonly Point[]): Scale {
+  const values = points.map(({ value }) => value);
+  const low = Math.min(0, ...values);
+  const high = Math.max(...values);
+  if (high > 1 || low < 0) return { low, high: high > low ? high : low + 1 };
+  return { low: 0, high: 1 };
+}
+
+export function bar(share: number, width: number): { readonly filled: string; readonly rest: string } {
+  const filled = Math.round(within(share, 0, 1) * width);
+  return { filled: '━'.repeat(filled), rest: '─'.repeat(width - filled) };
+}
+
+/** Parts of a whole next to each other; rounded so that they always fill the width. */
+export function shares(parts: readonly number[], width: number): readonly number[] {
+  const total = parts.reduce((sum, part) => sum + part, 0);
+  if (!(total > 0)) return parts.map(() => 0);
+  let before = 0;
+  return parts.map((part) => {
+    const start = Math.round((before / total) * width);
+    before += part;
+    return Math.round((before / total) * width) - start;
+  });
+}
+
+/** A curve of `height` rows, four dots a row and two a column; ends where the points end. */
+export function curve(points: readonly Point[], axis: Axis, scale: Scale, width: number, height: number): readonly string[] {
+  const levels = columnValues(points, axis, width * 2, 'join').map((value) =>
+    value === undefined ? undefined : Math.round(position(value, scale) * (height * 4 - 1)),
+  );
+  const cells = Array.from({ length: height }, () => new Uint8Array(width));
+  levels.forEach((level, x) => {
+    if (level === undefined) return;
+    const before = levels[x - 1] ?? level;
+    // A steep piece is a vertical stroke, so that the curve has no holes.
+    const [low, high] = before < level ? [before + 1, level] : [level, Math.max(level, before - 1)];
+    for (let y = low; y <= high; y++) {
+      const row = height * 4 - 1 - y;
+      cells[row >> 2]![x >> 1]! |= DOTS[row & 3]![x & 1]!;
+    }
+  });
+  return cells.map((row) => Array.from(row, (bits) => (bits === 0 ? ' ' : String.fromCodePoint(0x2800 + bits))).join(''));
+}
+
+/** One row of blocks. `join` draws between the points, `hold` keeps each value until the next. */
+export function blocks(points: readonly Point[], axis: Axis, scale: Scale, width: number, between: 'join' | 'hold'): string {
+  return columnValues(points, axis, width, between)
+    .map((value) => (value === undefined ? ' ' : BLOCKS[Math.round(position(value, scale) * (BLOCKS.length - 1))]))
+    .join('');
+}
+
+function position(value: number, { low, high }: Scale): number {
+  return within((value - low) / (high - low), 0, 1);
+}
+
+/** The mean of the points in each column; columns between points are filled, those after the last are left open. */
+function columnValues(points: readonly Point[], axis: Axis, columns: number, between: 'join' | 'hold'): (number | undefined)[] {
+  const sums = new Float64Array(columns);
+  const counts = new Uint32Array(columns);
+  const scaled = (columns - 1) / Math.max(1, axis.span - 1);
+  for (const { step, value } of points) {
+    const column = within(Math.round((step - axis.from - 1) * scaled), 0, columns - 1);
+    sums[column]! += value;
+    counts[column]!++;
+  }
+  const values: (number | undefined)[] = Array.from(sums, (sum, x) => (counts[x] === 0 ? undefined : sum / counts[x]!));
+  return between === 'join' ? joined(values) : held(values);
+}
+
+function joined(values: readonly (number | undefined)[]): (number | undefined)[] {
+  const filled = [...values];
+  let last = -1;
+  values.forEach((value, x) => {
+    if (value === undefined) return;
+    const from = values[last];
+    for (let i = last + 1; from !== undefined && i < x; i++) filled[i] = from + ((value - from) * (i - last)) / (x - last);
+    last = x;
+  });
+  return filled;
+}
+
+function held(values: readonly (number | undefined)[]): (number | undefined)[] {
+  const end = values.findLastIndex((value) => value !== undefined);
+  let last: number | undefined;
+  return values.map((value, x) => {
+    last = value ?? last;
+    return x <= end ? last : undefined;
+  });
+}
+
+function within(value: number, low: number, high: number): number {
+  return Number.isNaN(value) ? low : Math.max(low, Math.min(high, value));
+}

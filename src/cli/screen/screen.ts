@@ -1,0 +1,129 @@
+/**
+ * Shows the live view: redrawn in place at most ten times a second, with what is final scrolling away above it as ordinary lines.
+ *
+ * Between two drawings the cursor waits, hidden, at the beginning of the view's first line, so that erasing downwards removes the
+ * whole view, however a resized terminal has wrapped it. Whoever opened it must close it; nothing is drawn after that.
+ */
+import type { RunEvent } from '../../core/events.ts';
+import { describe } from '../lines.ts';
+import { paint } from './line.ts';
+import { at, follow, startOf, type Title, type ViewState } from './state.ts';
+import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from './terminal.ts';
+import { viewOf } from './view.ts';
+
+/** Where the screen is drawn. Sizes may change between two drawings. */
+export interface Surface {
+  readonly columns: () => number;
+  readonly rows: () => number;
+  readonly colour: boolean;
+  write(text: string): void;
+}
+
+/** Milliseconds between two drawings. */
+const FRAME = 100;
+/** Milliseconds after which the clocks in the view are moved on, whether or not something happened. */
+const TICK = 1000;
+
+export class Screen {
+  readonly #surface: Surface;
+  #state: ViewState;
+  /** What is on the terminal now; undefined if no view is. */
+  #shown: string | undefined;
+  #drawnAt = Number.NEGATIVE_INFINITY;
+  #pending: NodeJS.Timeout | undefined;
+  #tick: NodeJS.Timeout | undefined;
+  #ended = false;
+
+  constructor(surface: Surface, title: Title) {
+    this.#surface = surface;
+    this.#state = startOf(title, seconds());
+  }
+
+  readonly emit = (event: RunEvent): void => {
+    this.#state = follow(this.#state, event, seconds());
+    if (event.type === 'done' || (event.type === 'eval-end' && event.when === 'only')) this.#end(event.type === 'done');
+    if (event.type === 'warning' || event.type === 'transcript' || this.#ended) {
+      const lines = describe(event, this.#state.title.entry);
+      if (lines.length > 0) this.above(lines.map((line) => `${line}\n`).join(''));
+    }
+    if (!this.#ended && this.#state.begun) this.#schedule();
+  };
+
+  /** Ordinary text above the view; whole lines, or the last words of a stream that has ended. */
+  above(text: string): void {
+    if (this.#shown === undefined) {
+      this.#surface.write(text);
+      return;
+    }
+    this.#shown = undefined;
+    this.#surface.write(`${ERASE_BELOW}${text}${text.endsWith('\n') ? '' : '\n'}`);
+    this.draw();
+  }
+
+  /** Another size, or back from the background: what is on the terminal cannot be relied upon. */
+  redraw(): void {
+    if (this.#ended || !this.#state.begun) return;
+    this.#shown = undefined;
+    this.#surface.write(ERASE_BELOW);
+    this.draw();
+  }
+
+  /** Off the terminal, cursor shown, until the next drawing. */
+  hide(): void {
+    this.#clearTimers();
+    if (this.#shown === undefined) return;
+    this.#shown = undefined;
+    this.#surface.write(`${ERASE_BELOW}${SHOW_CURSOR}`);
+  }
+
+  /** Leaves the last view standing: after an error or Ctrl-C it says how far the run came. */
+  close(): void {
+    this.#end(this.#state.title.verb === 'train');
+  }
+
+  #end(leaveView: boolean): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#clearTimers();
+    if (!this.#state.begun) return;
+    const last = leaveView ? this.#frame().map((line) => `${line}\n`) : [];
+    this.#surface.write(`${this.#shown === undefined ? '' : ERASE_BELOW}${last.join('')}${SHOW_CURSOR}`);
+    this.#shown = undefined;
+  }
+
+  #clearTimers(): void {
+    clearTimeout(this.#pending);
+    clearInterval(this.#tick);
+    this.#pending = this.#tick = undefined;
+  }
+
+  #schedule(): void {
+    const wait = this.#drawnAt + FRAME - performance.now();
+    if (wait <= 0) this.draw();
+    else this.#pending ??= setTimeout(() => this.draw(), wait).unref();
+  }
+
+  draw(): void {
+    clearTimeout(this.#pending);
+    this.#pending = undefined;
+    this.#tick ??= setInterval(() => this.draw(), TICK).unref();
+    this.#state = at(this.#state, seconds());
+    this.#drawnAt = performance.now();
+    const lines = this.#frame();
+    const frame = lines.map((line) => `${line}${ERASE_LINE_END}`).join('\n');
+    if (frame === this.#shown) return;
+    this.#shown = frame;
+    // Erased below the last line, not before the first: what stays the same never flickers.
+    this.#surface.write(`${HIDE_CURSOR}\r${frame}${ERASE_BELOW.slice(1)}\r${up(lines.length - 1)}`);
+  }
+
+  /** One column and one row are left free: a full line would leave the cursor in a place on which terminals disagree. */
+  #frame(): readonly string[] {
+    const [columns, rows] = [Math.max(1, this.#surface.columns() - 1), Math.max(1, this.#surface.rows() - 1)];
+    return viewOf(this.#state, columns, rows).map((line) => paint(line, this.#surface.colour));
+  }
+}
+
+function seconds(): number {
+  return performance.now() / 1000;
+}

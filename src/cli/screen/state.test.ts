@@ -1,0 +1,118 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { anyEvent, done, evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
+import type { RunEvent } from '../../core/events.ts';
+import { at, follow, secondsLeft, startOf, tokensPerSecond, type ViewState } from './state.ts';
+
+const TITLE = { verb: 'train', entry: 'agent.ts', model: 'm', seed: 1, run: null } as const;
+
+/** One event a second, the first at second 1. */
+function seen(...events: readonly RunEvent[]): ViewState {
+  return events.reduce((state, event, i) => follow(state, event, i + 1), startOf(TITLE, 0));
+}
+
+describe('what a run is doing', () => {
+  it('is known from the events alone, without any progress being told', () => {
+    expect(seen(runStart()).activity?.phase).toBe('evaluating');
+    expect(seen(runStart({ heldOut: 0 })).activity?.phase).toBe('rolling-out');
+    expect(seen(runStart(), evalEnd('before', 0, 0.1)).activity?.phase).toBe('rolling-out');
+    expect(seen(runStart(), evalEnd('after', 40, 0.1)).activity).toBeNull();
+    expect(seen(runStart(), done()).activity).toBeNull();
+  });
+
+  it('keeps the time it began while its progress goes on, and starts anew with the next phase', () => {
+    const rolling = seen(runStart({ heldOut: 0 }), progress({ done: 1 }), progress({ done: 2 }));
+    expect(rolling.activity).toMatchObject({ since: 1, done: 2 });
+    expect(follow(rolling, progress({ phase: 'training' }), 9).activity).toMatchObject({ since: 9 });
+  });
+
+  it('begins with the run, or with the first progress of an evaluation', () => {
+    expect(seen({ type: 'warning', code: 'UNKILLABLE_GRADER', message: 'm' }).begun).toBe(false);
+    expect(seen(runStart()).begun).toBe(true);
+    expect(seen(progress({ phase: 'evaluating' })).begun).toBe(true);
+  });
+
+  it('is the last step once it was interrupted', () => {
+    expect(seen(runStart(), { type: 'warning', code: 'OTHER', message: 'm' }).finishing).toBe(false);
+    expect(seen(runStart(), { type: 'warning', code: 'INTERRUPTED', message: 'm' }, stepEnd()).finishing).toBe(true);
+  });
+});
+
+describe('held-out success', () => {
+  it('remembers the first, the last and the best, the earliest of equals', () => {
+    const { success } = seen(
+      runStart(),
+      evalEnd('before', 0, 0.1),
+      evalEnd('during', 10, 0.7),
+      evalEnd('during', 20, 0.7),
+      evalEnd('after', 30, 0.6),
+    );
+    expect(success).toEqual({ first: 0.1, last: { step: 30, value: 0.6 }, best: { step: 10, value: 0.7 } });
+  });
+});
+
+describe('sums over the run', () => {
+  it('add up failures, stale groups and the seconds of each phase; groups are those of the last step', () => {
+    const state = seen(
+      runStart(),
+      stepEnd({ step: 1, failedRollouts: 2, staleGroups: 1, groups: 9 }),
+      stepEnd({ step: 2, failedGrades: 1, staleGroups: 1 }),
+    );
+    expect(state).toMatchObject({ failedRollouts: 2, failedGrades: 1, staleGroups: 2, groups: { all: 11, withSignal: 8 } });
+    expect(state.seconds.rollout).toBeCloseTo(2.4);
+    expect(state.seconds.train).toBeCloseTo(1.2);
+    expect(state.seconds.save).toBeCloseTo(0.4);
+  });
+});
+
+describe('tokens per second', () => {
+  it('are over the whole time of the last steps', () => {
+    expect(tokensPerSecond(seen(runStart()))).toBeNull();
+    const speed = tokensPerSecond(seen(runStart(), stepEnd()));
+    expect(speed?.sampled).toBeCloseTo(3000);
+    expect(speed?.trained).toBeCloseTo(2000);
+  });
+});
+
+describe('the time left', () => {
+  it('is unknown before the first step, and when the run is about to end', () => {
+    expect(secondsLeft(seen(runStart()))).toBeNull();
+    expect(secondsLeft(seen(runStart(), stepEnd({ step: 40 })))).toBeNull();
+    expect(secondsLeft(seen(runStart(), stepEnd(), { type: 'warning', code: 'INTERRUPTED', message: 'm' }))).toBeNull();
+  });
+
+  it('is the steps left at the pace of the last ones, and one more evaluation', () => {
+    expect(secondsLeft(seen(runStart({ steps: 11 }), stepEnd()))).toBeCloseTo(20);
+    expect(secondsLeft(seen(runStart({ steps: 11 }), evalEnd('before', 0, 0), stepEnd()))).toBeCloseTo(24);
+  });
+
+  it('counts the evaluations during training into the pace', () => {
+    const state = seen(runStart({ steps: 11 }), stepEnd(), evalEnd('during', 1, 0));
+    expect(secondsLeft(at(state, state.steppedAt))).toBeCloseTo(10 * (2 + 4) + 4);
+  });
+
+  it('judges a run that was taken up again by its own steps', () => {
+    expect(secondsLeft(seen(runStart({ steps: 31, resumedAt: 20 }), stepEnd({ step: 21 })))).toBeCloseTo(20);
+  });
+
+  it('counts down within a step, and stands still when the step takes longer than the others', () => {
+    const state = seen(runStart({ steps: 11 }), stepEnd());
+    expect(secondsLeft(at(state, state.now + 1))).toBeCloseTo(19);
+    expect(secondsLeft(at(state, state.now + 500))).toBeCloseTo(18);
+  });
+
+  it('is never negative, infinite or not a number, however long steps are said to take and whatever the clock says', () => {
+    const seconds = fc.oneof(fc.double(), fc.double({ min: 0, max: 100, noNaN: true }));
+    const step = fc.record({ step: fc.nat(45), rolloutSeconds: seconds, trainSeconds: seconds }).map((report) => stepEnd(report));
+    const clock = fc.double({ min: 0, max: 1e9, noNaN: true });
+    fc.assert(
+      fc.property(fc.array(fc.oneof(step, anyEvent), { maxLength: 12 }), fc.array(clock, { minLength: 14 }), (events, times) => {
+        const all = [runStart(), ...events, stepEnd({ step: 7 })];
+        const state = all.reduce((before, event, i) => follow(before, event, times[i] ?? 0), startOf(TITLE, 0));
+        const left = secondsLeft(at(state, times.at(-1) ?? 0));
+        if (left !== null) expect(Number.isFinite(left) && left >= 0, String(left)).toBe(true);
+      }),
+      { numRuns: 500 },
+    );
+  });
+});

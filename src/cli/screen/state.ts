@@ -1,0 +1,172 @@
+/**
+ * What the screen knows of a run: a pure reduction of its events. Times are seconds on the clock of whoever feeds it.
+ *
+ * Bounded however long the run is. Says nothing about what it looks like; that is view.ts.
+ */
+import type { Phase, RunEvent, StepReport } from '../../core/events.ts';
+import { type Point, withPoint } from './chart.ts';
+
+export interface Title {
+  readonly verb: 'train' | 'eval';
+  readonly entry: string;
+  readonly model: string;
+  readonly seed: number;
+  readonly run: string | null;
+}
+
+export interface ViewState {
+  readonly title: Title;
+  /** Whether there is something to look at yet. */
+  readonly begun: boolean;
+  readonly now: number;
+  /** Steps of the whole run; 0 when nothing is trained. */
+  readonly steps: number;
+  readonly step: number;
+  /** Steps taken before this process took the run up. */
+  readonly resumedAt: number;
+  /** When the last step ended, or the first began. */
+  readonly steppedAt: number;
+  readonly activity: { readonly phase: Phase; readonly done: number; readonly of: number; readonly since: number } | null;
+  /** Ctrl-C was pressed: the step in hand is the last. */
+  readonly finishing: boolean;
+  readonly rewards: readonly Point[];
+  readonly reward: number | null;
+  readonly evaluations: readonly Point[];
+  readonly success: { readonly first: number; readonly last: Point; readonly best: Point } | null;
+  /** Of the last evaluation, and of all during training. */
+  readonly evalSeconds: number;
+  readonly evalSecondsDuring: number;
+  /** The last few steps: what speed and time left are judged by. */
+  readonly recent: readonly Pace[];
+  readonly seconds: { readonly rollout: number; readonly train: number; readonly save: number };
+  readonly groups: { readonly all: number; readonly withSignal: number } | null;
+  readonly staleGroups: number;
+  readonly failedRollouts: number;
+  readonly failedGrades: number;
+}
+
+export interface Pace {
+  readonly seconds: number;
+  readonly sampledTokens: number;
+  readonly trainedTokens: number;
+}
+
+const RECENT_STEPS = 10;
+
+export function startOf(title: Title, now: number): ViewState {
+  return {
+    title,
+    begun: false,
+    now,
+    steps: 0,
+    step: 0,
+    resumedAt: 0,
+    steppedAt: now,
+    activity: null,
+    finishing: false,
+    rewards: [],
+    reward: null,
+    evaluations: [],
+    success: null,
+    evalSeconds: 0,
+    evalSecondsDuring: 0,
+    recent: [],
+    seconds: { rollout: 0, train: 0, save: 0 },
+    groups: null,
+    staleGroups: 0,
+    failedRollouts: 0,
+    failedGrades: 0,
+  };
+}
+
+export function follow(before: ViewState, event: RunEvent, now: number): ViewState {
+  const state = { ...before, now };
+  switch (event.type) {
+    case 'run-start': {
+      const { entry, model, seed, run, steps, resumedAt = 0 } = event;
+      const title = { ...state.title, entry, model, seed, run };
+      const begun = { ...state, title, begun: true, steps, step: resumedAt, resumedAt, steppedAt: now };
+      return doing(begun, event.heldOut > 0 && resumedAt === 0 ? 'evaluating' : 'rolling-out', 0, 0);
+    }
+    case 'progress':
+      return doing({ ...state, begun: true }, event.phase, event.done, event.of);
+    case 'eval-end':
+      return withEvaluation(state, event);
+    case 'step-end':
+      return withStep(state, event);
+    case 'warning':
+      return { ...state, finishing: state.finishing || event.code === 'INTERRUPTED' };
+    case 'done':
+      return { ...state, activity: null };
+    case 'transcript':
+    case 'error':
+      return state;
+  }
+}
+
+/** The clock went on; nothing else happened. */
+export function at(state: ViewState, now: number): ViewState {
+  return { ...state, now };
+}
+
+function doing(state: ViewState, phase: Phase, done: number, of: number): ViewState {
+  const since = state.activity?.phase === phase ? state.activity.since : state.now;
+  return { ...state, activity: { phase, done, of, since } };
+}
+
+function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'eval-end' }): ViewState {
+  const last = { step: event.step, value: event.score.success };
+  const { first, best } = state.success ?? { first: last.value, best: last };
+  const during = event.when === 'during' ? event.seconds : 0;
+  const known = {
+    ...state,
+    evaluations: withPoint(state.evaluations, last),
+    // The earliest of equals: what came later cost more and is no better.
+    success: { first, last, best: last.value > best.value ? last : best },
+    evalSeconds: event.seconds,
+    evalSecondsDuring: state.evalSecondsDuring + during,
+  };
+  if (event.when === 'after' || event.when === 'only') return { ...known, activity: null };
+  return { ...doing(known, 'rolling-out', 0, 0), ...(event.when === 'before' ? { steppedAt: state.now } : {}) };
+}
+
+function withStep(state: ViewState, report: StepReport): ViewState {
+  const { rolloutSeconds: rollout, trainSeconds: train, saveSeconds: save, sampledTokens, trainedTokens } = report;
+  const pace = { seconds: rollout + train + save, sampledTokens, trainedTokens };
+  const next = {
+    ...state,
+    step: report.step,
+    steppedAt: state.now,
+    rewards: withPoint(state.rewards, { step: report.step, value: report.reward }),
+    reward: report.reward,
+    recent: [...state.recent, pace].slice(-RECENT_STEPS),
+    seconds: {
+      rollout: state.seconds.rollout + rollout,
+      train: state.seconds.train + train,
+      save: state.seconds.save + save,
+    },
+    groups: { all: report.groups, withSignal: report.groups - report.groupsWithoutSignal },
+    staleGroups: state.staleGroups + report.staleGroups,
+    failedRollouts: state.failedRollouts + report.failedRollouts,
+    failedGrades: state.failedGrades + report.failedGrades,
+  };
+  return doing(next, 'rolling-out', 0, 0);
+}
+
+/** Null as long as nothing is known to judge by. Counts down within a step; never negative. */
+export function secondsLeft(state: ViewState): number | null {
+  const { recent, steps, step, resumedAt, evalSeconds, evalSecondsDuring, now, steppedAt, finishing } = state;
+  const taken = step - resumedAt;
+  if (recent.length === 0 || taken < 1 || step >= steps || finishing) return null;
+  const perStep = recent.reduce((sum, { seconds }) => sum + seconds, 0) / recent.length + evalSecondsDuring / taken;
+  const left = (steps - step) * perStep + evalSeconds - Math.min(now - steppedAt, perStep);
+  return Number.isFinite(left) ? Math.max(0, left) : null;
+}
+
+/** Tokens per second of the last few steps, waiting, training and saving included; null when that time is too short to divide by. */
+export function tokensPerSecond({ recent }: ViewState): { readonly sampled: number; readonly trained: number } | null {
+  const sum = (of: (pace: Pace) => number): number => recent.reduce((total, pace) => total + of(pace), 0);
+  const seconds = sum((pace) => pace.seconds);
+  if (!(seconds > 0.001)) return null;
+  return { sampled: sum((pace) => pace.sampledTokens) / seconds, trained: sum((pace) => pace.trainedTokens) / seconds };
+}

@@ -1,0 +1,244 @@
+/**
+ * The live view of a run: (state, columns, rows) → lines, pure. No line is wider than the columns, and there are never more
+ * lines than rows.
+ *
+ * Three columns: what it is, a picture, words. A narrow terminal loses the pictures, then the names; a low one loses the least
+ * important rows first. Step bar, reward curve and held-out success share one axis of steps.
+ */
+import { basename, sep } from 'node:path';
+import type { Phase } from '../../core/events.ts';
+import { amount, count, duration, percent } from '../phrases.ts';
+import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
+import { cutLine, firstThatFits, type Line, lineWidth, piece, type Style } from './line.ts';
+import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
+import { cellsOf, printable } from './width.ts';
+
+/** Cells of each column; 0 where there is no room for it. */
+interface Layout {
+  readonly columns: number;
+  readonly rows: number;
+  readonly name: number;
+  readonly picture: number;
+  readonly words: number;
+}
+
+interface Section {
+  /** The lowest ones go first where the terminal is too low. */
+  readonly rank: number;
+  readonly lines: readonly Line[];
+}
+
+const GAP = 2;
+const PHASES: Readonly<Record<Phase, string>> = {
+  evaluating: 'evaluating',
+  'rolling-out': 'rolling out',
+  training: 'training',
+  saving: 'saving',
+};
+
+export function viewOf(state: ViewState, columns: number, rows: number): readonly Line[] {
+  const layout = layoutFor(columns, rows);
+  const space = { rank: 0, lines: [[]] };
+  const sections: readonly Section[] = [
+    { ...space },
+    { rank: 5, lines: [titleLine(state, columns)] },
+    space,
+    { rank: 9, lines: stepRow(state, layout) },
+    { rank: 8, lines: activityRow(state, layout) },
+    { rank: 7, lines: rewardRows(state, layout) },
+    { rank: 6, lines: successRow(state, layout) },
+    { rank: 2, lines: timeRow(state, layout) },
+    { rank: 3, lines: speedRow(state, layout) },
+    { rank: 1, lines: groupsRow(state, layout) },
+    { rank: 4, lines: failuresRow(state, layout) },
+  ];
+  const ranked = sections.toSorted((a, b) => b.rank - a.rank);
+  let left = Math.max(1, rows);
+  const kept = new Set(
+    ranked.filter(({ lines }) => {
+      if (lines.length > left) return false;
+      left -= lines.length;
+      return true;
+    }),
+  );
+  return sections
+    .filter((section) => kept.has(section))
+    .flatMap(({ lines }) => lines)
+    .map((line) => cutLine(line, columns));
+}
+
+function layoutFor(columns: number, rows: number): Layout {
+  const name = columns >= 34 ? 10 : 0;
+  const wanted = columns >= 56 ? 34 : 18;
+  const room = Math.min(60, columns - name - GAP - wanted);
+  const picture = room >= 6 ? room : 0;
+  return { columns, rows, name, picture, words: Math.max(0, columns - name - (picture > 0 ? picture + GAP : 0)) };
+}
+
+function row({ name, picture: width, words }: Layout, title: string, picture: Line, ways: readonly Line[]): Line {
+  const named = name > 0 ? [piece(title.padEnd(name), 'dim')] : [];
+  const drawn = width > 0 ? [...picture, piece(' '.repeat(Math.max(0, width - lineWidth(picture)) + GAP))] : [];
+  return [...named, ...drawn, ...firstThatFits(words, ways)];
+}
+
+/** A row that needs no picture has the whole width for its words. */
+function wordsRow(layout: Layout, title: string, ways: readonly Line[]): readonly Line[] {
+  const wide = { ...layout, picture: 0, words: Math.max(0, layout.columns - layout.name) };
+  return [row(wide, title, [], ways)];
+}
+
+function titleLine({ title }: ViewState, columns: number): Line {
+  const entry = piece(printable(title.entry), 'bold');
+  const file = piece(printable(basename(title.entry)), 'bold');
+  const rest = (...parts: readonly (string | null)[]): Line =>
+    parts.filter((part) => part !== null).map((part) => piece(` · ${printable(part)}`, 'dim'));
+  const verb = piece(title.verb === 'train' ? 'Training ' : 'Evaluating ');
+  const model = title.model.split(sep).slice(-2).join(sep);
+  const seed = `seed ${title.seed}`;
+  return firstThatFits(columns, [
+    [verb, entry, ...rest(model, seed, title.run)],
+    [entry, ...rest(model, seed, title.run)],
+    [file, ...rest(model, seed, title.run)],
+    [file, ...rest(seed, title.run)],
+    [file, ...rest(title.run)],
+    [file, ...rest(title.run === null ? null : basename(title.run))],
+    [file],
+  ]);
+}
+
+function stepRow(state: ViewState, layout: Layout): readonly Line[] {
+  const { step, steps } = state;
+  if (steps === 0) return [];
+  const left = secondsLeft(state);
+  const done = `${step}/${steps}`;
+  const ways = left === null ? [done] : [`${done} · ${duration(left)} left`, `${done} ${duration(left)}`, done];
+  return [
+    row(
+      layout,
+      'step',
+      barOf(step / steps, layout, 'cyan'),
+      plain(layout.name > 0 ? ways : ways.map((way) => `step ${way}`).concat(ways)),
+    ),
+  ];
+}
+
+function activityRow(state: ViewState, layout: Layout): readonly Line[] {
+  const { activity, finishing, now } = state;
+  if (activity === null) return [];
+  const { phase, done, of, since } = activity;
+  const what = of > 0 ? `${PHASES[phase]} ${done}/${of}` : PHASES[phase];
+  const clock = now - since >= 1 ? [`${what} · ${duration(now - since)}`] : [];
+  const ways = finishing ? [`last step: ${what}`, `last: ${what}`, what] : [...(of > 0 ? [] : clock), what];
+  return [row(layout, 'now', barOf(of > 0 ? done / of : 0, layout, 'magenta'), plain(ways))];
+}
+
+function rewardRows(state: ViewState, layout: Layout): readonly Line[] {
+  const { rewards, reward } = state;
+  if (rewards.length === 0 || reward === null) return [];
+  const scale = scaleOf(rewards);
+  const now = piece(number(reward), 'bold');
+  const height = layout.picture > 0 ? Math.max(1, Math.min(4, layout.rows - 12)) : 1;
+  if (height < 3) {
+    const width = layout.picture > 0 ? layout.picture : Math.max(0, layout.columns - layout.name - GAP - cellsOf(now.text));
+    const small = { ...layout, picture: width, words: cellsOf(now.text) };
+    return [row(small, 'reward', [piece(blocks(rewards, axisOf(state, width), scale, width, 'join'), 'green')], [[now]])];
+  }
+  return curve(rewards, axisOf(state, layout.picture * 2), scale, layout.picture, height).map((text, i) => {
+    const words = i === 1 ? [now, piece(' last step', 'dim')] : [piece(edgeAt(i, height, scale), 'dim')];
+    return row(layout, i === 0 ? 'reward' : '', [piece(text, 'green')], [words]);
+  });
+}
+
+function edgeAt(line: number, height: number, { low, high }: Scale): string {
+  if (line === 0) return number(high);
+  return line === height - 1 ? number(low) : '';
+}
+
+function successRow(state: ViewState, layout: Layout): readonly Line[] {
+  const { success, evaluations, steps } = state;
+  if (success === null) return [];
+  const { first, last, best } = success;
+  const axis = axisOf(state, layout.picture * 2);
+  const picture = steps === 0 ? [] : [piece(blocks(evaluations, axis, { low: 0, high: 1 }, layout.picture, 'hold'), 'yellow')];
+  if (evaluations.length < 2) return [row(layout, 'held out', picture, [[piece(percent(first), 'bold')]])];
+  const start = piece(`${percent(first)} → `);
+  const star = piece('★ ', 'yellow');
+  const end = piece(percent(last.value), 'bold');
+  if (best.step === last.step) return [row(layout, 'held out', picture, [[start, star, end], [star, end], [end]])];
+  const where = best.step === 0 ? ['before training', 'before'] : [`at step ${best.step}`, `at ${best.step}`];
+  return [
+    row(layout, 'held out', picture, [
+      ...where.map((place) => [start, end, piece('  '), star, piece(`${percent(best.value)} ${place}`)]),
+      [end, piece('  '), star, piece(percent(best.value))],
+      [end],
+    ]),
+  ];
+}
+
+function timeRow({ seconds: { rollout, train, save } }: ViewState, layout: Layout): readonly Line[] {
+  const parts = [rollout, train, save].map((part) => Math.max(0, part));
+  const total = parts.reduce((sum, part) => sum + part, 0);
+  if (!(total > 0) || !Number.isFinite(total)) return [];
+  const [a = 0, b = 0, c = 0] = shares(parts, layout.picture);
+  const picture = [piece('█'.repeat(a), 'cyan'), piece('▓'.repeat(b), 'magenta'), piece('░'.repeat(c), 'dim')];
+  const [roll, learn, keep] = parts.map((part) => `${Math.round(100 * (part / total))} %`);
+  return [
+    row(
+      layout,
+      'time',
+      picture,
+      plain([
+        `rolling out ${roll}, training ${learn}, saving ${keep}`,
+        `roll ${roll}, train ${learn}, save ${keep}`,
+        `${roll} rolling out`,
+        `roll ${roll}`,
+      ]),
+    ),
+  ];
+}
+
+function speedRow(state: ViewState, layout: Layout): readonly Line[] {
+  const speed = tokensPerSecond(state);
+  if (speed === null) return [];
+  const [sampled, trained] = [amount(speed.sampled), amount(speed.trained)];
+  const ways = [`${sampled} sampled, ${trained} trained`, `${sampled} / ${trained}`];
+  return wordsRow(layout, 'tokens/s', plain(layout.name > 0 ? ways : [`${sampled} tokens/s`, `${sampled}/s`]));
+}
+
+function groupsRow({ groups, staleGroups }: ViewState, layout: Layout): readonly Line[] {
+  if (groups === null) return [];
+  const signal = `${groups.withSignal} of ${groups.all} with signal`;
+  const stale = staleGroups > 0 ? [`${signal}, ${staleGroups} stale so far`, `${signal}, ${staleGroups} stale`] : [];
+  return wordsRow(layout, 'groups', plain([...stale, signal, `${groups.withSignal}/${groups.all} signal`]));
+}
+
+function failuresRow({ failedRollouts, failedGrades }: ViewState, layout: Layout): readonly Line[] {
+  if (failedRollouts + failedGrades === 0) return [];
+  const parts = [
+    ...(failedRollouts > 0 ? [count(failedRollouts, 'rollout')] : []),
+    ...(failedGrades > 0 ? [count(failedGrades, 'grading')] : []),
+  ].join(', ');
+  return wordsRow(layout, 'failed', [
+    [piece(layout.name > 0 ? parts : `${parts} failed`, 'red')],
+    [piece(`${failedRollouts + failedGrades} failed`, 'red')],
+  ]);
+}
+
+/** One dot a step until the picture is full; from then on the steps so far are squeezed into it. */
+function axisOf({ step, steps, resumedAt }: ViewState, dots: number): Axis {
+  return { from: resumedAt, span: Math.max(step - resumedAt, Math.min(steps - resumedAt, dots), 1) };
+}
+
+function barOf(share: number, { picture }: Layout, style: Style): Line {
+  const { filled, rest } = bar(share, picture);
+  return [piece(filled, style), piece(rest, 'dim')];
+}
+
+function plain(ways: readonly string[]): readonly Line[] {
+  return ways.map((way) => [piece(way)]);
+}
+
+function number(value: number): string {
+  if (!Number.isFinite(value)) return '–';
+  return Math.abs(value) < 1000 ? value.toFixed(2) : amount(value);
+}

@@ -1,0 +1,209 @@
+/**
+ * Whether a run kept its promises: compares what its processes were told (the history) with what is there in the end (trajectories
+ * and manifests). In the spirit of Jepsen's total-queue checker.
+ *
+ * Kills are allowed for: an operation whose end nobody saw may have happened or not, and a rollout may have been sampled again by
+ * a later process. Judges the records alone; whether weights are what the steps should have made of them is another test.
+ */
+import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
+import { digestOf, type Operation, readHistory } from './history.ts';
+
+export interface HistoryCheck {
+  /** The text that `recordHistory` wrote, of all processes. */
+  readonly history: string;
+  /** Everything the store holds. */
+  readonly trajectories: readonly Trajectory[];
+  readonly manifests: readonly BatchManifest[];
+  /** How many policy versions older than the newest one a step may train on. */
+  readonly staleness: number;
+}
+
+/** Which rollout, turn or step, and what is the matter with it. */
+export interface Finding {
+  readonly id: string;
+  readonly why: string;
+}
+
+/** What must not happen. */
+export const FAULTS = ['lost', 'altered', 'duplicated', 'unexpected', 'foreign', 'mixedVersion', 'stale'] as const;
+export type Fault = (typeof FAULTS)[number];
+
+export interface HistoryReport extends Readonly<Record<Fault, readonly Finding[]>> {
+  /** Whether there is no fault of any kind. */
+  readonly clean: boolean;
+  /** Took effect although nobody saw it end. No fault. */
+  readonly recovered: readonly Finding[];
+  readonly counts: {
+    readonly processes: number;
+    readonly ok: number;
+    readonly failed: number;
+    readonly unknown: number;
+    readonly trajectories: number;
+    readonly steps: number;
+    readonly turns: number;
+  };
+}
+
+type Find = (kind: Fault | 'recovered', id: string, why: string) => void;
+
+/** Throws STORE_FORMAT if the history cannot be read. */
+export function checkHistory({ history, trajectories, manifests, staleness }: HistoryCheck): HistoryReport {
+  const { processes, operations } = readHistory(history);
+  const found: Record<Fault | 'recovered', Finding[]> = {
+    lost: [],
+    altered: [],
+    duplicated: [],
+    unexpected: [],
+    foreign: [],
+    mixedVersion: [],
+    stale: [],
+    recovered: [],
+  };
+  const find: Find = (kind, id, why) => void found[kind].push({ id, why });
+  checkRecords(attemptsOf(operations, 'append'), trajectories.map(trajectoryRecord), find);
+  const commits = attemptsOf(operations, 'commit');
+  checkRecords(commits, manifests.map(manifestRecord), find);
+  checkSteps(manifests, commits, find);
+  checkTurns(trajectories, operations, find);
+  checkMembers({ trajectories, manifests, staleness }, find);
+  if (staleness === 0) checkOneVersion(trajectories, find);
+  const inState = (state: Operation['state']): number => operations.filter((operation) => operation.state === state).length;
+  return {
+    clean: FAULTS.every((kind) => found[kind].length === 0),
+    ...found,
+    counts: {
+      processes,
+      ok: inState('ok'),
+      failed: inState('failed'),
+      unknown: inState('unknown'),
+      trajectories: trajectories.length,
+      steps: manifests.length,
+      turns: trajectories.reduce((sum, { turns }) => sum + turns.length, 0),
+    },
+  };
+}
+
+interface Kept {
+  readonly id: string;
+  readonly content: string;
+}
+
+interface Attempt extends Kept {
+  readonly state: Operation['state'];
+}
+
+const trajectoryRecord = (trajectory: Trajectory): Kept => ({ id: trajectory.rolloutId, content: digestOf(trajectory) });
+const manifestRecord = (manifest: BatchManifest): Kept => ({ id: stepName(manifest), content: digestOf(manifest) });
+const stepName = ({ step }: { readonly step: number }): string => `step ${step}`;
+const turnName = ({ rolloutId }: Trajectory, { index }: Turn): string => `${rolloutId} turn ${index}`;
+
+function attemptsOf(operations: readonly Operation[], kind: 'append' | 'commit'): readonly Attempt[] {
+  return operations.flatMap(({ call, state }) => {
+    if (call.kind !== kind) return [];
+    return [{ id: call.kind === 'append' ? call.rolloutId : stepName(call), content: call.content, state }];
+  });
+}
+
+/** What was acknowledged is there as it was given, once; what is there was asked for. */
+function checkRecords(attempts: readonly Attempt[], kept: readonly Kept[], find: Find): void {
+  const attemptsBy = Map.groupBy(attempts, ({ id }) => id);
+  const keptBy = Map.groupBy(kept, ({ id }) => id);
+  for (const id of new Set([...attemptsBy.keys(), ...keptBy.keys()])) {
+    const asked = attemptsBy.get(id) ?? [];
+    const held = keptBy.get(id) ?? [];
+    const acknowledged = new Set(asked.filter(({ state }) => state === 'ok').map(({ content }) => content));
+    if (held.length > 1) find('duplicated', id, `it is kept ${held.length} times`);
+    if (acknowledged.size > 1) find('duplicated', id, `${acknowledged.size} different records of it were acknowledged`);
+    for (const { content } of held)
+      checkKept(
+        id,
+        asked.filter((attempt) => attempt.content === content),
+        asked.length,
+        find,
+      );
+    const isAltered = held.some(({ content }) => asked.every((attempt) => attempt.content !== content));
+    const missing = [...acknowledged].filter((content) => held.every((record) => record.content !== content));
+    if (missing.length > 0 && !isAltered) find('lost', id, 'it was acknowledged and is not there');
+  }
+}
+
+function checkKept(id: string, matching: readonly Attempt[], asked: number, find: Find): void {
+  if (asked === 0) find('unexpected', id, 'it is there, and nobody asked for it');
+  else if (matching.length === 0) find('altered', id, 'what is there is not what was given');
+  else if (matching.every(({ state }) => state === 'failed')) find('unexpected', id, 'it is there although writing it failed');
+  else if (matching.every(({ state }) => state !== 'ok')) find('recovered', id, 'nobody saw it end, and it is there');
+}
+
+/** No step is acknowledged twice, no version made twice, no rollout trained twice. An append may be repeated, a commit may not. */
+function checkSteps(manifests: readonly BatchManifest[], commits: readonly Attempt[], find: Find): void {
+  for (const [step, accepted] of Map.groupBy(
+    commits.filter(({ state }) => state === 'ok'),
+    ({ id }) => id,
+  )) {
+    if (accepted.length > 1) find('duplicated', step, `it was acknowledged ${accepted.length} times`);
+  }
+  for (const [version, steps] of Map.groupBy(manifests, ({ policyVersion }) => policyVersion)) {
+    if (steps.length > 1) find('duplicated', `version ${version}`, `made by ${steps.map(stepName).join(' and ')}`);
+  }
+  const memberships = manifests.flatMap((manifest) => manifest.rolloutIds.map((id) => ({ id, step: stepName(manifest) })));
+  for (const [id, steps] of Map.groupBy(memberships, (member) => member.id)) {
+    if (steps.length > 1) find('duplicated', id, `trained in ${steps.map(({ step }) => step).join(' and ')}`);
+  }
+}
+
+/** Every turn is what the engine returned for its seed and prompt. A seed belongs to one call, so no two turns share one. */
+function checkTurns(trajectories: readonly Trajectory[], operations: readonly Operation[], find: Find): void {
+  const versionsOf = new Map<string, Set<number>>();
+  for (const { call, sampled } of operations) {
+    if (call.kind !== 'sample' || sampled === undefined) continue;
+    const key = [call.seed, call.prompt, sampled.result].join(' ');
+    versionsOf.set(key, (versionsOf.get(key) ?? new Set()).add(sampled.policyVersion));
+  }
+  const owners = new Map<string, string>();
+  for (const [trajectory, turn] of turnsIn(trajectories)) {
+    const name = turnName(trajectory, turn);
+    const key = [turn.sampling.seed, digestOf(turn.promptIds), digestOf([turn.sampledIds, turn.logprobs])].join(' ');
+    const versions = versionsOf.get(key);
+    const owner = owners.get(key);
+    owners.set(key, owner ?? name);
+    if (versions === undefined) find('foreign', name, `the engine returned no such tokens for seed ${turn.sampling.seed}`);
+    else if (owner !== undefined) find('foreign', name, `its tokens were returned to ${owner}`);
+    else if (!versions.has(turn.policyVersion)) {
+      find('mixedVersion', name, `it says version ${turn.policyVersion}, the engine said ${[...versions].join(' or ')}`);
+    }
+  }
+}
+
+function* turnsIn(trajectories: readonly Trajectory[]): Generator<[Trajectory, Turn]> {
+  for (const trajectory of trajectories) for (const turn of trajectory.turns) yield [trajectory, turn];
+}
+
+/** A step is made of training rollouts that are kept, sampled by recent enough versions that were there before it. */
+function checkMembers({ trajectories, manifests, staleness }: Omit<HistoryCheck, 'history'>, find: Find): void {
+  const keptAs = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
+  for (const manifest of manifests) {
+    const newest = manifest.policyVersion - 1;
+    for (const id of manifest.rolloutIds) {
+      const trajectory = keptAs.get(id);
+      if (trajectory?.purpose !== 'train') {
+        find(
+          'foreign',
+          id,
+          `${stepName(manifest)} names it, and it is ${trajectory === undefined ? 'not kept' : 'for evaluation'}`,
+        );
+      }
+      for (const turn of trajectory?.turns.filter(({ trainable }) => trainable) ?? []) {
+        const why = `sampled by version ${turn.policyVersion}, trained in ${stepName(manifest)} from version ${newest}`;
+        if (turn.policyVersion < newest - staleness) find('stale', turnName(trajectory!, turn), why);
+        if (turn.policyVersion > newest) find('mixedVersion', turnName(trajectory!, turn), why);
+      }
+    }
+  }
+}
+
+function checkOneVersion(trajectories: readonly Trajectory[], find: Find): void {
+  for (const { rolloutId, turns } of trajectories) {
+    const versions = new Set(turns.filter(({ trainable }) => trainable).map(({ policyVersion }) => policyVersion));
+    if (versions.size > 1) find('mixedVersion', rolloutId, `its turns are of versions ${[...versions].join(', ')}`);
+  }
+}

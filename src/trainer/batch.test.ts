@@ -1,0 +1,105 @@
+import { describe, expect, it } from 'vitest';
+import type { Trajectory, Turn } from '../core/types.ts';
+import { ALGORITHMS } from './advantages.ts';
+import { attachReference, type Batch, makeBatch } from './batch.ts';
+
+const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
+
+function turn(index: number, promptIds: readonly number[], sampledIds: readonly number[]): Turn {
+  return {
+    index,
+    role: 'policy',
+    trainable: true,
+    promptIds: Int32Array.from(promptIds),
+    sampledIds: Int32Array.from(sampledIds),
+    logprobs: Float32Array.from(sampledIds, () => -1),
+    policyVersion: 3,
+    sampling: { requested: {}, effective, seed: 0 },
+  } as unknown as Turn;
+}
+
+function rollout(groupId: string, rolloutId: string, value: number, turns: readonly Turn[]): Trajectory {
+  return { groupId, rolloutId, turns, grade: { kind: 'graded', reward: { value } } } as unknown as Trajectory;
+}
+
+/** Two groups with signal and one without. Trained tokens: 3 + 1 + (2 + 2) + 0 = 8, of four rollouts. */
+const rows = [
+  rollout('g1', 'a', 1, [turn(0, [1, 2], [3, 4, 5])]),
+  rollout('g1', 'b', 0, [turn(0, [1, 2], [6])]),
+  rollout('g2', 'c', 2, [turn(0, [1], [2, 3]), turn(1, [1, 2, 3, 9], [4, 5])]),
+  rollout('g2', 'd', 0, []),
+  rollout('g3', 'e', 1, [turn(0, [1], [2])]),
+  rollout('g3', 'f', 1, [turn(0, [1], [2])]),
+];
+
+const weightsOf = ({ samples }: Batch) => samples.map(({ weight }) => weight);
+const advantagesIn = ({ samples }: Batch) => samples.map(({ advantages }) => [...advantages]);
+
+describe('a batch', () => {
+  it.each(['grpo', 'rloo'] as const)('of %s divides by the trained tokens of the batch', (algorithm) => {
+    const batch = makeBatch(rows, algorithm);
+    expect(batch).toMatchObject({ rolloutIds: ['a', 'b', 'c'], trainedTokens: 8 });
+    expect(weightsOf(batch)).toEqual([1 / 8, 1 / 8, 1 / 8]);
+  });
+
+  it('of dr-grpo divides by rollouts × the constant, whatever their lengths; a rollout that said nothing counts too', () => {
+    const batch = makeBatch(rows, 'dr-grpo', 100);
+    expect(batch).toMatchObject({ rolloutIds: ['a', 'b', 'c'], trainedTokens: 8 });
+    expect(weightsOf(batch)).toEqual([1 / 400, 1 / 400, 1 / 400]);
+    const longer = rows.with(0, rollout('g1', 'a', 1, [turn(0, [1, 2], [3, 4, 5, 3, 4, 5, 3, 4, 5])]));
+    expect(weightsOf(makeBatch(longer, 'dr-grpo', 100))).toEqual(weightsOf(batch));
+  });
+
+  it.each([undefined, 0, -1, Number.NaN, Infinity])('of dr-grpo refuses %s tokens per rollout', (constant) => {
+    expect(() => makeBatch(rows, 'dr-grpo', constant)).toThrowError(expect.objectContaining({ code: 'USAGE' }));
+  });
+
+  it('carries the advantage of its algorithm on sampled tokens and nowhere else', () => {
+    expect(advantagesIn(makeBatch(rows, 'dr-grpo', 100))).toEqual([
+      [0, 0, 0.5, 0.5, 0.5],
+      [0, 0, -0.5],
+      [0, 1, 1, 0, 1, 1],
+    ]);
+    expect(advantagesIn(makeBatch(rows, 'rloo'))).toEqual([
+      [0, 0, 1, 1, 1],
+      [0, 0, -1],
+      [0, 2, 2, 0, 2, 2],
+    ]);
+    expect(makeBatch(rows)).toEqual(makeBatch(rows, 'grpo'));
+    const [first] = makeBatch(rows).samples;
+    expect(first?.advantages[2]).toBe(Math.fround(0.5 / (0.5 + 1e-4)));
+  });
+
+  it.each(ALGORITHMS)('of %s is the same for shuffled rows', (algorithm) => {
+    const shuffled = [4, 2, 5, 1, 0, 3].map((place) => rows[place]!);
+    expect(makeBatch(shuffled, algorithm, 50)).toEqual(makeBatch(rows, algorithm, 50));
+  });
+
+  it('is empty where no group has signal', () => {
+    for (const algorithm of ALGORITHMS) {
+      expect(makeBatch(rows.slice(4), algorithm, 50)).toEqual({ samples: [], rolloutIds: [], trainedTokens: 0 });
+    }
+  });
+});
+
+describe('attachReference', () => {
+  const batch = makeBatch(rows);
+
+  it('puts the k-th log-probability at the k-th trained token, and 0 elsewhere', () => {
+    const attached = attachReference(batch, [Float32Array.of(-1, -2, -3), Float32Array.of(-4), Float32Array.of(-5, -6, -7, -8)]);
+    expect(attached.samples.map(({ reference }) => [...reference!])).toEqual([
+      [0, 0, -1, -2, -3],
+      [0, 0, -4],
+      [0, -5, -6, 0, -7, -8],
+    ]);
+    expect({ ...attached, samples: attached.samples.map(({ reference: _, ...sample }) => sample) }).toEqual(batch);
+  });
+
+  it.each([
+    ['a sample too few', [Float32Array.of(-1, -2, -3), Float32Array.of(-4)]],
+    ['a token too few', [Float32Array.of(-1, -2), Float32Array.of(-4), new Float32Array(4)]],
+    ['every token instead of the trained ones', [new Float32Array(5), new Float32Array(3), new Float32Array(6)]],
+  ])('refuses %s', (_, logprobs) => {
+    expect(() => attachReference(batch, logprobs)).toThrowError(expect.objectContaining({ code: 'TRAINER_FAILED' }));
+  });
+});

@@ -1,0 +1,117 @@
+/** The whole command at a terminal: a real, tiny run, drawn on a pseudo-terminal and judged by what is on the screen at the end. */
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ROOT, scratch, start } from './command.ts';
+import { onTerminal } from './pty.ts';
+
+/** Rewards differ within a group whatever the policy says. */
+const ENTRY = `
+import OpenAI from 'openai';
+import { defineGrader, defineWorkflow } from 'trainyard';
+let rollouts = 0;
+export default defineWorkflow(async (ctx) => {
+  const model = ctx.model();
+  const client = new OpenAI({ baseURL: model.baseURL, apiKey: model.apiKey });
+  if (ctx.task.id === 'slow') console.log('waiting');
+  if (ctx.task.id === 'slow') await new Promise((resolve) => setTimeout(resolve, 50_000));
+  await client.chat.completions.create({ model: model.name, messages: [...ctx.prompt] as never, max_tokens: 8 });
+  console.log('the agent says ' + ++rollouts);
+});
+export const grader = defineGrader(({ messages }) => (messages.at(-1)?.content ?? '').length % 2);
+`;
+const CONTROL = '\u001b';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+  await home.write('agent.ts', ENTRY);
+  const tasks = (count: number): string => Array.from({ length: count }, (_, i) => `{"id":"t${i}","prompt":"${i}?"}`).join('\n');
+  await home.write('train.jsonl', tasks(6));
+  await home.write('held-out.jsonl', tasks(3));
+  await home.write('slow.jsonl', '{"id":"slow","prompt":"?"}');
+});
+afterAll(() => home.remove());
+
+const MAIN = ['--conditions=source', join(ROOT, 'src/cli/main.ts')];
+const trainArgs = (run: string, steps: number): string[] => [
+  ...['train', join(home.dir, 'agent.ts'), '--run', join(home.dir, run), '--steps', `${steps}`],
+  ...['--groups-per-step', '2', '--group', '4'],
+];
+const shownBy = (args: readonly string[], options: Parameters<typeof onTerminal>[1]) =>
+  onTerminal([process.execPath, ...MAIN, ...args], options);
+
+describe('trainyard train at a terminal', () => {
+  it.each([
+    [80, { NO_COLOR: '1' }],
+    [40, {}],
+  ])('of %i columns ends with one clean view, the summary, and the cursor shown', async (columns, env) => {
+    const { terminal, ended, raw } = shownBy(trainArgs(`run-${columns}`, 3), { columns, rows: 30, env });
+    expect(await ended).toBe(0);
+    const lines = terminal.text;
+    const rowsOf = (name: string): readonly string[] => lines.filter((line) => line.startsWith(name));
+    for (const name of ['step ', 'reward ', 'held out ', 'time ', 'tokens/s ', 'groups '])
+      expect(rowsOf(name).length, name).toBe(1);
+    expect(rowsOf('step ')[0]).toMatch(/━ {2}3\/3$/);
+    expect(rowsOf('now ')).toEqual([]);
+    expect(rowsOf('Done in').length).toBe(1);
+    expect(terminal.cursorShown).toBe(true);
+    const spoken = lines.filter((line) => line.includes('the agent'));
+    expect(spoken).toEqual(spoken.map((_, i) => `the agent says ${i + 1}`));
+    expect(spoken.length).toBeGreaterThan(6);
+    const view = lines.slice(
+      lines.findIndex((line) => line.includes('agent.ts ·')),
+      lines.findIndex((line) => /^Done/.test(line)),
+    );
+    for (const line of view) expect(line).toMatch(/^(?:$|agent\.ts|step|reward|held out|time|tokens\/s|groups| {10})/);
+    expect(raw().includes(`${CONTROL}[36m`)).toBe(columns === 40);
+  });
+
+  it('that takes Ctrl-C twice leaves with 130 and the cursor shown', async () => {
+    const { terminal, ended, until, type } = shownBy(trainArgs('run-left', 100_000), { env: { NO_COLOR: '1' } });
+    await until('1/100000');
+    type('\u0003');
+    await until('INTERRUPTED');
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    type('\u0003');
+    expect(await ended).toBe(130);
+    expect(terminal.cursorShown).toBe(true);
+    expect(terminal.text.filter((line) => /^step /.test(line)).length).toBe(1);
+    expect(terminal.text.join('\n')).not.toContain('^C');
+  });
+
+  it('prints an error below what it had shown, and nothing else when it never began', async () => {
+    const { terminal, ended, raw } = shownBy(['train', join(home.dir, 'none.ts')], {});
+    expect(await ended).toBe(2);
+    expect(terminal.text[0]).toMatch(/^error FILE_NOT_FOUND: /);
+    expect(raw()).not.toContain(CONTROL);
+  });
+
+  it.each([
+    ['a dumb terminal', { TERM: 'dumb' }],
+    ['continuous integration', { CI: 'true', NO_COLOR: '1' }],
+  ])('of %s gets plain lines', async (name, env) => {
+    const { terminal, ended, raw } = shownBy(trainArgs(`run-${name}`, 1), { columns: 200, env });
+    expect(await ended).toBe(0);
+    expect(raw()).not.toContain(CONTROL);
+    expect(terminal.text.filter((line) => /^step {3}1 {2}reward/.test(line)).length).toBe(1);
+  });
+});
+
+describe('in a pipe', () => {
+  it.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('trainyard eval is stopped by the first %s and ends with %i', async (signal, code) => {
+    const {
+      child,
+      ended,
+      stdout: said,
+    } = start(['eval', join(home.dir, 'agent.ts'), '--held-out', join(home.dir, 'slow.jsonl')]);
+    while (!said().includes('waiting')) await new Promise((resolve) => setTimeout(resolve, 50));
+    child.kill(signal);
+    const { code: found, stdout, stderr } = await ended;
+    expect(stdout).toContain('warning INTERRUPTED: stopping; once more to leave at once');
+    expect(stderr).toContain('error CANCELLED');
+    expect(found).toBe(code);
+  });
+});
