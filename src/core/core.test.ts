@@ -74,6 +74,7 @@ describe('nestingOf', () => {
   it('counts levels, not brackets in strings', () => {
     expect(nestingOf('{"a":[{"b":"[[[{{{\\"]]"}],"c":{}}')).toBe(3);
     expect(nestingOf('"["')).toBe(0);
+    expect(nestingOf('["\\"[["]')).toBe(1);
   });
 
   it('keeps what is too deep out of asJson', () => {

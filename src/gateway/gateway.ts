@@ -122,7 +122,7 @@ export class Gateway implements SessionHost {
       (thrown) => events.fail(thrown),
     );
     await Promise.race([first.promise, answer]);
-    session.assertOpen();
+    session.signal.throwIfAborted();
     session.signal.addEventListener('abort', () => events.stop(session.signal.reason), { once: true });
     const undelivered = (): void => {
       left.abort();

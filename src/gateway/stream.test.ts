@@ -1,120 +1,28 @@
-import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
-import OpenAI from 'openai';
-import { beforeAll, describe, expect, it } from 'vitest';
-import type { Session, SessionSpec } from '../core/contracts.ts';
+import { describe, expect, it } from 'vitest';
+import {
+  ANSWER,
+  all,
+  ask,
+  type Chunk,
+  clientOf,
+  contentOf,
+  eventsOf,
+  LOOKUP,
+  open,
+  post,
+  renderer,
+  say,
+  specOf,
+  streaming,
+  tokenizer,
+  tools,
+  until,
+} from '../../test/fixtures/gateway/streams.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { type Script, type ScriptedEngine, scriptedEngine } from '../testing/scripted-engine.ts';
-import { createRenderer, type Renderer } from '../tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
+import type { Script } from '../testing/scripted-engine.ts';
 import { Gateway } from './gateway.ts';
 import { listen } from './listener.ts';
-
-type Chunk = OpenAI.ChatCompletionChunk;
-
-const model = new URL('../../models/base', import.meta.url).pathname;
-let tokenizer: Tokenizer;
-let renderer: Renderer;
-beforeAll(async () => {
-  tokenizer = await loadTokenizer(model);
-  renderer = createRenderer(tokenizer);
-});
-
-const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Binklex glove"}}</tool_call><|im_end|>';
-const ANSWER = 'It costs $81. 🙂<|im_end|>';
-const say = (text: string): number[] => [...tokenizer.encodeRendered(text)];
-const ask = [{ role: 'user' as const, content: 'How much is the "Binklex glove"?' }];
-const tools = [{ type: 'function' as const, function: { name: 'lookup', description: 'price', parameters: { type: 'object' } } }];
-
-/** Ids one by one, after a pause each. */
-async function* slowly(ids: readonly number[], ms: number, signal?: AbortSignal): AsyncGenerator<readonly number[]> {
-  for (const id of ids) {
-    await sleep(ms, undefined, signal ? { signal } : {});
-    yield [id];
-  }
-}
-
-/**
- * More than the kernel takes off our hands, so that a client that does not read leaves the end of it with us: every chunk carries the
- * rollout's name, and here it is a long one.
- */
-const longNamed = (): Options => ({
-  reply: async () => [...Array(1500).fill(say('<tool_call>{"name":"f","arguments":0}</tool_call>')).flat(), ...say('<|im_end|>')],
-  spec: { identity: { rolloutId: 'r'.repeat(4000), groupId: 'g1', taskId: 't1', purpose: 'train' } },
-});
-
-interface Options {
-  readonly replies?: readonly string[];
-  readonly reply?: Script['reply'];
-  readonly spec?: Partial<SessionSpec>;
-}
-
-function open(options: Options = {}): { gateway: Gateway; session: Session; engine: ScriptedEngine } {
-  const engine = scriptedEngine({
-    vocabSize: 512,
-    contextLength: 2_000_000,
-    reply: options.reply ?? ((_, call, signal) => slowly(say(options.replies?.[call] ?? ANSWER), 0, signal)),
-  });
-  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  return { gateway, engine, session: gateway.open(specOf('r1', options.spec)) };
-}
-
-function specOf(rolloutId: string, spec: Partial<SessionSpec> = {}): SessionSpec {
-  return {
-    identity: { rolloutId, groupId: 'g1', taskId: 't1', purpose: 'train' },
-    roles: {},
-    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 1_000_000 },
-    limits: { turns: 9, tokens: 1e9, deadlineMs: 1000 },
-    seed: 1,
-    signal: new AbortController().signal,
-    ...spec,
-  };
-}
-
-/** The stock client, over HTTP or in process. */
-function clientOf(session: Session, inProcess = false): OpenAI {
-  const { baseURL, apiKey, fetch } = session.model();
-  return new OpenAI({ baseURL, apiKey, maxRetries: 0, ...(inProcess ? { fetch } : {}) });
-}
-
-const streaming = { model: 'policy', messages: ask, stream: true as const };
-const body = JSON.stringify({ messages: ask, stream: true });
-
-function post(session: Session, text: string = body, init: RequestInit = {}): Promise<Response> {
-  const { baseURL, apiKey, fetch } = session.model();
-  const headers = { authorization: `Bearer ${apiKey}`, ...(init.headers as Record<string, string>) };
-  return fetch(`${baseURL}/chat/completions`, { method: 'POST', body: text, ...init, headers });
-}
-
-/** Sends the body over a socket of its own, which the test may stop reading or destroy. */
-async function rawPost(session: Session, text: string = body): Promise<IncomingMessage> {
-  const { baseURL, apiKey } = session.model();
-  const request = httpRequest(`${baseURL}/chat/completions`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${apiKey}` },
-    agent: false,
-  });
-  request.on('error', () => undefined).end(text);
-  return await new Promise((resolve) => request.once('response', (response) => resolve(response.on('error', () => undefined))));
-}
-
-async function all(chunks: AsyncIterable<Chunk>): Promise<Chunk[]> {
-  const collected: Chunk[] = [];
-  for await (const chunk of chunks) collected.push(chunk);
-  return collected;
-}
-
-/** Data of the events in a raw body. */
-const eventsOf = (text: string): string[] =>
-  text
-    .split('\n\n')
-    .slice(0, -1)
-    .map((event) => event.replace(/^data: /, ''));
-const contentOf = (chunks: readonly Chunk[]) => chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('');
-const until = async (condition: () => boolean): Promise<void> => {
-  for (let i = 0; i < 400 && !condition(); i++) await sleep(5);
-  expect(condition()).toBe(true);
-};
 
 describe('a streamed answer', () => {
   it('is written in the chunks that OpenAI sends', async () => {
@@ -350,214 +258,13 @@ describe('a stream that fails', () => {
       } as Script['reply'],
     });
     await using _ = await listen(gateway);
-    const reading = Promise.all(
-      [false, true].map(async (inProcess) => {
-        const chunks: Chunk[] = [];
-        const stream = await clientOf(session, inProcess).chat.completions.create(streaming);
-        await expect(
-          (async () => {
-            for await (const chunk of stream) chunks.push(chunk);
-          })(),
-        ).rejects.toMatchObject({ code: 'rollout_ended' });
-        return contentOf(chunks);
-      }),
-    );
-    await sleep(60);
+    const heard: Chunk[][] = [[], []];
+    const reading = heard.map(async (chunks, i) => {
+      for await (const chunk of await clientOf(session, i === 0).chat.completions.create(streaming)) chunks.push(chunk);
+    });
+    const ended = Promise.all(reading.map((read) => expect(read).rejects.toMatchObject({ code: 'rollout_ended' })));
+    await until(() => heard.every((chunks) => contentOf(chunks) === 'It costs'));
     expect(session.seal()).toEqual([]);
-    expect(await reading).toEqual(['It costs', 'It costs']);
+    await ended;
   });
 });
-
-describe('a client that hangs up', () => {
-  const endless: (seen: { aborted: number }) => Script['reply'] = (seen) =>
-    async function* (_: unknown, __: number, signal: AbortSignal | undefined) {
-      try {
-        for (let i = 0; i < 2000; i++) {
-          await sleep(1, undefined, signal ? { signal } : {});
-          yield say(`${i} `);
-        }
-      } finally {
-        if (signal?.aborted) seen.aborted++;
-      }
-    } as Script['reply'];
-
-  it('mid-stream cancels the engine’s work at once, leaves no turn and does not hurt its neighbour', async () => {
-    const seen = { aborted: 0 };
-    const cut = endless(seen);
-    const { gateway, session } = open({
-      reply: (request, call, signal) => (call === 0 ? cut(request, call, signal) : slowly(say(ANSWER), 10, signal)),
-    });
-    await using _ = await listen(gateway);
-    const response = await rawPost(session);
-    const neighbour = rawPost(session, JSON.stringify({ messages: [...ask, ...ask], stream: true })).then((r) => textOf(r));
-    await new Promise((resolve) => response.once('data', resolve));
-    response.destroy();
-    await until(() => seen.aborted === 1);
-    expect(eventsOf(await neighbour).at(-1)).toBe('[DONE]');
-    expect(session.turns.map(({ response: { content } }) => content)).toEqual(['It costs $81. 🙂']);
-    // The turn and tokens that were reserved for it are given back.
-    await (await post(session, JSON.stringify({ messages: ask }))).text();
-    expect(session.seal().length).toBe(2);
-  });
-
-  it.each([
-    [
-      'breaks out of its loop',
-      async (stream: AsyncIterable<Chunk>) => {
-        for await (const chunk of stream) if (chunk.choices[0]?.delta.content) break;
-      },
-    ],
-    [
-      'aborts',
-      async (stream: AsyncIterable<Chunk> & { controller: AbortController }) => {
-        for await (const _ of stream) stream.controller.abort();
-      },
-    ],
-  ])('in process, when it %s, does the same', async (_, leave) => {
-    const seen = { aborted: 0 };
-    const { session } = open({ reply: endless(seen) });
-    await leave(await clientOf(session, true).chat.completions.create(streaming));
-    await until(() => seen.aborted === 1);
-    expect(session.seal()).toEqual([]);
-  });
-
-  it('before the first token rejects in process as over HTTP', async () => {
-    const { session } = open({ reply: async (_, __, signal) => sleep(10_000, [], signal ? { signal } : {}) });
-    await expect(post(session, body, { signal: AbortSignal.timeout(10) })).rejects.toMatchObject({ name: 'TimeoutError' });
-    expect(session.seal()).toEqual([]);
-  });
-});
-
-describe('a stream that was sampled but not delivered', () => {
-  it('is given again when its reader left, once, as the same turn; then the same question is a new one', async () => {
-    const { session } = open();
-    const left = await post(session);
-    const reader = left.body!.getReader();
-    await reader.read();
-    await until(() => session.turns.length === 1);
-    await reader.cancel();
-    const again = await (await post(session)).text();
-    expect(session.turns.length).toBe(1);
-    const chunks = eventsOf(again)
-      .slice(0, -1)
-      .map((event) => JSON.parse(event) as Chunk);
-    expect(contentOf(chunks)).toBe(session.turns[0]!.response.content);
-    expect(chunks.at(-1)!.choices[0]!.finish_reason).toBe('stop');
-    await (await post(session)).text();
-    expect(session.seal().length).toBe(2);
-  });
-
-  it('over HTTP is given again after its socket was destroyed', async () => {
-    const { gateway, session } = open(longNamed());
-    await using _ = await listen(gateway);
-    const response = await rawPost(session);
-    response.pause();
-    await until(() => session.turns.length === 1);
-    await sleep(50);
-    response.destroy();
-    await sleep(50);
-    const again = eventsOf(await textOf(await rawPost(session)));
-    expect(session.turns.length).toBe(1);
-    expect(again.at(-1)).toBe('[DONE]');
-    const calls = again.slice(0, -1).flatMap((event) => (JSON.parse(event) as Chunk).choices[0]?.delta.tool_calls ?? []);
-    const ids = calls.map(({ id }) => id).filter((id) => id !== undefined);
-    expect(ids.join() === session.turns[0]!.response.tool_calls!.map(({ id }) => id).join()).toBe(true);
-    // Now it was delivered: the same question again is a new one.
-    await textOf(await rawPost(session));
-    expect(session.seal().length).toBe(2);
-  });
-
-  it('is not to be confused with one that arrived: the same question ten times is ten turns', async () => {
-    const { gateway, session } = open({ spec: { limits: { turns: 20, tokens: 1e9, deadlineMs: 1000 } } });
-    await using _ = await listen(gateway);
-    for (let i = 0; i < 10; i++) await all(await clientOf(session, i % 2 === 0).chat.completions.create(streaming));
-    expect(session.seal().length).toBe(10);
-  });
-
-  it('and is asked for without `stream` is another question', async () => {
-    const { session } = open();
-    const reader = (await post(session)).body!.getReader();
-    await reader.read();
-    await until(() => session.turns.length === 1);
-    await reader.cancel();
-    const whole = await post(session, JSON.stringify({ messages: ask }));
-    expect(await whole.json()).toMatchObject({ object: 'chat.completion' });
-    expect(session.seal().length).toBe(2);
-  });
-
-  it('that its client marks as a retry is the one being sampled, or the one that was', async () => {
-    const { session } = open();
-    const retry = { headers: { 'x-stainless-retry-count': '1' } };
-    const texts = await Promise.all([post(session), post(session, body, retry)].map(async (sent) => (await sent).text()));
-    const later = await (await post(session, body, retry)).text();
-    const contents = [...texts, later].map((text) =>
-      contentOf(
-        eventsOf(text)
-          .slice(0, -1)
-          .map((event) => JSON.parse(event) as Chunk),
-      ),
-    );
-    expect(new Set(contents)).toEqual(new Set(['It costs $81. 🙂']));
-    expect(session.seal().length).toBe(1);
-  });
-});
-
-describe('many streams', () => {
-  it('a hundred at once each get their own words', async () => {
-    const { gateway, session } = open({
-      spec: { limits: { turns: 100, tokens: 1e9, deadlineMs: 1000 } },
-      reply: (_, call, signal) => slowly(say(`This is reply number ${call}. 🙂<|im_end|>`), 1, signal),
-    });
-    await using _ = await listen(gateway);
-    const asked = Array.from({ length: 100 }, async (__, i) => {
-      const messages = [{ role: 'user' as const, content: `question ${i}` }];
-      const content = contentOf(
-        await all(await clientOf(session, i % 2 === 0).chat.completions.create({ ...streaming, messages })),
-      );
-      return [messages[0]!.content, content];
-    });
-    const heard = new Map((await Promise.all(asked)) as [string, string][]);
-    const turns = session.seal();
-    expect(turns.length).toBe(100);
-    for (const { request, response } of turns) expect(heard.get(request.messages[0]!.content!)).toBe(response.content);
-  });
-
-  it('one that is not read neither grows with every token nor holds up its neighbours', async () => {
-    const { session } = open({
-      reply: (_, call, signal) => slowly(say(call === 0 ? 'word '.repeat(100) : ANSWER), 0, signal),
-    });
-    const reader = (await post(session)).body!.getReader();
-    await reader.read();
-    expect(await (await post(session, JSON.stringify({ messages: ask }))).json()).toMatchObject({ object: 'chat.completion' });
-    await until(() => session.turns.length === 2);
-    const { value } = await reader.read();
-    const rest = eventsOf(new TextDecoder().decode(value));
-    expect(rest.length).toBeLessThan(5);
-    expect(rest.at(-1)).toBe('[DONE]');
-    expect(await reader.read()).toEqual({ done: true, value: undefined });
-  });
-
-  it('one over HTTP that is not read is cut when its rollout ends', async () => {
-    const { gateway, session } = open(longNamed());
-    await using _ = await listen(gateway);
-    const response = await rawPost(session);
-    response.pause();
-    await until(() => session.turns.length === 1);
-    await sleep(50);
-    session.seal();
-    const text = await textOf(response);
-    expect(text.length).toBeGreaterThan(0);
-    expect(text.includes('[DONE]')).toBe(false);
-  });
-});
-
-async function textOf(response: IncomingMessage): Promise<string> {
-  let text = '';
-  response.setEncoding('utf8');
-  try {
-    for await (const chunk of response) text += chunk;
-  } catch {
-    // Cut off: what came is what there is.
-  }
-  return text;
-}

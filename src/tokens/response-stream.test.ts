@@ -105,6 +105,9 @@ describe('a response, while it is sampled', () => {
     expect(push('<tool_call>{"name":"f",')).toEqual([]);
     expect(push('"arguments":"</tool_call>"} ')).toEqual([]);
     expect(push('</tool_call>')).toEqual([{ kind: 'call', index: 0, call: { name: 'f', arguments: '"</tool_call>"' } }]);
+    expect(push('<tool_call>{"name":"f","arguments":"\\\\\\"}')).toEqual([]);
+    expect(push('</tool_call>')).toEqual([]);
+    expect(push('"}</tool_call>')).toMatchObject([{ kind: 'call', index: 1, call: { arguments: '"\\\\\\"}</tool_call>"' } }]);
     expect(push('<tool_call>{} no')).toEqual([
       { kind: 'text', text: '<tool_call>' },
       { kind: 'text', text: '{} no' },
