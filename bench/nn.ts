@@ -4,10 +4,12 @@
  */
 
 import type { Sample } from '../src/core/types.ts';
-import { ARENA_START, GEMM_SCRATCH } from '../src/nn/arena.ts';
+import { ARENA_START } from '../src/nn/arena.ts';
+import { bestVariant, compileKernels } from '../src/nn/compile.ts';
 import type { LlamaConfig } from '../src/nn/config.ts';
+import { GEMM_SCRATCH } from '../src/nn/kernel-sizes.ts';
 import { EmbeddedModel } from '../src/nn/policy.ts';
-import { bestVariant, loadKernels } from '../src/nn/wasm.ts';
+import { loadKernels } from '../src/nn/wasm.ts';
 import { ppo } from '../src/trainer/losses.ts';
 
 const SMALL: LlamaConfig = {
@@ -42,7 +44,7 @@ async function fastest(rounds: number, round: () => unknown): Promise<number> {
 async function gemm(): Promise<void> {
   const [M, N, K] = [1536, 512, 128];
   const memory = new WebAssembly.Memory({ initial: 1024, maximum: 1024, shared: true });
-  const kernels = loadKernels(bestVariant(), memory);
+  const kernels = loadKernels(compileKernels(bestVariant()), memory);
   const a = ARENA_START + Math.ceil(GEMM_SCRATCH / 16) * 64;
   const b = a + M * K * 4;
   const c = b + N * K * 4;

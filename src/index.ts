@@ -51,5 +51,6 @@ export type {
   Turn,
 } from './core/types.ts';
 export { evaluateOnly } from './run/eval.ts';
+export type { ResumeRequest } from './run/plan.ts';
 export type { EvalRequest, EvalSettings, TrainRequest, TrainSettings } from './run/settings.ts';
-export { type TrainResult, train } from './run/train.ts';
+export { resume, type TrainOptions, type TrainResult, train } from './run/train.ts';

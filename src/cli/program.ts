@@ -7,6 +7,7 @@ import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
+import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
 import { jsonLines, textLines } from './report.ts';
 import { trainCommand } from './train.ts';
@@ -20,28 +21,83 @@ export function buildProgram(): Command {
     .exitOverride();
   program.configureOutput({ outputError: () => {} });
   const train = program.command('train').description('improve the policy on the tasks by reinforcement learning');
-  shared(train)
+  shared(train.argument('[entry]', 'module that exports the workflow and the grader'), TRAIN_DEFAULTS)
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry)')
-    .option('--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps)
-    .option('--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group)
-    .option('--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep)
     .option('--run <dir>', 'directory of this run (default: runs/<entry>-<time>)')
-    .action(trainCommand);
+    .option('--resume <dir>', 'go on with the run in this directory, with its settings')
+    .option('--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles);
+  for (const [flag, meaning, parse, byDefault] of TRAIN_FLAGS) {
+    train.option(flag, byDefault === undefined ? meaning : `${meaning} (default: ${byDefault})`, parse);
+  }
+  train.action(trainCommand);
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate).action(evalCommand);
+  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader'), EVAL_DEFAULTS).action(evalCommand);
   return program;
 }
 
-function shared(command: Command): Command {
+/** Numbers of a training run; each is the setting of the same name. */
+const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (text: string) => unknown, byDefault: unknown])[] = [
+  ['--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps],
+  ['--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group],
+  ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
+  ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural, TRAIN_DEFAULTS.staleness],
+  ['--algorithm <name>', `how rewards become advantages: ${ALGORITHMS.join(', ')}`, algorithm, TRAIN_DEFAULTS.algorithm],
+  ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number, TRAIN_DEFAULTS.learningRate],
+  ['--temperature <x>', 'of training rollouts', number, TRAIN_DEFAULTS.temperature],
+  ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipLow],
+  ['--clip-high <x>', 'how far above 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipHigh],
+  ['--kl <x>', 'KL penalty against the policy training began with', number, TRAIN_DEFAULTS.kl],
+  ['--eval-every <n>', 'steps between evaluations on the way; 0 for none', natural, TRAIN_DEFAULTS.evalEvery],
+  ['--eval-tasks <n>', 'held-out tasks of those evaluations', positive, TRAIN_DEFAULTS.evalTasks],
+  ['--patience <n>', 'end after so many of them without a new best; 0 never', natural, TRAIN_DEFAULTS.patience],
+  ['--checkpoint-every <n>', 'steps between checkpoints', positive, TRAIN_DEFAULTS.checkpointEvery],
+  ['--max-time <time>', 'begin no step after 90s, 10m or 2h', duration, undefined],
+  ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive, undefined],
+];
+
+function shared(
+  command: Command,
+  defaults: { readonly concurrency: number; readonly seed: number; readonly threads: number },
+): Command {
   return command
     .exitOverride()
-    .argument('<entry>', 'module that exports the workflow and the grader')
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
-    .option('--concurrency <n>', 'rollouts at once', positive, EVAL_DEFAULTS.concurrency)
-    .option('--seed <n>', 'seed of everything random', natural, EVAL_DEFAULTS.seed)
-    .option('--transcripts <n>', 'held-out conversations to show', natural, EVAL_DEFAULTS.transcripts)
+    .option('--concurrency <n>', `rollouts at once (default: ${defaults.concurrency})`, positive)
+    .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${defaults.threads})`, positive)
+    .option('--seed <n>', `seed of everything random (default: ${defaults.seed})`, natural)
+    .option('--transcripts <n>', 'held-out conversations to show (default: 0)', natural)
     .option('--json', 'one JSON event a line', false);
+}
+
+function number(text: string): number {
+  const value = Number(text);
+  if (text.trim() === '' || !Number.isFinite(value)) {
+    throw new InvalidArgumentError(`expected a number, found ${JSON.stringify(text)}`);
+  }
+  return value;
+}
+
+const SECONDS = { s: 1, m: 60, h: 3600 } as const;
+
+function duration(text: string): number {
+  const parsed = /^(\d+(?:\.\d+)?)([smh]?)$/.exec(text);
+  if (parsed === null) throw new InvalidArgumentError(`expected a time such as 90s, 10m or 2h, found ${JSON.stringify(text)}`);
+  return Number(parsed[1]) * SECONDS[(parsed[2] || 's') as keyof typeof SECONDS];
+}
+
+function algorithm(text: string): Algorithm {
+  const known = ALGORITHMS.find((name) => name === text);
+  if (known === undefined) {
+    throw new InvalidArgumentError(`expected ${ALGORITHMS.join(', ')}, found ${JSON.stringify(text)}`);
+  }
+  return known;
+}
+
+function roles(text: string): string[] {
+  const names = text.split(',').map((name) => name.trim());
+  if (names.some((name) => name === '')) throw new InvalidArgumentError('expected names separated by commas');
+  return names;
 }
 
 function natural(text: string): number {

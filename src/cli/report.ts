@@ -7,7 +7,9 @@ export function reporter(json: boolean): Emit {
 }
 
 export function jsonLines(out: NodeJS.WritableStream): Emit {
-  return (event) => void out.write(`${JSON.stringify(event)}\n`);
+  return (event) => {
+    if (event.type !== 'progress') out.write(`${JSON.stringify(event)}\n`);
+  };
 }
 
 export function textLines(out: NodeJS.WritableStream): Emit {

@@ -206,6 +206,8 @@ export interface Trainer {
 export interface SessionSpec {
   readonly identity: RolloutIdentity;
   readonly roles: Readonly<Record<string, Role>>;
+  /** Only these roles are trained, whatever `roles` says. */
+  readonly trainable?: readonly string[] | undefined;
   /** For trainable roles these win over what the agent asks for. */
   readonly sampling: SamplingSettings;
   readonly limits: Limits;

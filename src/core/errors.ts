@@ -27,6 +27,7 @@ export const ERROR_CODES = {
   GRADER_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no grader.' },
   RUN_LOCKED: { boundary: 'run', exit: 1, summary: 'Another process is using the run directory.' },
   RUN_NOT_EMPTY: { boundary: 'usage', exit: 2, summary: 'The run directory already holds a run.' },
+  RESUME_IMPOSSIBLE: { boundary: 'usage', exit: 2, summary: 'A run cannot be taken up again as it was asked.' },
   MODEL_INVALID: { boundary: 'model', exit: 2, summary: 'A model folder is incomplete or not of a supported architecture.' },
   SAFETENSORS_INVALID: { boundary: 'model', exit: 1, summary: 'A safetensors file is truncated or malformed.' },
   CHECKPOINT_MISMATCH: { boundary: 'model', exit: 1, summary: 'A checkpoint belongs to another model.' },

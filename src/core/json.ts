@@ -7,19 +7,23 @@ import type { Json } from './types.ts';
 /** Levels that no honest message, schema or task needs. */
 export const MAX_NESTING = 200;
 
+const [QUOTE, BACKSLASH] = [0x22, 0x5c];
+/** In ASCII the braces are the brackets with one bit set. */
+const [OPENING, CLOSING, BRACE_BIT] = [0x5b, 0x5d, 0x20];
+
 /** Of valid JSON; brackets inside strings do not count. */
 export function nestingOf(json: string): number {
   let depth = 0;
   let deepest = 0;
   let inString = false;
   for (let i = 0; i < json.length; i++) {
-    const character = json[i];
+    const code = json.charCodeAt(i);
     if (inString) {
-      if (character === '\\') i++;
-      else if (character === '"') inString = false;
-    } else if (character === '"') inString = true;
-    else if (character === '[' || character === '{') deepest = Math.max(deepest, ++depth);
-    else if (character === ']' || character === '}') depth--;
+      if (code === BACKSLASH) i++;
+      else if (code === QUOTE) inString = false;
+    } else if (code === QUOTE) inString = true;
+    else if ((code & ~BRACE_BIT) === OPENING) deepest = Math.max(deepest, ++depth);
+    else if ((code & ~BRACE_BIT) === CLOSING) depth--;
   }
   return deepest;
 }

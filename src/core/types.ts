@@ -161,8 +161,10 @@ export interface BatchManifest {
   /** The version this step produced. */
   readonly policyVersion: number;
   readonly rolloutIds: readonly string[];
-  /** Checkpoint folder, relative to the run directory. */
-  readonly checkpoint: string;
+  /** Checkpoint folder, relative to the run directory; null where checkpoints are rarer than steps. */
+  readonly checkpoint: string | null;
+  /** Where the numbering of groups stood when the batch was taken, so that a run can be taken up again behind it. */
+  readonly groups: { readonly next: number; readonly pending: readonly number[] };
   readonly metrics: Readonly<Record<string, number>>;
   readonly createdAt: number;
 }

@@ -5,14 +5,18 @@
  * marked as a retry while the first is still being sampled waits for that one. Any other repetition is a new sample: asking
  * the same question k times is how an agent gets k opinions.
  */
-export class Answers {
-  readonly #latest = new Map<string, string>();
-  readonly #missed = new Set<string>();
-  readonly #running = new Map<string, Promise<string>>();
+import type { Turn } from '../core/types.ts';
 
-  async get(key: string, isRetry: boolean, sample: () => Promise<string>): Promise<string> {
-    const latest = this.#latest.get(key);
-    if (this.#missed.delete(key) || isRetry) {
+export class Answers {
+  readonly #latest = new Map<string, Turn>();
+  readonly #missed = new Map<string, Turn[]>();
+  readonly #running = new Map<string, Promise<Turn>>();
+
+  async get(key: string, isRetry: boolean, sample: () => Promise<Turn>): Promise<Turn> {
+    const missed = this.#missed.get(key)?.shift();
+    if (missed !== undefined) return missed;
+    if (isRetry) {
+      const latest = this.#latest.get(key);
       if (latest !== undefined) return latest;
       // The first attempt may yet be cancelled with its connection; then this one samples.
       const first = await this.#running.get(key)?.catch(() => undefined);
@@ -29,13 +33,15 @@ export class Answers {
     }
   }
 
-  /** The answer to this request did not reach the client. */
-  miss(key: string): void {
-    this.#missed.add(key);
+  /** This answer to the request did not reach the client. */
+  miss(key: string, answer: Turn): void {
+    const missed = this.#missed.get(key) ?? [];
+    this.#missed.set(key, missed);
+    if (!missed.includes(answer)) missed.push(answer);
   }
 }
 
 /** Whether the client's SDK says that it has asked this before. */
-export function isMarkedRetry(headers: Headers): boolean {
-  return ['x-stainless-retry-count', 'x-retry-count'].some((name) => Number(headers.get(name) ?? 0) > 0);
+export function isMarkedRetry(header: (name: string) => string | null | undefined): boolean {
+  return ['x-stainless-retry-count', 'x-retry-count'].some((name) => Number(header(name) ?? 0) > 0);
 }

@@ -172,7 +172,8 @@ describe('bad requests', () => {
     ['no messages', {}, 'messages'],
     ['an image', { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }, 'content'],
     ['an unknown role', { messages: [{ role: 'robot', content: 'x' }] }, 'role'],
-    ['streaming', { messages: ask, stream: true }, 'stream'],
+    ['stream that is no boolean', { messages: ask, stream: 'yes' }, 'stream'],
+    ['stream_options without stream', { messages: ask, stream_options: { include_usage: true } }, 'stream_options'],
     ['n > 1', { messages: ask, n: 2 }, 'n: 2'],
     ['a logit bias', { messages: ask, logit_bias: { 5: 100 } }, 'logit_bias'],
     ['a penalty', { messages: ask, frequency_penalty: 0.5 }, 'frequency_penalty'],
@@ -359,15 +360,19 @@ describe('hang-ups and retries', () => {
     const body = JSON.stringify({ messages: ask });
     const { baseURL, apiKey } = session.model();
     const send = (key: string) =>
-      gateway.fetch(
-        new Request(`${baseURL}/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${key}` }, body }),
-      );
+      gateway.answer({
+        method: 'POST',
+        url: new URL(`${baseURL}/chat/completions`),
+        body,
+        signal: undefined,
+        header: (name) => (name === 'authorization' ? `Bearer ${key}` : undefined),
+      });
     const lost = await send(apiKey);
-    gateway.undelivered(lost);
+    lost.undelivered?.();
     await send(session.model('judge').apiKey);
     expect(session.turns.map(({ role }) => role)).toEqual(['default', 'judge']);
     const again = await send(apiKey);
-    expect(await again.text()).toBe(await lost.text());
+    expect(again.body).toBe(lost.body);
     expect(session.turns.length).toBe(2);
     await send(apiKey);
     expect(session.seal().length).toBe(3);

@@ -13,18 +13,20 @@ const STATUS: Partial<Record<ErrorCode, { readonly status: number; readonly code
   CANCELLED: { status: 410, code: 'rollout_ended' },
 };
 
-export function errorResponse(thrown: unknown): Response {
+export interface ErrorBody {
+  readonly error: { readonly message: string; readonly type: string; readonly param: null; readonly code: string };
+}
+
+export function errorOf(thrown: unknown): { readonly status: number; readonly body: ErrorBody } {
   const known = thrown instanceof TrainyardError ? STATUS[thrown.code] : undefined;
   const { status, code } = known ?? { status: 503, code: 'engine_failed' };
   const hint = thrown instanceof TrainyardError ? thrown.hint : undefined;
   const message = hint === undefined ? messageOf(thrown) : `${messageOf(thrown)} (${hint})`;
   const type = status >= 500 ? 'server_error' : 'invalid_request_error';
-  return Response.json({ error: { message, type, param: null, code } }, { status });
+  return { status, body: { error: { message, type, param: null, code } } };
 }
 
-export function notFound(method: string, path: string): Response {
-  return Response.json(
-    { error: { message: `no route ${method} ${path}`, type: 'invalid_request_error', param: null, code: 'not_found' } },
-    { status: 404 },
-  );
+export function notFound(method: string, path: string): { readonly status: number; readonly body: ErrorBody } {
+  const message = `no route ${method} ${path}`;
+  return { status: 404, body: { error: { message, type: 'invalid_request_error', param: null, code: 'not_found' } } };
 }

@@ -1,11 +1,14 @@
 /**
- * The gateway over HTTP: a node:http server on the loopback interface that turns sockets into Requests.
+ * The gateway over HTTP: a node:http server on the loopback interface that turns sockets into calls.
  *
- * A client that hangs up cancels its request. A response that could not be delivered is reported back, so that a retry is
- * answered again rather than sampled again.
+ * A client that hangs up cancels its call. A reply that could not be delivered is reported back, so that a retry is answered again
+ * rather than sampled again. Of a stream, one text at a time is under way: a client that reads slowly is waited for without
+ * collecting anything here, and at the latest until its rollout ends.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { contentTypeOf } from './call.ts';
+import type { EventStream } from './event-stream.ts';
 import { type Gateway, MAX_BODY_BYTES } from './gateway.ts';
 
 export interface Listener extends AsyncDisposable {
@@ -29,51 +32,81 @@ export async function listen(gateway: Gateway, port = 0): Promise<Listener> {
 
 async function serve(gateway: Gateway, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
   const hangUp = new AbortController();
+  let undelivered: (() => void) | undefined;
   outgoing.once('close', () => {
-    if (!outgoing.writableFinished) hangUp.abort();
+    if (outgoing.writableFinished) return;
+    hangUp.abort();
+    undelivered?.();
   });
   try {
     const body = await collect(incoming);
     if (body === undefined) return void outgoing.writeHead(413, { connection: 'close' }).end();
-    const request = new Request(`http://localhost${incoming.url ?? '/'}`, {
+    const reply = await gateway.answer({
       method: incoming.method ?? 'GET',
-      headers: headersOf(incoming),
+      url: new URL(`http://localhost${incoming.url ?? '/'}`),
+      body,
       signal: hangUp.signal,
-      ...(incoming.method === 'GET' || incoming.method === 'HEAD' ? {} : { body }),
+      header: (name) => incoming.headers[name] as string | undefined,
     });
-    const response = await gateway.fetch(request);
-    const text = await response.text();
-    if (hangUp.signal.aborted) return gateway.undelivered(response);
-    outgoing.once('close', () => {
-      if (!outgoing.writableFinished) gateway.undelivered(response);
-    });
-    outgoing.writeHead(response.status, Object.fromEntries(response.headers));
-    outgoing.end(text);
+    if (hangUp.signal.aborted) return reply.undelivered?.();
+    undelivered = reply.undelivered;
+    const type = { 'content-type': contentTypeOf(reply) };
+    if (typeof reply.body === 'string') {
+      outgoing.writeHead(reply.status, { ...type, 'content-length': Buffer.byteLength(reply.body) }).end(reply.body);
+    } else {
+      outgoing.writeHead(reply.status, type);
+      await send(reply.body, outgoing);
+    }
   } catch {
-    // Only a request line that is no path, or a body that broke off, gets here.
+    // Only a request line that is no path, a body that broke off, or a stream that was cut gets here.
     if (outgoing.headersSent) outgoing.destroy();
     else outgoing.writeHead(400, { connection: 'close' }).end();
   }
 }
 
-/** The whole body, or undefined if it is larger than a request may be. */
-async function collect(incoming: IncomingMessage): Promise<Buffer<ArrayBuffer> | undefined> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of incoming as AsyncIterable<Buffer>) {
-    size += chunk.length;
-    if (size > MAX_BODY_BYTES) return undefined;
-    chunks.push(chunk);
+/** Rejects when the stream is cut or the client hangs up. */
+async function send(events: EventStream, outgoing: ServerResponse): Promise<void> {
+  // A client that does not read would otherwise be waited for beyond the end of its rollout.
+  events.onCut = () => outgoing.destroy();
+  for (let text = await events.read(); text !== undefined; text = await events.read()) {
+    // Clients hang up at `[DONE]`; so the end goes with it, or an answer that arrived would look as if it had not.
+    if (events.drained) {
+      outgoing.end(text, () => {
+        events.onCut = undefined;
+      });
+      return;
+    }
+    await written(outgoing, text);
   }
-  return Buffer.concat(chunks);
 }
 
-function headersOf(incoming: IncomingMessage): Headers {
-  const headers = new Headers();
-  for (const [name, value] of Object.entries(incoming.headers)) {
-    if (typeof value === 'string') headers.set(name, value);
-  }
-  return headers;
+/** Resolves when the text is out of our hands; rejects when the client hangs up before. */
+function written(outgoing: ServerResponse, text: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    outgoing.once('close', reject);
+    outgoing.write(text, () => {
+      outgoing.off('close', reject);
+      resolve();
+    });
+  });
+}
+
+const utf8 = new TextDecoder();
+
+/** The whole body, or undefined if it is larger than a request may be. By events: an async iterator costs more than the rest. */
+function collect(incoming: IncomingMessage): Promise<string | undefined> {
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let size = 0;
+    incoming.on('data', (chunk: Buffer) => {
+      size += chunk.length;
+      if (size <= MAX_BODY_BYTES) chunks.push(chunk);
+      else resolve(undefined);
+    });
+    incoming.once('end', () => resolve(utf8.decode(chunks.length === 1 ? chunks[0] : Buffer.concat(chunks))));
+    incoming.once('error', reject);
+    incoming.once('close', reject);
+  });
 }
 
 async function close(server: Server): Promise<void> {

@@ -4,7 +4,7 @@
  * Keys are random, one per role, and die at the seal. They are looked up by digest, so neither the table nor a comparison
  * reveals how much of a guess was right. A call in flight when the session is sealed is cancelled and never recorded.
  */
-import { createHash, randomBytes } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 import type { ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { LimitName, SamplingSettings, Turn } from '../core/types.ts';
@@ -20,6 +20,8 @@ export class LiveSession implements Session {
   readonly occurrences = new Map<string, number>();
   readonly answers = new Answers();
   limitHit: LimitName | undefined;
+  /** Aborts at the seal and when the rollout is cancelled. */
+  readonly signal: AbortSignal;
   readonly #abort = new AbortController();
   readonly #handle: (role: string) => ModelHandle;
   readonly #onSeal: () => void;
@@ -29,6 +31,7 @@ export class LiveSession implements Session {
 
   constructor(spec: SessionSpec, handle: (role: string) => ModelHandle, onSeal: () => void) {
     this.spec = spec;
+    this.signal = AbortSignal.any([this.#abort.signal, spec.signal]);
     this.#handle = handle;
     this.#onSeal = onSeal;
   }
@@ -36,11 +39,6 @@ export class LiveSession implements Session {
   /** How the rollout is named in a URL. Compared as it stands: a path from outside is never decoded. */
   get pathSegment(): string {
     return encodeURIComponent(this.spec.identity.rolloutId);
-  }
-
-  /** Aborts at the seal and when the rollout is cancelled. */
-  get signal(): AbortSignal {
-    return AbortSignal.any([this.#abort.signal, this.spec.signal]);
   }
 
   get turns(): readonly Turn[] {
@@ -52,7 +50,9 @@ export class LiveSession implements Session {
   }
 
   role(name: string): Role {
-    return (Object.hasOwn(this.spec.roles, name) ? this.spec.roles[name] : undefined) ?? { trainable: true };
+    const { roles, trainable } = this.spec;
+    if (trainable !== undefined) return { trainable: trainable.includes(name) };
+    return (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
   }
 
   /** Reserves a turn and its tokens; throws LIMIT_REACHED when there are none left. Returns how many tokens it may sample. */
@@ -107,7 +107,7 @@ export function effectiveSampling(session: LiveSession, role: Role, requested: P
   return role.trainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
 }
 
-interface Seat {
+export interface Seat {
   readonly session: LiveSession;
   readonly role: string;
 }
@@ -142,9 +142,10 @@ export class SessionTable {
 
   /** Who is calling, or SESSION_UNKNOWN / SESSION_SEALED. */
   find(key: string, pathSegment: string): Seat {
-    const seat = this.#seats.get(digest(key));
+    const digested = digest(key);
+    const seat = this.#seats.get(digested);
     if (seat?.session.pathSegment === pathSegment) return seat;
-    if (this.#sealed.has(digest(key))) throw sealed(pathSegment);
+    if (this.#sealed.has(digested)) throw sealed(pathSegment);
     throw new TrainyardError('SESSION_UNKNOWN', `no open rollout ${JSON.stringify(pathSegment)} with this key`, {
       hint: 'use baseURL and apiKey of the same ctx.model(), and only while the rollout runs',
     });
@@ -164,7 +165,7 @@ export class SessionTable {
 }
 
 function digest(key: string): string {
-  return createHash('sha256').update(key).digest('base64');
+  return hash('sha256', key, 'base64');
 }
 
 function sealed(rolloutId: string): TrainyardError {

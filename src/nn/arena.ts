@@ -6,25 +6,28 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { LlamaConfig } from './config.ts';
+import {
+  attendScratchFloats,
+  attentionScratchFloats,
+  GEMM_SCRATCH,
+  keyFloats,
+  packedFloats,
+  valueFloats,
+} from './kernel-sizes.ts';
 import type { Layout } from './layout.ts';
 
 /** Below lie the kernels' own constant tables. */
 export const ARENA_START = 65_536;
 /** Gradient buffers: a fixed number, whatever the number of threads, so that sums have one order. The kernels know it too. */
 export const LANES = 8;
-/** Tokens per microbatch; a longer sequence is a microbatch of its own. */
-export const MICROBATCH_TOKENS = 512;
+/** About how many rows a microbatch has; it may hold up to one sequence more. */
+export const MICROBATCH_ROWS = 512;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
 
 const MAX_SLOTS = 128;
 const CACHE_BYTES_PER_WORKER = 256 * 2 ** 20;
 const MAX_BYTES = 65_536 * 65_536;
-/** Floats, as `gemmScratchFloats` of the kernels says; checked when they are loaded. */
-export const GEMM_SCRATCH = 192 * 256 + 256 * 2048 + 6 * 8;
-/** What `attentionScratchFloats` says per token of context. */
-export const ATTENTION_SCRATCH_ROWS = 2 * 48;
-
 /** Sizes that follow from a config, in floats. */
 export interface Widths {
   readonly query: number;
@@ -55,11 +58,14 @@ export interface LayerActivations {
 export interface TrainRegions {
   readonly tokens: number;
   readonly positions: number;
+  /** First row, depth and length of each segment. */
+  readonly segments: number;
   readonly rows: number;
   readonly targets: number;
   readonly inverseTemperatures: number;
   readonly logprobs: number;
   readonly slopes: number;
+  readonly sums: number;
   readonly layers: readonly LayerActivations[];
   readonly output: number;
   readonly headInput: number;
@@ -98,8 +104,9 @@ export interface DecodeRegions {
   readonly activated: number;
   readonly scores: number;
   readonly logits: number;
-  /** [layer][key, value][slot][position][kvHeads·headDim] */
-  readonly cache: number;
+  /** Per layer, [slot][kvHead] each. */
+  readonly keys: readonly number[];
+  readonly values: readonly number[];
 }
 
 /** The weights being served: matrices packed for the decode kernels, the rest as it is. */
@@ -140,8 +147,8 @@ export interface Arena {
   readonly workers: readonly WorkerRegions[];
   /** Sequences a worker can hold at once. */
   readonly slotCount: number;
-  /** Tokens one microbatch can hold. */
-  readonly trainTokens: number;
+  /** Rows, and targets, that one microbatch can hold. */
+  readonly trainRows: number;
 }
 
 type Allocate = (floats: number) => number;
@@ -157,8 +164,8 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
   }
 
   const flatLength = Math.ceil(layout.length / 4) * 4;
-  const trainTokens = Math.max(config.contextLength, MICROBATCH_TOKENS);
-  const slotFloats = 2 * config.layers * config.contextLength * widthsOf(config).key;
+  const trainRows = MICROBATCH_ROWS + config.contextLength;
+  const slotFloats = config.layers * (slotKeyFloats(config) + slotValueFloats(config));
   const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(CACHE_BYTES_PER_WORKER / (slotFloats * 4))));
   const arena: Omit<Arena, 'pages'> = {
     flatLength,
@@ -171,12 +178,12 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
     served: planServed(config, allocate),
     workers: Array.from({ length: threads }, () => ({
       gemmScratch: allocate(GEMM_SCRATCH),
-      train: planTrain(config, trainTokens, allocate),
-      decode: planDecode(config, slotCount, slotFloats, allocate),
+      train: planTrain(config, trainRows, allocate),
+      decode: planDecode(config, slotCount, allocate),
     })),
     reference: allocate(flatLength),
     slotCount,
-    trainTokens,
+    trainRows,
   };
   if (end > MAX_BYTES) {
     const gib = (end / 2 ** 30).toFixed(1);
@@ -189,6 +196,15 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
     );
   }
   return { ...arena, pages: Math.ceil(end / 65_536) };
+}
+
+/** One layer's keys of one sequence. */
+function slotKeyFloats({ kvHeads, contextLength, headDim }: LlamaConfig): number {
+  return kvHeads * keyFloats(contextLength, headDim);
+}
+
+function slotValueFloats({ kvHeads, contextLength, headDim }: LlamaConfig): number {
+  return kvHeads * valueFloats(contextLength, headDim);
 }
 
 function planServed(config: LlamaConfig, allocate: Allocate): ServedRegions {
@@ -209,52 +225,54 @@ function planServed(config: LlamaConfig, allocate: Allocate): ServedRegions {
   };
 }
 
-function planTrain(config: LlamaConfig, tokens: number, allocate: Allocate): TrainRegions {
+function planTrain(config: LlamaConfig, rows: number, allocate: Allocate): TrainRegions {
   const { hiddenSize, intermediateSize, vocabSize, heads } = config;
   const { query, qkv } = widthsOf(config);
-  const perToken = (floats: number) => allocate(tokens * floats);
-  // Logits are computed for some rows at a time; 16 MiB of them, but never fewer than 16 rows.
-  const headRows = Math.max(16, Math.min(256, Math.floor(2 ** 22 / vocabSize)));
+  const perRow = (floats: number) => allocate(rows * floats);
+  // Logits are computed for some rows at a time: 16 MiB of them, but never fewer than 16 rows.
+  const headRows = Math.max(16, Math.min(rows, Math.floor(2 ** 22 / vocabSize)));
   return {
-    tokens: perToken(1),
-    positions: perToken(1),
-    rows: perToken(1),
-    targets: perToken(1),
-    inverseTemperatures: perToken(1),
-    logprobs: perToken(1),
-    slopes: perToken(1),
+    tokens: perRow(1),
+    positions: perRow(1),
+    segments: perRow(3),
+    rows: perRow(1),
+    targets: perRow(1),
+    inverseTemperatures: perRow(1),
+    logprobs: perRow(1),
+    slopes: perRow(1),
+    sums: perRow(1),
     layers: Array.from({ length: config.layers }, () => ({
-      input: perToken(hiddenSize),
-      inputNorm: perToken(hiddenSize),
-      inputScale: perToken(1),
-      qkv: perToken(qkv),
-      lse: perToken(heads),
-      attention: perToken(query),
-      middle: perToken(hiddenSize),
-      postNorm: perToken(hiddenSize),
-      postScale: perToken(1),
-      gateUp: perToken(2 * intermediateSize),
-      activated: perToken(intermediateSize),
+      input: perRow(hiddenSize),
+      inputNorm: perRow(hiddenSize),
+      inputScale: perRow(1),
+      qkv: perRow(qkv),
+      lse: perRow(heads),
+      attention: perRow(query),
+      middle: perRow(hiddenSize),
+      postNorm: perRow(hiddenSize),
+      postScale: perRow(1),
+      gateUp: perRow(2 * intermediateSize),
+      activated: perRow(intermediateSize),
     })),
-    output: perToken(hiddenSize),
-    headInput: perToken(hiddenSize),
-    headNorm: perToken(hiddenSize),
-    headScale: perToken(1),
+    output: perRow(hiddenSize),
+    headInput: perRow(hiddenSize),
+    headNorm: perRow(hiddenSize),
+    headScale: perRow(1),
     headRows,
     logits: allocate(headRows * vocabSize),
-    dHeadNorm: perToken(hiddenSize),
-    dHeadInput: perToken(hiddenSize),
-    dx: perToken(hiddenSize),
-    dNorm: perToken(hiddenSize),
-    dAttention: perToken(query),
-    dQkv: perToken(qkv),
-    dActivated: perToken(intermediateSize),
-    dGateUp: perToken(2 * intermediateSize),
-    attentionScratch: allocate(ATTENTION_SCRATCH_ROWS * config.contextLength),
+    dHeadNorm: perRow(hiddenSize),
+    dHeadInput: perRow(hiddenSize),
+    dx: perRow(hiddenSize),
+    dNorm: perRow(hiddenSize),
+    dAttention: perRow(query),
+    dQkv: perRow(qkv),
+    dActivated: perRow(intermediateSize),
+    dGateUp: perRow(2 * intermediateSize),
+    attentionScratch: allocate(attentionScratchFloats(config.contextLength, config.headDim)),
   };
 }
 
-function planDecode(config: LlamaConfig, slotCount: number, slotFloats: number, allocate: Allocate): DecodeRegions {
+function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate): DecodeRegions {
   const { hiddenSize, intermediateSize, vocabSize } = config;
   const { query, qkv } = widthsOf(config);
   const perRow = (floats: number) => allocate(DECODE_ROWS * floats);
@@ -276,13 +294,9 @@ function planDecode(config: LlamaConfig, slotCount: number, slotFloats: number, 
     attention: perRow(Math.max(query, hiddenSize)),
     gateUp: perRow(2 * intermediateSize),
     activated: perRow(intermediateSize),
-    scores: allocate(config.contextLength),
+    scores: allocate(attendScratchFloats(config.contextLength)),
     logits: perSlot(vocabSize),
-    cache: perSlot(slotFloats),
+    keys: Array.from({ length: config.layers }, () => perSlot(slotKeyFloats(config))),
+    values: Array.from({ length: config.layers }, () => perSlot(slotValueFloats(config))),
   };
-}
-
-/** Floats of a K×N matrix in the kernels' packed form: columns are padded to panels of eight. */
-function packedFloats(K: number, N: number): number {
-  return K * Math.ceil(N / 8) * 8;
 }

@@ -36,7 +36,6 @@ export class DecodePass {
   readonly #arena: Arena;
   readonly #regions: DecodeRegions;
   readonly #queryWidth: number;
-  readonly #keyWidth: number;
   readonly #qkvWidth: number;
   readonly #tokens: Int32Array;
   readonly #positions: Int32Array;
@@ -53,7 +52,6 @@ export class DecodePass {
     this.#regions = regions;
     const widths = widthsOf(config);
     this.#queryWidth = widths.query;
-    this.#keyWidth = widths.key;
     this.#qkvWidth = widths.qkv;
     this.#tokens = new Int32Array(buffer, regions.tokens, DECODE_ROWS);
     this.#positions = new Int32Array(buffer, regions.positions, DECODE_ROWS);
@@ -122,16 +120,10 @@ export class DecodePass {
 
   /** Copies the first `count` positions of one slot's cache to another's. */
   copySlot(from: number, to: number, count: number): void {
-    const slotFloats = this.#config.contextLength * this.#keyWidth;
-    for (let plane = 0; plane < 2 * this.#config.layers; plane++) {
-      const cache = this.#plane(plane);
-      this.#kernels.copyFloats(cache + to * slotFloats * 4, cache + from * slotFloats * 4, count * this.#keyWidth);
-    }
-  }
-
-  /** Cache of one layer's keys (even planes) or values (odd planes). */
-  #plane(index: number): number {
-    return this.#regions.cache + index * this.#arena.slotCount * this.#config.contextLength * this.#keyWidth * 4;
+    const { contextLength, kvHeads, headDim } = this.#config;
+    this.#regions.keys.forEach((keys, l) => {
+      this.#kernels.copyCacheSlot(from, to, count, keys, this.#regions.values[l]!, contextLength, kvHeads, headDim);
+    });
   }
 
   #layer(layer: ServedRegions['layers'][number], l: number): void {
@@ -157,13 +149,10 @@ export class DecodePass {
     const { contextLength, heads, kvHeads, headDim } = this.#config;
     const { qkv, slots, positions, attention, scores } = this.#regions;
     const n = this.#rowCount;
-    const keys = this.#plane(2 * l);
-    const values = this.#plane(2 * l + 1);
-    const newKeys = qkv + this.#queryWidth * 4;
-    const newValues = newKeys + this.#keyWidth * 4;
+    const [keys, values] = [this.#regions.keys[l]!, this.#regions.values[l]!];
     const width = this.#qkvWidth;
-    this.#kernels.storeCacheRows(newKeys, width, n, slots, positions, keys, contextLength, this.#keyWidth);
-    this.#kernels.storeCacheRows(newValues, width, n, slots, positions, values, contextLength, this.#keyWidth);
+    const fresh = qkv + this.#queryWidth * 4;
+    this.#kernels.storeCacheRows(fresh, width, n, slots, positions, keys, values, contextLength, kvHeads, headDim);
     this.#kernels.cachedAttention(
       ...([qkv, width, n, slots, positions, keys, values, contextLength, heads, kvHeads, headDim, attention, scores] as const),
     );

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { relativeError } from '../../test/fixtures/nn/models.ts';
-import { ARENA_START, GEMM_SCRATCH } from './arena.ts';
+import { ARENA_START } from './arena.ts';
+import { compileKernels } from './compile.ts';
+import { GEMM_SCRATCH } from './kernel-sizes.ts';
 import { gaussian, randomStream } from './random.ts';
 import { type Kernels, loadKernels } from './wasm.ts';
 
@@ -9,7 +11,7 @@ const GUARD = 12_345;
 /** Kernels over a fresh memory, and a bump allocator that leaves a guard float after each array. */
 function bench(variant: 'relaxed' | 'plain') {
   const memory = new WebAssembly.Memory({ initial: 1600, maximum: 1600, shared: true });
-  const kernels: Kernels = loadKernels(variant, memory);
+  const kernels: Kernels = loadKernels(compileKernels(variant), memory);
   kernels.setGemmScratch(ARENA_START);
   let end = ARENA_START + GEMM_SCRATCH * 4;
   const guards: number[] = [];
@@ -48,7 +50,7 @@ function product(
   return c;
 }
 
-/** Around every block size of the product: 6 and 192 rows, 8 and 2048 columns, a depth of 256. */
+/** Around every block size of the product: 6 and 192 rows, 16 and 2048 columns, a depth of 256. */
 const SIZES = [
   [1, 1, 1],
   [5, 7, 3],
@@ -101,7 +103,7 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
     const { kernels, place, read, intact } = bench(variant);
     const [a, b] = [place(randomValues(M * K, 1)), place(randomValues(K * N, 2))];
     const whole = place(new Float32Array(M * N));
-    const packed = place(new Float32Array(K * Math.ceil(N / 8) * 8));
+    const packed = place(new Float32Array(K * Math.ceil(N / 16) * 16));
     const byPacked = place(new Float32Array(M * N));
     const row = place(new Float32Array(N));
     kernels.gemm(M, N, K, a, K, 1, b, 1, K, whole, N, 0);

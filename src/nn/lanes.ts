@@ -12,9 +12,14 @@ import { type Member, type PlannedMicrobatch, planMicrobatches } from './microba
 import type { WorkerPool } from './worker-pool.ts';
 
 /** Log-probabilities of each sample's trained tokens, in the order of the samples. */
-export async function forwardBatch(pool: WorkerPool, weights: number, samples: readonly Sample[]): Promise<Float32Array[]> {
+export async function forwardBatch(
+  pool: WorkerPool,
+  arena: Arena,
+  weights: number,
+  samples: readonly Sample[],
+): Promise<Float32Array[]> {
   const results = samples.map(() => new Float32Array(0));
-  await workOff(pool, planMicrobatches(samples), async (worker, { batch, members }) => {
+  await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, { batch, members }) => {
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     for (const member of members) results[member.index] = rowsOf(member, logprobs).slice();
   });
@@ -29,7 +34,7 @@ export async function forwardBackwardBatch(
   loss: Loss,
 ): Promise<ForwardBackwardResult> {
   const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
-  await workOff(pool, planMicrobatches(samples), async (worker, { batch, members }, lane) => {
+  await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, { batch, members }, lane) => {
     const weights = arena.parameters;
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     const slopes = new Float32Array(logprobs.length);

@@ -7,12 +7,12 @@ import type { ErrorCode } from '../core/errors.ts';
 import type { Arena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
 import type { Microbatch } from './train-pass.ts';
-import type { KernelVariant } from './wasm.ts';
+import type { CompiledKernels } from './wasm.ts';
 
 export interface WorkerSetup {
   readonly index: number;
   readonly memory: WebAssembly.Memory;
-  readonly variant: KernelVariant;
+  readonly compiled: CompiledKernels;
   readonly config: LlamaConfig;
   readonly arena: Arena;
 }

@@ -1,14 +1,12 @@
 /**
- * From samples to microbatches: checking each sample, and cutting the batch into ragged pieces.
+ * From samples to microbatches: each a tree of sequences in which a prefix that several share is computed once.
  *
- * The cut depends on the samples alone, never on threads: sorted by length (then by place), filled up to a fixed number of tokens. A
- * sequence ends before its last trained token, which is only a target; samples without trained tokens are left out.
+ * Samples are sorted by their tokens, so that what shares a prefix lies together, and cut into about equal parts. Sharing is a fact
+ * about tokens; nothing here looks at groups. The cut depends on the samples alone, never on threads. A sequence ends before its
+ * last trained token, which is only a target; samples without trained tokens are left out.
  */
-import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
-import { MICROBATCH_TOKENS } from './arena.ts';
-import type { LlamaConfig } from './config.ts';
-import { isTemperature, MIN_TEMPERATURE } from './request.ts';
+import { MICROBATCH_ROWS } from './arena.ts';
 import type { Microbatch } from './train-pass.ts';
 
 export interface Member {
@@ -26,56 +24,29 @@ export interface PlannedMicrobatch {
   readonly members: readonly Member[];
 }
 
-/** Throws SAMPLE_REFUSED for what cannot be trained as it is. */
-export function checkSample(sample: Sample, index: number, config: LlamaConfig): void {
-  const refuse = (found: string) => {
-    throw new TrainyardError('SAMPLE_REFUSED', `sample ${index} (rollout ${JSON.stringify(sample.rolloutId)}): ${found}`);
-  };
-  const length = sample.tokens.length;
-  const { mask, logprobs, advantages, versions, reference } = sample;
-  for (const [name, array] of Object.entries({ mask, logprobs, advantages, versions, reference })) {
-    if (array !== undefined && array.length !== length)
-      refuse(`${name} has ${array.length} entries, expected ${length} as tokens`);
-  }
-  if (length > config.contextLength) refuse(`it has ${length} tokens, the context is ${config.contextLength}`);
-  if (mask[0] === 1) refuse('its first token is masked in, but nothing predicts it');
-  const badMask = mask.find((m) => m > 1);
-  if (badMask !== undefined) refuse(`mask holds ${badMask}, expected 0 or 1`);
-  const badId = sample.tokens.find((id) => id < 0 || id >= config.vocabSize);
-  if (badId !== undefined) refuse(`token id ${badId} is outside the vocabulary of ${config.vocabSize}`);
-  for (const [name, array] of Object.entries({ logprobs, advantages, reference })) {
-    const bad = array?.find((value) => !Number.isFinite(value));
-    if (bad !== undefined) refuse(`${name} holds ${bad}, expected finite numbers`);
-  }
-  if (!Number.isFinite(sample.weight)) refuse(`its weight is ${sample.weight}, expected a finite number`);
-  if (!isTemperature(sample.temperature)) {
-    refuse(`its temperature is ${sample.temperature}, expected at least ${MIN_TEMPERATURE}`);
-  }
+/** A sample on its way into a microbatch. */
+interface Sequence extends Omit<Member, 'firstRow'> {
+  /** Tokens before the last trained one: what the model must read. */
+  readonly input: Int32Array;
+  /** Length of the prefix in common with the sequence before it: by the order, the longest in common with any before. */
+  readonly shared: number;
 }
 
-export function planMicrobatches(samples: readonly Sample[]): PlannedMicrobatch[] {
-  const rows = samples
+/** `capacity` is how many rows, and how many targets, a microbatch can hold; a sequence fits in any case. */
+export function planMicrobatches(samples: readonly Sample[], capacity: number): PlannedMicrobatch[] {
+  return cut(inOrder(samples), capacity).map(assemble);
+}
+
+function inOrder(samples: readonly Sample[]): Sequence[] {
+  const sequences = samples
     .map((sample, index) => ({ index, sample, positions: trainedPositions(sample) }))
     .filter(({ positions }) => positions.length > 0)
-    .sort((a, b) => inputLength(a.positions) - inputLength(b.positions) || a.index - b.index);
-
-  const groups: (typeof rows)[] = [];
-  let tokens = Number.POSITIVE_INFINITY;
-  for (const row of rows) {
-    const length = inputLength(row.positions);
-    if (tokens + length > MICROBATCH_TOKENS) {
-      groups.push([]);
-      tokens = 0;
-    }
-    groups.at(-1)!.push(row);
-    tokens += length;
-  }
-  return groups.map(assemble);
-}
-
-/** Tokens before the last trained one: what the model must read. */
-function inputLength(positions: Int32Array): number {
-  return positions.at(-1)!;
+    .map((member) => ({ ...member, input: member.sample.tokens.subarray(0, member.positions.at(-1)) }))
+    .sort((a, b) => compareTokens(a.input, b.input) || a.index - b.index);
+  return sequences.map((sequence, i) => ({
+    ...sequence,
+    shared: i === 0 ? 0 : commonPrefix(sequences[i - 1]!.input, sequence.input),
+  }));
 }
 
 function trainedPositions({ mask }: Sample): Int32Array {
@@ -86,30 +57,77 @@ function trainedPositions({ mask }: Sample): Int32Array {
   return Int32Array.from(positions);
 }
 
-function assemble(rows: readonly Omit<Member, 'firstRow'>[]): PlannedMicrobatch {
-  const lengths = rows.map(({ positions }) => inputLength(positions));
-  const rowCount = rows.reduce((sum, { positions }) => sum + positions.length, 0);
-  const batch = {
-    tokens: new Int32Array(lengths.reduce((sum, n) => sum + n, 0)),
-    lengths,
-    rows: new Int32Array(rowCount),
-    targets: new Int32Array(rowCount),
-    inverseTemperatures: new Float32Array(rowCount),
-  };
+function commonPrefix(a: Int32Array, b: Int32Array): number {
+  const end = Math.min(a.length, b.length);
+  let i = 0;
+  while (i < end && a[i] === b[i]) i++;
+  return i;
+}
+
+function compareTokens(a: Int32Array, b: Int32Array): number {
+  const i = commonPrefix(a, b);
+  return i < a.length && i < b.length ? a[i]! - b[i]! : a.length - b.length;
+}
+
+/**
+ * Parts of about equal size, so that threads finish together: as many as there are whole microbatches, rounded up to a
+ * multiple of four where there are more than two. A part ends where it comes nearest to its share.
+ */
+function cut(sequences: readonly Sequence[], capacity: number): Sequence[][] {
+  const total = sequences.reduce((sum, { input, shared }) => sum + input.length - shared, 0);
+  const least = Math.ceil(total / MICROBATCH_ROWS);
+  const share = total / (least > 2 ? Math.ceil(least / 4) * 4 : least);
+  const parts: Sequence[][] = [];
+  let rows = 0;
+  let targets = 0;
+  let left = 0;
+  for (const sequence of sequences) {
+    const added = sequence.input.length - sequence.shared;
+    const trained = sequence.positions.length;
+    const full = rows + added > capacity || targets + trained > capacity;
+    if (parts.length === 0 || full || added / 2 > left) {
+      parts.push([]);
+      left += share;
+      rows = sequence.shared;
+      targets = 0;
+    }
+    parts.at(-1)!.push(sequence);
+    rows += added;
+    left -= added;
+    targets += trained;
+  }
+  return parts;
+}
+
+/** Rows in depth-first order: a sequence adds what follows its shared prefix. */
+function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
+  const tokens: number[] = [];
+  const segments: number[] = [];
+  const rows: number[] = [];
+  const targets: number[] = [];
+  const inverseTemperatures: number[] = [];
   const members: Member[] = [];
-  let start = 0;
-  let row = 0;
-  rows.forEach(({ index, sample, positions }, i) => {
-    members.push({ index, sample, positions, firstRow: row });
-    batch.tokens.set(sample.tokens.subarray(0, lengths[i]!), start);
+  /** Row of each position of the current sequence. */
+  const path: number[] = [];
+  sequences.forEach(({ index, sample, positions, input, shared }, i) => {
+    const depth = i === 0 ? 0 : shared;
+    if (input.length > depth) segments.push(tokens.length, depth, input.length - depth);
+    path.length = depth;
+    for (const token of input.subarray(depth)) path.push(tokens.push(token) - 1);
+    members.push({ index, sample, positions, firstRow: rows.length });
     for (const position of positions) {
       // The token at `position` is predicted by the row before it.
-      batch.rows[row] = start + position - 1;
-      batch.targets[row] = sample.tokens[position]!;
-      batch.inverseTemperatures[row] = 1 / sample.temperature;
-      row++;
+      rows.push(path[position - 1]!);
+      targets.push(sample.tokens[position]!);
+      inverseTemperatures.push(1 / sample.temperature);
     }
-    start += lengths[i]!;
   });
+  const batch = {
+    tokens: Int32Array.from(tokens),
+    segments: Int32Array.from(segments),
+    rows: Int32Array.from(rows),
+    targets: Int32Array.from(targets),
+    inverseTemperatures: Float32Array.from(inverseTemperatures),
+  };
   return { batch, members };
 }

@@ -18,16 +18,17 @@ import type {
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
+import { checkSample } from './check-sample.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
+import { bestVariant, compileKernels } from './compile.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
 import { initialWeights } from './initial-weights.ts';
 import { forwardBackwardBatch, forwardBatch } from './lanes.ts';
 import { type Layout, planLayout } from './layout.ts';
-import { checkSample } from './microbatch.ts';
 import { adamStep } from './optimizer.ts';
 import { WorkerPlacement } from './placement.ts';
 import { checkRequest } from './request.ts';
-import { bestVariant, type KernelVariant } from './wasm.ts';
+import type { KernelVariant } from './wasm.ts';
 import { WorkerPool } from './worker-pool.ts';
 
 export interface ThreadOptions {
@@ -92,7 +93,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#arena = planArena(file.config, this.#layout, count);
     this.#memory = reserve(this.#arena.pages);
     this.#fillRopeTables();
-    const setup = { memory: this.#memory, variant, config: file.config, arena: this.#arena };
+    const setup = { memory: this.#memory, compiled: compileKernels(variant), config: file.config, arena: this.#arena };
     this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...setup, index })));
     this.#placement = new WorkerPlacement(count);
   }
@@ -137,7 +138,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
         throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
       }
       const { parameters, reference } = this.#arena;
-      return forwardBatch(this.#pool, weights === 'current' ? parameters : reference, samples);
+      return forwardBatch(this.#pool, this.#arena, weights === 'current' ? parameters : reference, samples);
     });
   }
 

@@ -1,21 +1,22 @@
 /**
  * Forward and backward of one microbatch through the whole model, in one worker.
  *
- * A microbatch is ragged: sequences lie one after another without padding, and only attention knows where they end. The output head
- * is computed only for rows whose next token is trained, some rows at a time. Activations stay in the worker's arena until
- * the next forward, so that a backward can follow once the loss is known.
+ * A microbatch is a tree: a row is one token after one prefix, however many sequences go through it, and only attention knows how
+ * rows hang together. The output head is computed only for rows whose next token is trained, once for each time it is,
+ * some rows at a time. Activations stay in the worker's arena until the next forward, so that a backward can follow once the loss is
+ * known.
  */
 import { type Arena, type LayerActivations, type TrainRegions, widthsOf } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
 import type { LayerOffsets, Layout } from './layout.ts';
 import type { Kernels } from './wasm.ts';
 
-/** Sequences back to back, and which of their rows predict a trained token. */
+/** A tree of sequences in depth-first order, and which of its rows predict a trained token. */
 export interface Microbatch {
   readonly tokens: Int32Array;
-  /** Of each sequence; they sum to `tokens.length`. */
-  readonly lengths: readonly number[];
-  /** Ascending. The other arrays are aligned with it. */
+  /** First row, depth and length of each run of rows whose prefix is the path so far, cut to that depth. */
+  readonly segments: Int32Array;
+  /** May repeat: a row predicts a token for each sequence that goes on from it. The other arrays are aligned with it. */
   readonly rows: Int32Array;
   readonly targets: Int32Array;
   readonly inverseTemperatures: Float32Array;
@@ -40,7 +41,7 @@ export class TrainPass {
   readonly #queryWidth: number;
   readonly #qkvWidth: number;
   #weights = 0;
-  #lengths: readonly number[] = [];
+  #segmentCount = 0;
   #tokenCount = 0;
   #rowCount = 0;
 
@@ -84,23 +85,24 @@ export class TrainPass {
   }
 
   #load(weights: number, batch: Microbatch): void {
-    const { tokens, positions, rows, targets, inverseTemperatures } = this.#regions;
-    if (batch.tokens.length > this.#arena.trainTokens || batch.lengths.some((n) => n > this.#config.contextLength)) {
-      throw new RangeError(`a microbatch of ${batch.tokens.length} tokens does not fit into ${this.#arena.trainTokens}`);
+    const { tokens, positions, segments, rows, targets, inverseTemperatures } = this.#regions;
+    const { trainRows } = this.#arena;
+    if (batch.tokens.length > trainRows || batch.rows.length > trainRows) {
+      throw new RangeError(`${batch.tokens.length} rows and ${batch.rows.length} targets do not fit into ${trainRows}`);
     }
     this.#weights = weights;
-    this.#lengths = batch.lengths;
+    this.#segmentCount = batch.segments.length / 3;
     this.#tokenCount = batch.tokens.length;
     this.#rowCount = batch.rows.length;
     new Int32Array(this.#buffer, tokens, this.#tokenCount).set(batch.tokens);
+    new Int32Array(this.#buffer, segments, batch.segments.length).set(batch.segments);
     new Int32Array(this.#buffer, rows, this.#rowCount).set(batch.rows);
     new Int32Array(this.#buffer, targets, this.#rowCount).set(batch.targets);
     new Float32Array(this.#buffer, inverseTemperatures, this.#rowCount).set(batch.inverseTemperatures);
     const position = new Int32Array(this.#buffer, positions, this.#tokenCount);
-    let start = 0;
-    for (const length of batch.lengths) {
-      for (let i = 0; i < length; i++) position[start + i] = i;
-      start += length;
+    for (let s = 0; s < batch.segments.length; s += 3) {
+      const [row, depth, length] = batch.segments.subarray(s, s + 3) as unknown as [number, number, number];
+      for (let i = 0; i < length; i++) position[row + i] = depth + i;
     }
   }
 
@@ -186,70 +188,59 @@ export class TrainPass {
   }
 
   #attentionForward(a: LayerActivations): void {
-    const { heads, kvHeads, headDim } = this.#config;
-    let start = 0;
-    for (const length of this.#lengths) {
-      const qkv = a.qkv + start * this.#qkvWidth * 4;
-      const out = a.attention + start * this.#queryWidth * 4;
-      const lse = a.lse + start * heads * 4;
-      const scratch = this.#regions.attentionScratch;
-      this.#kernels.attentionForward(qkv, this.#qkvWidth, length, heads, kvHeads, headDim, out, lse, scratch);
-      start += length;
-    }
+    const { heads, kvHeads, headDim, contextLength } = this.#config;
+    const { segments, attentionScratch } = this.#regions;
+    this.#kernels.attentionForward(
+      ...([a.qkv, this.#qkvWidth, segments, this.#segmentCount, contextLength] as const),
+      ...([heads, kvHeads, headDim, a.attention, a.lse, attentionScratch] as const),
+    );
   }
 
   #attentionBackward(a: LayerActivations): void {
-    const { heads, kvHeads, headDim } = this.#config;
-    const { dAttention, dQkv, attentionScratch } = this.#regions;
-    this.#kernels.fillZero(dQkv, this.#tokenCount * this.#qkvWidth);
-    let start = 0;
-    for (const length of this.#lengths) {
-      const qkv = a.qkv + start * this.#qkvWidth * 4;
-      const lse = a.lse + start * heads * 4;
-      const dOut = dAttention + start * this.#queryWidth * 4;
-      const dRows = dQkv + start * this.#qkvWidth * 4;
-      this.#kernels.attentionBackward(qkv, this.#qkvWidth, length, heads, kvHeads, headDim, lse, dOut, dRows, attentionScratch);
-      start += length;
-    }
-  }
-
-  /** Calls `use` for chunks of trained rows, with their logits computed. */
-  #forEachHeadChunk(use: (first: number, count: number) => void): void {
-    const { vocabSize, hiddenSize } = this.#config;
-    const { headRows, headNorm, logits } = this.#regions;
-    const head = this.#weights + this.#layout.head * 4;
-    for (let first = 0; first < this.#rowCount; first += headRows) {
-      const count = Math.min(headRows, this.#rowCount - first);
-      this.#project(count, headNorm + first * hiddenSize * 4, head, hiddenSize, vocabSize, logits, 0);
-      use(first, count);
-    }
+    const { heads, kvHeads, headDim, contextLength } = this.#config;
+    const { segments, attentionScratch, dAttention, dQkv } = this.#regions;
+    this.#kernels.attentionBackward(
+      ...([a.qkv, this.#qkvWidth, segments, this.#segmentCount, contextLength] as const),
+      ...([heads, kvHeads, headDim, a.lse, dAttention, dQkv, attentionScratch] as const),
+    );
   }
 
   #headForward(): void {
-    const { vocabSize, hiddenSize, rmsNormEps } = this.#config;
-    const { output, rows, headInput, headNorm, headScale, logits, targets, inverseTemperatures, logprobs } = this.#regions;
+    const { hiddenSize, rmsNormEps } = this.#config;
+    const { output, rows, headInput, headNorm, headScale, headRows } = this.#regions;
     const norm = this.#weights + this.#layout.finalNorm * 4;
     this.#kernels.gatherRows(output, rows, this.#rowCount, hiddenSize, headInput);
     this.#kernels.rmsNorm(headInput, norm, headNorm, headScale, this.#rowCount, hiddenSize, rmsNormEps);
-    this.#forEachHeadChunk((first, count) => {
-      const at = first * 4;
-      this.#kernels.logProbabilities(logits, count, vocabSize, targets + at, inverseTemperatures + at, logprobs + at);
-    });
+    for (let first = 0; first < this.#rowCount; first += headRows) this.#logProbabilities(first);
   }
 
-  /** Leaves the gradient of the last layer's output in `dx`. Logits are computed again rather than kept: there may be many. */
+  /** Of up to `headRows` rows, whose distributions it leaves in `logits`. */
+  #logProbabilities(first: number): void {
+    const { vocabSize, hiddenSize } = this.#config;
+    const { headRows, headNorm, logits, targets, inverseTemperatures, logprobs, sums } = this.#regions;
+    const count = Math.min(headRows, this.#rowCount - first);
+    const at = first * 4;
+    this.#project(count, headNorm + at * hiddenSize, this.#weights + this.#layout.head * 4, hiddenSize, vocabSize, logits, 0);
+    const temperatures = inverseTemperatures + at;
+    this.#kernels.logProbabilities(logits, count, vocabSize, targets + at, temperatures, logprobs + at, sums + at);
+  }
+
+  /** Leaves the gradient of the last layer's output in `dx`. Distributions that do not all fit at once are computed again. */
   #headBackward(gradients: number): void {
     const { vocabSize, hiddenSize } = this.#config;
     const regions = this.#regions;
     const { head, finalNorm } = this.#layout;
-    this.#forEachHeadChunk((first, count) => {
-      const { logits, targets, inverseTemperatures, slopes, headNorm, dHeadNorm } = regions;
+    const { headRows, logits, targets, inverseTemperatures, slopes, sums, headNorm } = regions;
+    for (let first = 0; first < this.#rowCount; first += headRows) {
+      if (this.#rowCount > headRows) this.#logProbabilities(first);
+      const count = Math.min(headRows, this.#rowCount - first);
       const at = first * 4;
-      this.#kernels.logProbabilitiesBackward(logits, count, vocabSize, targets + at, inverseTemperatures + at, slopes + at);
+      const temperatures = inverseTemperatures + at;
+      this.#kernels.logProbabilitiesBackward(logits, count, vocabSize, targets + at, temperatures, slopes + at, sums + at);
       const x = headNorm + at * hiddenSize;
-      const dx = dHeadNorm + at * hiddenSize;
+      const dx = regions.dHeadNorm + at * hiddenSize;
       this.#projectBackward(count, x, this.#weights + head * 4, hiddenSize, vocabSize, logits, dx, gradients + head * 4);
-    });
+    }
     const { headInput, headScale, dHeadNorm, dHeadInput, dx, rows } = regions;
     const norm = this.#weights + finalNorm * 4;
     const dNorm = gradients + finalNorm * 4;

@@ -1,12 +1,12 @@
 /**
- * Loads the WASM kernels over a shared memory and gives their exports types.
+ * Instantiates the WASM kernels over a shared memory and gives their exports types.
  *
  * Two builds of one source: `relaxed` uses fused multiply-add and needs relaxed SIMD, `plain` runs wherever SIMD does. All threads of
  * a model use the same one, or their results would differ in the last bits. Addresses are bytes, counts and strides are floats.
  */
-import { readFileSync } from 'node:fs';
 import { TrainyardError } from '../core/errors.ts';
-import { ARENA_START, ATTENTION_SCRATCH_ROWS, GEMM_SCRATCH } from './arena.ts';
+import { ARENA_START } from './arena.ts';
+import { attendScratchFloats, attentionScratchFloats, GEMM_SCRATCH, keyFloats, valueFloats } from './kernel-sizes.ts';
 
 export type KernelVariant = 'relaxed' | 'plain';
 
@@ -14,7 +14,12 @@ export type KernelVariant = 'relaxed' | 'plain';
 export interface Kernels {
   staticEnd(): number;
   gemmScratchFloats(): number;
-  attentionScratchFloats(length: number): number;
+  attentionScratchFloats(context: number, headDim: number): number;
+  attendScratchFloats(context: number): number;
+  keyFloats(context: number, headDim: number): number;
+  valueFloats(context: number, headDim: number): number;
+  /** Between ways of computing the same bits: whether the engine merges neighbouring vector operations. */
+  setWide(on: 0 | 1): void;
   setGemmScratch(scratch: number): void;
   gemm(
     M: number,
@@ -63,7 +68,9 @@ export interface Kernels {
   attentionForward(
     qkv: number,
     width: number,
-    length: number,
+    segments: number,
+    count: number,
+    context: number,
     heads: number,
     kvHeads: number,
     headDim: number,
@@ -74,7 +81,9 @@ export interface Kernels {
   attentionBackward(
     qkv: number,
     width: number,
-    length: number,
+    segments: number,
+    count: number,
+    context: number,
     heads: number,
     kvHeads: number,
     headDim: number,
@@ -90,6 +99,7 @@ export interface Kernels {
     targets: number,
     inverseTemperatures: number,
     logprobs: number,
+    sums: number,
   ): void;
   logProbabilitiesBackward(
     logits: number,
@@ -98,6 +108,7 @@ export interface Kernels {
     targets: number,
     inverseTemperatures: number,
     slopes: number,
+    sums: number,
   ): void;
   storeCacheRows(
     source: number,
@@ -105,9 +116,21 @@ export interface Kernels {
     rows: number,
     slots: number,
     positions: number,
-    cache: number,
+    keys: number,
+    values: number,
     context: number,
-    rowFloats: number,
+    kvHeads: number,
+    headDim: number,
+  ): void;
+  copyCacheSlot(
+    from: number,
+    to: number,
+    count: number,
+    keys: number,
+    values: number,
+    context: number,
+    kvHeads: number,
+    headDim: number,
   ): void;
   cachedAttention(
     qkv: number,
@@ -153,16 +176,19 @@ export interface Kernels {
   ): void;
 }
 
-/** The fastest build that this machine accepts. */
-export function bestVariant(): KernelVariant {
-  return WebAssembly.validate(readVariant('relaxed')) ? 'relaxed' : 'plain';
+/** Compiled once, by the thread that opens the model; its workers instantiate the same code. */
+export interface CompiledKernels {
+  readonly variant: KernelVariant;
+  readonly module: WebAssembly.Module;
+  /** Whether to use the tile that fills the registers when vector operations were merged. */
+  readonly wide: boolean;
 }
 
-export function loadKernels(variant: KernelVariant, memory: WebAssembly.Memory): Kernels {
-  const module = new WebAssembly.Module(readVariant(variant));
+export function loadKernels({ module, wide }: Pick<CompiledKernels, 'module' | 'wide'>, memory: WebAssembly.Memory): Kernels {
   const { exports } = new WebAssembly.Instance(module, { env: { memory } });
   const kernels = exports as unknown as Kernels;
   checkPlan(kernels);
+  kernels.setWide(wide ? 1 : 0);
   return kernels;
 }
 
@@ -171,14 +197,13 @@ function checkPlan(kernels: Kernels): void {
   const fits =
     kernels.staticEnd() <= ARENA_START &&
     kernels.gemmScratchFloats() === GEMM_SCRATCH &&
-    kernels.attentionScratchFloats(1) === ATTENTION_SCRATCH_ROWS;
+    kernels.keyFloats(100, 9) === keyFloats(100, 9) &&
+    kernels.valueFloats(100, 9) === valueFloats(100, 9) &&
+    kernels.attendScratchFloats(100) === attendScratchFloats(100) &&
+    kernels.attentionScratchFloats(100, 9) === attentionScratchFloats(100, 9);
   if (!fits) {
     throw new TrainyardError('ENGINE_FAILED', 'the WASM kernels and the plan of their memory do not belong together', {
       hint: 'rebuild the kernels: node scripts/build-kernels.ts',
     });
   }
-}
-
-function readVariant(variant: KernelVariant): Uint8Array<ArrayBuffer> {
-  return new Uint8Array(readFileSync(new URL(`./kernels/${variant}.wasm`, import.meta.url)));
 }

@@ -13,10 +13,10 @@ import { SampleLoop } from './sample-loop.ts';
 import { TrainPass } from './train-pass.ts';
 import { loadKernels } from './wasm.ts';
 
-const { index, memory, variant, config, arena } = workerData as WorkerSetup;
+const { index, memory, compiled, config, arena } = workerData as WorkerSetup;
 const port = parentPort!;
 const layout = planLayout(config);
-const kernels = loadKernels(variant, memory);
+const kernels = loadKernels(compiled, memory);
 const regions = arena.workers[index]!;
 kernels.setGemmScratch(regions.gemmScratch);
 

@@ -2,7 +2,7 @@
  * One rollout from start to stored trajectory: open a session, run the workflow, seal, grade, append.
  *
  * A rollout always ends as a trajectory; what the workflow or grader did is in its outcome and grade. Only what is not the
- * rollout's own doing is thrown: the store failing. The workflow gets the task without its answer.
+ * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
  */
 
 import { runInRollout } from '../core/context.ts';
@@ -22,6 +22,8 @@ import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, T
 
 export interface RolloutParts {
   readonly workflow: Workflow;
+  /** Only these roles are trained, whatever the workflow says. */
+  readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
   readonly grader: GraderRunner;
   readonly graderInput: (task: Task, rollout: Pick<Trajectory, 'turns' | 'output' | 'outcome'>) => GraderInput;
@@ -55,6 +57,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const session = parts.sessions.open({
     identity: spec.identity,
     roles: parts.workflow.roles,
+    trainable: parts.trainable,
     sampling: spec.sampling,
     limits: parts.limits,
     seed: parts.seed,
@@ -64,7 +67,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const ending = await runWorkflow(parts.workflow, contextOf(spec, session, signal), deadline.signal);
   clearTimeout(timer);
   const turns = session.seal();
-  const outcome = outcomeOf(ending, session, parts.signal);
+  const outcome = outcomeOf(ending, session);
   const output = ending.kind === 'returned' ? asJson(ending.output, MAX_OUTPUT) : undefined;
   const rollout = { turns, outcome, ...(output === undefined ? {} : { output }) };
   const trajectory: Trajectory = {
@@ -74,6 +77,8 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     startedAt,
     endedAt: parts.clock.now(),
   };
+  // A rollout that was given up with the run is no result: stored, it would be taken for one when the run is taken up again.
+  parts.signal.throwIfAborted();
   await parts.store.append(trajectory);
   return trajectory;
 }
@@ -111,9 +116,8 @@ async function runWorkflow(workflow: Workflow, ctx: WorkflowContext, deadline: A
   return await Promise.race([cut, run()]);
 }
 
-function outcomeOf(ending: Ending, session: Session, stop: AbortSignal): Outcome {
+function outcomeOf(ending: Ending, session: Session): Outcome {
   if (ending.kind === 'deadline') return { kind: 'truncated', limit: 'deadline' };
-  if (ending.kind === 'threw' && stop.aborted) return { kind: 'failed', code: 'CANCELLED', message: 'the run was stopped' };
   if (session.limitHit !== undefined) return { kind: 'truncated', limit: session.limitHit };
   if (ending.kind === 'threw') {
     const code = ending.thrown instanceof TrainyardError ? ending.thrown.code : 'WORKFLOW_FAILED';

@@ -2,94 +2,235 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Trajectory } from '../core/types.ts';
-import { collectGroups } from './scheduler.ts';
+import { type Group, GroupScheduler, type Position, type SchedulerOptions, START } from './scheduler.ts';
 
-/** Runs with the given per-rollout delays; group n is worth keeping when `keep[n]`. */
-async function collect(options: {
-  wanted: number;
-  atMost: number;
-  size: number;
-  concurrency: number;
-  keep: readonly boolean[];
-  delays: readonly number[];
-}) {
-  let started = 0;
-  let running = 0;
-  let mostRunning = 0;
-  let tick = 0;
-  const groups = await collectGroups({
-    ...options,
-    next: () => ({ groupId: String(started), task: { id: String(started++), prompt: [] }, size: options.size }),
-    runOne: async ({ groupId }, place) => {
-      mostRunning = Math.max(mostRunning, ++running);
-      await sleep(options.delays[tick++ % options.delays.length]);
-      running--;
-      return { groupId, rolloutId: `${groupId}-${place}` } as Trajectory;
-    },
-    worthKeeping: ({ groupId }) => options.keep[Number(groupId) % options.keep.length] ?? true,
-  });
-  return { groups, mostRunning };
+interface World {
+  readonly batchSize: number;
+  readonly groupSize: number;
+  readonly refill: number;
+  readonly staleness: number;
+  readonly concurrency: number;
+  readonly steps: number;
+  /** Whether group n has signal, by n modulo the length. */
+  readonly keep: readonly boolean[];
+  /** Milliseconds a rollout takes, in the order they are started, modulo the length. */
+  readonly delays: readonly number[];
+  /** Milliseconds a step of training takes. */
+  readonly training: number;
 }
 
-describe('collectGroups', () => {
-  it('runs the same groups whatever finishes first, each rollout once, within the concurrency', async () => {
+const worlds: fc.Arbitrary<World> = fc.record({
+  batchSize: fc.integer({ min: 1, max: 4 }),
+  groupSize: fc.integer({ min: 1, max: 3 }),
+  refill: fc.integer({ min: 1, max: 3 }),
+  staleness: fc.integer({ min: 0, max: 3 }),
+  concurrency: fc.integer({ min: 1, max: 8 }),
+  steps: fc.integer({ min: 1, max: 5 }),
+  keep: fc.array(fc.boolean(), { minLength: 1, maxLength: 8 }),
+  delays: fc.array(fc.integer({ min: 0, max: 3 }), { minLength: 1, maxLength: 10 }),
+  training: fc.integer({ min: 0, max: 3 }),
+});
+
+/** A loop of steps as a run makes them; `stopAfter` steps it is abandoned, as by a kill. */
+function simulate(world: World, from: { version: number; groups: Position } = { version: 0, groups: START }) {
+  const log = {
+    started: [] as number[],
+    rollouts: [] as string[],
+    mostRunning: 0,
+    mostAhead: 0,
+    taken: [] as { version: number; groups: string[]; withoutSignal: string[]; stale: string[]; position: Position }[],
+  };
+  let version = from.version;
+  let running = 0;
+  let tick = 0;
+  const options: SchedulerOptions = {
+    ...world,
+    lastVersion: world.steps,
+    plan: (number) => {
+      log.started.push(number);
+      return { groupId: String(number), task: { id: String(number), prompt: [] } };
+    },
+    runOne: async ({ groupId }, place) => {
+      log.mostRunning = Math.max(log.mostRunning, ++running);
+      const policyVersion = version;
+      await sleep(world.delays[tick++ % world.delays.length]);
+      running--;
+      log.rollouts.push(`${groupId}-${place}`);
+      return { groupId, rolloutId: `${groupId}-${place}`, turns: [{ policyVersion }] } as unknown as Trajectory;
+    },
+    hasSignal: ([first]) => world.keep[Number(first?.groupId) % world.keep.length] ?? true,
+  };
+  const scheduler = new GroupScheduler(options, from);
+  const ids = (groups: readonly Group[]): string[] => groups.map(({ groupId }) => groupId);
+  const run = async (steps: number): Promise<typeof log> => {
+    while (version < steps) {
+      const { groups, withoutSignal, stale } = await scheduler.take();
+      log.taken.push({
+        version,
+        groups: ids(groups),
+        withoutSignal: ids(withoutSignal),
+        stale: ids(stale),
+        position: scheduler.position,
+      });
+      for (const { turns } of groups.flatMap(({ trajectories }) => trajectories)) {
+        const sampled = (turns[0] as { policyVersion: number }).policyVersion;
+        expect(version - sampled).toBeLessThanOrEqual(world.staleness);
+      }
+      await sleep(world.training);
+      version++;
+      scheduler.published(version);
+    }
+    await scheduler.close();
+    return log;
+  };
+  return { run, scheduler };
+}
+
+const numbers = (ids: readonly string[]): number[] => ids.map(Number).toSorted((a, b) => a - b);
+
+describe('GroupScheduler', () => {
+  it('without staleness runs the same groups whatever finishes first, each rollout once, within the concurrency', async () => {
     await fc.assert(
-      fc.asyncProperty(
-        fc.record({
-          wanted: fc.integer({ min: 1, max: 5 }),
-          atMost: fc.integer({ min: 1, max: 12 }),
-          size: fc.integer({ min: 1, max: 3 }),
-          concurrency: fc.integer({ min: 1, max: 6 }),
-          keep: fc.array(fc.boolean(), { minLength: 1, maxLength: 8 }),
-        }),
-        fc.array(fc.integer({ min: 0, max: 3 }), { minLength: 1, maxLength: 10 }),
-        async (options, delays) => {
-          const straight = await collect({ ...options, concurrency: 1, delays: [0] });
-          const shuffled = await collect({ ...options, delays });
-          expect(shuffled.groups).toEqual(straight.groups);
-          expect(shuffled.mostRunning).toBeLessThanOrEqual(options.concurrency);
-          const ids = shuffled.groups.flatMap(({ trajectories }) => trajectories.map(({ rolloutId }) => rolloutId));
-          expect(new Set(ids).size).toBe(shuffled.groups.length * options.size);
-          const kept = shuffled.groups.filter((_, n) => options.keep[n % options.keep.length]).length;
+      fc.asyncProperty(worlds, async (any) => {
+        const world = { ...any, staleness: 0 };
+        const straight = await simulate({ ...world, concurrency: 1, delays: [0] }).run(world.steps);
+        const shuffled = await simulate(world).run(world.steps);
+        expect(shuffled.taken).toEqual(straight.taken);
+        expect(shuffled.mostRunning).toBeLessThanOrEqual(world.concurrency);
+        expect(new Set(shuffled.rollouts).size).toBe(shuffled.rollouts.length);
+        for (const { groups, withoutSignal, position } of shuffled.taken) {
+          expect(groups.length + withoutSignal.length).toBeLessThanOrEqual(world.refill * world.batchSize);
           expect(
-            kept === options.wanted ||
-              shuffled.groups.length === Math.min(options.atMost, Math.max(options.wanted, options.atMost)),
+            groups.length === world.batchSize || groups.length + withoutSignal.length === world.refill * world.batchSize,
           ).toBe(true);
-        },
-      ),
+          expect(position.pending).toEqual([]);
+        }
+      }),
       { numRuns: 60 },
     );
   });
 
-  it('stops starting rollouts at the first error and throws it after the running ones ended', async () => {
-    let ended = 0;
+  it('with staleness never trains what is too old, never starts more than the bound allows, and takes each group once', async () => {
+    await fc.assert(
+      fc.asyncProperty(worlds, async (world) => {
+        const { started, taken, mostRunning, rollouts } = await simulate(world).run(world.steps);
+        expect(mostRunning).toBeLessThanOrEqual(world.concurrency);
+        expect(started).toEqual(started.map((_, i) => i + 1));
+        const all = taken.flatMap(({ groups, withoutSignal, stale }) => [...groups, ...withoutSignal, ...stale]);
+        expect(new Set(all).size).toBe(all.length);
+        expect(new Set(rollouts).size).toBe(rollouts.length);
+        for (const { version, position } of taken) {
+          // At most (staleness + 1) batches of this version and the groups that were given up on the way.
+          const givenUp = taken
+            .filter((step) => step.version <= version)
+            .flatMap((step) => [...step.withoutSignal, ...step.stale]);
+          expect(position.next - 1 - givenUp.length).toBeLessThanOrEqual((version + world.staleness + 1) * world.batchSize);
+        }
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  it('goes on from a position with exactly the groups that no batch was taken from', async () => {
+    await fc.assert(
+      fc.asyncProperty(worlds, fc.integer({ min: 1, max: 5 }), async (world, killed) => {
+        const first = await simulate(world).run(Math.min(killed, world.steps));
+        const last = first.taken.at(-1);
+        const groups = last?.position ?? START;
+        const second = await simulate(world, { version: first.taken.length, groups }).run(world.steps);
+        const settled = [...first.taken, ...second.taken].flatMap((step) => [
+          ...step.groups,
+          ...step.withoutSignal,
+          ...step.stale,
+        ]);
+        expect(new Set(settled).size).toBe(settled.length);
+        const left = second.taken.at(-1)?.position ?? groups;
+        const known = new Set([...numbers(settled), ...left.pending]);
+        for (let n = 1; n < left.next; n++) expect(known.has(n)).toBe(true);
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  it('after a restart may run ahead exactly as far as at the start', async () => {
+    const world = {
+      ...{ batchSize: 4, groupSize: 1, refill: 3, staleness: 2, concurrency: 100, steps: 50 },
+      ...{ keep: [true], delays: [0], training: 0 },
+    };
+    const begun = (version: number): number => {
+      const started: number[] = [];
+      const scheduler = new GroupScheduler(
+        {
+          ...world,
+          lastVersion: 50,
+          plan: (number) => {
+            started.push(number);
+            return { groupId: String(number), task: { id: '', prompt: [] } };
+          },
+          runOne: () => new Promise<Trajectory>(() => {}),
+          hasSignal: () => true,
+        },
+        { version, groups: START },
+      );
+      void scheduler.take();
+      return started.length;
+    };
+    expect(begun(0)).toBe(12);
+    expect(begun(7)).toBe(12);
+    expect(begun(49)).toBe(4);
+  });
+
+  it('counts groups that a slow rollout made too old, and takes others in their place', async () => {
+    // Every third rollout takes so long that several versions pass.
+    const world = {
+      ...{ batchSize: 1, groupSize: 1, refill: 5, staleness: 1, concurrency: 3, steps: 12 },
+      ...{ keep: [true], delays: [25, 0, 0], training: 1 },
+    };
+    const { taken } = await simulate(world).run(world.steps);
+    expect(taken.flatMap(({ stale }) => stale).length).toBeGreaterThan(0);
+    expect(taken.every(({ groups }) => groups.length === 1)).toBe(true);
+  });
+
+  it('throws the first error after the running rollouts ended, and starts nothing more', async () => {
     let begun = 0;
-    const run = collectGroups({
-      wanted: 10,
-      atMost: 10,
-      concurrency: 2,
-      next: () => ({ groupId: 'g', task: { id: 't', prompt: [] }, size: 1 }),
-      runOne: async () => {
-        if (++begun === 2) throw new Error('second');
-        await sleep(10);
-        ended++;
-        return {} as Trajectory;
+    let ended = 0;
+    const scheduler = new GroupScheduler(
+      {
+        ...{ batchSize: 10, groupSize: 1, refill: 1, staleness: 0, concurrency: 2, lastVersion: 1 },
+        plan: () => ({ groupId: 'g', task: { id: 't', prompt: [] } }),
+        runOne: async () => {
+          if (++begun === 2) throw new Error('second');
+          await sleep(10);
+          ended++;
+          return { turns: [] } as unknown as Trajectory;
+        },
+        hasSignal: () => true,
       },
-      worthKeeping: () => true,
-    });
-    await expect(run).rejects.toThrow('second');
+      { version: 0, groups: START },
+    );
+    await expect(scheduler.take()).rejects.toThrow('second');
     expect({ begun, ended }).toEqual({ begun: 2, ended: 1 });
   });
 
-  it('ends at once when there is nothing to run', async () => {
-    const none = {
-      wanted: 3,
-      atMost: 3,
-      concurrency: 2,
-      next: () => undefined,
-      runOne: () => Promise.reject(new Error('never')),
-      worthKeeping: () => true,
-    };
-    expect(await collectGroups(none)).toEqual([]);
+  it('gives up running rollouts when it is closed', async () => {
+    const aborted: boolean[] = [];
+    const scheduler = new GroupScheduler(
+      {
+        ...{ batchSize: 2, groupSize: 2, refill: 1, staleness: 0, concurrency: 3, lastVersion: 1 },
+        plan: (number) => ({ groupId: String(number), task: { id: 't', prompt: [] } }),
+        runOne: (_plan, _place, signal) =>
+          new Promise((_, reject) => {
+            signal.addEventListener('abort', () => {
+              aborted.push(true);
+              reject(new Error('given up'));
+            });
+          }),
+        hasSignal: () => true,
+      },
+      { version: 0, groups: START },
+    );
+    const taking = scheduler.take();
+    await Promise.all([expect(taking).rejects.toThrow('given up'), scheduler.close()]);
+    expect(aborted).toEqual([true, true, true]);
   });
 });

@@ -1,79 +1,228 @@
 /**
- * Groups × concurrency: starts the rollouts of groups in order, never more than `concurrency` at once, and starts further
- * groups in place of those that `worthKeeping` turns down.
+ * Groups × concurrency × staleness: starts the rollouts of groups in order, never more than `concurrency` at once, and as far
+ * ahead of the trainer as the staleness bound allows; groups without signal are replaced.
  *
- * Which groups are started does not depend on which rollout finishes first: they are numbered in the order they are asked
- * for, and the n-th is started exactly when fewer than `wanted` of the earlier ones were worth keeping.
+ * Groups are numbered in the order they are started and taken in the order of their numbers. With a staleness bound of 0 which
+ * groups a step gets does not depend on which rollout finishes first: the n-th is started exactly when fewer than a batch of the
+ * earlier ones had signal. Knows nothing about training.
  */
 import type { Task, Trajectory } from '../core/types.ts';
-
-export interface Group {
-  readonly groupId: string;
-  readonly task: Task;
-  /** In the order of their place in the group. */
-  readonly trajectories: readonly Trajectory[];
-}
+import { capacityOf, versionsBehind } from './staleness.ts';
 
 export interface GroupPlan {
   readonly groupId: string;
   readonly task: Task;
-  readonly size: number;
 }
 
-export interface CollectOptions {
-  /** Groups worth keeping that are wanted. */
-  readonly wanted: number;
-  /** Groups that may be started in all. */
-  readonly atMost: number;
+export interface Group extends GroupPlan {
+  /** In the order of their place in the group. */
+  readonly trajectories: readonly Trajectory[];
+}
+
+export interface SchedulerOptions {
+  /** Groups with signal that a step takes. */
+  readonly batchSize: number;
+  /** Rollouts per group. */
+  readonly groupSize: number;
+  /** A step gives up waiting for a full batch after this many times `batchSize` groups. */
+  readonly refill: number;
+  /** Policy versions that may lie between sampling and training. 0: rollouts wait for the trainer. */
+  readonly staleness: number;
+  /** Rollouts at once. */
   readonly concurrency: number;
-  /** The next group to run, or undefined when there is none. */
-  readonly next: () => GroupPlan | undefined;
-  readonly runOne: (plan: GroupPlan, place: number) => Promise<Trajectory>;
-  readonly worthKeeping: (group: Group) => boolean;
+  /** The version after which nothing more is trained: no group is started for a step that never comes. */
+  readonly lastVersion: number;
+  readonly plan: (number: number) => GroupPlan;
+  /** The signal gives the rollout up. */
+  readonly runOne: (plan: GroupPlan, place: number, signal: AbortSignal) => Promise<Trajectory>;
+  readonly hasSignal: (trajectories: readonly Trajectory[]) => boolean;
+  /** Rollouts that ended since the last batch was taken, of those that the next one needs as far as is known. */
+  readonly onProgress?: (done: number, of: number) => void;
 }
 
-/** All groups that were run, in the order they were started. The first error stops new rollouts and is thrown at the end. */
-export async function collectGroups(options: CollectOptions): Promise<readonly Group[]> {
-  const started: { plan: GroupPlan; trajectories: Trajectory[]; left: number }[] = [];
-  const queue: (() => Promise<void>)[] = [];
-  let failure: { readonly thrown: unknown } | undefined;
-  let running = 0;
-
-  return await new Promise<readonly Group[]>((resolve, reject) => {
-    const start = (): void => {
-      const plan = started.length < options.atMost ? options.next() : undefined;
-      if (plan === undefined) return;
-      const group = { plan, trajectories: new Array<Trajectory>(plan.size), left: plan.size };
-      started.push(group);
-      for (let place = 0; place < plan.size; place++) {
-        queue.push(async () => {
-          group.trajectories[place] = await options.runOne(plan, place);
-          if (--group.left === 0 && !options.worthKeeping(toGroup(group))) start();
-        });
-      }
-    };
-    const pump = (): void => {
-      while (running < options.concurrency && queue.length > 0 && failure === undefined) {
-        running++;
-        void queue
-          .shift()?.()
-          .catch((thrown: unknown) => {
-            failure ??= { thrown };
-          })
-          .finally(() => {
-            running--;
-            pump();
-          });
-      }
-      if (running > 0) return;
-      if (failure !== undefined) reject(failure.thrown);
-      else resolve(started.map(toGroup));
-    };
-    for (let i = 0; i < options.wanted; i++) start();
-    pump();
-  });
+/** What is left to do: numbers not begun, and numbers begun that no batch was taken from yet. */
+export interface Position {
+  readonly next: number;
+  readonly pending: readonly number[];
 }
 
-function toGroup({ plan, trajectories }: { readonly plan: GroupPlan; readonly trajectories: readonly Trajectory[] }): Group {
-  return { groupId: plan.groupId, task: plan.task, trajectories };
+export const START: Position = { next: 1, pending: [] };
+
+/** What one step gets, each list in the order of the groups' numbers. */
+export interface Harvest {
+  readonly groups: readonly Group[];
+  readonly withoutSignal: readonly Group[];
+  /** Sampled too many versions ago; never trained. */
+  readonly stale: readonly Group[];
+}
+
+interface Numbered extends Group {
+  readonly number: number;
+}
+
+export class GroupScheduler {
+  readonly #options: SchedulerOptions;
+  readonly #backlog: number[];
+  #next: number;
+  #version: number;
+  /** Groups with signal, taken or not, by AReaL's account: a version counts as one whole batch, however many it took. */
+  #accepted: number;
+  readonly #open = new Set<number>();
+  #waiting: Numbered[] = [];
+  #withoutSignal: Numbered[] = [];
+  #stale: Numbered[] = [];
+  #queue: (() => Promise<void>)[] = [];
+  #runningRollouts = 0;
+  #endedRollouts = 0;
+  #failure: { readonly thrown: unknown } | undefined;
+  readonly #leave = new AbortController();
+  #change = Promise.withResolvers<void>();
+
+  constructor(options: SchedulerOptions, from: { readonly version: number; readonly groups: Position }) {
+    this.#options = options;
+    this.#backlog = [...from.groups.pending];
+    this.#next = from.groups.next;
+    this.#version = from.version;
+    this.#accepted = from.version * options.batchSize;
+  }
+
+  /** Where the numbering stands, for a run that is taken up again after the batch just taken. */
+  get position(): Position {
+    const begun = [...this.#open, ...this.#waiting.map(({ number }) => number), ...this.#backlog];
+    return { next: this.#next, pending: begun.toSorted((a, b) => a - b) };
+  }
+
+  /**
+   * The next batch: `batchSize` groups, or fewer when `refill` times as many were tried. Throws the first error of a rollout
+   * after the running ones ended.
+   */
+  async take(): Promise<Harvest> {
+    this.#account();
+    for (;;) {
+      this.#dropStale();
+      if (this.#failure !== undefined && this.#runningRollouts === 0) throw this.#failure.thrown;
+      if (this.#failure === undefined) {
+        this.#start();
+        if (this.#isReady()) return this.#harvest();
+      }
+      await this.#change.promise;
+    }
+  }
+
+  /** The policy is served as this version from now on. */
+  published(version: number): void {
+    this.#version = version;
+    this.#account();
+    this.#start();
+  }
+
+  /** Gives up the running rollouts; resolves when they ended. */
+  async close(): Promise<void> {
+    this.#leave.abort();
+    this.#queue = [];
+    while (this.#runningRollouts > 0) await this.#change.promise;
+  }
+
+  /** AReaL's recovery rule at every step: what was taken counts as `version` whole batches, so nothing bursts or starves. */
+  #account(): void {
+    this.#accepted = this.#version * this.#options.batchSize + this.#waiting.length;
+  }
+
+  #start(): void {
+    const { staleness, batchSize, refill, concurrency, lastVersion } = this.#options;
+    const version = Math.min(this.#version, lastVersion - 1 - staleness);
+    while (!this.#leave.signal.aborted && this.#failure === undefined) {
+      const running = this.#open.size;
+      const tried = this.#waiting.length + this.#withoutSignal.length + running;
+      const allowed = Math.min(
+        capacityOf({ staleness, version, batchSize, accepted: this.#accepted, running, concurrency }),
+        (refill + staleness) * batchSize - tried,
+      );
+      if (allowed < 1) break;
+      this.#begin(this.#backlog.shift() ?? this.#next++);
+    }
+    this.#pump();
+  }
+
+  #begin(number: number): void {
+    const plan = this.#options.plan(number);
+    const { groupSize } = this.#options;
+    const trajectories = new Array<Trajectory>(groupSize);
+    let left = groupSize;
+    this.#open.add(number);
+    for (let place = 0; place < groupSize; place++) {
+      this.#queue.push(async () => {
+        trajectories[place] = await this.#options.runOne(plan, place, this.#leave.signal);
+        if (--left === 0) this.#end({ ...plan, number, trajectories });
+      });
+    }
+  }
+
+  #end(group: Numbered): void {
+    this.#open.delete(group.number);
+    if (this.#options.hasSignal(group.trajectories)) {
+      this.#waiting.push(group);
+      this.#accepted++;
+    } else {
+      this.#withoutSignal.push(group);
+    }
+  }
+
+  #pump(): void {
+    while (this.#runningRollouts < this.#options.concurrency && this.#queue.length > 0 && this.#failure === undefined) {
+      this.#runningRollouts++;
+      void this.#queue
+        .shift()?.()
+        .catch((thrown: unknown) => {
+          this.#failure ??= { thrown };
+        })
+        .finally(() => this.#onRolloutEnd());
+    }
+  }
+
+  #onRolloutEnd(): void {
+    this.#runningRollouts--;
+    this.#endedRollouts++;
+    const { batchSize, groupSize, staleness, onProgress } = this.#options;
+    const known = staleness > 0 ? 0 : this.#endedRollouts + this.#runningRollouts + this.#queue.length;
+    const of = Math.max(batchSize * groupSize, known);
+    onProgress?.(Math.min(this.#endedRollouts, of), of);
+    this.#start();
+    this.#change.resolve();
+    this.#change = Promise.withResolvers<void>();
+  }
+
+  #dropStale(): void {
+    const { staleness } = this.#options;
+    const isStale = (group: Group): boolean => versionsBehind(group.trajectories, this.#version) > staleness;
+    const stale = this.#waiting.filter(isStale);
+    if (stale.length === 0) return;
+    this.#stale.push(...stale);
+    this.#waiting = this.#waiting.filter((group) => !isStale(group));
+    this.#accepted -= stale.length;
+  }
+
+  #isReady(): boolean {
+    const { batchSize, refill } = this.#options;
+    const full = this.#waiting.length >= batchSize;
+    const tried = this.#waiting.length + this.#withoutSignal.length >= refill * batchSize;
+    return full || tried || (this.#open.size === 0 && this.#runningRollouts === 0);
+  }
+
+  #harvest(): Harvest {
+    const inOrder = (groups: readonly Numbered[]): Numbered[] => groups.toSorted((a, b) => a.number - b.number);
+    const waiting = inOrder(this.#waiting);
+    const harvest = {
+      groups: waiting.slice(0, this.#options.batchSize),
+      withoutSignal: inOrder(this.#withoutSignal),
+      stale: inOrder(this.#stale),
+    };
+    this.#waiting = waiting.slice(this.#options.batchSize);
+    this.#withoutSignal = [];
+    this.#stale = [];
+    this.#endedRollouts = 0;
+    // Until the next version is published, this batch counts as taken.
+    this.#accepted = (this.#version + 1) * this.#options.batchSize + this.#waiting.length;
+    return harvest;
+  }
 }

@@ -5,7 +5,7 @@
  * along, so a checkpoint is itself a model folder. Older ones are removed only after a newer one is committed.
  */
 import { copyFile, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
-import { basename, join } from 'node:path';
+import { join } from 'node:path';
 import type { Trainer } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 
@@ -68,10 +68,25 @@ async function copyTokenizer(from: string, to: string): Promise<void> {
   }
 }
 
-/** Removes all but the newest checkpoints. */
-export async function pruneCheckpoints(dir: string): Promise<void> {
-  const finished = (await readdir(dir)).filter((name) => FINISHED.test(name)).toSorted();
-  for (const name of finished.slice(0, -KEPT)) await rm(join(dir, basename(name)), { recursive: true, force: true });
+/** Steps with a whole checkpoint, ascending. */
+export async function savedSteps(dir: string): Promise<readonly number[]> {
+  const names = (await readdir(dir)).filter((name) => FINISHED.test(name));
+  return names.map((name) => Number(name.slice('step-'.length))).toSorted((a, b) => a - b);
+}
+
+/** Removes all but the newest checkpoints and the one that is to be kept. */
+export async function pruneCheckpoints(dir: string, best: number | undefined): Promise<void> {
+  for (const step of (await savedSteps(dir)).slice(0, -KEPT)) {
+    if (step !== best) await rm(join(dir, checkpointName(step)), { recursive: true, force: true });
+  }
+}
+
+/** Removes what a killed run left behind: unfinished folders, and a checkpoint whose step was never committed. */
+export async function discardUncommitted(dir: string, lastStep: number): Promise<void> {
+  for (const name of await readdir(dir)) {
+    const committed = FINISHED.test(name) && Number(name.slice('step-'.length)) <= lastStep;
+    if (!committed) await rm(join(dir, name), { recursive: true, force: true });
+  }
 }
 
 async function sync(path: string): Promise<void> {

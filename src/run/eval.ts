@@ -1,7 +1,7 @@
 /** Evaluation on its own: how good is this policy with this agent on these tasks? Keeps nothing. */
 import type { Emit, Score } from '../core/events.ts';
 import { memoryStore } from '../store/memory.ts';
-import { evaluate } from './evaluate.ts';
+import { evaluate, numbered, scoreOf } from './evaluate.ts';
 import { preflight } from './preflight.ts';
 import { type EvalRequest, evalSettings } from './settings.ts';
 import { transcriptOf } from './transcript.ts';
@@ -17,8 +17,13 @@ export async function evaluateOnly(
   const warn: Warn = (code, message) => emit({ type: 'warning', code, message });
   await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using store = memoryStore();
-  const { score, seconds, trajectories } = await evaluate(workshop.rolloutsInto(store), heldOut, 'only', settings);
-  emit({ type: 'eval-end', when: 'only', step: 0, score, seconds });
+  const started = performance.now();
+  const onProgress = (done: number, of: number): void =>
+    emit({ type: 'progress', phase: 'evaluating', done, of, sampledTokens: rollouts.sampledTokens });
+  const rollouts = workshop.rolloutsInto(store);
+  const trajectories = (await evaluate(rollouts, numbered(heldOut), { step: 0, settings, onProgress })) ?? [];
+  const score = scoreOf(trajectories);
+  emit({ type: 'eval-end', when: 'only', step: 0, score, seconds: (performance.now() - started) / 1000 });
   for (const trajectory of trajectories.slice(0, settings.transcripts))
     emit({ type: 'transcript', when: 'only', ...transcriptOf(trajectory) });
   return score;

@@ -5,41 +5,51 @@
  */
 import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { collectGroups } from '../rollout/scheduler.ts';
+import { inParallel } from '../rollout/in-parallel.ts';
 import { type EvalSettings, evaluationSampling } from './settings.ts';
 import { gradedRewards } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
-export interface Evaluation {
-  readonly score: Score;
-  readonly seconds: number;
-  readonly trajectories: readonly Trajectory[];
+export interface EvaluateOptions {
+  /** Steps taken: part of the rollout ids, so that one policy is evaluated once on one task. */
+  readonly step: number;
+  readonly settings: Pick<EvalSettings, 'concurrency' | 'callTokens'>;
+  /** Ends the evaluation early, without a result. */
+  readonly halt?: AbortSignal | undefined;
+  readonly onProgress?: ((done: number, of: number) => void) | undefined;
 }
 
-/** `name` becomes part of the rollout ids, so each evaluation of a run needs its own. */
+/** The trajectories in the order of the tasks, or undefined when it was halted. */
 export async function evaluate(
   rollouts: Rollouts,
-  tasks: readonly Task[],
-  name: string,
-  settings: Pick<EvalSettings, 'concurrency' | 'maxTokens'>,
-): Promise<Evaluation> {
-  const started = performance.now();
+  tasks: readonly NumberedTask[],
+  { step, settings, halt, onProgress }: EvaluateOptions,
+): Promise<readonly Trajectory[] | undefined> {
   const sampling = evaluationSampling(settings);
-  let next = 0;
-  const groups = await collectGroups({
-    wanted: tasks.length,
-    atMost: tasks.length,
-    concurrency: settings.concurrency,
-    next: () => {
-      const task = tasks[next++];
-      return task === undefined ? undefined : { groupId: `${name}-${String(next).padStart(5, '0')}`, task, size: 1 };
-    },
-    runOne: ({ groupId, task }) => rollouts.run({ rolloutId: groupId, groupId, purpose: 'eval' }, task, sampling),
-    worthKeeping: () => true,
-  });
-  rollouts.settle();
-  const trajectories = groups.flatMap((group) => group.trajectories);
-  return { score: scoreOf(trajectories), seconds: (performance.now() - started) / 1000, trajectories };
+  let done = 0;
+  const one = async ({ task, number }: NumberedTask): Promise<Trajectory> => {
+    const rolloutId = evaluationId(step, number);
+    const trajectory = await rollouts.run({ rolloutId, groupId: rolloutId, purpose: 'eval' }, task, sampling);
+    onProgress?.(++done, tasks.length);
+    return trajectory;
+  };
+  const trajectories = await inParallel(tasks, settings.concurrency, one, halt);
+  if (trajectories !== undefined) rollouts.settle();
+  return trajectories;
+}
+
+/** A held-out task and its place in the file, from 1. */
+export interface NumberedTask {
+  readonly task: Task;
+  readonly number: number;
+}
+
+export function numbered(tasks: readonly Task[]): readonly NumberedTask[] {
+  return tasks.map((task, index) => ({ task, number: index + 1 }));
+}
+
+export function evaluationId(step: number, number: number): string {
+  return `e${String(step).padStart(6, '0')}-${String(number).padStart(5, '0')}`;
 }
 
 export function scoreOf(trajectories: readonly Trajectory[]): Score {

@@ -1,53 +1,106 @@
 /**
  * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/`, `events.jsonl`, `lock`.
  *
- * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one.
+ * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one. A
+ * directory with a run.json can be taken up again: run.json is written whole or not at all, and after `checkpoints/`.
  */
-import { closeSync, openSync, writeSync } from 'node:fs';
-import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
+import { mkdir, open, readdir, rename, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
+import { checkpointName } from './checkpoint.ts';
+
+const RUN_FILE = 'run.json';
+const EVENTS_FILE = 'events.jsonl';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
   readonly storePath: string;
   readonly checkpoints: string;
+  /** As a person would write it. */
+  checkpointPath(step: number): string;
   /** Appends to events.jsonl. */
   log(event: RunEvent): void;
 }
 
-/** Creates (or adopts an empty) directory and locks it. */
-export async function openRunDirectory(path: string, settings: object): Promise<RunDirectory> {
+/** Creates (or adopts an empty) directory, locks it and writes run.json. */
+export async function createRunDirectory(path: string, record: object): Promise<RunDirectory> {
   // A workflow may change the working directory; the run's files stay where they were meant to be.
   const root = resolve(path);
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
-  const lock = takeLock(root);
-  try {
+  return await locked(path, root, async () => {
     const held = (await readdir(root)).filter((name) => !name.startsWith('lock'));
     if (held.length > 0) {
-      throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, {
-        hint: 'give --run another directory, or remove this one',
-      });
+      const hint = held.includes('run.json')
+        ? `go on with it: trainyard train --resume ${path}; or give --run another directory`
+        : 'give --run another directory, or remove this one';
+      throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
     }
     await mkdir(join(root, 'checkpoints'));
-    await writeFile(join(root, 'run.json'), `${JSON.stringify(settings, null, 2)}\n`, { flag: 'wx' });
+    await writeWhole(join(root, RUN_FILE), `${JSON.stringify(record, null, 2)}\n`);
+  });
+}
+
+/** Locks the directory of a run that is taken up again. */
+export async function reopenRunDirectory(path: string): Promise<RunDirectory> {
+  return await locked(path, resolve(path), async () => cutTornLine(join(resolve(path), EVENTS_FILE)));
+}
+
+/** What run.json of an earlier run holds. */
+export function readRunFile(path: string): unknown {
+  const file = join(path, RUN_FILE);
+  if (!existsSync(file)) {
+    throw new TrainyardError('RESUME_IMPOSSIBLE', `${path} holds no run.json, so there is no run to go on with`, {
+      hint: 'give --resume the directory of a run, such as runs/<name>',
+    });
+  }
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+}
+
+async function locked(path: string, root: string, prepare: () => Promise<void>): Promise<RunDirectory> {
+  const lock = takeLock(root);
+  try {
+    await prepare();
   } catch (thrown) {
     lock.close();
     throw thrown;
   }
-  const events = openSync(join(root, 'events.jsonl'), 'wx');
+  const events = openSync(join(root, EVENTS_FILE), 'a');
   return {
     path,
     storePath: join(root, 'store.sqlite'),
     checkpoints: join(root, 'checkpoints'),
+    checkpointPath: (step) => join(path, 'checkpoints', checkpointName(step)),
     log: (event) => writeLine(events, event),
     [Symbol.asyncDispose]: async () => {
       closeSync(events);
       lock.close();
     },
   };
+}
+
+async function writeWhole(path: string, text: string): Promise<void> {
+  const unfinished = `${path}.unfinished`;
+  {
+    await using file = await open(unfinished, 'wx');
+    await file.writeFile(text);
+    await file.sync();
+  }
+  await rename(unfinished, path);
+}
+
+/** A kill in the middle of a write leaves half a line; it was never acknowledged to anyone. */
+function cutTornLine(path: string): void {
+  if (!existsSync(path)) return;
+  const file = openSync(path, 'r+');
+  ftruncateSync(file, readFileSync(file).lastIndexOf('\n') + 1);
+  closeSync(file);
 }
 
 /** At once and to the end: what was shown is also in the file, whatever happens next. */
@@ -91,7 +144,7 @@ function takeLock(path: string): DatabaseSync {
     }
     throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
       cause,
-      hint: 'wait for it, or give --run another directory',
+      hint: 'wait for it, stop it, or give --run another directory',
     });
   }
 }

@@ -10,6 +10,8 @@ import { fileURLToPath } from 'node:url';
 import type { AdamSettings } from '../core/contracts.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
+import type { Algorithm } from '../trainer/advantages.ts';
+import { checkSettings } from './settings-check.ts';
 
 /** The policy that ships with the package. */
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
@@ -26,7 +28,7 @@ export interface EvalSettings {
   readonly threads: number;
   readonly limits: Limits;
   /** Most tokens one model call may sample. */
-  readonly maxTokens: number;
+  readonly callTokens: number;
   readonly graderWorkers: number;
   readonly graderDeadlineMs: number;
   /** Held-out conversations to keep for showing. */
@@ -47,13 +49,33 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   readonly groupsPerStep: number;
   /** A step gives up filling after this many times `groupsPerStep` groups. */
   readonly refill: number;
+  /** Policy versions that may lie between sampling and training: 0 is synchronous, more lets rollouts run ahead of the trainer. */
+  readonly staleness: number;
+  /** Roles to train, whatever the workflow says; undefined: those it says. */
+  readonly trainable: readonly string[] | undefined;
   /** Temperature for training; evaluation is at 0. */
   readonly temperature: number;
-  readonly adam: AdamSettings;
+  /** How rewards become advantages. */
+  readonly algorithm: Algorithm;
+  readonly learningRate: number;
   /** The learning rate falls linearly to a tenth of its value; over these first steps it is also scaled up from near zero. */
   readonly warmupSteps: number;
+  readonly adam: Omit<AdamSettings, 'learningRate'>;
   readonly clipLow: number;
   readonly clipHigh: number;
+  /** Coefficient of the KL penalty against the policy that training began with. 0: none. */
+  readonly kl: number;
+  /** Steps between evaluations on `evalTasks` held-out tasks. 0: only before and after. */
+  readonly evalEvery: number;
+  readonly evalTasks: number;
+  /** Evaluations without a new best after which training ends. 0: never. */
+  readonly patience: number;
+  /** Steps between checkpoints. What lies between two is computed again from the store when a run is taken up. */
+  readonly checkpointEvery: number;
+  /** Seconds after which no further step is begun. */
+  readonly maxTime: number | undefined;
+  /** Sampled tokens after which no further step is begun. */
+  readonly maxTokens: number | undefined;
 }
 
 export const EVAL_DEFAULTS = {
@@ -62,7 +84,7 @@ export const EVAL_DEFAULTS = {
   concurrency: 64,
   threads: Math.min(availableParallelism(), 8),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
-  maxTokens: 256,
+  callTokens: 256,
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
   transcripts: 0,
@@ -74,11 +96,22 @@ export const TRAIN_DEFAULTS = {
   group: 8,
   groupsPerStep: 8,
   refill: 3,
+  staleness: 0,
+  trainable: undefined,
   temperature: 1,
-  adam: { learningRate: 5e-4, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
+  algorithm: 'grpo',
+  learningRate: 5e-4,
   warmupSteps: 3,
+  adam: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
   clipLow: 0.2,
   clipHigh: 0.28,
+  kl: 0,
+  evalEvery: 10,
+  evalTasks: 64,
+  patience: 0,
+  checkpointEvery: 1,
+  maxTime: undefined,
+  maxTokens: undefined,
 } as const satisfies Partial<TrainSettings>;
 
 /** What a caller gives; the rest has defaults. */
@@ -87,20 +120,26 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 
 /** Fills in the defaults; task files are looked for beside the entry. */
 export function evalSettings(request: EvalRequest): EvalSettings {
-  return { ...EVAL_DEFAULTS, ...request, heldOut: request.heldOut ?? beside(request.entry, 'held-out.jsonl') };
+  const given = withoutUndefined(request);
+  return checkSettings({ ...EVAL_DEFAULTS, ...given, heldOut: request.heldOut ?? beside(request.entry, 'held-out.jsonl') });
 }
 
 /** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
 export function trainSettings(request: TrainRequest): TrainSettings {
   const found = beside(request.entry, 'held-out.jsonl');
-  return {
+  return checkSettings({
     ...TRAIN_DEFAULTS,
-    ...request,
+    ...withoutUndefined(request),
     tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
     model: resolve(request.model ?? BASE_MODEL),
-  };
+  });
+}
+
+/** A setting given as undefined is one that was not given. */
+export function withoutUndefined<T extends object>(given: T): T {
+  return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as T;
 }
 
 function beside(entry: string | Entry, name: string): string {
@@ -114,19 +153,22 @@ function defaultRun(entry: string | Entry): string {
   return join('runs', `${name || 'run'}-${time}`);
 }
 
-export function trainingSampling({ temperature, maxTokens }: Pick<TrainSettings, 'temperature' | 'maxTokens'>): SamplingSettings {
-  return { temperature, topP: 1, topK: 0, maxTokens };
+export function trainingSampling({
+  temperature,
+  callTokens,
+}: Pick<TrainSettings, 'temperature' | 'callTokens'>): SamplingSettings {
+  return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 
-export function evaluationSampling({ maxTokens }: Pick<EvalSettings, 'maxTokens'>): SamplingSettings {
-  return { temperature: 0, topP: 1, topK: 0, maxTokens };
+export function evaluationSampling({ callTokens }: Pick<EvalSettings, 'callTokens'>): SamplingSettings {
+  return { temperature: 0, topP: 1, topK: 0, maxTokens: callTokens };
 }
 
 export function learningRateAt(
   step: number,
-  { steps, warmupSteps, adam }: Pick<TrainSettings, 'steps' | 'warmupSteps' | 'adam'>,
+  { steps, warmupSteps, learningRate }: Pick<TrainSettings, 'steps' | 'warmupSteps' | 'learningRate'>,
 ): number {
-  const warmup = Math.min(1, step / warmupSteps);
+  const warmup = Math.min(1, step / Math.max(1, warmupSteps));
   const decay = 1 - (0.9 * (step - 1)) / Math.max(1, steps - 1);
-  return adam.learningRate * warmup * decay;
+  return learningRate * warmup * decay;
 }

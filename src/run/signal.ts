@@ -1,8 +1,17 @@
 /** What a step's rollouts gave: numbers for the report, and what it means when there was nothing to learn from. */
 import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
-import type { Group } from '../rollout/scheduler.ts';
+import type { Group, Harvest } from '../rollout/scheduler.ts';
 import { hasSignal } from '../trainer/advantages.ts';
+
+export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
+  return groups.flatMap(({ trajectories }) => trajectories);
+}
+
+/** Tokens that were sampled in a rollout, whatever the role. */
+export function tokensIn({ turns }: Trajectory): number {
+  return turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
+}
 
 /** Rewards of the rollouts that got one. */
 export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
@@ -10,13 +19,17 @@ export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
 }
 
 /** What a step's rollouts were like, trained or not. */
-export function rolloutReport(groups: readonly Group[], trajectories: readonly Trajectory[]) {
+export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
+  const all = [...groups, ...withoutSignal, ...stale];
+  const trajectories = trajectoriesOf(all);
   const rewards = gradedRewards(trajectories);
   return {
     reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
-    groups: groups.length,
-    groupsWithoutSignal: groups.filter((group) => !hasSignal(group.trajectories)).length,
+    groups: all.length,
+    groupsWithoutSignal: withoutSignal.length,
+    staleGroups: stale.length,
     rollouts: trajectories.length,
+    sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
     failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
   };

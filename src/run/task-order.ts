@@ -5,17 +5,22 @@ import type { Task } from '../core/types.ts';
 export class TaskOrder {
   readonly #tasks: readonly Task[];
   readonly #seed: number;
-  #round = 0;
-  #left: Task[] = [];
+  #round = -1;
+  #order: readonly Task[] = [];
 
   constructor(tasks: readonly Task[], seed: number) {
     this.#tasks = tasks;
     this.#seed = seed;
   }
 
-  next(): Task {
-    if (this.#left.length === 0) this.#left = this.#shuffled(this.#round++);
-    return this.#left.pop() as Task;
+  /** The task of the n-th group, from 1. */
+  at(n: number): Task {
+    const round = Math.floor((n - 1) / this.#tasks.length);
+    if (round !== this.#round) {
+      this.#round = round;
+      this.#order = this.#shuffled(round);
+    }
+    return this.#order[(n - 1) % this.#tasks.length] as Task;
   }
 
   /** Sorted by a hash of (seed, round, place): no generator state to keep or lose. */

@@ -6,24 +6,22 @@
  * version is committed before it is served: whatever is killed when, a trajectory is trained at most once and no version is
  * ever served that could not be found again.
  */
-import { join } from 'node:path';
-import type { Store } from '../core/contracts.ts';
-import { type Emit, errorEvent, type Score } from '../core/events.ts';
-import type { Task } from '../core/types.ts';
-import { collectGroups, type Group } from '../rollout/scheduler.ts';
+import type { Engine, Store } from '../core/contracts.ts';
+import type { Best, Emit, Phase, RunEnding, Score } from '../core/events.ts';
+import { GroupScheduler, type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { hasSignal } from '../trainer/advantages.ts';
-import { type Batch, makeBatch } from '../trainer/batch.ts';
-import { ppo } from '../trainer/losses.ts';
-import { pruneCheckpoints, saveCheckpoint } from './checkpoint.ts';
-import { evaluate } from './evaluate.ts';
-import { preflight } from './preflight.ts';
-import { openRunDirectory, type RunDirectory } from './run-directory.ts';
-import { learningRateAt, type TrainRequest, type TrainSettings, trainingSampling, trainSettings } from './settings.ts';
-import { noSignal, nothingLeftToLearn, rolloutReport } from './signal.ts';
+import type { Batch } from '../trainer/batch.ts';
+import { HeldOut } from './held-out.ts';
+import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
+import { type Resumption, takeUp } from './resume.ts';
+import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
+import { learningRateAt, type TrainRequest, trainingSampling } from './settings.ts';
+import { noSignal, nothingLeftToLearn, rolloutReport, trajectoriesOf } from './signal.ts';
+import { batchOf, checkpointAt, commitStep, type Ledger, update } from './step.ts';
 import { TaskOrder } from './task-order.ts';
-import { transcriptOf } from './transcript.ts';
-import { openWorkshop, type Rollouts, type Warn, type Workshop } from './workshop.ts';
+import { telling } from './telling.ts';
+import { openWorkshop, type Rollouts, type Warn } from './workshop.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
 const STALLED_STEPS = 3;
@@ -34,154 +32,181 @@ export interface TrainResult {
   readonly steps: number;
   /** Folder of the trained model. */
   readonly checkpoint: string | null;
+  readonly best: Best | null;
+  readonly ending: RunEnding;
 }
 
 export interface TrainOptions {
-  /** Ends the run after the rollouts in hand. */
+  /** Ends the run after the step in hand. */
+  readonly finish?: AbortSignal;
+  /** Ends the run at once: rollouts in hand are given up. */
   readonly stop?: AbortSignal;
-  /** When the command began, on `performance.now()`'s clock: what `seconds` counts from. */
+  /** When the command began, on `performance.now()`'s clock: what `seconds` and `maxTime` count from. */
   readonly since?: number;
+  /** Stand between the run and its parts, to watch them or to disturb them. */
+  readonly through?: { readonly store?: (store: Store) => Store; readonly engine?: (engine: Engine) => Engine };
 }
 
 /** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
-export async function train(request: TrainRequest, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
-  const settings = trainSettings(request);
-  const since = options.since ?? performance.now();
-  const { entry, tasks, heldOut } = await preflight(settings);
-  const stop = options.stop ?? new AbortController().signal;
+export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
+  return await execute(await planNew(request), emit, options);
+}
+
+/** Goes on with a run that was interrupted, killed or stopped by a budget; also with more `steps` than it was begun with. */
+export async function resume(request: ResumeRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
+  return await execute(await planResumed(request), emit, options);
+}
+
+async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
+  const { settings, entry, tasks, heldOut, record, isResumed } = plan;
+  const {
+    since = performance.now(),
+    through = {},
+    finish = new AbortController().signal,
+    stop = new AbortController().signal,
+  } = options;
+  const tell = telling(emit);
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
-  let tell = emit;
-  await using workshop = await openWorkshop(settings, entry, { stop, warn });
-  await using directory = await openRunDirectory(settings.run, settings);
-  await using store = await openSqliteStore(directory.storePath);
-  tell = (event) => {
-    directory.log(event);
-    emit(event);
-  };
-  const { seed, steps, model } = settings;
-  const run = directory.path;
-  tell({ type: 'run-start', run, entry: workshop.entryName, model, seed, steps, tasks: tasks.length, heldOut: heldOut.length });
-  try {
-    const result = await learn({ settings, tasks, heldOut, workshop, directory, store, tell });
-    tell({ type: 'done', ...result, best: null, ending: 'steps', seconds: (performance.now() - since) / 1000, run });
+  const { trainable } = settings;
+  await using workshop = await openWorkshop(settings, entry, { stop, warn, engine: through.engine, trainable });
+  await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
+  await using opened = await openSqliteStore(directory.storePath);
+  const store = through.store?.(opened) ?? opened;
+  const { model } = workshop;
+  const { seed, steps, run } = settings;
+  return await tell.guarding(directory, async () => {
+    if (settings.kl > 0) await model.freezeReference();
+    const ledger: Ledger = { trainer: model, directory, store, settings };
+    const from = isResumed ? await takeUp(ledger, warn) : { step: 0, groups: START };
+    const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
+    const resumedAt = isResumed ? { resumedAt: from.step } : {};
+    tell({ type: 'run-start', run, entry: workshop.entryName, model: settings.model, ...sizes, ...resumedAt });
+    const rollouts = workshop.rolloutsInto(store);
+    const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
+      tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
+    const result = await learn({ plan, ledger, rollouts, from, finish, since, tell, progress });
+    tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000, run });
     return result;
-  } catch (thrown) {
-    try {
-      directory.log(errorEvent(thrown));
-    } catch {
-      // The disk may be what failed: the cause is what matters.
-    }
-    throw thrown;
-  }
+  });
 }
 
 interface Parts {
-  readonly settings: TrainSettings;
-  readonly tasks: readonly Task[];
-  readonly heldOut: readonly Task[];
-  readonly workshop: Workshop;
-  readonly directory: RunDirectory;
-  readonly store: Store;
+  readonly plan: RunPlan;
+  readonly ledger: Ledger;
+  readonly rollouts: Rollouts;
+  readonly from: Resumption;
+  readonly finish: AbortSignal;
+  readonly since: number;
   readonly tell: Emit;
+  readonly progress: (phase: Phase, done?: number, of?: number) => void;
 }
 
 async function learn(parts: Parts): Promise<TrainResult> {
-  const { settings, tell } = parts;
-  const rollouts = parts.workshop.rolloutsInto(parts.store);
-  const before = await assess(parts, rollouts, 'before', 0);
-  const order = new TaskOrder(parts.tasks, settings.seed);
-  const counter = { groups: 0 };
-  let checkpoint: string | null = null;
-  let step = 0;
+  const { plan, ledger, from, progress } = parts;
+  const { settings } = plan;
+  const onProgress = (done: number, of: number): void => progress('evaluating', done, of);
+  const heldOut = new HeldOut({ ...parts, settings, tasks: plan.heldOut, onProgress, halt: parts.finish });
+  await heldOut.recall(ledger.store, from.step);
+  const before = await heldOut.full('before', 0);
+  await heldOut.onTheWay(from.step);
+  const scheduler = schedule(parts);
+  let { step } = from;
   let stalled = 0;
-  while (step < settings.steps) {
-    const rolloutStart = performance.now();
-    const groups = await collect(rollouts, order, counter, settings);
-    const trajectories = groups.flatMap((group) => group.trajectories);
-    const batch = makeBatch(trajectories);
-    if (batch.trainedTokens === 0) {
-      if (++stalled < STALLED_STEPS) continue;
-      if (nothingLeftToLearn(trajectories)) break;
-      throw noSignal(trajectories);
+  let ending = endingAt(step, parts, heldOut);
+  try {
+    while (ending === undefined) {
+      const start = performance.now();
+      const harvest = await scheduler.take();
+      const batch = batchOf(trajectoriesOf(harvest.groups), settings);
+      if (batch.trainedTokens === 0) {
+        if (++stalled === STALLED_STEPS) ending = endingWithoutSignal(harvest);
+        continue;
+      }
+      stalled = 0;
+      step++;
+      await takeStep(parts, scheduler, { step, harvest, batch, start, best: heldOut.best?.step });
+      await heldOut.onTheWay(step);
+      if (heldOut.best?.step === step) await checkpointAt(ledger, step);
+      ending = endingAt(step, parts, heldOut);
     }
-    stalled = 0;
-    step++;
-    const trainStart = performance.now();
-    const { checkpoint: saved, saveSeconds, ...taken } = await takeStep(parts, batch, step);
-    checkpoint = saved;
-    tell({
-      type: 'step-end',
-      step,
-      ...taken,
-      ...rolloutReport(groups, trajectories),
-      trainedTokens: batch.trainedTokens,
-      staleGroups: 0,
-      sampledTokens: trajectories.flatMap(({ turns }) => turns).reduce((sum, { sampledIds }) => sum + sampledIds.length, 0),
-      rolloutSeconds: (trainStart - rolloutStart) / 1000,
-      trainSeconds: (performance.now() - trainStart) / 1000 - saveSeconds,
-      saveSeconds,
-    });
+  } finally {
+    await scheduler.close();
   }
-  const after = await assess(parts, rollouts, 'after', step);
-  return { before, after, steps: step, checkpoint };
+  const checkpoint = await checkpointAt(ledger, step);
+  const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
+  const { best } = heldOut;
+  const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: ledger.directory.checkpointPath(best.step) };
+  return { before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
 }
 
-/** Gradient and update, then in this order: checkpoint on disk, manifest and version committed, version served. */
-async function takeStep({ settings, workshop, directory, store }: Parts, batch: Batch, step: number) {
-  const { model } = workshop;
-  const { loss, metrics } = await model.forwardBackward(batch.samples, ppo(settings));
-  const { gradNorm } = await model.optimStep({ ...settings.adam, learningRate: learningRateAt(step, settings) });
-  const policyVersion = model.policyVersion + 1;
+interface StepInHand {
+  readonly step: number;
+  readonly harvest: Harvest;
+  readonly batch: Batch;
+  /** When its rollouts began to be waited for. */
+  readonly start: number;
+  /** A step whose checkpoint is to be kept. */
+  readonly best: number | undefined;
+}
+
+async function takeStep(
+  parts: Parts,
+  scheduler: GroupScheduler,
+  { step, harvest, batch, start, best }: StepInHand,
+): Promise<void> {
+  const { plan, ledger, progress } = parts;
+  const trainStart = performance.now();
+  progress('training');
+  const updated = await update(ledger.trainer, batch, learningRateAt(step, plan.settings), plan.settings);
   const saveStart = performance.now();
-  const folder = await saveCheckpoint(model, directory.checkpoints, step, settings.model);
-  await store.commit({
-    step,
-    policyVersion,
-    rolloutIds: batch.rolloutIds,
-    checkpoint: join('checkpoints', folder),
-    metrics: { loss, gradNorm, ...perToken(metrics, batch.trainedTokens) },
-    createdAt: Date.now(),
+  progress('saving');
+  await commitStep(ledger, { step, batch, update: updated, groups: scheduler.position, best });
+  scheduler.published(step);
+  const { loss, gradNorm } = updated;
+  parts.tell({
+    type: 'step-end',
+    ...{ step, policyVersion: step, loss, gradNorm, trainedTokens: batch.trainedTokens },
+    ...rolloutReport(harvest),
+    rolloutSeconds: (trainStart - start) / 1000,
+    trainSeconds: (saveStart - trainStart) / 1000,
+    saveSeconds: (performance.now() - saveStart) / 1000,
   });
-  await model.publish(policyVersion);
-  await pruneCheckpoints(directory.checkpoints);
-  const saveSeconds = (performance.now() - saveStart) / 1000;
-  return { policyVersion, loss, gradNorm, saveSeconds, checkpoint: join(directory.path, 'checkpoints', folder) };
 }
 
-function perToken(sums: Readonly<Record<string, number>>, tokens: number): Record<string, number> {
-  return Object.fromEntries(Object.entries(sums).map(([name, sum]) => [name, sum / tokens]));
+function endingWithoutSignal({ groups, withoutSignal }: Harvest): RunEnding {
+  const trajectories = trajectoriesOf([...groups, ...withoutSignal]);
+  if (nothingLeftToLearn(trajectories)) return 'solved';
+  throw noSignal(trajectories);
 }
 
-async function assess(
-  { settings, heldOut, tell }: Parts,
-  rollouts: Rollouts,
-  when: 'before' | 'after',
-  step: number,
-): Promise<Score | null> {
-  if (heldOut.length === 0) return null;
-  const { score, seconds, trajectories } = await evaluate(rollouts, heldOut, when, settings);
-  tell({ type: 'eval-end', when, step, score, seconds });
-  for (const trajectory of trajectories.slice(0, settings.transcripts)) {
-    tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
-  }
-  return score;
+function endingAt(step: number, { plan, rollouts, finish, since }: Parts, heldOut: HeldOut): RunEnding | undefined {
+  const { steps, maxTime = Number.POSITIVE_INFINITY, maxTokens = Number.POSITIVE_INFINITY } = plan.settings;
+  if (finish.aborted) return 'interrupted';
+  if (step >= steps) return 'steps';
+  if (heldOut.outOfPatience) return 'patience';
+  if (performance.now() - since > maxTime * 1000) return 'max-time';
+  if (rollouts.sampledTokens >= maxTokens) return 'max-tokens';
+  return undefined;
 }
 
-/** Runs groups until enough of them have signal, refilling for those that have none. */
-async function collect(
-  rollouts: Rollouts,
-  order: TaskOrder,
-  counter: { groups: number },
-  settings: TrainSettings,
-): Promise<readonly Group[]> {
+function schedule({ plan, rollouts, from, progress }: Parts): GroupScheduler {
+  const { settings } = plan;
+  const order = new TaskOrder(plan.tasks, settings.seed);
   const sampling = trainingSampling(settings);
-  return await collectGroups({
-    wanted: settings.groupsPerStep,
-    atMost: settings.groupsPerStep * settings.refill,
-    concurrency: settings.concurrency,
-    next: () => ({ groupId: `g${String(++counter.groups).padStart(6, '0')}`, task: order.next(), size: settings.group }),
-    runOne: ({ groupId, task }, place) =>
-      rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling),
-    worthKeeping: (group) => hasSignal(group.trajectories),
-  });
+  return new GroupScheduler(
+    {
+      batchSize: settings.groupsPerStep,
+      groupSize: settings.group,
+      refill: settings.refill,
+      staleness: settings.staleness,
+      concurrency: settings.concurrency,
+      lastVersion: settings.steps,
+      plan: (number) => ({ groupId: `g${String(number).padStart(6, '0')}`, task: order.at(number) }),
+      runOne: ({ groupId, task }, place, signal) =>
+        rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling, signal),
+      hasSignal,
+      onProgress: (done, of) => progress('rolling-out', done, of),
+    },
+    { version: from.step, groups: from.groups },
+  );
 }

@@ -3,7 +3,7 @@
  * then the gateway listens. Closed in reverse.
  */
 
-import type { GraderRunner, Store } from '../core/contracts.ts';
+import type { Engine, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
@@ -14,10 +14,11 @@ import { openGraderPool } from '../grader/pool.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry } from '../rollout/discovery.ts';
-import { type RolloutParts, runRollout } from '../rollout/runner.ts';
+import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import type { EvalSettings } from './settings.ts';
+import { tokensIn } from './signal.ts';
 
 export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
@@ -30,25 +31,41 @@ export interface Workshop extends AsyncDisposable {
 export type Warn = (code: string, message: string) => void;
 
 export interface Rollouts {
-  /** Runs, grades and stores one rollout; throws when the failure budget is spent or the run was stopped. */
+  /**
+   * Runs, grades and stores one rollout; throws when the failure budget is spent or the run was stopped. One that the store
+   * holds already is not run again: after a kill, what was acknowledged counts.
+   */
   run(
     identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>,
     task: Task,
     sampling: SamplingSettings,
+    signal?: AbortSignal,
   ): Promise<Trajectory>;
   /** End of a phase: throws if all of its rollouts failed. */
   settle(): void;
+  /** Tokens sampled so far. */
+  readonly sampledTokens: number;
+}
+
+export interface WorkshopOptions {
+  readonly stop: AbortSignal;
+  readonly warn: Warn;
+  /** Stands between the gateway and the policy. */
+  readonly engine?: ((engine: Engine) => Engine) | undefined;
+  /** Only these roles are trained, whatever the workflow says. */
+  readonly trainable?: readonly string[] | undefined;
 }
 
 export async function openWorkshop(
   settings: Pick<EvalSettings, 'entry' | 'model' | 'threads' | 'limits' | 'seed' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
-  { stop, warn }: { readonly stop: AbortSignal; readonly warn: Warn },
+  { stop, warn, engine = (model) => model, trainable }: WorkshopOptions,
 ): Promise<Workshop> {
   const closers: AsyncDisposable[] = [];
   const closeAll = async (): Promise<void> => {
     for (const closer of closers.toReversed()) await closer[Symbol.asyncDispose]();
   };
+  checkTrainable(entry, trainable);
   try {
     await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
@@ -62,10 +79,11 @@ export async function openWorkshop(
     const grader = await openGrader(settings, entry, stop);
     if ('warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     closers.push(grader);
-    const gateway = new Gateway({ engine: model, renderer, modelName: 'policy' });
+    const gateway = new Gateway({ engine: engine(model), renderer, modelName: 'policy' });
     closers.push(await listen(gateway));
     const parts = {
       workflow: entry.workflow,
+      trainable,
       sessions: gateway,
       grader,
       graderInput,
@@ -89,20 +107,40 @@ export async function openWorkshop(
 function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
   const warned = new Set<string>();
   let budget = new FailureBudget();
+  let sampledTokens = 0;
+  const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
+    const trajectory = await runRollout({ ...parts, signal }, spec);
+    sampledTokens += tokensIn(trajectory);
+    return trajectory;
+  };
   return {
-    run: async (identity, task, sampling) => {
-      parts.signal.throwIfAborted();
-      const trajectory = await runRollout(parts, { identity: { ...identity, taskId: task.id }, task, sampling });
-      parts.signal.throwIfAborted();
+    run: async (identity, task, sampling, given) => {
+      const signal = given === undefined ? parts.signal : AbortSignal.any([parts.signal, given]);
+      signal.throwIfAborted();
+      const kept = await parts.store.read(identity.rolloutId);
+      const trajectory = kept ?? (await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal));
+      signal.throwIfAborted();
       warnOnce(trajectory, warned, warn);
       budget.add(trajectory);
       return trajectory;
+    },
+    get sampledTokens() {
+      return sampledTokens;
     },
     settle: () => {
       budget.settle();
       budget = new FailureBudget();
     },
   };
+}
+
+function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []): void {
+  const declared = Object.keys(workflow.roles);
+  const unknown = trainable.filter((role) => !declared.includes(role));
+  if (declared.length === 0 || unknown.length === 0) return;
+  throw new TrainyardError('USAGE', `the workflow has no role ${unknown.join(', ')}; its roles are ${declared.join(', ')}`, {
+    hint: 'give --trainable roles of the workflow',
+  });
 }
 
 async function openGrader(

@@ -117,7 +117,8 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
   step: z.int().min(1),
   policyVersion: z.int().min(1),
   rolloutIds: z.array(id),
-  checkpoint: z.string(),
+  checkpoint: z.string().nullable(),
+  groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
   metrics: z.record(z.string(), z.number()),
   createdAt: z.number(),
 });

@@ -15,9 +15,14 @@ export interface ScriptedEngine extends Engine {
 export interface Script {
   readonly vocabSize: number;
   readonly contextLength: number;
-  /** What the policy "samples"; ids past maxTokens are cut off. May wait, and should mind the signal if it does. */
-  reply(request: SampleRequest, call: number, signal: AbortSignal | undefined): readonly number[] | Promise<readonly number[]>;
+  /**
+   * What the policy "samples", whole or a few ids at a time; ids past maxTokens are cut off. May wait, and should mind the signal if
+   * it does.
+   */
+  reply(request: SampleRequest, call: number, signal: AbortSignal | undefined): Reply | Promise<Reply>;
 }
+
+type Reply = readonly number[] | AsyncIterable<readonly number[]>;
 
 /** The log-probability that a scripted engine reports for an id. */
 export function scriptedLogprob(id: number): number {
@@ -31,7 +36,7 @@ export function scriptedEngine(script: Script): ScriptedEngine {
     contextLength: script.contextLength,
     policyVersion: 0,
     requests,
-    async sample(request, signal): Promise<SampleResult> {
+    async sample(request, signal, onTokens): Promise<SampleResult> {
       signal?.throwIfAborted();
       const room = script.contextLength - request.promptIds.length;
       if (room < 1)
@@ -41,12 +46,21 @@ export function scriptedEngine(script: Script): ScriptedEngine {
         );
       const { policyVersion } = this;
       const call = requests.push(request) - 1;
+      const most = Math.min(room, request.sampling.maxTokens);
       const reply = await script.reply(request, call, signal);
+      const sampled: number[] = [];
+      let ended = false;
+      for await (const part of Symbol.asyncIterator in reply ? reply : [reply]) {
+        signal?.throwIfAborted();
+        const stop = part.findIndex((id) => request.stopIds.includes(id));
+        const kept = Int32Array.from(part.slice(0, Math.min(most - sampled.length, stop === -1 ? part.length : stop + 1)));
+        ended = stop !== -1 && kept.length === stop + 1;
+        for (const id of kept) sampled.push(id);
+        if (kept.length > 0) onTokens?.(kept, Float32Array.from(kept, scriptedLogprob));
+        if (ended || sampled.length === most) break;
+      }
       signal?.throwIfAborted();
-      const stop = reply.findIndex((id) => request.stopIds.includes(id));
-      const wanted = stop === -1 ? reply : reply.slice(0, stop + 1);
-      const ids = Int32Array.from(wanted.slice(0, Math.min(room, request.sampling.maxTokens)));
-      const ended = stop !== -1 && ids.length === wanted.length;
+      const ids = Int32Array.from(sampled);
       return { ids, logprobs: Float32Array.from(ids, scriptedLogprob), stopReason: ended ? 'stop' : 'length', policyVersion };
     },
   };

@@ -43,6 +43,7 @@ export function manifestOf(step: number, rolloutIds: readonly string[], override
     policyVersion: step,
     rolloutIds,
     checkpoint: `checkpoints/${step}`,
+    groups: { next: 8 * step + 1, pending: [] },
     metrics: { loss: -0.25 * step, rollouts: rolloutIds.length },
     createdAt: 1_700_000_000_000 + step,
     ...overrides,

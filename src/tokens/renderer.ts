@@ -11,8 +11,13 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import { canExtendTurns } from './extension-probe.ts';
+import { ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 import { type Assistant, parseAssistant } from './tool-calls.ts';
+
+/** Prompts, and characters of each: some 10 MB at the very most. */
+const REMEMBERED_PROMPTS = 256;
+const REMEMBERED_LENGTH = 8192;
 
 export interface Renderer {
   readonly vocabSize: number;
@@ -28,6 +33,8 @@ export interface Renderer {
    */
   extend(previous: Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'>, newMessages: readonly Message[]): Int32Array;
   readResponse(sampledIds: Int32Array): Assistant;
+  /** The same while it is sampled. */
+  streamResponse(): ResponseStream;
 }
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
@@ -37,7 +44,7 @@ export async function loadRenderer(dir: string): Promise<Renderer> {
 export function createRenderer(tokenizer: Tokenizer): Renderer {
   const template = createChatTemplate(tokenizer);
   const stopIds = stopIdsOf(tokenizer, template);
-  const open = (messages: readonly Message[], tools: readonly Tool[]) => template.encode(messages, tools, true);
+  const open = remembering((messages, tools) => template.encode(messages, tools, true));
   const canExtend = template.endOfTurn !== undefined && canExtendTurns(template, template.endOfTurn, stopIds);
 
   return {
@@ -56,6 +63,22 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       return concatenate(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
     readResponse: (sampledIds) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
+    streamResponse: () => new ResponseStream(tokenizer.decode, stopIds),
+  };
+}
+
+type Open = Renderer['open'];
+
+/** The rollouts of a group all open with the same prompt, and rendering one costs more than anything else in a model call. */
+function remembering(render: Open): Open {
+  const remembered = new Map<string, Int32Array>();
+  return (messages, tools) => {
+    const key = JSON.stringify([messages, tools]);
+    const known = remembered.get(key) ?? render(messages, tools);
+    if (remembered.size >= REMEMBERED_PROMPTS) remembered.clear();
+    if (key.length <= REMEMBERED_LENGTH) remembered.set(key, known);
+    // A copy: a prompt belongs to its turn.
+    return known.slice();
   };
 }
 

@@ -18,32 +18,32 @@ export interface ParsedCall {
   readonly arguments: string;
 }
 
-const OPEN = '<tool_call>';
-const CLOSE = '</tool_call>';
+export const OPEN_TAG = '<tool_call>';
+export const CLOSE_TAG = '</tool_call>';
 
 export function parseAssistant(text: string): Assistant {
   const toolCalls: ParsedCall[] = [];
   let content = '';
   let at = 0;
-  for (let open = text.indexOf(OPEN); open !== -1; open = text.indexOf(OPEN, at)) {
-    const found = readCall(text, open + OPEN.length);
+  for (let open = text.indexOf(OPEN_TAG); open !== -1; open = text.indexOf(OPEN_TAG, at)) {
+    const found = readCall(text, open + OPEN_TAG.length);
     if (found) toolCalls.push(found.call);
-    content += text.slice(at, found ? open : open + OPEN.length);
-    at = found ? found.end : open + OPEN.length;
+    content += text.slice(at, found ? open : open + OPEN_TAG.length);
+    at = found ? found.end : open + OPEN_TAG.length;
   }
   content += text.slice(at);
   return { content: toolCalls.length > 0 && content.trim() === '' ? null : content, toolCalls };
 }
 
 /** The call whose JSON starts at `from`, and where its closing tag ends. */
-function readCall(text: string, from: number): { readonly call: ParsedCall; readonly end: number } | undefined {
+export function readCall(text: string, from: number): { readonly call: ParsedCall; readonly end: number } | undefined {
   const start = skipSpace(text, from);
   if (text[start] !== '{') return undefined;
   const end = valueEnd(text, start);
   const close = skipSpace(text, end);
-  if (!text.startsWith(CLOSE, close)) return undefined;
+  if (!text.startsWith(CLOSE_TAG, close)) return undefined;
   const call = callOf(text.slice(start, end));
-  return call && { call, end: close + CLOSE.length };
+  return call && { call, end: close + CLOSE_TAG.length };
 }
 
 function callOf(source: string): ParsedCall | undefined {
@@ -100,7 +100,7 @@ function stringEnd(text: string, start: number): number {
 }
 
 /** JSON's own white space, not Unicode's. */
-function skipSpace(text: string, from: number): number {
+export function skipSpace(text: string, from: number): number {
   let at = from;
   while (at < text.length && ' \t\n\r'.includes(text[at]!)) at++;
   return at;

@@ -6,46 +6,16 @@ import type { RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-import { scratch, start, trainyard } from '../cli/command.ts';
+import { start, trainyard } from '../cli/command.ts';
+import { CANARY, type Home, smallHome } from './small-run.ts';
 
-const CANARY = 'CANARY-93c1e7';
-/** Rewards differ within a group whatever the policy says; everything the workflow can see is written down. */
-const ENTRY = `
-import { appendFileSync } from 'node:fs';
-import OpenAI from 'openai';
-import { currentRollout, defineGrader, defineWorkflow } from 'trainyard';
-const seen = (value: unknown) => appendFileSync(new URL('./seen.txt', import.meta.url), JSON.stringify(value) + '\\n');
-export default defineWorkflow(async (ctx) => {
-  const model = ctx.model();
-  seen([ctx, ctx.task, currentRollout(), process.env, process.argv, process.execArgv]);
-  const client = new OpenAI({ baseURL: model.baseURL, apiKey: model.apiKey });
-  const messages: any[] = [...ctx.prompt];
-  for (let turn = 0; turn < 2; turn++) {
-    const reply = await client.chat.completions.create({ model: model.name, messages, max_tokens: 12 });
-    seen(reply);
-    messages.push({ role: 'assistant', content: reply.choices[0]!.message.content ?? '' }, { role: 'user', content: 'and?' });
-  }
-  return 'finished';
-});
-export const grader = defineGrader(({ task, messages, output }) => {
-  if (task.answer !== '${CANARY}' || output !== 'finished') throw new Error('the grader must see answer and output');
-  return (messages.at(-1)?.content ?? '').length % 2;
-});
-`;
-
-let home: Awaited<ReturnType<typeof scratch>>;
+let home: Home;
 beforeAll(async () => {
-  home = await scratch();
-  await home.write('agent.ts', ENTRY);
-  const line = (i: number) => JSON.stringify({ id: `t${i}`, prompt: `Question ${i}?`, answer: CANARY, metadata: { i } });
-  await home.write('train.jsonl', Array.from({ length: 8 }, (_, i) => line(i)).join('\n'));
-  await home.write('held-out.jsonl', Array.from({ length: 5 }, (_, i) => line(100 + i)).join('\n'));
+  home = await smallHome();
 });
 afterAll(() => home.remove());
 
-function smallRun(run: string, steps: number): string[] {
-  return ['train', join(home.dir, 'agent.ts'), '--run', run, '--steps', `${steps}`, '--groups-per-step', '2', '--group', '4'];
-}
+const smallRun = (run: string, steps: number): string[] => home.flags(run, steps);
 
 async function everythingIn(dir: string): Promise<string> {
   const files = await readdir(dir, { recursive: true, withFileTypes: true });

@@ -12,6 +12,8 @@ export interface ChatRequest {
   readonly messages: readonly Message[];
   readonly tools: readonly Tool[];
   readonly requested: Partial<SamplingSettings>;
+  /** Undefined where the answer is to come as one JSON body. */
+  readonly stream: { readonly includeUsage: boolean } | undefined;
 }
 
 const textPart = z.object({ type: z.literal('text'), text: z.string() });
@@ -40,11 +42,12 @@ const body = z.object({
   top_k: z.int().min(0).nullish(),
   max_tokens: z.int().min(1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
+  stream: z.boolean().nullish(),
+  stream_options: z.object({ include_usage: z.boolean().nullish() }).nullish(),
 });
 
 /** Parameters that would change what is sampled or what the client expects back, and the values under which they do not. */
 const REFUSED: Readonly<Record<string, (value: unknown) => boolean>> = {
-  stream: (value) => value === false,
   n: (value) => value === 1,
   stop: (value) => Array.isArray(value) && value.length === 0,
   logit_bias: (value) => typeof value === 'object' && Object.keys(value ?? {}).length === 0,
@@ -83,7 +86,10 @@ export function decodeChat(raw: unknown): ChatRequest {
       });
     }
   }
-  const { messages, tools, temperature, top_p, top_k, max_tokens, max_completion_tokens } = parsed.data;
+  const { messages, tools, temperature, top_p, top_k, max_tokens, max_completion_tokens, stream, stream_options } = parsed.data;
+  if (stream_options && !stream) {
+    throw new TrainyardError('REQUEST_INVALID', 'stream_options: only allowed where `stream` is true');
+  }
   const maxTokens = max_completion_tokens ?? max_tokens;
   return {
     messages: messages.map(toMessage),
@@ -94,6 +100,7 @@ export function decodeChat(raw: unknown): ChatRequest {
       ...(top_k == null ? {} : { topK: top_k }),
       ...(maxTokens == null ? {} : { maxTokens }),
     },
+    stream: stream ? { includeUsage: stream_options?.include_usage ?? false } : undefined,
   };
 }
 
@@ -110,9 +117,7 @@ function toMessage(wire: z.infer<typeof message>): Message {
 
 /** The response body. `id` must be unique per response: some clients replace messages by it. */
 export function encodeChat(turn: Turn, id: string, model: string): object {
-  const calls = turn.response.tool_calls ?? [];
-  const finish = turn.stopReason === 'length' ? 'length' : calls.length > 0 ? 'tool_calls' : 'stop';
-  const { content } = turn.response;
+  const { content, tool_calls: calls = [] } = turn.response;
   return {
     id,
     object: 'chat.completion',
@@ -123,13 +128,22 @@ export function encodeChat(turn: Turn, id: string, model: string): object {
         index: 0,
         message: { role: 'assistant', content, refusal: null, ...(calls.length > 0 ? { tool_calls: calls } : {}) },
         logprobs: null,
-        finish_reason: finish,
+        finish_reason: finishReason(turn),
       },
     ],
-    usage: {
-      prompt_tokens: turn.promptIds.length,
-      completion_tokens: turn.sampledIds.length,
-      total_tokens: turn.promptIds.length + turn.sampledIds.length,
-    },
+    usage: usageOf(turn),
+  };
+}
+
+export function finishReason({ stopReason, response }: Turn): 'length' | 'tool_calls' | 'stop' {
+  if (stopReason === 'length') return 'length';
+  return (response.tool_calls ?? []).length > 0 ? 'tool_calls' : 'stop';
+}
+
+export function usageOf({ promptIds, sampledIds }: Turn): object {
+  return {
+    prompt_tokens: promptIds.length,
+    completion_tokens: sampledIds.length,
+    total_tokens: promptIds.length + sampledIds.length,
   };
 }

@@ -1,41 +1,64 @@
 /**
- * Causal attention of one whole sequence, forward and backward.
+ * Causal attention over a tree of sequences that share prefixes, forward and backward.
  *
- * Rows of `qkv` hold all query heads, then all key heads, then all value heads. The forward goes row by row, as
- * sampling does; it keeps only one log-sum-exp per row and head. The backward takes queries in blocks, each against the keys up to
- * its own end, and computes the probabilities again, so memory is linear in the length.
+ * Rows of `qkv` hold all query heads, then all key heads, then all value heads. The tree comes as segments in depth-first order, three
+ * integers each: first row, depth (positions before it, which it shares with the segments before), length. One path from the root is
+ * held at a time: a segment keeps the first `depth` positions of the path and replaces the rest, so that every row's keys and
+ * values are stored once, whatever shares them. A segment's gradient of keys and values is complete when the path leaves it.
+ *
+ * The forward computes a row as sampling does, and keeps one log-sum-exp per row and head. The backward takes queries in
+ * blocks and computes the probabilities again: memory is linear in the length.
  */
-import { attendRow } from './attention-row';
-import { gemm } from './gemm';
-import { at, exp4, loadPart, storePart, sum4 } from './simd';
+import { attend, attendScratchFloats, keyFloats, padded, storeInPanel, storeInRows, valueFloats } from './attend';
+import { at, dot, exp4, loadPart, storePart } from './simd';
+import { MR, multiplyEdge, multiplyTile, NR } from './tile';
 
-/** Queries per block: a multiple of the tile height, small enough that the unused upper triangle stays cheap. */
+/** Queries per block of the backward: a multiple of the tile's height. */
 const BLOCK: i32 = 48;
 
-/** Floats of scratch for sequences of up to `length` tokens. */
-export function attentionScratchFloats(length: i32): i32 {
-  return 2 * BLOCK * length;
+/** Floats of scratch for paths of up to `context` tokens. */
+export function attentionScratchFloats(context: i32, headDim: i32): i32 {
+  const forward = keyFloats(context, headDim) + valueFloats(context, headDim) + attendScratchFloats(context);
+  const backward = context + 2 * keyFloats(context, headDim) + 3 * valueFloats(context, headDim) + 2 * BLOCK * padded(context);
+  return max(forward, backward);
 }
 
 /** `out` has rows of heads·headDim, `lse` rows of heads. */
 export function attentionForward(
-  qkv: usize, width: i32, length: i32, heads: i32, kvHeads: i32, headDim: i32, out: usize, lse: usize, scratch: usize,
+  qkv: usize, width: i32, segments: usize, count: i32, context: i32, heads: i32, kvHeads: i32, headDim: i32,
+  out: usize, lse: usize, scratch: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
-  for (let h = 0; h < heads; h++) {
-    const k = at(qkv, (heads + h / (heads / kvHeads)) * headDim);
-    const v = at(k, kvHeads * headDim);
-    for (let i = 0; i < length; i++) {
-      const q = at(qkv, i * width + h * headDim);
-      const row = attendRow(q, k, v, width, i + 1, headDim, scale, scratch, at(out, (i * heads + h) * headDim));
-      store<f32>(at(lse, i * heads + h), row);
+  const keys = scratch;
+  const values = at(keys, keyFloats(context, headDim));
+  const scores = at(values, valueFloats(context, headDim));
+  const group = heads / kvHeads;
+  for (let g = 0; g < kvHeads; g++) {
+    for (let s = 0; s < count; s++) {
+      const row = load<i32>(at(segments, s * 3));
+      const depth = load<i32>(at(segments, s * 3 + 1));
+      const length = load<i32>(at(segments, s * 3 + 2));
+      for (let i = 0; i < length; i++) {
+        const k = at(qkv, (row + i) * width + (heads + g) * headDim);
+        storeInPanel(k, headDim, keys, depth + i);
+        storeInRows(at(k, kvHeads * headDim), headDim, values, depth + i);
+      }
+      for (let h = g * group; h < (g + 1) * group; h++) {
+        for (let i = 0; i < length; i += MR) {
+          const r = row + i;
+          attend(
+            min(MR, length - i), at(qkv, r * width + h * headDim), width, depth + i, keys, values, headDim, scale, scores,
+            at(out, (r * heads + h) * headDim), heads * headDim, at(lse, r * heads + h), heads,
+          );
+        }
+      }
     }
   }
 }
 
-/** Scores become probabilities again; entries after `visible` become zero. */
+/** Scores become probabilities again. */
 @inline
-function probabilitiesFromLse(row: usize, visible: i32, total: i32, scale: f32, lse: f32): void {
+function probabilitiesFromLse(row: usize, visible: i32, scale: f32, lse: f32): void {
   const s = f32x4.splat(scale);
   const l = f32x4.splat(lse);
   let j = 0;
@@ -44,56 +67,163 @@ function probabilitiesFromLse(row: usize, visible: i32, total: i32, scale: f32, 
     const left = visible - j;
     storePart(at(row, j), exp4(f32x4.sub(f32x4.mul(s, loadPart(at(row, j), left, 0)), l)), left);
   }
-  memory.fill(at(row, visible), 0, <usize>(total - visible) << 2);
 }
 
-/** dScores = scale · p · (dP − Σ p·dP), written over dP. Masked entries have p = 0. */
+/** dScores = scale · p · (dP − Σ p·dP), written over dP. */
 @inline
-function softmaxBackwardRow(p: usize, dP: usize, total: i32, scale: f32): void {
-  let sum = f32x4.splat(0);
-  let j = 0;
-  for (; j + 4 <= total; j += 4) sum = f32x4.add(sum, f32x4.mul(v128.load(at(p, j)), v128.load(at(dP, j))));
-  let mean = sum4(sum);
-  for (; j < total; j++) mean += load<f32>(at(p, j)) * load<f32>(at(dP, j));
+function softmaxBackwardRow(p: usize, dP: usize, visible: i32, scale: f32): void {
+  const mean = dot(p, dP, visible);
   const m = f32x4.splat(mean);
   const s = f32x4.splat(scale);
-  for (j = 0; j + 4 <= total; j += 4) {
+  let j = 0;
+  for (; j + 4 <= visible; j += 4) {
     const slope = f32x4.mul(v128.load(at(p, j)), f32x4.sub(v128.load(at(dP, j)), m));
     v128.store(at(dP, j), f32x4.mul(s, slope));
   }
-  for (; j < total; j++) {
+  for (; j < visible; j++) {
     store<f32>(at(dP, j), scale * (load<f32>(at(p, j)) * (load<f32>(at(dP, j)) - mean)));
   }
 }
 
-/** Adds to `dQkv`'s keys and values, overwrites its queries: the caller clears it first. */
+// One head's path during the backward. Keys and values in the layouts that the products below want them in.
+let keyPanels: usize = 0;
+let valuePanels: usize = 0;
+let keyRows: usize = 0;
+let dKeys: usize = 0;
+let dValues: usize = 0;
+let rowOf: usize = 0;
+let probabilities: usize = 0;
+let dScores: usize = 0;
+
+function layOutPath(scratch: usize, context: i32, headDim: i32): void {
+  keyPanels = scratch;
+  valuePanels = at(keyPanels, keyFloats(context, headDim));
+  keyRows = at(valuePanels, keyFloats(context, headDim));
+  dKeys = at(keyRows, valueFloats(context, headDim));
+  dValues = at(dKeys, valueFloats(context, headDim));
+  rowOf = at(dValues, valueFloats(context, headDim));
+  probabilities = at(rowOf, context);
+  dScores = at(probabilities, BLOCK * padded(context));
+}
+
+/** Positions that the path leaves: their gradients are complete. */
+function closePositions(from: i32, end: i32, dKey: usize, width: i32, keyWidth: i32, headDim: i32): void {
+  const stride = padded(headDim);
+  for (let p = from; p < end; p++) {
+    const to = at(dKey, load<i32>(at(rowOf, p)) * width);
+    memory.copy(to, at(dKeys, p * stride), <usize>headDim << 2);
+    memory.copy(at(to, keyWidth), at(dValues, p * stride), <usize>headDim << 2);
+  }
+}
+
+/** Positions that the path enters; `key` is the first one's, in `qkv`. */
+function openPositions(key: usize, row: i32, depth: i32, length: i32, width: i32, keyWidth: i32, headDim: i32): void {
+  const stride = padded(headDim);
+  for (let i = 0; i < length; i++) {
+    const k = at(key, i * width);
+    storeInPanel(k, headDim, keyPanels, depth + i);
+    storeInRows(k, headDim, keyRows, depth + i);
+    storeInPanel(at(k, keyWidth), headDim, valuePanels, depth + i);
+    store<i32>(at(rowOf, depth + i), row + i);
+  }
+  memory.fill(at(dKeys, depth * stride), 0, <usize>(length * stride) << 2);
+  memory.fill(at(dValues, depth * stride), 0, <usize>(length * stride) << 2);
+}
+
+/**
+ * One block of `rows` queries, the first at position `first`. Masked entries are never computed: each tile of six queries goes only as
+ * far as its last one sees, and the sums over queries begin at the first one that sees a key.
+ */
+function backwardBlock(
+  rows: i32, first: i32, q: usize, width: i32, d: usize, outWidth: i32, headDim: i32, scale: f32, lse: usize, heads: i32, dQ: usize,
+): void {
+  const count = first + rows;
+  const stride = padded(count);
+  const scoreRow = <usize>stride << 2;
+  const qRow = <usize>width << 2;
+  const dRow = <usize>outWidth << 2;
+  const headStride = padded(headDim);
+  const headStep = <usize>headStride << 2;
+  for (let i = 0; i < rows; i += MR) {
+    const tileRows = min(MR, rows - i);
+    const seen = first + i + tileRows;
+    const p = at(probabilities, i * stride);
+    const dP = at(dScores, i * stride);
+    for (let t = 0; t < seen; t += NR) {
+      multiplyTile(tileRows, at(q, i * width), qRow, 4, at(keyPanels, t * headDim), NR << 2, headDim, at(p, t), scoreRow, false);
+      multiplyTile(tileRows, at(d, i * outWidth), dRow, 4, at(valuePanels, t * headDim), NR << 2, headDim, at(dP, t), scoreRow, false);
+    }
+    for (let ii = 0; ii < tileRows; ii++) {
+      const visible = first + i + ii + 1;
+      const row = at(p, ii * stride);
+      const dRowAt = at(dP, ii * stride);
+      probabilitiesFromLse(row, visible, scale, load<f32>(at(lse, (i + ii) * heads)));
+      softmaxBackwardRow(row, dRowAt, visible, scale);
+      // A tile of six reaches at most five past the diagonal.
+      for (let t = visible; t < min(count, visible + MR - 1); t++) {
+        store<f32>(at(row, t), 0);
+        store<f32>(at(dRowAt, t), 0);
+      }
+    }
+    for (let n = 0; n < headDim; n += NR) {
+      const columns = min(NR, headDim - n);
+      const to = at(dQ, i * width + n);
+      if (tileRows == MR && columns == NR) multiplyTile(MR, dP, scoreRow, 4, at(keyRows, n), headStep, seen, to, qRow, false);
+      else multiplyEdge(tileRows, columns, dP, scoreRow, 4, at(keyRows, n), headStep, seen, to, qRow, false);
+    }
+  }
+  for (let t = 0; t < count; t += MR) {
+    const keys = min(MR, count - t);
+    const from = max(0, t - first);
+    const p = at(probabilities, from * stride + t);
+    const dP = at(dScores, from * stride + t);
+    for (let n = 0; n < headDim; n += NR) {
+      const dAt = at(d, from * outWidth + n);
+      const qAt = at(q, from * width + n);
+      const dKey = at(dKeys, t * headStride + n);
+      const dValue = at(dValues, t * headStride + n);
+      if (keys == MR) {
+        multiplyTile(MR, p, 4, scoreRow, dAt, dRow, rows - from, dValue, headStep, true);
+        multiplyTile(MR, dP, 4, scoreRow, qAt, qRow, rows - from, dKey, headStep, true);
+      } else {
+        multiplyEdge(keys, NR, p, 4, scoreRow, dAt, dRow, rows - from, dValue, headStep, true);
+        multiplyEdge(keys, NR, dP, 4, scoreRow, qAt, qRow, rows - from, dKey, headStep, true);
+      }
+    }
+  }
+}
+
+/** Overwrites `dQkv`. */
 export function attentionBackward(
-  qkv: usize, width: i32, length: i32, heads: i32, kvHeads: i32, headDim: i32, lse: usize, dOut: usize, dQkv: usize, scratch: usize,
+  qkv: usize, width: i32, segments: usize, count: i32, context: i32, heads: i32, kvHeads: i32, headDim: i32,
+  lse: usize, dOut: usize, dQkv: usize, scratch: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
+  const group = heads / kvHeads;
   const outWidth = heads * headDim;
-  const dScores = at(scratch, BLOCK * length);
-  for (let h = 0; h < heads; h++) {
-    const qOffset = h * headDim;
-    const kOffset = (heads + h / (heads / kvHeads)) * headDim;
-    const vOffset = kOffset + kvHeads * headDim;
-    const k = at(qkv, kOffset);
-    const v = at(qkv, vOffset);
-    for (let first = 0; first < length; first += BLOCK) {
-      const rows = min(BLOCK, length - first);
-      const keys = first + rows;
-      const q = at(qkv, first * width + qOffset);
-      const d = at(dOut, first * outWidth + h * headDim);
-      gemm(rows, keys, headDim, q, width, 1, k, 1, width, scratch, keys, false);
-      gemm(rows, keys, headDim, d, outWidth, 1, v, 1, width, dScores, keys, false);
-      for (let i = 0; i < rows; i++) {
-        const row = at(scratch, i * keys);
-        probabilitiesFromLse(row, first + i + 1, keys, scale, load<f32>(at(lse, (first + i) * heads + h)));
-        softmaxBackwardRow(row, at(dScores, i * keys), keys, scale);
+  const keyWidth = kvHeads * headDim;
+  layOutPath(scratch, context, headDim);
+  for (let g = 0; g < kvHeads; g++) {
+    const keyOffset = (heads + g) * headDim;
+    let end = 0;
+    for (let s = 0; s < count; s++) {
+      const row = load<i32>(at(segments, s * 3));
+      const depth = load<i32>(at(segments, s * 3 + 1));
+      const length = load<i32>(at(segments, s * 3 + 2));
+      closePositions(depth, end, at(dQkv, keyOffset), width, keyWidth, headDim);
+      openPositions(at(qkv, row * width + keyOffset), row, depth, length, width, keyWidth, headDim);
+      end = depth + length;
+      for (let h = g * group; h < (g + 1) * group; h++) {
+        for (let i = 0; i < length; i += BLOCK) {
+          const r = row + i;
+          const q = r * width + h * headDim;
+          const d = at(dOut, r * outWidth + h * headDim);
+          backwardBlock(
+            min(BLOCK, length - i), depth + i, at(qkv, q), width, d, outWidth, headDim, scale, at(lse, r * heads + h), heads, at(dQkv, q),
+          );
+        }
       }
-      gemm(keys, headDim, rows, scratch, 1, keys, d, outWidth, 1, at(dQkv, vOffset), width, true);
-      gemm(rows, headDim, keys, dScores, keys, 1, k, width, 1, at(dQkv, first * width + qOffset), width, false);
-      gemm(keys, headDim, rows, dScores, 1, keys, q, width, 1, at(dQkv, kOffset), width, true);
     }
+    closePositions(0, end, at(dQkv, keyOffset), width, keyWidth, headDim);
   }
 }

@@ -1,20 +1,55 @@
 /**
  * Sampling with a key/value cache: writing and copying cache rows, attention of single rows over the cache, drawing tokens.
  *
- * A cache holds, for one layer's keys or values, [slot][position][kvHeads·headDim]. Each row is computed alone and in one order,
- * so a result never depends on the other rows of the pass.
+ * A cache holds, for one layer's keys or values, [slot][kvHead] and then what `attend` reads. Each row's sums have one order, so a
+ * result never depends on the other rows of the pass.
  */
-import { attendRow } from './attention-row';
+import { attend, keyFloats, storeInPanel, storeInRows, valueFloats } from './attend';
 import { at, expRow, maxOfRow } from './simd';
+import { MR } from './tile';
 
-/** Copies `rowFloats` of each row of `source` to the cache, at the row's slot and position. */
+/** Stores each row's keys and values, which lie one after the other at `source`, at the row's slot and position. */
 export function storeCacheRows(
-  source: usize, width: i32, rows: i32, slots: usize, positions: usize, cache: usize, context: i32, rowFloats: i32,
+  source: usize, width: i32, rows: i32, slots: usize, positions: usize, keys: usize, values: usize, context: i32,
+  kvHeads: i32, headDim: i32,
 ): void {
+  const keySize = keyFloats(context, headDim);
+  const valueSize = valueFloats(context, headDim);
   for (let r = 0; r < rows; r++) {
-    const row = load<i32>(at(slots, r)) * context + load<i32>(at(positions, r));
-    memory.copy(at(cache, row * rowFloats), at(source, r * width), <usize>rowFloats << 2);
+    const head = load<i32>(at(slots, r)) * kvHeads;
+    const position = load<i32>(at(positions, r));
+    for (let g = 0; g < kvHeads; g++) {
+      const key = at(source, r * width + g * headDim);
+      storeInPanel(key, headDim, at(keys, (head + g) * keySize), position);
+      storeInRows(at(key, kvHeads * headDim), headDim, at(values, (head + g) * valueSize), position);
+    }
   }
+}
+
+/** Copies the first `count` positions of one slot to another; whole panels of keys, of which the tail is overwritten later. */
+export function copyCacheSlot(
+  from: i32, to: i32, count: i32, keys: usize, values: usize, context: i32, kvHeads: i32, headDim: i32,
+): void {
+  const keySize = keyFloats(context, headDim);
+  const valueSize = valueFloats(context, headDim);
+  for (let g = 0; g < kvHeads; g++) {
+    const source = from * kvHeads + g;
+    const target = to * kvHeads + g;
+    memory.copy(at(keys, target * keySize), at(keys, source * keySize), <usize>keyFloats(count, headDim) << 2);
+    memory.copy(at(values, target * valueSize), at(values, source * valueSize), <usize>valueFloats(count, headDim) << 2);
+  }
+}
+
+/** How many rows from `r` on are consecutive positions of one slot, six at most. */
+@inline
+function runLength(r: i32, rows: i32, slots: usize, positions: usize): i32 {
+  const slot = load<i32>(at(slots, r));
+  const position = load<i32>(at(positions, r));
+  let length = 1;
+  while (
+    length < MR && r + length < rows && load<i32>(at(slots, r + length)) == slot && load<i32>(at(positions, r + length)) == position + length
+  ) length++;
+  return length;
 }
 
 /** Each row attends to positions 0 … its own of its slot; those must be in the cache already. */
@@ -23,16 +58,20 @@ export function cachedAttention(
   heads: i32, kvHeads: i32, headDim: i32, out: usize, scores: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
-  const rowFloats = kvHeads * headDim;
-  for (let r = 0; r < rows; r++) {
-    const slot = load<i32>(at(slots, r)) * context * rowFloats;
-    const count = load<i32>(at(positions, r)) + 1;
+  const keySize = keyFloats(context, headDim);
+  const valueSize = valueFloats(context, headDim);
+  const group = heads / kvHeads;
+  for (let r = 0; r < rows; ) {
+    const run = runLength(r, rows, slots, positions);
+    const position = load<i32>(at(positions, r));
     for (let h = 0; h < heads; h++) {
-      const q = at(qkv, r * width + h * headDim);
-      const offset = slot + (h / (heads / kvHeads)) * headDim;
-      const to = at(out, (r * heads + h) * headDim);
-      attendRow(q, at(keys, offset), at(values, offset), rowFloats, count, headDim, scale, scores, to);
+      const head = load<i32>(at(slots, r)) * kvHeads + h / group;
+      attend(
+        run, at(qkv, r * width + h * headDim), width, position, at(keys, head * keySize), at(values, head * valueSize), headDim, scale,
+        scores, at(out, (r * heads + h) * headDim), heads * headDim, 0, 0,
+      );
     }
+    r += run;
   }
 }
 

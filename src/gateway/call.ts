@@ -1,0 +1,82 @@
+/**
+ * One call of the gateway and its reply, without the cost of the web's Request and Response: what the listener makes of a socket and
+ * `fetch` of its parameters.
+ *
+ * In process a call behaves as over HTTP: a cancelled one rejects with the reason, a stream that is not read to its end counts
+ * as not delivered.
+ */
+import type { EventStream } from './event-stream.ts';
+
+export interface Call {
+  readonly method: string;
+  readonly url: URL;
+  readonly body: string;
+  /** Aborts when the client hangs up. */
+  readonly signal: AbortSignal | undefined;
+  header(name: string): string | null | undefined;
+}
+
+export interface Reply {
+  readonly status: number;
+  /** JSON, or events. */
+  readonly body: string | EventStream;
+  /** To be called if not all of it reached the client: its retry must get this answer instead of a second turn. */
+  undelivered?(): void;
+}
+
+export const contentTypeOf = ({ body }: Reply): string =>
+  typeof body === 'string' ? 'application/json' : 'text/event-stream; charset=utf-8';
+
+/** What `fetch` is called with. The usual case, a URL and a body that is text, needs no Request. */
+export async function callOf(input: string | URL | Request, init: RequestInit = {}): Promise<Call> {
+  const { body, method = 'GET', headers } = init;
+  if (input instanceof Request || (typeof body !== 'string' && body != null)) {
+    const request = new Request(input, init);
+    const { signal } = request;
+    return { ...callParts(request.url, request.method, request.headers), body: await request.text(), signal };
+  }
+  const given = headers instanceof Headers ? headers : new Headers(headers);
+  return { ...callParts(input, method.toUpperCase(), given), body: body ?? '', signal: init.signal ?? undefined };
+}
+
+function callParts(url: string | URL, method: string, headers: Headers): Omit<Call, 'body' | 'signal'> {
+  return { method, url: new URL(url), header: (name) => headers.get(name) };
+}
+
+export function responseOf(reply: Reply, signal: AbortSignal | undefined): Response {
+  const { status, body } = reply;
+  const headers = { 'content-type': contentTypeOf(reply) };
+  return new Response(typeof body === 'string' ? body : readable(reply, body, signal), { status, headers });
+}
+
+function readable(reply: Reply, events: EventStream, signal: AbortSignal | undefined): ReadableStream<Uint8Array<ArrayBuffer>> {
+  const encoder = new TextEncoder();
+  const leave = (): void => {
+    if (!events.drained) reply.undelivered?.();
+  };
+  signal?.addEventListener(
+    'abort',
+    () => {
+      leave();
+      events.cut(signal.reason);
+    },
+    { once: true },
+  );
+  return new ReadableStream(
+    {
+      start: (controller) => {
+        events.onCut = (reason) => {
+          if (!events.drained) controller.error(reason);
+        };
+      },
+      pull: async (controller) => {
+        const text = await events.read();
+        if (text === undefined) controller.close();
+        else controller.enqueue(encoder.encode(text));
+      },
+      cancel: leave,
+    },
+    // Nothing is taken before it is read: what a reader leaves behind was not delivered.
+    { highWaterMark: 0 },
+  );
+}

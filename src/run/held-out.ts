@@ -1,0 +1,114 @@
+/**
+ * The held-out side of a training run: all tasks before and after, some of them every few steps, and which step did best.
+ *
+ * Steps are compared on the same tasks: those of the evaluations on the way. Of two that did equally well the later one is the
+ * better. Everything is read back from the store when a run is taken up again; nothing about it is kept anywhere else.
+ */
+import type { Store } from '../core/contracts.ts';
+import type { Emit, Score } from '../core/events.ts';
+import type { Task, Trajectory } from '../core/types.ts';
+import { evaluate, evaluationId, type NumberedTask, numbered, scoreOf } from './evaluate.ts';
+import type { TrainSettings } from './settings.ts';
+import { transcriptOf } from './transcript.ts';
+import type { Rollouts } from './workshop.ts';
+
+type When = 'before' | 'during' | 'after';
+
+export interface HeldOutOptions {
+  readonly tasks: readonly Task[];
+  readonly settings: Pick<
+    TrainSettings,
+    'concurrency' | 'callTokens' | 'evalEvery' | 'evalTasks' | 'patience' | 'transcripts' | 'steps'
+  >;
+  readonly rollouts: Rollouts;
+  readonly tell: Emit;
+  readonly onProgress: (done: number, of: number) => void;
+  /** Ends an evaluation early. */
+  readonly halt: AbortSignal;
+}
+
+export class HeldOut {
+  readonly #options: HeldOutOptions;
+  readonly #all: readonly NumberedTask[];
+  readonly #some: readonly NumberedTask[];
+  /** Success on the tasks of the evaluations on the way, by step. */
+  readonly #successes = new Map<number, number>();
+
+  constructor(options: HeldOutOptions) {
+    this.#options = options;
+    this.#all = numbered(options.tasks);
+    this.#some = spread(this.#all, options.settings.evalTasks);
+  }
+
+  /** The step that did best so far, and how well; undefined before there was anything to compare. */
+  get best(): { readonly step: number; readonly success: number } | undefined {
+    let best: { readonly step: number; readonly success: number } | undefined;
+    for (const [step, success] of this.#successes) if (best === undefined || success >= best.success) best = { step, success };
+    return best;
+  }
+
+  /** Whether `patience` evaluations in a row were no better than an earlier one. */
+  get outOfPatience(): boolean {
+    const { patience } = this.#options.settings;
+    const successes = [...this.#successes.values()];
+    if (patience === 0 || successes.length <= patience) return false;
+    return Math.max(...successes.slice(-patience)) <= Math.max(...successes.slice(0, -patience));
+  }
+
+  /** All tasks; null when there are none, or when it was halted. */
+  async full(when: 'before' | 'after', step: number): Promise<Score | null> {
+    if (this.#all.length === 0) return null;
+    const trajectories = await this.#evaluate(this.#all, when, step);
+    if (trajectories === undefined) return null;
+    if (when === 'after') this.#note(step, trajectories);
+    for (const trajectory of trajectories.slice(0, this.#options.settings.transcripts)) {
+      this.#options.tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
+    }
+    return scoreOf(trajectories);
+  }
+
+  /** The evaluation on the way, where one is due after this step. The last step's is the one after training. */
+  async onTheWay(step: number): Promise<void> {
+    if (!this.#isDue(step) || this.#successes.has(step)) return;
+    const trajectories = await this.#evaluate(this.#some, 'during', step);
+    if (trajectories !== undefined) this.#successes.set(step, scoreOf(trajectories).success);
+  }
+
+  /** Reads the evaluations up to this step back from the store. Those that are not whole are left to be run. */
+  async recall(store: Store, step: number): Promise<void> {
+    for (let earlier = 1; earlier <= step; earlier++) {
+      if (!this.#isDue(earlier)) continue;
+      const kept = await Promise.all(this.#some.map(({ number }) => store.read(evaluationId(earlier, number))));
+      const whole = kept.filter((trajectory) => trajectory !== undefined);
+      if (whole.length === kept.length) this.#successes.set(earlier, scoreOf(whole).success);
+    }
+  }
+
+  #isDue(step: number): boolean {
+    const { evalEvery, steps } = this.#options.settings;
+    return this.#all.length > 0 && evalEvery > 0 && step > 0 && step < steps && step % evalEvery === 0;
+  }
+
+  #note(step: number, trajectories: readonly Trajectory[]): void {
+    const compared = new Set(this.#some.map(({ number }) => evaluationId(step, number)));
+    // Written again, so that the order of the map is the order of the steps.
+    this.#successes.delete(step);
+    this.#successes.set(step, scoreOf(trajectories.filter(({ rolloutId }) => compared.has(rolloutId))).success);
+  }
+
+  async #evaluate(tasks: readonly NumberedTask[], when: When, step: number): Promise<readonly Trajectory[] | undefined> {
+    const { rollouts, settings, tell, onProgress, halt } = this.#options;
+    const started = performance.now();
+    const trajectories = await evaluate(rollouts, tasks, { step, settings, halt, onProgress });
+    if (trajectories === undefined) return undefined;
+    const seconds = (performance.now() - started) / 1000;
+    tell({ type: 'eval-end', when, step, score: scoreOf(trajectories), seconds });
+    return trajectories;
+  }
+}
+
+/** `count` of the items, evenly spaced: a file may be sorted. */
+function spread<T>(items: readonly T[], count: number): readonly T[] {
+  if (count >= items.length) return items;
+  return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)] as T);
+}

@@ -1,0 +1,66 @@
+/**
+ * Taking up a run: the policy is put back to where the last committed step left it.
+ *
+ * The newest checkpoint that can be read is loaded; the steps committed after it are computed again from the rollouts that their
+ * manifests name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run
+ * that was killed ends with the weights of one that was not.
+ */
+import { join } from 'node:path';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { BatchManifest } from '../core/types.ts';
+import { type Position, START } from '../rollout/scheduler.ts';
+import { checkpointName, discardUncommitted, savedSteps } from './checkpoint.ts';
+import { batchOf, type Ledger, update } from './step.ts';
+import type { Warn } from './workshop.ts';
+
+/** Where a run goes on: the last committed step, and the groups after it. */
+export interface Resumption {
+  readonly step: number;
+  readonly groups: Position;
+}
+
+export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
+  const { trainer, directory, store } = ledger;
+  const manifests = await store.manifests();
+  const last = manifests.at(-1);
+  await discardUncommitted(directory.checkpoints, last?.step ?? 0);
+  if (last === undefined) return { step: 0, groups: START };
+  const loaded = await loadNewest(ledger, warn);
+  for (const manifest of manifests) if (manifest.step > loaded) await computeAgain(ledger, manifest, warn);
+  await trainer.publish(last.policyVersion);
+  return { step: last.step, groups: last.groups };
+}
+
+/** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy stays in place. */
+async function loadNewest({ trainer, directory }: Ledger, warn: Warn): Promise<number> {
+  for (const step of (await savedSteps(directory.checkpoints)).toReversed()) {
+    const folder = join(directory.checkpoints, checkpointName(step));
+    try {
+      await trainer.load(folder);
+      return step;
+    } catch (thrown) {
+      warn('CHECKPOINT_UNREADABLE', `${folder} cannot be read (${messageOf(thrown)}); going back to an earlier one`);
+    }
+  }
+  return 0;
+}
+
+async function computeAgain({ trainer, store, settings }: Ledger, manifest: BatchManifest, warn: Warn): Promise<void> {
+  const members = await Promise.all(manifest.rolloutIds.map((id) => store.read(id)));
+  const groupIds = new Set(members.flatMap((trajectory) => trajectory?.groupId ?? []));
+  // Whole groups: a rollout that gave no sample still took part in its group's mean.
+  const groups = await Promise.all([...groupIds].map((groupId) => store.query({ groupId })));
+  const batch = batchOf(groups.flat(), settings);
+  if (batch.rolloutIds.join() !== manifest.rolloutIds.join()) {
+    throw new TrainyardError('STORE_FORMAT', `the rollouts of step ${manifest.step} are no longer those of its manifest`, {
+      hint: 'the store was changed by something else; begin a new run',
+    });
+  }
+  const { loss, gradNorm } = await update(trainer, batch, manifest.metrics['learningRate'] ?? settings.learningRate, settings);
+  if (loss !== manifest.metrics['loss'] || gradNorm !== manifest.metrics['gradNorm']) {
+    warn(
+      'NOT_REPRODUCED',
+      `step ${manifest.step} computed again gave loss ${loss} instead of ${manifest.metrics['loss']}: another kind of processor, or other settings`,
+    );
+  }
+}

@@ -1,0 +1,67 @@
+/** What the settings of a run may be. Everything wrong is said at once, before anything is opened or spent. */
+import { z } from 'zod';
+import { TrainyardError } from '../core/errors.ts';
+import { ALGORITHMS } from '../trainer/advantages.ts';
+
+const count = z.int().min(1).max(1_000_000);
+const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
+const share = z.number().min(0).max(1);
+const positive = z.number().gt(0);
+const file = z.string().min(1);
+
+const evalShape = {
+  entry: z.union([file, z.looseObject({ workflow: z.unknown(), grader: z.unknown() })]),
+  model: file,
+  seed: natural,
+  concurrency: count,
+  threads: z.int().min(1).max(256),
+  limits: z.strictObject({ turns: count, tokens: count, deadlineMs: z.int().min(1) }),
+  callTokens: count,
+  graderWorkers: z.int().min(1).max(256),
+  graderDeadlineMs: z.int().min(1),
+  transcripts: natural,
+};
+
+const trainShape = {
+  run: file,
+  tasks: file,
+  steps: count,
+  group: count.min(2, 'expected at least 2: a rollout is compared with the others of its group'),
+  groupsPerStep: count,
+  refill: count,
+  staleness: z.int().min(0).max(1000),
+  trainable: z.array(z.string().min(1)).min(1).optional(),
+  temperature: positive.max(2),
+  algorithm: z.enum(ALGORITHMS),
+  learningRate: positive,
+  warmupSteps: z.int().min(0),
+  adam: z.strictObject({
+    beta1: share,
+    beta2: share,
+    epsilon: positive,
+    weightDecay: z.number().min(0),
+    maxGradNorm: z.number().min(0),
+  }),
+  clipLow: share,
+  clipHigh: z.number().min(0),
+  kl: z.number().min(0),
+  evalEvery: natural,
+  evalTasks: count,
+  patience: natural,
+  checkpointEvery: count,
+  maxTime: positive.optional(),
+  maxTokens: positive.optional(),
+};
+
+const evalSchema = z.strictObject({ ...evalShape, heldOut: file });
+const trainSchema = z.strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() });
+
+/** The settings as they are, or USAGE. */
+export function checkSettings<T extends object>(settings: T): T {
+  const result = ('run' in settings ? trainSchema : evalSchema).safeParse(settings);
+  if (result.success) return settings;
+  const problems = result.error.issues.map(({ path, message }) =>
+    path.length === 0 ? message : `${path.join('.')}: ${message}`,
+  );
+  throw new TrainyardError('USAGE', problems.join('; '), { hint: 'docs/reference/settings.md lists every setting' });
+}

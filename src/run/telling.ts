@@ -1,0 +1,51 @@
+/** How a run tells what happens: everything but progress is in the run's events.jsonl before it is shown. */
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
+import type { RunDirectory } from './run-directory.ts';
+
+/** Milliseconds between two progress events. */
+const PROGRESS_INTERVAL = 100;
+/** What has to do with this process or its machine, not with the run: going on with it may well work. */
+const WORTH_RESUMING: ReadonlySet<string> = new Set(['STORE_FAILED', 'CANCELLED', 'ENGINE_FAILED', 'TRAINER_FAILED']);
+
+export interface Telling extends Emit {
+  /** Also keeps the events while `work` runs, and an error that ends it. */
+  guarding<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
+}
+
+export function telling(emit: Emit): Telling {
+  let directory: RunDirectory | undefined;
+  let lastProgress = Number.NEGATIVE_INFINITY;
+  const tell = (event: RunEvent): void => {
+    if (event.type === 'progress') {
+      const now = performance.now();
+      if (now - lastProgress < PROGRESS_INTERVAL && event.of > 0) return;
+      lastProgress = now;
+    } else {
+      directory?.log(event);
+    }
+    emit(event);
+  };
+  const guarding = async <T>(kept: RunDirectory, work: () => Promise<T>): Promise<T> => {
+    directory = kept;
+    try {
+      return await work();
+    } catch (thrown) {
+      const shown = withWayOn(thrown, kept.path);
+      try {
+        kept.log(errorEvent(shown));
+      } catch {
+        // The disk may be what failed: the cause is what matters.
+      }
+      throw shown;
+    }
+  };
+  return Object.assign(tell, { guarding });
+}
+
+function withWayOn(thrown: unknown, run: string): unknown {
+  if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
+  const wayOn = `go on with: trainyard train --resume ${run}`;
+  const hint = thrown.hint === undefined ? wayOn : `${thrown.hint}; ${wayOn}`;
+  return new TrainyardError(thrown.code, messageOf(thrown), { cause: thrown, hint });
+}

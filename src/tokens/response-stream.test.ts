@@ -1,0 +1,159 @@
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { createRenderer } from './renderer.ts';
+import { type Piece, piecesOf, ResponseStream } from './response-stream.ts';
+import { TextStream } from './text-stream.ts';
+import { createTokenizer } from './tokenizer.ts';
+import { readTokenizerFiles } from './tokenizer-files.ts';
+import { type Assistant, parseAssistant } from './tool-calls.ts';
+
+const tokenizer = createTokenizer(await readTokenizerFiles(join(import.meta.dirname, '../../models/base')));
+const renderer = createRenderer(tokenizer);
+const [stopId = -1] = renderer.stopIds;
+const idsOf = (text: string): number[] => [...tokenizer.encodeRendered(text)];
+
+/** Pieces of a text of calls, broken calls and words; more likely to be a call than chance would have it. */
+const phrase = fc.oneof(
+  fc.constantFrom(
+    '<tool_call>',
+    '</tool_call>',
+    '{"name":"f","arguments":',
+    '{"a": "}</tool_call>"}',
+    '}',
+    '{',
+    '"',
+    '\\',
+    ' ',
+    '\n',
+  ),
+  fc.constantFrom(
+    '<tool_call>{"name":"f","arguments":{}}</tool_call>',
+    '<tool',
+    '_call>',
+    '</',
+    'words',
+    '🙂',
+    '漢',
+    '\uFFFD',
+    '\u00A0',
+  ),
+  fc.string({ unit: 'grapheme', maxLength: 6 }),
+);
+const text = fc.array(phrase, { maxLength: 14 }).map((parts) => parts.join(''));
+const anyIds = fc.array(fc.oneof(fc.nat(530), fc.constantFrom(stopId, 3, 4)), { maxLength: 40 });
+
+/** Cuts ids into the parts they arrive in. */
+function split(ids: readonly number[], cuts: readonly number[]): Int32Array[] {
+  const places = [...new Set([0, ...cuts.map((cut) => cut % (ids.length + 1)), ids.length])].toSorted((a, b) => a - b);
+  return places.map((place, i) => Int32Array.from(ids.slice(place, places[i + 1] ?? ids.length)));
+}
+
+/** What a client has after all pieces. */
+function together(pieces: readonly Piece[]): Assistant {
+  const texts = pieces.filter((piece) => piece.kind === 'text');
+  const calls = pieces.filter((piece) => piece.kind === 'call');
+  expect(calls.map(({ index }) => index)).toEqual(calls.map((_, i) => i));
+  const content = texts.map((piece) => piece.text).join('');
+  return { content: texts.length > 0 || calls.length === 0 ? content : null, toolCalls: calls.map(({ call }) => call) };
+}
+
+function streamed(parts: readonly Int32Array[], all: Int32Array): readonly Piece[] {
+  const stream = renderer.streamResponse();
+  const pieces = parts.flatMap((part) => [...stream.push(part)]);
+  return [...pieces, ...stream.end(all, renderer.readResponse(all))];
+}
+
+describe('a response, while it is sampled', () => {
+  it('is in the end what was said as a whole, however its ids arrive', () => {
+    const sampled = fc.oneof(
+      text.map((said) => idsOf(said)),
+      text.map((said) => [...idsOf(said), stopId]),
+      anyIds,
+    );
+    fc.assert(
+      fc.property(sampled, fc.array(fc.nat(60), { maxLength: 40 }), fc.nat(60), (ids, cuts, unpushed) => {
+        const all = Int32Array.from(ids);
+        const parts = split(ids.slice(0, Math.max(0, ids.length - (unpushed % 4))), cuts);
+        expect(together(streamed(parts, all))).toEqual(renderer.readResponse(all));
+      }),
+      { numRuns: 3000 },
+    );
+  });
+
+  it('is in the end what was said as a whole, one character at a time', () => {
+    // Ids are characters here, so that tags arrive in parts too.
+    const decode = (ids: readonly number[]) => ids.map((id) => String.fromCharCode(id)).join('');
+    fc.assert(
+      fc.property(text, (said) => {
+        const ids = Int32Array.from({ length: said.length }, (_, i) => said.charCodeAt(i));
+        const stream = new ResponseStream(decode, []);
+        const pieces = [...ids].flatMap((id) => [...stream.push(Int32Array.of(id))]);
+        expect(together([...pieces, ...stream.end(ids, parseAssistant(said))])).toEqual(parseAssistant(said));
+      }),
+      { numRuns: 3000 },
+    );
+  });
+
+  it('gives each piece as soon as it is decided', () => {
+    const stream = renderer.streamResponse();
+    const push = (said: string) => stream.push(Int32Array.from(idsOf(said)));
+    expect(push(' \n')).toEqual([]);
+    expect(push('Let me')).toEqual([{ kind: 'text', text: ' \nLet me' }]);
+    expect(push(' see <')).toEqual([{ kind: 'text', text: ' see ' }]);
+    expect(push('b')).toEqual([{ kind: 'text', text: '<b' }]);
+    expect(push('<tool_call>{"name":"f",')).toEqual([]);
+    expect(push('"arguments":"</tool_call>"} ')).toEqual([]);
+    expect(push('</tool_call>')).toEqual([{ kind: 'call', index: 0, call: { name: 'f', arguments: '"</tool_call>"' } }]);
+    expect(push('<tool_call>{} no')).toEqual([
+      { kind: 'text', text: '<tool_call>' },
+      { kind: 'text', text: '{} no' },
+    ]);
+    expect(push('<tool_call> [')).toEqual([
+      { kind: 'text', text: '<tool_call>' },
+      { kind: 'text', text: ' [' },
+    ]);
+  });
+
+  it('never gives half a character, nor the id that ends it', () => {
+    const bytes = tokenizer.encodeText('🙂');
+    expect(bytes.length).toBeGreaterThan(1);
+    const stream = new TextStream(tokenizer.decode, renderer.stopIds);
+    const given = [...bytes, stopId].map((id) => stream.push([id]));
+    expect(given).toEqual([...Array(bytes.length - 1).fill(''), '🙂', '']);
+    expect(stream.end()).toBe('');
+  });
+
+  it('with a character that is never completed shows it as the whole text does', () => {
+    const all = tokenizer.encodeText('ok 🙂').subarray(0, -1);
+    expect(together(streamed([all], all))).toEqual(renderer.readResponse(all));
+    expect(renderer.readResponse(all).content).toMatch(/^ok \uFFFD/);
+  });
+
+  it('is refused at its end where a tokenizer writes tokens differently together than one by one', () => {
+    const decode = (ids: readonly number[]) => (ids.length > 2 ? 'together' : 'apart'.slice(0, ids.length));
+    const stream = new ResponseStream(decode, []);
+    const ids = Int32Array.of(1, 2, 3);
+    for (const id of ids) stream.push(Int32Array.of(id));
+    expect(() => stream.end(ids, parseAssistant(decode([...ids])))).toThrow(/not what the sampled tokens say/);
+  });
+
+  it('decodes a bounded number of ids per token, however long it gets', () => {
+    let most = 0;
+    const decode = (ids: readonly number[]) => {
+      most = Math.max(most, ids.length);
+      return 'x'.repeat(ids.length);
+    };
+    const stream = new TextStream(decode, []);
+    for (let i = 0; i < 200; i++) expect(stream.push([i])).toBe('x');
+    expect(most).toBeLessThan(4);
+  });
+
+  it('that is whole already has the same pieces', () => {
+    fc.assert(
+      fc.property(text, (said) => {
+        expect(together(piecesOf(parseAssistant(said)))).toEqual(parseAssistant(said));
+      }),
+    );
+  });
+});

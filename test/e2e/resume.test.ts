@@ -1,0 +1,169 @@
+/** Runs that end early, for real, and are taken up again. */
+import { readFileSync } from 'node:fs';
+import { cp, mkdir, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { RunEvent } from '../../src/core/events.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { start, trainyard } from '../cli/command.ts';
+import { type Home, smallHome } from './small-run.ts';
+
+const STEPS = 6;
+let home: Home;
+/** A run that nothing disturbed. */
+let whole: string;
+
+beforeAll(async () => {
+  home = await smallHome();
+  whole = join(home.dir, 'whole');
+  expect(await trainyard(...flags(whole))).toMatchObject({ code: 0, stderr: '' });
+});
+afterAll(() => home.remove());
+
+const flags = (run: string): string[] => [...home.flags(run, STEPS), '--eval-every', '2', '--checkpoint-every', '3', '--json'];
+
+async function lastWeights(run: string): Promise<Buffer> {
+  return await readFile(join(run, 'checkpoints', `step-00000${STEPS}`, 'model.safetensors'));
+}
+
+function eventsOf(stdout: string): RunEvent[] {
+  return stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as RunEvent);
+}
+
+/** Begins a run and kills it as soon as its output contains the text. */
+async function killedAt(name: string, text: string): Promise<string> {
+  const run = join(home.dir, name);
+  const { child, ended, stdout } = start(flags(run));
+  while (!stdout().includes(text)) await new Promise((resolve) => setTimeout(resolve, 5));
+  child.kill('SIGKILL');
+  await ended;
+  return run;
+}
+
+describe('a killed run', () => {
+  let killed: string;
+  let resumed: Awaited<ReturnType<typeof trainyard>>;
+  beforeAll(async () => {
+    killed = await killedAt('killed', '"step":5,');
+    await cp(killed, join(home.dir, 'killed-copy'), { recursive: true });
+    await cp(killed, join(home.dir, 'killed-again'), { recursive: true });
+    resumed = await trainyard('train', '--resume', killed, '--json', '--threads', '1');
+  });
+
+  it('goes on after its last committed step and ends with the weights of one that was not killed', async () => {
+    expect(resumed).toMatchObject({ code: 0, stderr: '' });
+    const [first, ...events] = eventsOf(resumed.stdout);
+    expect(first).toMatchObject({ type: 'run-start', resumedAt: 5 });
+    expect(events.filter(({ type }) => type === 'warning')).toEqual([]);
+    expect(events.filter((event) => event.type === 'step-end').map(({ step }) => step)).toEqual([6]);
+    expect((await lastWeights(killed)).equals(await lastWeights(whole))).toBe(true);
+  });
+
+  it('has the same manifests, rewards and evaluations as one that was not killed', async () => {
+    await using one = await openSqliteStore(join(whole, 'store.sqlite'));
+    await using other = await openSqliteStore(join(killed, 'store.sqlite'));
+    const timeless = async (store: typeof one) => (await store.manifests()).map(({ createdAt: _, ...manifest }) => manifest);
+    expect(await timeless(other)).toEqual(await timeless(one));
+    const rewards = async (store: typeof one) =>
+      (await store.query()).map(({ rolloutId, grade }) => JSON.stringify([rolloutId, grade])).toSorted();
+    expect(await rewards(other)).toEqual(await rewards(one));
+  });
+
+  it('leaves an events.jsonl of whole lines in which each step ends once', async () => {
+    const events = eventsOf(await readFile(join(killed, 'events.jsonl'), 'utf8'));
+    const steps = events.filter((event) => event.type === 'step-end').map(({ step }) => step);
+    expect(new Set(steps).size).toBe(steps.length);
+  });
+
+  it('goes back to an earlier checkpoint when the newest is damaged, and computes the steps between again', async () => {
+    const run = join(home.dir, 'killed-copy');
+    const [newest] = (await readdir(join(run, 'checkpoints'))).toSorted().toReversed();
+    await truncate(join(run, 'checkpoints', newest ?? '', 'model.safetensors'), 1000);
+    // What a kill between checkpoint and commit, or in the middle of a checkpoint, leaves.
+    await mkdir(join(run, 'checkpoints', 'step-000006'), { recursive: true });
+    await mkdir(join(run, 'checkpoints', 'step-000007.unfinished'));
+    await writeFile(join(run, 'events.jsonl'), '{"type":"step-en', { flag: 'a' });
+    const { code, stdout } = await trainyard('train', '--resume', run, '--json');
+    expect(code).toBe(0);
+    expect(stdout).toContain('CHECKPOINT_UNREADABLE');
+    expect(stdout).not.toContain('NOT_REPRODUCED');
+    expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+    expect(() => eventsOf(readFileSync(join(run, 'events.jsonl'), 'utf8'))).not.toThrow();
+  });
+
+  it('is refused with other settings, other tasks or by a second process, and goes on with more steps', async () => {
+    const run = join(home.dir, 'killed-again');
+    const refused = async (...args: string[]) => (await trainyard('train', '--resume', run, ...args)).stderr;
+    expect(await refused('--seed', '2')).toContain('RESUME_IMPOSSIBLE: the run was begun with seed 1, now it is 2');
+    expect(await refused('--kl', '0.1')).toContain('begun with kl 0, now it is 0.1');
+    expect(await refused('--run', run)).toContain('USAGE: found both --resume and --run');
+    const tasks = join(home.dir, 'train.jsonl');
+    const kept = await readFile(tasks, 'utf8');
+    await writeFile(tasks, kept.replace('Question 3?', 'Question three?'));
+    expect(await refused()).toContain('have changed since the run began');
+    await writeFile(tasks, kept);
+    const more = await trainyard('train', '--resume', run, '--steps', '7', '--seed', '1', '--json');
+    expect(more).toMatchObject({ code: 0, stderr: '' });
+    expect(eventsOf(more.stdout).at(-1)).toMatchObject({ type: 'done', steps: 7, ending: 'steps' });
+    expect(await readdir(join(run, 'checkpoints'))).toContain('step-000007');
+  });
+});
+
+describe('a run that was killed before its first step', () => {
+  it('does not repeat the evaluation it had done', async () => {
+    const run = await killedAt('early', '"run-start"');
+    const { code, stdout } = await trainyard('train', '--resume', run, '--json');
+    expect(code).toBe(0);
+    expect(eventsOf(stdout)[0]).toMatchObject({ type: 'run-start', resumedAt: 0 });
+    expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+  });
+});
+
+describe('a run that is over', () => {
+  it('can be resumed without doing anything again', async () => {
+    const run = join(home.dir, 'over');
+    await cp(whole, run, { recursive: true });
+    const { code, stdout } = await trainyard('train', '--resume', run, '--json');
+    expect(code).toBe(0);
+    expect(eventsOf(stdout).some(({ type }) => type === 'step-end')).toBe(false);
+    expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+  });
+
+  it('says where the best checkpoint is, and keeps it', async () => {
+    const events = eventsOf(await readFile(join(whole, 'events.jsonl'), 'utf8'));
+    const done = events.at(-1) as RunEvent & { type: 'done' };
+    expect(done.best?.success).toBe(
+      Math.max(...events.flatMap((event) => (event.type === 'eval-end' && event.when !== 'before' ? [event.score.success] : []))),
+    );
+    expect(await readdir(done.best?.checkpoint ?? '')).toContain('model.safetensors');
+  });
+});
+
+describe('a budget', () => {
+  it('ends the run after a whole step, with a checkpoint and an evaluation, and the next command goes on', async () => {
+    const run = join(home.dir, 'budget');
+    const { code, stdout } = await trainyard(...flags(run), '--max-tokens', '150');
+    expect(code).toBe(0);
+    const done = eventsOf(stdout).at(-1) as RunEvent & { type: 'done' };
+    expect(done).toMatchObject({ ending: 'max-tokens', after: { n: 5 } });
+    expect(done.steps).toBeLessThan(STEPS);
+    expect((await trainyard('train', '--resume', run, '--max-time', '0.001s', '--json')).stdout).toContain('"ending":"max-time"');
+    expect((await trainyard('train', '--resume', run)).code).toBe(0);
+    expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+  });
+});
+
+describe('a directory without a run', () => {
+  it('is said to be one', async () => {
+    const dir = join(home.dir, 'nothing');
+    await mkdir(dir);
+    const { code, stderr } = await trainyard('train', '--resume', dir);
+    expect(code).toBe(2);
+    expect(stderr).toContain('RESUME_IMPOSSIBLE');
+    expect(await readdir(dir)).toEqual([]);
+    await rm(dir, { recursive: true });
+  });
+});
