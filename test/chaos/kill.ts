@@ -2,14 +2,14 @@
  * Trains a small agent in a process that is killed with SIGKILL again and again and taken up again each time, then compares: the
  * last checkpoint must be, byte for byte, that of a run that nobody disturbed, and the history must be clean.
  *
- *     node --conditions=source test/chaos/kill.ts --kills 20 --seed 1
+ *     node --conditions=source test/chaos/kill.ts --kills 20 --seed 1 [--staleness 2]
  *
  * Kills come by number of lines of history (the same point every time for a seed) and by the clock, in turns. Exits 1 if anything
  * differs.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
-import { readdir, readFile } from 'node:fs/promises';
+import { readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
@@ -17,7 +17,8 @@ import { parseArgs } from 'node:util';
 import { randomStream } from '../../src/nn/random.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { checkHistory, FAULTS, type HistoryReport } from '../../src/testing/check-history.ts';
-import { ROOT, scratch } from '../cli/command.ts';
+import { ROOT } from '../cli/command.ts';
+import { smallHome } from '../e2e/small-run.ts';
 import type { KillRun } from '../fixtures/kill-run.ts';
 
 export interface KillOutcome {
@@ -28,31 +29,19 @@ export interface KillOutcome {
   readonly differences: readonly string[];
 }
 
-/** Rewards differ within a group whatever the policy says. */
-const ENTRY = `
-import OpenAI from 'openai';
-import { defineGrader, defineWorkflow } from 'trainyard';
-export default defineWorkflow(async (ctx) => {
-  const model = ctx.model();
-  const client = new OpenAI({ baseURL: model.baseURL, apiKey: model.apiKey });
-  const messages: any[] = [...ctx.prompt];
-  for (let turn = 0; turn < 2; turn++) {
-    const reply = await client.chat.completions.create({ model: model.name, messages, max_tokens: 12 });
-    messages.push({ role: 'assistant', content: reply.choices[0]!.message.content ?? '' }, { role: 'user', content: 'and?' });
-  }
-});
-export const grader = defineGrader(({ messages }) => (messages.at(-1)?.content ?? '').length % 2);
-`;
+export interface KillSettings {
+  readonly kills: number;
+  readonly seed: number;
+  /** With 0 the run is deterministic, and is compared with one that nobody disturbed. */
+  readonly staleness: number;
+}
 
-export async function killRun({ kills, seed }: { readonly kills: number; readonly seed: number }): Promise<KillOutcome> {
-  const home = await scratch();
+export async function killRun({ kills, seed, staleness }: KillSettings): Promise<KillOutcome> {
+  const home = await smallHome();
   try {
-    const entry = await home.write('agent.ts', ENTRY);
-    const task = (id: number) => JSON.stringify({ id: `t${id}`, prompt: `Question ${id}?` });
-    await home.write('train.jsonl', [1, 2, 3, 4, 5].map(task).join('\n'));
-    await home.write('held-out.jsonl', [101, 102].map(task).join('\n'));
+    const sizes = { steps: 3 + Math.ceil(kills / 3), group: 4, groupsPerStep: 2, evalEvery: 3, checkpointEvery: 2, staleness };
     const play = (name: string): KillRun => ({
-      request: { entry, run: join(home.dir, name), steps: 3 + Math.ceil(kills / 3), group: 4, groupsPerStep: 2 },
+      request: { entry: home.entry, run: join(home.dir, name), ...sizes },
       history: join(home.dir, `${name}.jsonl`),
     });
     const [undisturbed, disturbed] = [play('undisturbed'), play('disturbed')];
@@ -61,8 +50,8 @@ export async function killRun({ kills, seed }: { readonly kills: number; readonl
     const milliseconds = performance.now() - startedAt;
     const struck = await disturb(disturbed, { kills, seed, milliseconds, lines: linesIn(undisturbed) });
     await runToTheEnd(disturbed);
-    const differences = await compare(undisturbed, disturbed);
-    return { kills: struck, report: await judge(disturbed), differences };
+    const differences = staleness === 0 ? await compare(undisturbed, disturbed) : [];
+    return { kills: struck, report: await judge(disturbed, staleness), differences };
   } finally {
     await home.remove();
   }
@@ -97,6 +86,8 @@ async function disturb(run: KillRun, { kills, seed, milliseconds, lines }: Plan)
       child.kill('SIGKILL');
     }
     const { signal, code, stderr } = await ended;
+    // Killed before it was a run: nothing was begun, and the command asks for the directory to be removed.
+    if (!existsSync(join(run.request.run, 'run.json'))) await rm(run.request.run, { recursive: true, force: true });
     if (signal === 'SIGKILL') struck++;
     else if (code !== 0) throw new Error(`after ${struck} kills the run ended with ${code}: ${stderr}`);
   }
@@ -129,10 +120,10 @@ function start(run: KillRun) {
   return { child, ended };
 }
 
-async function judge(run: KillRun): Promise<HistoryReport> {
+async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
   await using store = await openSqliteStore(join(run.request.run, 'store.sqlite'));
   const [trajectories, manifests] = [await store.query(), await store.manifests()];
-  return checkHistory({ history: readFileSync(run.history, 'utf8'), trajectories, manifests, staleness: 0 });
+  return checkHistory({ history: readFileSync(run.history, 'utf8'), trajectories, manifests, staleness });
 }
 
 /** Checkpoints byte by byte, and which rollouts made which step. */
@@ -155,15 +146,19 @@ async function outcomeOf({ request: { run } }: KillRun): Promise<ReadonlyMap<str
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({ options: { kills: { type: 'string', default: '20' }, seed: { type: 'string', default: '1' } } });
-  const { kills, report, differences } = await killRun({ kills: Number(values.kills), seed: Number(values.seed) });
-  const faults = FAULTS.flatMap((kind) => report[kind].map(({ id, why }) => `${kind} ${id}: ${why}`));
+  const number = (standard: string) => ({ type: 'string', default: standard }) as const;
+  const { values } = parseArgs({ options: { kills: number('20'), seed: number('1'), staleness: number('0') } });
+  const [wanted, seed, staleness] = [Number(values.kills), Number(values.seed), Number(values.staleness)];
+  const { kills, report, differences } = await killRun({ kills: wanted, seed, staleness });
   const { processes, ok, unknown, steps, trajectories } = report.counts;
-  const problems = [...differences.map((name) => `differs from the undisturbed run: ${name}`), ...faults];
-  process.stdout.write(
-    `${problems.map((problem) => `${problem}\n`).join('')}${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${kills} kills, ` +
-      `${processes} processes, ${steps} steps, ${trajectories} trajectories, ${ok} operations acknowledged, ${unknown} unknown, ` +
-      `${report.recovered.length} recovered, seed ${values.seed}\n`,
-  );
+  const problems = [
+    ...differences.map((name) => `differs from the undisturbed run: ${name}`),
+    ...FAULTS.flatMap((kind) => report[kind].map(({ id, why }) => `${kind} ${id}: ${why}`)),
+  ];
+  const summary =
+    `${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${kills} kills, ${processes} processes, ${steps} steps, ` +
+    `${trajectories} trajectories, ${ok} operations acknowledged, ${unknown} unknown, ${report.recovered.length} recovered ` +
+    `(seed ${seed}, staleness ${staleness})`;
+  process.stdout.write(`${[...problems, summary].join('\n')}\n`);
   if (problems.length > 0) process.exitCode = 1;
 }

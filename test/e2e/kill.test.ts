@@ -4,9 +4,9 @@ import { FAULTS } from '../../src/testing/check-history.ts';
 import { killRun } from '../chaos/kill.ts';
 
 it('a run that is killed three times ends with the weights of one that was not, and nothing is lost or done twice', async () => {
-  const { kills, report, differences } = await killRun({ kills: 3, seed: 1 });
+  const { kills, report, differences } = await killRun({ kills: 3, seed: 1, staleness: 0 });
   expect(differences).toEqual([]);
   expect(FAULTS.flatMap((kind) => report[kind])).toEqual([]);
-  expect(report.counts).toMatchObject({ steps: 4, unknown: expect.any(Number) });
+  expect(report.counts.steps).toBe(4);
   expect(kills).toBe(3);
 }, 180_000);
