@@ -1,0 +1,164 @@
+/**
+ * Trains a small agent in a process that is killed with SIGKILL again and again and taken up again each time, then compares: the
+ * last checkpoint must be, byte for byte, that of a run that nobody disturbed, and the history must be clean.
+ *
+ *     node --conditions=source test/chaos/kill.ts --kills 20 --seed 1 [--staleness 2]
+ *
+ * Kills come by number of lines of history (the same point every time for a seed) and by the clock, in turns. Exits 1 if anything
+ * differs.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { readdir, readFile, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { randomStream } from '../../src/nn/random.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { checkHistory, FAULTS, type HistoryReport } from '../../src/testing/check-history.ts';
+import { ROOT } from '../cli/command.ts';
+import { smallHome } from '../e2e/small-run.ts';
+import type { KillRun } from '../fixtures/kill-run.ts';
+
+export interface KillOutcome {
+  /** Kills that struck; one by the clock may come after the end. */
+  readonly kills: number;
+  readonly report: HistoryReport;
+  /** What differs from the undisturbed run; empty when all is well. */
+  readonly differences: readonly string[];
+}
+
+export interface KillSettings {
+  readonly kills: number;
+  readonly seed: number;
+  /** With 0 the run is deterministic, and is compared with one that nobody disturbed. */
+  readonly staleness: number;
+}
+
+export async function killRun({ kills, seed, staleness }: KillSettings): Promise<KillOutcome> {
+  const home = await smallHome();
+  try {
+    const sizes = { steps: 3 + Math.ceil(kills / 3), group: 4, groupsPerStep: 2, evalEvery: 3, checkpointEvery: 2, staleness };
+    const play = (name: string): KillRun => ({
+      request: { entry: home.entry, run: join(home.dir, name), ...sizes },
+      history: join(home.dir, `${name}.jsonl`),
+    });
+    const [undisturbed, disturbed] = [play('undisturbed'), play('disturbed')];
+    const startedAt = performance.now();
+    await runToTheEnd(undisturbed);
+    const milliseconds = performance.now() - startedAt;
+    const struck = await disturb(disturbed, { kills, seed, milliseconds, lines: linesIn(undisturbed) });
+    await runToTheEnd(disturbed);
+    const differences = staleness === 0 ? await compare(undisturbed, disturbed) : [];
+    return { kills: struck, report: await judge(disturbed, staleness), differences };
+  } finally {
+    await home.remove();
+  }
+}
+
+interface Plan {
+  readonly kills: number;
+  readonly seed: number;
+  /** What the undisturbed run took. */
+  readonly milliseconds: number;
+  readonly lines: number;
+}
+
+/**
+ * The run is cut into as many stretches as there are kills, and one more to end in; each kill strikes somewhere in its own. One in
+ * four of those by the clock strikes while the process is still starting.
+ */
+async function disturb(run: KillRun, { kills, seed, milliseconds, lines }: Plan): Promise<number> {
+  const random = randomStream(seed);
+  const stretch = lines / (kills + 1);
+  let struck = 0;
+  for (let kill = 0; kill < kills; kill++) {
+    const byClock = kill % 2 === 1;
+    const written = linesIn(run);
+    const target = Math.ceil((kill + random.uniform()) * stretch);
+    const last = byClock ? Math.ceil((kill + 1) * stretch) : target;
+    const { ended, child } = start({ ...run, killAtLine: Math.max(1, last - written), share: random.uniform() });
+    if (byClock) {
+      const isStarting = random.uniform() < 0.25;
+      while (!isStarting && isAlive(child) && linesIn(run) < target) await sleep(5);
+      await Promise.race([ended, sleep(random.uniform() * (isStarting ? 500 : (milliseconds / lines) * stretch))]);
+      child.kill('SIGKILL');
+    }
+    const { signal, code, stderr } = await ended;
+    // Killed before it was a run: nothing was begun, and the command asks for the directory to be removed.
+    if (!existsSync(join(run.request.run, 'run.json'))) await rm(run.request.run, { recursive: true, force: true });
+    if (signal === 'SIGKILL') struck++;
+    else if (code !== 0) throw new Error(`after ${struck} kills the run ended with ${code}: ${stderr}`);
+  }
+  return struck;
+}
+
+const isAlive = (child: ChildProcess): boolean => child.exitCode === null && child.signalCode === null;
+
+function linesIn({ history }: KillRun): number {
+  return existsSync(history) ? readFileSync(history, 'utf8').split('\n').length : 0;
+}
+
+async function runToTheEnd(run: KillRun): Promise<void> {
+  const { code, stderr } = await start(run).ended;
+  if (code !== 0) throw new Error(`the run ended with ${code}: ${stderr}`);
+}
+
+function start(run: KillRun) {
+  const fixture = join(ROOT, 'test/fixtures/kill-run.ts');
+  const child = spawn(process.execPath, ['--conditions=source', fixture, JSON.stringify(run)], {
+    cwd: ROOT,
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  let stderr = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  type Ended = { readonly code: number | null; readonly signal: NodeJS.Signals | null; readonly stderr: string };
+  const ended = new Promise<Ended>((resolve) => child.on('exit', (code, signal) => resolve({ code, signal, stderr })));
+  return { child, ended };
+}
+
+async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
+  await using store = await openSqliteStore(join(run.request.run, 'store.sqlite'));
+  const [trajectories, manifests] = [await store.query(), await store.manifests()];
+  return checkHistory({ history: readFileSync(run.history, 'utf8'), trajectories, manifests, staleness });
+}
+
+/** Checkpoints byte by byte, and which rollouts made which step. */
+async function compare(a: KillRun, b: KillRun): Promise<readonly string[]> {
+  const [left, right] = [await outcomeOf(a), await outcomeOf(b)];
+  const names = new Set([...left.keys(), ...right.keys()]);
+  return [...names].filter((name) => left.get(name) !== right.get(name)).toSorted();
+}
+
+async function outcomeOf({ request: { run } }: KillRun): Promise<ReadonlyMap<string, string>> {
+  const outcome = new Map<string, string>();
+  const checkpoints = (await readdir(join(run, 'checkpoints'))).toSorted();
+  const last = join('checkpoints', checkpoints.at(-1) ?? 'none');
+  for (const name of await readdir(join(run, last))) {
+    outcome.set(join(last, name), await readFile(join(run, last, name), 'base64'));
+  }
+  await using store = await openSqliteStore(join(run, 'store.sqlite'));
+  for (const { step, rolloutIds } of await store.manifests()) outcome.set(`step ${step}`, rolloutIds.join());
+  return outcome;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const number = (standard: string) => ({ type: 'string', default: standard }) as const;
+  const { values } = parseArgs({ options: { kills: number('20'), seed: number('1'), staleness: number('0') } });
+  const [wanted, seed, staleness] = [Number(values.kills), Number(values.seed), Number(values.staleness)];
+  const { kills, report, differences } = await killRun({ kills: wanted, seed, staleness });
+  const { processes, ok, unknown, steps, trajectories } = report.counts;
+  const problems = [
+    ...differences.map((name) => `differs from the undisturbed run: ${name}`),
+    ...FAULTS.flatMap((kind) => report[kind].map(({ id, why }) => `${kind} ${id}: ${why}`)),
+  ];
+  const summary =
+    `${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${kills} kills, ${processes} processes, ${steps} steps, ` +
+    `${trajectories} trajectories, ${ok} operations acknowledged, ${unknown} unknown, ${report.recovered.length} recovered ` +
+    `(seed ${seed}, staleness ${staleness})`;
+  process.stdout.write(`${[...problems, summary].join('\n')}\n`);
+  if (problems.length > 0) process.exitCode = 1;
+}
