@@ -62,6 +62,12 @@ function probabilitiesFromLse(row: usize, visible: i32, scale: f32, lse: f32): v
   const s = f32x4.splat(scale);
   const l = f32x4.splat(lse);
   let j = 0;
+  for (; j + 8 <= visible; j += 8) {
+    const x0 = v128.load(at(row, j));
+    const x1 = v128.load(at(row, j), 16);
+    v128.store(at(row, j), exp4(f32x4.sub(f32x4.mul(s, x0), l)));
+    v128.store(at(row, j), exp4(f32x4.sub(f32x4.mul(s, x1), l)), 16);
+  }
   for (; j + 4 <= visible; j += 4) v128.store(at(row, j), exp4(f32x4.sub(f32x4.mul(s, v128.load(at(row, j))), l)));
   if (j < visible) {
     const left = visible - j;

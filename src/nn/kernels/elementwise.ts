@@ -3,7 +3,7 @@
  *
  * Backward kernels add to parameter gradients, and say of each activation gradient whether they add or overwrite.
  */
-import { addRow, at, dot, exp4, loadPart, storePart, sum4 } from './simd';
+import { addRow, at, dot, exp4, loadPart, one4, storePart, sum4 } from './simd';
 
 /** y = x / rms(x) · gain. Keeps 1/rms per row for the backward. */
 export function rmsNorm(x: usize, gain: usize, y: usize, inverse: usize, rows: i32, width: i32, epsilon: f32): void {
@@ -97,7 +97,8 @@ export function rope(
 
 @inline
 function sigmoid4(x: v128): v128 {
-  return f32x4.div(f32x4.splat(1), f32x4.add(f32x4.splat(1), exp4(f32x4.neg(x))));
+  const one = one4();
+  return f32x4.div(one, f32x4.add(one, exp4(f32x4.neg(x))));
 }
 
 @inline
@@ -110,6 +111,12 @@ export function swiglu(gateUp: usize, y: usize, rows: i32, width: i32): void {
   for (let r = 0; r < rows; r++) {
     const up = at(gateUp, width);
     let i = 0;
+    for (; i + 8 <= width; i += 8) {
+      const y0 = gated(v128.load(at(gateUp, i)), v128.load(at(up, i)));
+      const y1 = gated(v128.load(at(gateUp, i), 16), v128.load(at(up, i), 16));
+      v128.store(at(y, i), y0);
+      v128.store(at(y, i), y1, 16);
+    }
     for (; i + 4 <= width; i += 4) v128.store(at(y, i), gated(v128.load(at(gateUp, i)), v128.load(at(up, i))));
     if (i < width) {
       const left = width - i;
@@ -122,7 +129,7 @@ export function swiglu(gateUp: usize, y: usize, rows: i32, width: i32): void {
 
 @inline
 function gateSlope(gate: v128, up: v128, dy: v128, sigmoid: v128): v128 {
-  const one = f32x4.splat(1);
+  const one = one4();
   const silu = f32x4.mul(gate, sigmoid);
   return f32x4.mul(f32x4.mul(dy, up), f32x4.mul(sigmoid, f32x4.add(one, f32x4.sub(gate, silu))));
 }
@@ -133,6 +140,25 @@ export function swigluBackward(gateUp: usize, dy: usize, dGateUp: usize, rows: i
     const up = at(gateUp, width);
     const dUp = at(dGateUp, width);
     let i = 0;
+    // Two vectors at a time, all loads before all stores, so that they can be merged.
+    for (; i + 8 <= width; i += 8) {
+      const g0 = v128.load(at(gateUp, i));
+      const g1 = v128.load(at(gateUp, i), 16);
+      const d0 = v128.load(at(dy, i));
+      const d1 = v128.load(at(dy, i), 16);
+      const u0 = v128.load(at(up, i));
+      const u1 = v128.load(at(up, i), 16);
+      const s0 = sigmoid4(g0);
+      const s1 = sigmoid4(g1);
+      const dg0 = gateSlope(g0, u0, d0, s0);
+      const dg1 = gateSlope(g1, u1, d1, s1);
+      const du0 = f32x4.mul(d0, f32x4.mul(g0, s0));
+      const du1 = f32x4.mul(d1, f32x4.mul(g1, s1));
+      v128.store(at(dGateUp, i), dg0);
+      v128.store(at(dGateUp, i), dg1, 16);
+      v128.store(at(dUp, i), du0);
+      v128.store(at(dUp, i), du1, 16);
+    }
     for (; i + 4 <= width; i += 4) {
       const g = v128.load(at(gateUp, i));
       const d = v128.load(at(dy, i));
