@@ -116,6 +116,7 @@ describe('at a terminal', () => {
     expect(printed).toEqual(printed.map((_, i) => (i === 0 ? 'whole line 1' : `half a line ${i}whole line ${i + 1}`)));
     const complaints = terminal.text.filter((line) => line.includes('complaint'));
     expect(complaints).toEqual(printed.map((_, i) => `complaint ${i + 1}`));
+    expect(terminal.text.filter((line) => line.includes(' of two'))).toEqual(printed.map(() => ' of two lines'));
     expect(terminal.text.at(-1) === '' ? terminal.text.at(-2) : terminal.text.at(-1)).toBe(`half a line ${printed.length}`);
   });
 });

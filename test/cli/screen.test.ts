@@ -147,6 +147,19 @@ describe('the screen', () => {
     }
   });
 
+  it('leaves no row behind when the view itself gets shorter', () => {
+    const { screen, terminal } = open(80, 24);
+    screen.emit(runStart());
+    screen.emit(evalEnd('before', 0, 0.1));
+    screen.draw();
+    expect(terminal.text.at(-1)).toMatch(/^held out/);
+    const rows = terminal.text.length;
+    screen.emit(evalEnd('after', 40, 0.1));
+    screen.draw();
+    expect(terminal.text.length).toBe(rows - 1);
+    expect(terminal.text.filter((line) => /^held out/.test(line)).length).toBe(1);
+  });
+
   it('shows nothing before there is something to see, and leaves nothing if there never was', () => {
     const { screen, terminal, written } = open(80, 24);
     screen.emit({ type: 'warning', code: 'ODD', message: 'early' });
