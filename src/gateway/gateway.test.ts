@@ -151,6 +151,25 @@ describe('the sampling rule', () => {
     expect(session.seal()[0]!.trainable).toBe(false);
   });
 
+  it('a call that failed or was cancelled gives its seed back; calls side by side never share one', async () => {
+    const { session, engine } = open({
+      spec: { limits: { turns: 16, tokens: 1000, deadlineMs: 1000 } },
+      reply: async (call) => {
+        if (call === 1) throw new Error('the engine stumbled');
+        return say(ANSWER);
+      },
+    });
+    const statuses: number[] = [];
+    for (let i = 0; i < 3; i++) statuses.push((await post(session, { messages: ask })).status);
+    await Promise.all([post(session, { messages: ask }), post(session, { messages: ask })]);
+    expect(statuses).toEqual([200, 503, 200]);
+    const [first, stumbled, again, ...others] = engine.requests.map(({ seed }) => seed);
+    expect(again).toBe(stumbled);
+    expect(new Set([first, again, ...others]).size).toBe(4);
+    const recorded = session.turns.map(({ sampling }) => sampling.seed);
+    expect(new Set(recorded).size).toBe(recorded.length);
+  });
+
   it('seeds depend on rollout, prompt and repetition, never on arrival', async () => {
     const seeds = async (order: readonly string[]) => {
       const { session, engine } = open();

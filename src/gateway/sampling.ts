@@ -38,11 +38,13 @@ export async function sampleTurn(
   const seat = session.role(role);
   const wanted = effectiveSampling(session, seat, chat.requested);
   const maxTokens = session.begin(wanted.maxTokens);
+  let draw: Draw | undefined;
   try {
     const startedAt = clock.now();
     const promptIds = promptOf(renderer, session, role, chat.messages, chat.tools);
     const effective = { ...wanted, maxTokens };
-    const seed = nextSeed(session, role, promptIds);
+    draw = nextDraw(session, role, promptIds);
+    const { seed } = draw;
     const view = audience && streamTo(audience, renderer, { startedAt, seed });
     const result = await engine.sample(
       { promptIds, sampling: effective, stopIds: renderer.stopIds, seed, affinity: session.spec.identity.groupId },
@@ -72,6 +74,7 @@ export async function sampleTurn(
       endedAt: clock.now(),
     });
   } catch (thrown) {
+    draw?.giveBack();
     if (thrown instanceof TrainyardError && thrown.code === 'CONTEXT_OVERFLOW') session.limitHit ??= 'context';
     throw thrown;
   } finally {
@@ -125,12 +128,20 @@ function promptOf(
   return renderer.open(messages, tools);
 }
 
-/** The seed of a call depends on what is asked and how often, never on when it arrives. */
-function nextSeed(session: LiveSession, role: string, promptIds: Int32Array): number {
+interface Draw {
+  readonly seed: number;
+  /** Nothing was recorded: the next attempt has the same seed. */
+  giveBack(): void;
+}
+
+/** The seed of a call depends on what is asked and how often, never on when it arrives or how many attempts were made. */
+function nextDraw(session: LiveSession, role: string, promptIds: Int32Array): Draw {
   const { seed, identity } = session.spec;
   const asked = Buffer.from(promptIds.buffer, promptIds.byteOffset, promptIds.byteLength);
   const prompt = hash('sha256', Buffer.concat([Buffer.from(`${seed}\n${identity.rolloutId}\n${role}\n`), asked]), 'base64');
-  const occurrence = session.occurrences.get(prompt) ?? 0;
-  session.occurrences.set(prompt, occurrence + 1);
-  return hash('sha256', `${prompt}\n${occurrence}`, 'buffer').readUIntBE(0, 6);
+  const occurrence = session.occurrences.take(prompt);
+  return {
+    seed: hash('sha256', `${prompt}\n${occurrence}`, 'buffer').readUIntBE(0, 6),
+    giveBack: () => session.occurrences.giveBack(prompt, occurrence),
+  };
 }

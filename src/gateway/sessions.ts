@@ -10,14 +10,35 @@ import { TrainyardError } from '../core/errors.ts';
 import type { LimitName, SamplingSettings, Turn } from '../core/types.ts';
 import { Answers } from './answers.ts';
 
+/**
+ * How often each prompt, by digest, was asked: the n-th time draws from its own seed. A call that was cancelled gives its number
+ * back, so that a seed does not depend on how many attempts were made; two calls never have the same one.
+ */
+export class Occurrences {
+  readonly #taken = new Map<string, Set<number>>();
+
+  /** The lowest number that no call of this prompt has. */
+  take(prompt: string): number {
+    const taken = this.#taken.get(prompt) ?? new Set();
+    this.#taken.set(prompt, taken);
+    let number = 0;
+    while (taken.has(number)) number++;
+    taken.add(number);
+    return number;
+  }
+
+  giveBack(prompt: string, number: number): void {
+    this.#taken.get(prompt)?.delete(number);
+  }
+}
+
 /** Sealed keys remembered, so that a straggler learns that its rollout ended rather than that its key is wrong. */
 const TOMBSTONES = 10_000;
 
 export class LiveSession implements Session {
   readonly spec: SessionSpec;
   readonly recorded: Turn[] = [];
-  /** Prompts asked so far, by digest: the n-th identical prompt draws from its own seed. */
-  readonly occurrences = new Map<string, number>();
+  readonly occurrences = new Occurrences();
   readonly answers = new Answers();
   limitHit: LimitName | undefined;
   /** Aborts at the seal and when the rollout is cancelled. */
