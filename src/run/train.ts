@@ -8,18 +8,17 @@
  */
 import type { Engine, Store } from '../core/contracts.ts';
 import type { Best, Emit, Phase, RunEnding, Score } from '../core/events.ts';
-import { GroupScheduler, type Harvest, START } from '../rollout/scheduler.ts';
+import { type GroupScheduler, type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import { hasSignal } from '../trainer/advantages.ts';
 import type { Batch } from '../trainer/batch.ts';
+import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
-import { learningRateAt, type TrainRequest, trainingSampling } from './settings.ts';
+import { learningRateAt, type TrainRequest } from './settings.ts';
 import { noSignal, nothingLeftToLearn, rolloutReport, trajectoriesOf } from './signal.ts';
 import { batchOf, checkpointAt, commitStep, type Ledger, update } from './step.ts';
-import { TaskOrder } from './task-order.ts';
 import { telling } from './telling.ts';
 import { openWorkshop, type Rollouts, type Warn } from './workshop.ts';
 
@@ -102,14 +101,14 @@ interface Parts {
 }
 
 async function learn(parts: Parts): Promise<TrainResult> {
-  const { plan, ledger, from, progress } = parts;
+  const { plan, ledger, from, rollouts, progress } = parts;
   const { settings } = plan;
   const onProgress = (done: number, of: number): void => progress('evaluating', done, of);
   const heldOut = new HeldOut({ ...parts, settings, tasks: plan.heldOut, onProgress, halt: parts.finish });
   await heldOut.recall(ledger.store, from.step);
   const before = await heldOut.full('before', 0);
   await heldOut.onTheWay(from.step);
-  const scheduler = schedule(parts);
+  const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
   let { step } = from;
   let stalled = 0;
   let ending = endingAt(step, parts, heldOut);
@@ -187,26 +186,4 @@ function endingAt(step: number, { plan, rollouts, finish, since }: Parts, heldOu
   if (performance.now() - since > maxTime * 1000) return 'max-time';
   if (rollouts.sampledTokens >= maxTokens) return 'max-tokens';
   return undefined;
-}
-
-function schedule({ plan, rollouts, from, progress }: Parts): GroupScheduler {
-  const { settings } = plan;
-  const order = new TaskOrder(plan.tasks, settings.seed);
-  const sampling = trainingSampling(settings);
-  return new GroupScheduler(
-    {
-      batchSize: settings.groupsPerStep,
-      groupSize: settings.group,
-      refill: settings.refill,
-      staleness: settings.staleness,
-      concurrency: settings.concurrency,
-      lastVersion: settings.steps,
-      plan: (number) => ({ groupId: `g${String(number).padStart(6, '0')}`, task: order.at(number) }),
-      runOne: ({ groupId, task }, place, signal) =>
-        rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling, signal),
-      hasSignal,
-      onProgress: (done, of) => progress('rolling-out', done, of),
-    },
-    { version: from.step, groups: from.groups },
-  );
 }
