@@ -116,3 +116,51 @@ describe('a run', () => {
     expect((await weights(again)).equals(await weights(run))).toBe(true);
   });
 });
+
+describe('rollouts that run ahead', () => {
+  it('are trained at most so many versions later, each once, and the last step leaves none running', async () => {
+    const run = join(home.dir, 'ahead');
+    const ended = await trainyard(...smallRun(run, 5), '--staleness', '2', '--json');
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    const manifests = await store.manifests();
+    expect(manifests.length).toBe(5);
+    const trained = manifests.flatMap(({ rolloutIds }) => rolloutIds);
+    expect(new Set(trained).size).toBe(trained.length);
+    const behind: number[] = [];
+    for (const { step, rolloutIds } of manifests) {
+      for (const id of rolloutIds) {
+        const trajectory = await store.read(id);
+        behind.push(...(trajectory?.turns ?? []).map(({ policyVersion }) => step - 1 - policyVersion));
+      }
+    }
+    expect(Math.max(...behind)).toBeLessThanOrEqual(2);
+    // Otherwise nothing ran ahead and this shows nothing.
+    expect(Math.max(...behind)).toBeGreaterThan(0);
+    expect(manifests.at(-1)?.groups.pending).toEqual([]);
+  });
+});
+
+describe('other ways to learn', () => {
+  it.each([
+    ['--algorithm', 'rloo'],
+    ['--algorithm', 'dr-grpo'],
+    ['--kl', '0.05'],
+  ])('%s %s', async (flag, value) => {
+    const run = join(home.dir, `other-${value}`);
+    const { code, stdout, stderr } = await trainyard(...smallRun(run, 2), flag, value, '--json');
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    const losses = (stdout.match(/"loss":[^,]+/g) ?? []).length;
+    expect(losses).toBe(2);
+    const weights = (dir: string) => readFile(join(dir, 'checkpoints/step-000002/model.safetensors'));
+    expect((await weights(run)).equals(await weights(join(home.dir, 'run')))).toBe(false);
+  });
+});
+
+describe('--trainable', () => {
+  it('trains only the roles it names', async () => {
+    const { code, stderr } = await trainyard(...smallRun(join(home.dir, 'nobody'), 1), '--trainable', 'somebody-else');
+    expect(code).toBe(1);
+    expect(stderr).toContain('NO_SIGNAL: rewards differ, but no turn of a trainable role was sampled');
+  });
+});
