@@ -2,7 +2,7 @@
  * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/`, `events.jsonl`, `lock`.
  *
  * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one. A
- * directory with a run.json can be taken up again: run.json is written whole or not at all, and after `checkpoints/`.
+ * directory with a run.json can be taken up again; it is written first, whole or not at all.
  */
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { mkdir, open, readdir, rename, stat } from 'node:fs/promises';
@@ -13,6 +13,7 @@ import type { RunEvent } from '../core/events.ts';
 import { checkpointName } from './checkpoint.ts';
 
 const RUN_FILE = 'run.json';
+const UNFINISHED_RUN_FILE = 'run.json.unfinished';
 const EVENTS_FILE = 'events.jsonl';
 
 export interface RunDirectory extends AsyncDisposable {
@@ -31,21 +32,25 @@ export async function createRunDirectory(path: string, record: object): Promise<
   const root = resolve(path);
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
   return await locked(path, root, async () => {
-    const held = (await readdir(root)).filter((name) => !name.startsWith('lock'));
+    const held = (await readdir(root)).filter((name) => !name.startsWith('lock') && name !== UNFINISHED_RUN_FILE);
     if (held.length > 0) {
       const hint = held.includes('run.json')
         ? `go on with it: trainyard train --resume ${path}; or give --run another directory`
         : 'give --run another directory, or remove this one';
       throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
     }
+    await writeRunFile(root, record);
     await mkdir(join(root, 'checkpoints'));
-    await writeWhole(join(root, RUN_FILE), `${JSON.stringify(record, null, 2)}\n`);
   });
 }
 
 /** Locks the directory of a run that is taken up again. */
 export async function reopenRunDirectory(path: string): Promise<RunDirectory> {
-  return await locked(path, resolve(path), async () => cutTornLine(join(resolve(path), EVENTS_FILE)));
+  const root = resolve(path);
+  return await locked(path, root, async () => {
+    await mkdir(join(root, 'checkpoints'), { recursive: true });
+    cutTornLine(join(root, EVENTS_FILE));
+  });
 }
 
 /** What run.json of an earlier run holds. */
@@ -85,14 +90,14 @@ async function locked(path: string, root: string, prepare: () => Promise<void>):
   };
 }
 
-async function writeWhole(path: string, text: string): Promise<void> {
-  const unfinished = `${path}.unfinished`;
+async function writeRunFile(root: string, record: object): Promise<void> {
+  const unfinished = join(root, UNFINISHED_RUN_FILE);
   {
-    await using file = await open(unfinished, 'wx');
-    await file.writeFile(text);
+    await using file = await open(unfinished, 'w');
+    await file.writeFile(`${JSON.stringify(record, null, 2)}\n`);
     await file.sync();
   }
-  await rename(unfinished, path);
+  await rename(unfinished, join(root, RUN_FILE));
 }
 
 /** A kill in the middle of a write leaves half a line; it was never acknowledged to anyone. */
