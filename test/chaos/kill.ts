@@ -39,7 +39,7 @@ export interface KillSettings {
 export async function killRun({ kills, seed, staleness }: KillSettings): Promise<KillOutcome> {
   const home = await smallHome();
   try {
-    const sizes = { steps: 3 + Math.ceil(kills / 3), group: 4, groupsPerStep: 2, evalEvery: 3, checkpointEvery: 2, staleness };
+    const sizes = { steps: 5 + Math.ceil(kills / 3), group: 4, groupsPerStep: 2, evalEvery: 3, checkpointEvery: 2, staleness };
     const play = (name: string): KillRun => ({
       request: { entry: home.entry, run: join(home.dir, name), ...sizes },
       history: join(home.dir, `${name}.jsonl`),

@@ -7,6 +7,6 @@ it('a run that is killed three times ends with the weights of one that was not, 
   const { kills, report, differences } = await killRun({ kills: 3, seed: 1, staleness: 0 });
   expect(differences).toEqual([]);
   expect(FAULTS.flatMap((kind) => report[kind])).toEqual([]);
-  expect(report.counts.steps).toBe(4);
+  expect(report.counts.steps).toBe(6);
   expect(kills).toBe(3);
 }, 180_000);

@@ -117,7 +117,7 @@ describe('a run that is killed again and again', () => {
       recovered += report.recovered.length;
       unknown += report.counts.unknown;
     });
-    await fc.assert(property, { numRuns: 150 });
+    await fc.assert(property, { numRuns: 100 });
     // Otherwise the kills would have missed what they are about.
     expect(recovered).toBeGreaterThan(0);
     expect(unknown).toBeGreaterThan(recovered);
@@ -134,7 +134,7 @@ describe('a run that is killed again and again', () => {
           const promised = damaged.recovered.length === checkHistory({ ...records, staleness: 0 }).recovered.length;
           if (kind !== 'lost' || promised) expect(damaged[kind].length).toBeGreaterThan(0);
         }),
-        { numRuns: 40 },
+        { numRuns: 25 },
       );
     },
   );
