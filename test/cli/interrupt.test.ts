@@ -106,6 +106,20 @@ describe('at a terminal', () => {
     expect(counts(terminal.text, /agent\.ts ·/)).toBe(1);
   });
 
+  it('a window that gets narrower has a narrower view, and nothing of the wide one is left', async () => {
+    const { terminal, until, type, ended } = onTerminal([process.execPath, '--conditions=source', WORK, 'softly'], {
+      env: { NO_COLOR: '1' },
+      narrowedTo: 50,
+    });
+    await until('Training examples/shop/agent.ts · models/base');
+    await until('\nagent.ts · models/base');
+    type(CTRL_C);
+    await ended;
+    const view = terminal.text.filter((line) => /agent\.ts ·|━|─|⡀|█/.test(line));
+    expect(view.length).toBeGreaterThan(2);
+    expect(Math.max(...view.map((line) => line.length))).toBeLessThan(50);
+  });
+
   it('what the agent prints scrolls away above the view, line by line', async () => {
     const { terminal, until, type, ended } = run('softly');
     await until('6/1000');

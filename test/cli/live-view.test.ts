@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ROOT, scratch, start } from './command.ts';
-import { onTerminal } from './pty.ts';
+import { onTerminal, type TerminalOptions } from './pty.ts';
 
 /** Rewards differ within a group whatever the policy says. */
 const ENTRY = `
@@ -37,8 +37,7 @@ const trainArgs = (run: string, steps: number): string[] => [
   ...['train', join(home.dir, 'agent.ts'), '--run', join(home.dir, run), '--steps', `${steps}`],
   ...['--groups-per-step', '2', '--group', '4'],
 ];
-const shownBy = (args: readonly string[], options: Parameters<typeof onTerminal>[1]) =>
-  onTerminal([process.execPath, ...MAIN, ...args], options);
+const shownBy = (args: readonly string[], options: TerminalOptions) => onTerminal([process.execPath, ...MAIN, ...args], options);
 
 describe('trainyard train at a terminal', () => {
   it.each([

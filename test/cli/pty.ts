@@ -2,6 +2,7 @@
  * Runs a command on a pseudo-terminal, by way of `script` (Debian: bsdutils, everywhere installed), and interprets what it draws.
  */
 import { spawn } from 'node:child_process';
+import { onTestFinished } from 'vitest';
 import { shellWord } from '../../src/cli/phrases.ts';
 import { Terminal } from './terminal.ts';
 
@@ -15,20 +16,27 @@ export interface OnTerminal {
   readonly ended: Promise<number | null>;
 }
 
+export interface TerminalOptions {
+  readonly columns?: number;
+  readonly rows?: number;
+  readonly env?: Record<string, string>;
+  /** Columns that the terminal has after a second. */
+  readonly narrowedTo?: number;
+}
+
+/** Ends with the test at the latest. */
 export function onTerminal(
   command: readonly string[],
-  {
-    columns = 80,
-    rows = 24,
-    env = {},
-  }: { readonly columns?: number; readonly rows?: number; readonly env?: Record<string, string> } = {},
+  { columns = 80, rows = 24, env = {}, narrowedTo }: TerminalOptions = {},
 ): OnTerminal {
   const { PATH = '', HOME = '' } = process.env;
-  const line = `stty cols ${columns} rows ${rows}; exec ${command.map(shellWord).join(' ')}`;
+  const narrow = narrowedTo === undefined ? '' : `(sleep 1; stty cols ${narrowedTo} </dev/tty) &`;
+  const line = `stty cols ${columns} rows ${rows}; ${narrow} exec ${command.map(shellWord).join(' ')}`;
   const child = spawn('script', ['-qec', line, '/dev/null'], {
     env: { PATH, HOME, SHELL: '/bin/sh', TERM: 'xterm-256color', LANG: 'C.UTF-8', ...env },
     stdio: ['pipe', 'pipe', 'pipe'],
   });
+  onTestFinished(() => void child.kill());
   const terminal = new Terminal(columns, rows);
   let raw = '';
   const waiting = new Set<() => void>();

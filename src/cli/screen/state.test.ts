@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { anyEvent, done, evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
+import { anyEvent } from '../../../test/fixtures/cli/any-event.ts';
+import { done, evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../../core/events.ts';
 import { at, follow, secondsLeft, startOf, tokensPerSecond, type ViewState } from './state.ts';
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { anyEvent, evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
+import { anyEvent } from '../../../test/fixtures/cli/any-event.ts';
+import { evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../../core/events.ts';
 import { lineWidth, textOf } from './line.ts';
 import { follow, startOf, type Title } from './state.ts';
