@@ -59,10 +59,12 @@ suite('the summary', () => {
 
   it('points to the best model where there is one, and to the last if that is another', () => {
     const best = { step: 20, success: 0.81, checkpoint: 'runs/shop-1/checkpoints/best' };
-    expect(summary(done({ best }))).toContain('The best model, 81.0 % after step 20, is in runs/shop-1/checkpoints/best;');
+    expect(summary(done({ best }))).toContain(
+      'The best model on the way, 81.0 % after step 20, is in runs/shop-1/checkpoints/best;',
+    );
     expect(summary(done({ best }))).toContain('--model runs/shop-1/checkpoints/best\n');
     expect(summary(done({ best }))).toContain('The last one is in runs/shop-1/checkpoints/step-000040');
-    expect(summary(done({ best: { ...best, checkpoint: 'a' }, checkpoint: 'a' }))).not.toContain('The last one');
+    expect(summary(done({ best: { ...best, checkpoint: 'a' }, checkpoint: 'a' }))).toContain('The trained model is in a;');
   });
 
   it.each([

@@ -87,10 +87,10 @@ function summary(event: Event<'done'>, entry: string): readonly string[] {
 function models(best: Best | null, last: string | null, entry: string): readonly string[] {
   const again = (model: string): string =>
     `measure it again with: trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`;
-  if (best === null) return last === null ? [] : [`The trained model is in ${last}; ${again(last)}`];
+  if (best === null || best.checkpoint === last) return last === null ? [] : [`The trained model is in ${last}; ${again(last)}`];
   return [
-    `The best model, ${percent(best.success)} after step ${best.step}, is in ${best.checkpoint}; ${again(best.checkpoint)}`,
-    ...(last === null || last === best.checkpoint ? [] : [`The last one is in ${last}`]),
+    `The best model on the way, ${percent(best.success)} after step ${best.step}, is in ${best.checkpoint}; ${again(best.checkpoint)}`,
+    ...(last === null ? [] : [`The last one is in ${last}`]),
   ];
 }
 

@@ -23,9 +23,10 @@ describe('a row of blocks', () => {
     expect(blocks(points, { from: 0, span: 5 }, UNIT, 5, 'hold')).toBe('▁▁▁▁█');
   });
 
-  it('shows the mean where many steps share a column', () => {
+  it('shows the mean where many steps share a column, or the last value where each is held', () => {
     const points = pointsOf(...Array.from({ length: 100 }, (_, i) => (i < 50 ? i % 2 : 1)));
     expect(blocks(points, { from: 0, span: 100 }, UNIT, 2, 'join')).toBe('▅█');
+    expect(blocks(points, { from: 0, span: 100 }, UNIT, 2, 'hold')).toBe('██');
   });
 
   it('begins after the steps that an earlier process took', () => {

@@ -102,15 +102,16 @@ function position(value: number, { low, high }: Scale): number {
   return within((value - low) / (high - low), 0, 1);
 }
 
-/** The mean of the points in each column; columns between points are filled, those after the last are left open. */
+/** The mean of the points in each column, or the last of them where values are held; columns between points are filled, those after the last are left open. */
 function columnValues(points: readonly Point[], axis: Axis, columns: number, between: 'join' | 'hold'): (number | undefined)[] {
   const sums = new Float64Array(columns);
   const counts = new Uint32Array(columns);
   const scaled = (columns - 1) / Math.max(1, axis.span - 1);
   for (const { step, value } of points) {
     const column = within(Math.round((step - axis.from - 1) * scaled), 0, columns - 1);
-    sums[column]! += value;
-    counts[column]!++;
+    const together = between === 'join';
+    sums[column] = value + (together ? sums[column]! : 0);
+    counts[column] = 1 + (together ? counts[column]! : 0);
   }
   const values: (number | undefined)[] = Array.from(sums, (sum, x) => (counts[x] === 0 ? undefined : sum / counts[x]!));
   return between === 'join' ? joined(values) : held(values);
