@@ -9,6 +9,7 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { AdamSettings } from '../core/contracts.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
+import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
 
 /** The policy that ships with the package. */
@@ -60,7 +61,7 @@ export const EVAL_DEFAULTS = {
   model: BASE_MODEL,
   seed: 1,
   concurrency: 64,
-  threads: Math.min(availableParallelism(), 8),
+  threads: defaultThreads(),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   maxTokens: 256,
   graderWorkers: Math.min(availableParallelism(), 2),

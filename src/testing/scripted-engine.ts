@@ -3,6 +3,7 @@
  *
  * Log-probabilities are made up from the ids, so that a test can tell whether each one stayed with its token.
  */
+import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine, SampleRequest, SampleResult } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 
@@ -24,6 +25,9 @@ export function scriptedLogprob(id: number): number {
   return Math.fround(-(id + 1) / 1000);
 }
 
+/** Streamed tokens come a few at a time, so that a reader which expects them one by one, or all at once, is found out. */
+const TOKENS_AT_ONCE = 3;
+
 export function scriptedEngine(script: Script): ScriptedEngine {
   const requests: SampleRequest[] = [];
   return {
@@ -31,7 +35,7 @@ export function scriptedEngine(script: Script): ScriptedEngine {
     contextLength: script.contextLength,
     policyVersion: 0,
     requests,
-    async sample(request, signal): Promise<SampleResult> {
+    async sample(request, signal, onTokens): Promise<SampleResult> {
       signal?.throwIfAborted();
       const room = script.contextLength - request.promptIds.length;
       if (room < 1)
@@ -47,7 +51,13 @@ export function scriptedEngine(script: Script): ScriptedEngine {
       const wanted = stop === -1 ? reply : reply.slice(0, stop + 1);
       const ids = Int32Array.from(wanted.slice(0, Math.min(room, request.sampling.maxTokens)));
       const ended = stop !== -1 && ids.length === wanted.length;
-      return { ids, logprobs: Float32Array.from(ids, scriptedLogprob), stopReason: ended ? 'stop' : 'length', policyVersion };
+      const logprobs = Float32Array.from(ids, scriptedLogprob);
+      for (let at = 0; onTokens !== undefined && at < ids.length; at += TOKENS_AT_ONCE) {
+        onTokens(ids.slice(at, at + TOKENS_AT_ONCE), logprobs.slice(at, at + TOKENS_AT_ONCE));
+        await turn();
+        signal?.throwIfAborted();
+      }
+      return { ids, logprobs, stopReason: ended ? 'stop' : 'length', policyVersion };
     },
   };
 }
