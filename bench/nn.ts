@@ -1,105 +1,172 @@
 /**
- * Speed of the embedded model: `node bench/nn.ts [threads]`. Prints GEMM GFLOP/s, trained tokens/s and sampled tokens/s, best of
- * several rounds, for the shape of the shipped base policy and one larger.
+ * Speed of the embedded model, by shape: matrix products, training with and without shared prefixes, sampling, and how both grow.
+ *
+ * Each number is the best of several rounds; the matrix product and the training it is compared with are measured in turn, so
+ * that both meet the same machine. "Per CPU second" counts the time the process was running, not the time it waited for a core.
  */
-
+import { loadavg } from 'node:os';
 import type { Sample } from '../src/core/types.ts';
-import { ARENA_START } from '../src/nn/arena.ts';
+import { ARENA_START, planArena } from '../src/nn/arena.ts';
 import { bestVariant, compileKernels } from '../src/nn/compile.ts';
 import type { LlamaConfig } from '../src/nn/config.ts';
 import { GEMM_SCRATCH } from '../src/nn/kernel-sizes.ts';
-import { EmbeddedModel } from '../src/nn/policy.ts';
+import { planLayout } from '../src/nn/layout.ts';
+import { defaultThreads, EmbeddedModel } from '../src/nn/policy.ts';
 import { loadKernels } from '../src/nn/wasm.ts';
 import { ppo } from '../src/trainer/losses.ts';
 
-const SMALL: LlamaConfig = {
+const LARGER: LlamaConfig = {
   vocabSize: 512,
-  hiddenSize: 64,
-  intermediateSize: 176,
-  layers: 2,
+  hiddenSize: 128,
+  intermediateSize: 344,
+  layers: 4,
   heads: 4,
   kvHeads: 4,
-  headDim: 16,
+  headDim: 32,
   contextLength: 256,
   rmsNormEps: 1e-5,
   ropeTheta: 10_000,
-  tied: true,
+  tied: false,
 };
-const LARGER: LlamaConfig = { ...SMALL, hiddenSize: 128, intermediateSize: 344, layers: 4, headDim: 32 };
+/** The shape of the shipped base policy. */
+const SMALL: LlamaConfig = { ...LARGER, hiddenSize: 64, intermediateSize: 176, layers: 2, headDim: 16, tied: true };
 
-const threads = process.argv[2] === undefined ? undefined : Number(process.argv[2]);
 const ADAM = { learningRate: 1e-4, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
+const LOSS = ppo({ clipLow: 0.2, clipHigh: 0.28 });
+const SEQUENCES = 64;
+const LENGTH = 96;
+const ROUNDS = 8;
 
-/** Seconds of the fastest of several rounds. */
-async function fastest(rounds: number, round: () => unknown): Promise<number> {
-  let best = Number.POSITIVE_INFINITY;
-  for (let i = 0; i < rounds; i++) {
-    const start = performance.now();
-    await round();
-    best = Math.min(best, performance.now() - start);
-  }
-  return best / 1000;
+interface Best {
+  wallSeconds: number;
+  cpuSeconds: number;
 }
 
-async function gemm(): Promise<void> {
-  const [M, N, K] = [1536, 512, 128];
-  const memory = new WebAssembly.Memory({ initial: 1024, maximum: 1024, shared: true });
+async function timed(best: Best, round: () => unknown): Promise<void> {
+  const start = performance.now();
+  const cpu = process.cpuUsage();
+  await round();
+  const { user, system } = process.cpuUsage(cpu);
+  best.wallSeconds = Math.min(best.wallSeconds, (performance.now() - start) / 1000);
+  best.cpuSeconds = Math.min(best.cpuSeconds, (user + system) / 1e6);
+}
+
+function none(): Best {
+  return { wallSeconds: Number.POSITIVE_INFINITY, cpuSeconds: Number.POSITIVE_INFINITY };
+}
+
+/** One product on this thread. The shape is that of the output head over a whole batch. */
+const GEMM = { M: 6144, N: 512, K: 128 };
+
+function gemmRound(): () => void {
+  const { M, N, K } = GEMM;
+  const floats = GEMM_SCRATCH + M * K + N * K + M * N;
+  const pages = Math.ceil((ARENA_START + floats * 4) / 65_536);
+  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
   const kernels = loadKernels(compileKernels(bestVariant()), memory);
-  const a = ARENA_START + Math.ceil(GEMM_SCRATCH / 16) * 64;
+  kernels.setGemmScratch(ARENA_START);
+  const a = ARENA_START + GEMM_SCRATCH * 4;
   const b = a + M * K * 4;
   const c = b + N * K * 4;
-  kernels.setGemmScratch(ARENA_START);
-  const seconds = await fastest(60, () => kernels.gemm(M, N, K, a, K, 1, b, 1, K, c, N, 0));
-  console.log(`gemm ${M}x${N}x${K}, ${bestVariant()}, one thread: ${((2 * M * N * K) / seconds / 1e9).toFixed(1)} GFLOP/s`);
+  new Float32Array(memory.buffer, a, M * K + N * K).forEach((_, i, values) => {
+    values[i] = Math.sin(i);
+  });
+  return () => kernels.gemm(M, N, K, a, K, 1, b, 1, K, c, N, 0);
 }
 
-/** 128 rollouts of about 116 tokens, a quarter of them sampled. */
-function batch(): Sample[] {
-  return Array.from({ length: 128 }, (_, i) => {
-    const length = 100 + ((i * 13) % 33);
-    const mask = Uint8Array.from({ length }, (_unused, t) => (t > 55 && t % 2 === 0 ? 1 : 0));
+/** All but the first token trained; the first `shared` tokens are the same in every eight sequences, the rest in none. */
+function batch(sequences: number, length: number, shared: number): Sample[] {
+  return Array.from({ length: sequences }, (_, i) => {
+    const mask = Uint8Array.from({ length }, (_unused, t) => (t > shared ? 1 : 0));
     const ones = Float32Array.from(mask);
+    const stem = i >> 3;
     return {
-      tokens: Int32Array.from({ length }, (_unused, t) => (t * 31 + i * 7) % 512),
+      tokens: Int32Array.from({ length }, (_unused, t) => (t * 31 + (t < shared ? stem : i + 1) * 7) % 512),
       mask,
       logprobs: ones.map((m) => m * -6),
       advantages: ones,
       versions: new Int32Array(length),
       temperature: 1,
-      weight: 1 / 4096,
+      weight: 1 / (sequences * length),
       rolloutId: `${i}`,
       groupId: '',
     };
   });
 }
 
-async function model(config: LlamaConfig): Promise<void> {
-  await using embedded = await EmbeddedModel.create({ config, seed: 1, threads });
-  const name = `D=${config.hiddenSize} L=${config.layers}`;
-  const samples = batch();
-  const tokens = samples.reduce((sum, sample) => sum + sample.tokens.length, 0);
-  const step = await fastest(8, async () => {
-    await embedded.forwardBackward(samples, ppo({ clipLow: 0.2, clipHigh: 0.28 }));
-    await embedded.optimStep(ADAM);
-  });
-  console.log(`${name} train: ${Math.round(tokens / step)} tokens/s (${tokens} tokens in ${(step * 1000).toFixed(0)} ms)`);
-
-  let version = 0;
-  const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 30 };
-  const round = await fastest(8, async () => {
-    await embedded.publish(++version);
-    await Promise.all(
-      Array.from({ length: 128 }, (_, i) => {
-        // Sixteen prompts of 70 tokens, eight samples of each; the first forty tokens are common to all.
-        const group = i >> 3;
-        const promptIds = Int32Array.from({ length: 70 }, (_unused, t) => (t < 40 ? t : (t * 7 + group * 11) % 512));
-        return embedded.sample({ promptIds, sampling, stopIds: [], seed: i, affinity: `${group}` });
-      }),
-    );
-  });
-  console.log(`${name} sample: ${Math.round((128 * 30) / round)} tokens/s (128 x 30 in ${(round * 1000).toFixed(0)} ms)`);
+/** Floats of all weight matrices, the head included, without embedding table and norms. */
+function matmulParameters(config: LlamaConfig): number {
+  return planLayout(config).tensors.reduce((sum, { name, length }) => {
+    const counts = !name.includes('norm') && (config.tied || !name.includes('embed'));
+    return sum + (counts ? length : 0);
+  }, 0);
 }
 
-await gemm();
-await model(SMALL);
-await model(LARGER);
+const trainStep = (model: EmbeddedModel, samples: readonly Sample[]) => async () => {
+  await model.forwardBackward(samples, LOSS);
+  await model.optimStep(ADAM);
+};
+
+/** Sequences from prompts of one token each: nothing to share. */
+const decodeRound = (model: EmbeddedModel) => async () => {
+  const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: LENGTH - 1 };
+  await Promise.all(
+    Array.from({ length: SEQUENCES }, (_, seed) => model.sample({ promptIds: Int32Array.of(seed), sampling, stopIds: [], seed })),
+  );
+};
+
+async function measure(config: LlamaConfig, threads: number) {
+  await using model = await EmbeddedModel.create({ config, seed: 1, threads });
+  const tokens = SEQUENCES * LENGTH;
+  const multiply = gemmRound();
+  const samples = batch(SEQUENCES, LENGTH, 0);
+  const [gemm, train, twice, shared, decode] = [none(), none(), none(), none(), none()];
+  for (let round = 0; round < ROUNDS; round++) {
+    for (let i = 0; i < 4; i++) await timed(gemm, multiply);
+    await timed(train, trainStep(model, samples));
+    await timed(shared, trainStep(model, batch(SEQUENCES, LENGTH, 64)));
+    await timed(decode, decodeRound(model));
+    if (round < ROUNDS / 2) await timed(twice, trainStep(model, batch(2 * SEQUENCES, LENGTH, 0)));
+  }
+  const gemmGflops = (2 * GEMM.M * GEMM.N * GEMM.K) / gemm.wallSeconds / 1e9;
+  const flops = 6 * matmulParameters(config) * tokens;
+  const sampled = SEQUENCES * (LENGTH - 1);
+  return {
+    shape: `V=${config.vocabSize} D=${config.hiddenSize} L=${config.layers} H=${config.heads} F=${config.intermediateSize}`,
+    gemmGflops: round(gemmGflops, 1),
+    trainTokensPerSecond: Math.round(tokens / train.wallSeconds),
+    trainEfficiency: round(flops / train.wallSeconds / 1e9 / (threads * gemmGflops), 3),
+    trainTokensPerCpuSecond: Math.round(tokens / train.cpuSeconds),
+    trainEfficiencyPerCpuSecond: round(flops / train.cpuSeconds / 1e9 / gemmGflops, 3),
+    sharedPrefixTrainTokensPerSecond: Math.round(tokens / shared.wallSeconds),
+    decodeTokensPerSecond: Math.round(sampled / decode.wallSeconds),
+    decodeTokensPerCpuSecond: Math.round(sampled / decode.cpuSeconds),
+    /** 1 = twice the sequences take twice the time. */
+    timeLinearity: round(twice.wallSeconds / (2 * train.wallSeconds), 2),
+  };
+}
+
+/** Memory to train sequences of 4,096 tokens over twice that for 2,048: at most 1 where it grows linearly. */
+function memoryLinearity(): number {
+  const bytes = (contextLength: number) => {
+    const config = { ...LARGER, contextLength };
+    // A worker's training regions lie one after another, before those for sampling.
+    const { train, decode } = planArena(config, planLayout(config), 1).workers[0]!;
+    return decode.tokens - train.tokens;
+  };
+  return round(bytes(4096) / (2 * bytes(2048)), 2);
+}
+
+function round(value: number, digits: number): number {
+  return Number(value.toFixed(digits));
+}
+
+export async function run({ threads = defaultThreads() }: { readonly threads: number | undefined }) {
+  const load = round(loadavg()[0]!, 1);
+  console.log(`embedded model, ${bestVariant()} kernels, ${threads} threads, load ${load} at the start`);
+  const larger = await measure(LARGER, threads);
+  console.log(larger);
+  const small = await measure(SMALL, threads);
+  console.log(small);
+  return { threads, load, wide: compileKernels(bestVariant()).wide, ...larger, memoryLinearity: memoryLinearity(), small };
+}

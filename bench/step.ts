@@ -1,5 +1,5 @@
 /**
- * Where the time of one demo step goes: `npm run bench -- step [steps] [--json]`.
+ * Where the time of one demo step goes: `npm run bench -- step [--json]`.
  *
  * Trains the shop agent for some steps and asks V8's profiler what the main thread did from the first to the last of them. Samples
  * are sorted by the file that was running or, for built-in functions, the nearest caller that has one. The policy's own threads
@@ -69,33 +69,31 @@ function secondsByPart({ nodes, samples = [], timeDeltas = [] }: Profiler.Profil
   return seconds;
 }
 
-const numbers = process.argv.slice(2).filter((argument) => !argument.startsWith('--'));
-const steps = Number(numbers[0] ?? 20);
-const { reports, profile } = await measure(steps);
-const mean = (pick: (report: StepReport) => number): number => reports.reduce((sum, report) => sum + pick(report), 0) / steps;
-const phases = {
-  rollouts: mean(({ rolloutSeconds }) => rolloutSeconds),
-  training: mean(({ trainSeconds }) => trainSeconds),
-  saving: mean(({ saveSeconds }) => saveSeconds),
-};
-const parts = [...secondsByPart(profile)]
-  .map(([part, seconds]) => [part, seconds / steps] as const)
-  .toSorted((a, b) => b[1] - a[1]);
-const whole = phases.rollouts + phases.training + phases.saving;
-if (process.argv.includes('--json')) {
-  console.log(JSON.stringify({ steps, secondsPerStep: whole, phases, mainThread: Object.fromEntries(parts) }));
-} else {
+const STEPS = 20;
+
+/** Seconds per step: by phase, and of the main thread by part. */
+export async function run(): Promise<Readonly<Record<string, unknown>>> {
+  const { reports, profile } = await measure(STEPS);
+  const mean = (pick: (report: StepReport) => number): number => reports.reduce((sum, report) => sum + pick(report), 0) / STEPS;
+  const phases = {
+    rollouts: mean(({ rolloutSeconds }) => rolloutSeconds),
+    training: mean(({ trainSeconds }) => trainSeconds),
+    saving: mean(({ saveSeconds }) => saveSeconds),
+  };
+  const whole = phases.rollouts + phases.training + phases.saving;
+  const parts = [...secondsByPart(profile)].map(([part, seconds]) => [part, seconds / STEPS] as const);
+  const counts = {
+    rollouts: mean(({ rollouts }) => rollouts),
+    sampledTokens: mean(({ sampledTokens }) => sampledTokens),
+    trainedTokens: mean(({ trainedTokens }) => trainedTokens),
+  };
   const row = (name: string, seconds: number): string =>
     `  ${name.padEnd(34)} ${(seconds * 1000).toFixed(0).padStart(6)} ms  ${((100 * seconds) / whole).toFixed(1).padStart(5)} %`;
-  console.log(
-    `One step of the demo, mean of ${steps}: ${(whole * 1000).toFixed(0)} ms, ${mean(({ rollouts }) => rollouts).toFixed(0)} rollouts,`,
-  );
-  console.log(
-    `${mean(({ sampledTokens }) => sampledTokens).toFixed(0)} sampled and ${mean(({ trainedTokens }) => trainedTokens).toFixed(0)} trained tokens`,
-  );
+  console.log(`One step of the demo, mean of ${STEPS}: ${(whole * 1000).toFixed(0)} ms, ${counts.rollouts.toFixed(0)} rollouts,`);
+  console.log(`${counts.sampledTokens.toFixed(0)} sampled and ${counts.trainedTokens.toFixed(0)} trained tokens`);
   console.log('phases');
   for (const [name, seconds] of Object.entries(phases)) console.log(row(name, seconds));
   console.log('main thread');
-  for (const [name, seconds] of parts) console.log(row(name, seconds));
+  for (const [name, seconds] of parts.toSorted((a, b) => b[1] - a[1])) console.log(row(name, seconds));
+  return { steps: STEPS, secondsPerStep: whole, ...counts, phases, mainThread: Object.fromEntries(parts) };
 }
-process.exit(0);

@@ -18,15 +18,20 @@ import type { Layout } from './layout.ts';
 
 /** Below lie the kernels' own constant tables. */
 export const ARENA_START = 65_536;
-/** Gradient buffers: a fixed number, whatever the number of threads, so that sums have one order. The kernels know it too. */
-export const LANES = 8;
+/**
+ * Gradient buffers: a fixed number, whatever the number of threads, so that sums have one order. Also the most threads that can train at
+ * once. A lane that no microbatch falls into is never touched and costs nothing.
+ */
+export const LANES = 16;
 /** About how many rows a microbatch has; it may hold up to one sequence more. */
 export const MICROBATCH_ROWS = 512;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
 
 const MAX_SLOTS = 128;
-const CACHE_BYTES_PER_WORKER = 256 * 2 ** 20;
+/** Of all workers together, and of one: many threads share what is there instead of asking for more than WASM can address. */
+const CACHE_BYTES = 2 ** 30;
+const MAX_CACHE_BYTES_PER_WORKER = 2 ** 28;
 const MAX_BYTES = 65_536 * 65_536;
 /** Sizes that follow from a config, in floats. */
 export interface Widths {
@@ -166,7 +171,8 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
   const flatLength = Math.ceil(layout.length / 4) * 4;
   const trainRows = MICROBATCH_ROWS + config.contextLength;
   const slotFloats = config.layers * (slotKeyFloats(config) + slotValueFloats(config));
-  const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(CACHE_BYTES_PER_WORKER / (slotFloats * 4))));
+  const cacheBytes = Math.min(MAX_CACHE_BYTES_PER_WORKER, CACHE_BYTES / threads);
+  const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(cacheBytes / (slotFloats * 4))));
   const arena: Omit<Arena, 'pages'> = {
     flatLength,
     parameters: allocate(flatLength),

@@ -10,6 +10,7 @@ import { boundary, TrainyardError } from '../core/errors.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
 import type { Layout } from './layout.ts';
 import { readSafetensors, type SafetensorsFile, type Tensor, writeSafetensors } from './safetensors.ts';
+import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
 const CONFIG = 'config.json';
 const WEIGHTS = 'model.safetensors';
@@ -36,8 +37,14 @@ export async function readConfig(dir: string): Promise<ConfigFile> {
   return { config: parseConfig(source), source: source as Record<string, unknown> };
 }
 
+export interface SavedWeights {
+  readonly weights: Float32Array;
+  /** The kernels that computed them; undefined where the file does not say. */
+  readonly variant: KernelVariant | undefined;
+}
+
 /** Reads the weights; throws CHECKPOINT_MISMATCH unless the file holds exactly this layout's tensors. */
-export async function readWeights(dir: string, layout: Layout): Promise<Float32Array> {
+export async function readWeights(dir: string, layout: Layout): Promise<SavedWeights> {
   const path = join(dir, WEIGHTS);
   const file = await readSafetensors(path);
   const weights = gather(file, layout, '', path);
@@ -50,7 +57,8 @@ export async function readWeights(dir: string, layout: Layout): Promise<Float32A
     const { name } = layout.tensors.findLast(({ offset }) => offset <= bad)!;
     throw new TrainyardError('MODEL_INVALID', `${path}: tensor ${name} holds ${weights[bad]}, expected finite numbers`);
   }
-  return weights;
+  const variant = KERNEL_VARIANTS.find((name) => name === file.metadata['kernels']);
+  return { weights, variant };
 }
 
 /** The optimizer's state, or undefined where the folder has none. */
@@ -69,15 +77,16 @@ export async function readOptimizer(dir: string, layout: Layout): Promise<Optimi
   };
 }
 
-export async function writeCheckpoint(
-  dir: string,
-  model: ConfigFile,
-  layout: Layout,
-  weights: Float32Array,
-  optimizer: OptimizerState,
-): Promise<void> {
+export interface SavableModel extends ConfigFile {
+  readonly layout: Layout;
+  readonly weights: Float32Array;
+  readonly variant: KernelVariant;
+}
+
+export async function writeCheckpoint(dir: string, model: SavableModel, optimizer: OptimizerState): Promise<void> {
+  const { layout, weights, variant } = model;
   await writeFile(join(dir, CONFIG), `${JSON.stringify(configJson(model.config, model.source), null, 2)}\n`);
-  await writeSafetensors(join(dir, WEIGHTS), split(weights, layout, ''), { format: 'pt' });
+  await writeSafetensors(join(dir, WEIGHTS), split(weights, layout, ''), { format: 'pt', kernels: variant });
   const moments = [
     ...split(optimizer.firstMoments, layout, 'exp_avg.'),
     ...split(optimizer.secondMoments, layout, 'exp_avg_sq.'),

@@ -17,9 +17,14 @@ const FLAGS = ['experimental-wasm-revectorize', 'no-liftoff', 'no-wasm-lazy-comp
 
 const compiled = new Map<KernelVariant, CompiledKernels>();
 
+/** Whether this machine accepts the build. */
+export function isRunnable(variant: KernelVariant): boolean {
+  return WebAssembly.validate(readVariant(variant));
+}
+
 /** The fastest build that this machine accepts. */
 export function bestVariant(): KernelVariant {
-  return WebAssembly.validate(readVariant('relaxed')) ? 'relaxed' : 'plain';
+  return isRunnable('relaxed') ? 'relaxed' : 'plain';
 }
 
 export function compileKernels(variant: KernelVariant): CompiledKernels {

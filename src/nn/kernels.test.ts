@@ -1,17 +1,17 @@
 import { describe, expect, it } from 'vitest';
 import { relativeError } from '../../test/fixtures/nn/models.ts';
 import { ARENA_START } from './arena.ts';
-import { compileKernels } from './compile.ts';
-import { GEMM_SCRATCH } from './kernel-sizes.ts';
+import { compileAsWritten, compileKernels, compileMerged } from './compile.ts';
+import { attentionScratchFloats, GEMM_SCRATCH } from './kernel-sizes.ts';
 import { gaussian, randomStream } from './random.ts';
-import { type Kernels, loadKernels } from './wasm.ts';
+import { type CompiledKernels, type Kernels, loadKernels } from './wasm.ts';
 
 const GUARD = 12_345;
 
 /** Kernels over a fresh memory, and a bump allocator that leaves a guard float after each array. */
-function bench(variant: 'relaxed' | 'plain') {
+function bench(compiled: CompiledKernels) {
   const memory = new WebAssembly.Memory({ initial: 1600, maximum: 1600, shared: true });
-  const kernels: Kernels = loadKernels(compileKernels(variant), memory);
+  const kernels: Kernels = loadKernels(compiled, memory);
   kernels.setGemmScratch(ARENA_START);
   let end = ARENA_START + GEMM_SCRATCH * 4;
   const guards: number[] = [];
@@ -65,7 +65,7 @@ const SIZES = [
 
 describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) => {
   it.each(SIZES)('is right for %d×%d×%d, with every orientation of its operands, and stays within its arrays', (M, N, K) => {
-    const { kernels, place, read, intact } = bench(variant);
+    const { kernels, place, read, intact } = bench(compileKernels(variant));
     const [aValues, bValues, start] = [randomValues(M * K, 1), randomValues(K * N, 2), randomValues(M * N, 3)];
     const [a, b] = [place(aValues), place(bValues)];
     for (const [aRow, aColumn] of [
@@ -100,7 +100,7 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
   });
 
   it.each(SIZES)('gives the same bits for %d×%d×%d with B packed beforehand, and for each row alone', (M, N, K) => {
-    const { kernels, place, read, intact } = bench(variant);
+    const { kernels, place, read, intact } = bench(compileKernels(variant));
     const [a, b] = [place(randomValues(M * K, 1)), place(randomValues(K * N, 2))];
     const whole = place(new Float32Array(M * N));
     const packed = place(new Float32Array(K * Math.ceil(N / 16) * 16));
@@ -115,5 +115,69 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
       expect(read(row, N)).toEqual(read(whole + i * N * 4, N));
     }
     expect(intact()).toBe(true);
+  });
+});
+
+describe.each(['relaxed', 'plain'] as const)('the %s kernels with merged vector operations', (variant) => {
+  const merged = compileMerged(variant);
+  const ways = [compileAsWritten(variant), ...(merged === undefined ? [] : [merged, { ...merged, wide: false }])];
+
+  /** What a kernel leaves in `out`, each way. */
+  function outputs(length: number, run: (kernels: Kernels, place: (values: ArrayLike<number>) => number, out: number) => void) {
+    return ways.map((compiled) => {
+      const { kernels, place, read } = bench(compiled);
+      const out = place(new Float32Array(length));
+      run(kernels, place, out);
+      return read(out, length);
+    });
+  }
+  const expectSame = (found: Float32Array[]) => {
+    expect(found[0]!.some((value) => value !== 0)).toBe(true);
+    for (const other of found) expect(other).toEqual(found[0]);
+  };
+
+  it('multiply to the same bits', () => {
+    for (const [M, N, K] of SIZES) {
+      expectSame(
+        outputs(M * N, (kernels, place, c) => {
+          const [a, b] = [place(randomValues(M * K, 1)), place(randomValues(K * N, 2))];
+          kernels.gemm(M, N, K, a, K, 1, b, 1, K, c, N, 0);
+          kernels.gemm(M, N, K, a, 1, M, b, N, 1, c, N, 1);
+        }),
+      );
+    }
+  });
+
+  it('attend and go back to the same bits', () => {
+    const [heads, kvHeads, headDim, rows, context] = [4, 2, 20, 131, 128];
+    const width = (heads + 2 * kvHeads) * headDim;
+    expectSame(
+      outputs(rows * width, (kernels, place, dQkv) => {
+        const segments = Int32Array.of(0, 0, 70, 70, 33, 60, 130, 90, 1);
+        const qkv = place(randomValues(rows * width, 1));
+        const tree = place(new Float32Array(segments.buffer));
+        const [out, lse] = [place(new Float32Array(rows * heads * headDim)), place(new Float32Array(rows * heads))];
+        const scratch = place(new Float32Array(attentionScratchFloats(context, headDim)));
+        kernels.attentionForward(qkv, width, tree, 3, context, heads, kvHeads, headDim, out, lse, scratch);
+        kernels.attentionBackward(qkv, width, tree, 3, context, heads, kvHeads, headDim, lse, out, dQkv, scratch);
+      }),
+    );
+  });
+
+  it('do everything row by row to the same bits', () => {
+    const [rows, width] = [5, 37];
+    expectSame(
+      outputs(rows * width, (kernels, place, out) => {
+        const [gateUp, dGateUp] = [place(randomValues(rows * width * 2, 1)), place(new Float32Array(rows * width * 2))];
+        const [gain, inverse] = [place(randomValues(width, 2)), place(new Float32Array(rows))];
+        kernels.swiglu(gateUp, out, rows, width);
+        kernels.swigluBackward(gateUp, out, dGateUp, rows, width);
+        kernels.rmsNorm(dGateUp, gain, out, inverse, rows, width, 1e-5);
+        kernels.rmsNormBackward(dGateUp, gain, inverse, out, out, gain, rows, width);
+        const targets = place(new Float32Array(Int32Array.of(1, 2, 3, 4, 36).buffer));
+        const ones = place(new Float32Array(rows).fill(1));
+        kernels.logProbabilities(out, rows, width, targets, ones, inverse, ones);
+      }),
+    );
   });
 });

@@ -26,15 +26,16 @@ export async function forwardBatch(
   return results;
 }
 
-/** Adds the batch's gradient to the lanes. When it throws, the lanes are undefined: the caller clears them. */
+/** Adds the batch's gradient to the first `lanes` lanes. When it throws, all are undefined: the caller clears them. */
 export async function forwardBackwardBatch(
   pool: WorkerPool,
   arena: Arena,
   samples: readonly Sample[],
   loss: Loss,
-): Promise<ForwardBackwardResult> {
+): Promise<ForwardBackwardResult & { readonly lanes: number }> {
+  const microbatches = planMicrobatches(samples, arena.trainRows);
   const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
-  await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, { batch, members }, lane) => {
+  await workOff(pool, microbatches, async (worker, { batch, members }, lane) => {
     const weights = arena.parameters;
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     const slopes = new Float32Array(logprobs.length);
@@ -49,7 +50,7 @@ export async function forwardBackwardBatch(
     const gradients = arena.gradients + lane * arena.flatLength * 4;
     await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
   });
-  return total(samples, outputs);
+  return { ...total(samples, outputs), lanes: Math.min(LANES, microbatches.length) };
 }
 
 type Work = (worker: number, microbatch: PlannedMicrobatch, lane: number) => Promise<void>;

@@ -37,7 +37,8 @@ export interface AdamStep {
 
 /** Each kind of call with its answer. */
 export interface Calls {
-  sample: { readonly ask: { readonly request: SampleRequest }; readonly answer: SampleResult };
+  /** With `stream`, its tokens come as `StreamedTokens` before the answer. */
+  sample: { readonly ask: { readonly request: SampleRequest; readonly stream: boolean }; readonly answer: SampleResult };
   /** Answered when no request is running; none is admitted until `serve`. */
   drain: { readonly ask: object; readonly answer: undefined };
   /** Fills the served regions from the current parameters. All workers must be drained. */
@@ -47,8 +48,12 @@ export interface Calls {
   /** Of the last forward on this worker. */
   backward: { readonly ask: { readonly gradients: number; readonly slopes: Float32Array }; readonly answer: undefined };
   /** Sums of squares of the summed gradient, per span. */
-  'sum-lanes': { readonly ask: { readonly spans: readonly Span[] }; readonly answer: readonly number[] };
-  adam: { readonly ask: { readonly spans: readonly Span[]; readonly step: AdamStep }; readonly answer: undefined };
+  'sum-lanes': { readonly ask: { readonly spans: readonly Span[]; readonly lanes: number }; readonly answer: readonly number[] };
+  /** Clears the lanes too. */
+  adam: {
+    readonly ask: { readonly spans: readonly Span[]; readonly lanes: number; readonly step: AdamStep };
+    readonly answer: undefined;
+  };
 }
 
 export type CallKind = keyof Calls;
@@ -57,6 +62,15 @@ export type ToWorker =
   | { [K in CallKind]: { readonly kind: K; readonly id: number } & Calls[K]['ask'] }[CallKind]
   | { readonly kind: 'cancel'; readonly id: number };
 
+/** What one decode pass drew for all sequences that stream: one token each. */
+export interface StreamedTokens {
+  /** Of the sample calls. */
+  readonly ids: readonly number[];
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
+}
+
 export type FromWorker =
+  | StreamedTokens
   | { readonly id: number; readonly answer: Calls[CallKind]['answer'] }
   | { readonly id: number; readonly error: { readonly code: ErrorCode | undefined; readonly message: string } };

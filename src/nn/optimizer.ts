@@ -14,18 +14,19 @@ import type { WorkerPool } from './worker-pool.ts';
 const SPAN = 16_384;
 
 /**
- * Updates the weights with the gradient in the lanes; `step` counts from 1. Throws TRAINER_FAILED, with the weights untouched, when
- * the gradient is not finite. The lanes are used up either way: the caller clears them.
+ * Updates the weights with the gradient in the first `lanes` lanes, and clears them; `step` counts from 1. Throws TRAINER_FAILED, with
+ * the weights untouched, when the gradient is not finite: the lanes are then undefined, and the caller clears them.
  */
 export async function adamStep(
   pool: WorkerPool,
   arena: Arena,
+  lanes: number,
   step: number,
   adam: AdamSettings,
 ): Promise<{ readonly gradNorm: number }> {
   checkSettings(adam);
   const spans = spansPerWorker(arena.flatLength, pool.size);
-  const squares = await pool.all('sum-lanes', (worker) => ({ spans: spans[worker]! }), 'TRAINER_FAILED');
+  const squares = await pool.all('sum-lanes', (worker) => ({ spans: spans[worker]!, lanes }), 'TRAINER_FAILED');
   const gradNorm = Math.sqrt(squares.flat().reduce((sum, square) => sum + square, 0));
   if (!Number.isFinite(gradNorm)) {
     throw new TrainyardError('TRAINER_FAILED', `the gradient's norm is ${gradNorm}, expected a finite number`, {
@@ -43,7 +44,7 @@ export async function adamStep(
     correction2: 1 - beta2 ** step,
     gradientScale: maxGradNorm > 0 && gradNorm > maxGradNorm ? maxGradNorm / gradNorm : 1,
   };
-  await pool.all('adam', (worker) => ({ spans: spans[worker]!, step: numbers }), 'TRAINER_FAILED');
+  await pool.all('adam', (worker) => ({ spans: spans[worker]!, lanes, step: numbers }), 'TRAINER_FAILED');
   return { gradNorm };
 }
 

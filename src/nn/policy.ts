@@ -11,6 +11,7 @@ import type {
   Engine,
   ForwardBackwardResult,
   Loss,
+  OnTokens,
   SampleRequest,
   SampleResult,
   Trainer,
@@ -25,6 +26,7 @@ import { configJson, type LlamaConfig, parseConfig } from './config.ts';
 import { initialWeights } from './initial-weights.ts';
 import { forwardBackwardBatch, forwardBatch } from './lanes.ts';
 import { type Layout, planLayout } from './layout.ts';
+import { reserveMemory } from './model-memory.ts';
 import { adamStep } from './optimizer.ts';
 import { WorkerPlacement } from './placement.ts';
 import { checkRequest } from './request.ts';
@@ -32,15 +34,19 @@ import type { KernelVariant } from './wasm.ts';
 import { WorkerPool } from './worker-pool.ts';
 
 export interface ThreadOptions {
-  /** Worker threads; results do not depend on it. By default the machine's cores, at most 4. */
+  /** Worker threads; results do not depend on it. By default `defaultThreads()`. */
   readonly threads?: number | undefined;
   /** Which build of the kernels; by default the fastest the machine accepts. */
   readonly variant?: KernelVariant | undefined;
 }
 
-const DEFAULT_MAX_THREADS = 4;
+/** The machine's cores, at most one per gradient lane: more cannot train, and would only split the sampler's batches. */
+export function defaultThreads(): number {
+  return Math.min(availableParallelism(), LANES);
+}
 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
+  readonly #variant: KernelVariant;
   readonly #file: ConfigFile;
   readonly #layout: Layout;
   readonly #arena: Arena;
@@ -49,15 +55,20 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly #placement: WorkerPlacement;
   /** The end of the last training verb. */
   #training: Promise<unknown> = Promise.resolve();
+  /** Gradient lanes that hold something; the others are zero. */
+  #lanes = 0;
   #steps = 0;
   #hasReference = false;
+  #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
 
   /** Loads a model folder and serves it as version 0; its optimizer state, if any, is read by `load`. */
   static async open({ dir, ...options }: { readonly dir: string } & ThreadOptions): Promise<EmbeddedModel> {
     const file = await readConfig(dir);
-    const weights = await readWeights(dir, planLayout(file.config));
-    return EmbeddedModel.#start(file, weights, options);
+    const { weights, variant } = await readWeights(dir, planLayout(file.config));
+    const model = await EmbeddedModel.#start(file, weights, options);
+    model.#savedVariant = variant;
+    return model;
   }
 
   /** A model with random weights. */
@@ -84,15 +95,15 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   private constructor(file: ConfigFile, { threads, variant = bestVariant() }: ThreadOptions) {
-    const count = threads ?? Math.min(availableParallelism(), DEFAULT_MAX_THREADS);
+    const count = threads ?? defaultThreads();
     if (!Number.isSafeInteger(count) || count < 1) {
       throw new TrainyardError('USAGE', `threads is ${count}, expected a whole number of at least 1`);
     }
+    this.#variant = variant;
     this.#file = file;
     this.#layout = planLayout(file.config);
     this.#arena = planArena(file.config, this.#layout, count);
-    this.#memory = reserve(this.#arena.pages);
-    this.#fillRopeTables();
+    this.#memory = reserveMemory(this.#arena, file.config);
     const setup = { memory: this.#memory, compiled: compileKernels(variant), config: file.config, arena: this.#arena };
     this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...setup, index })));
     this.#placement = new WorkerPlacement(count);
@@ -100,6 +111,16 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   get config(): LlamaConfig {
     return this.#file.config;
+  }
+
+  /** The build of the kernels: results are equal to the byte for the same one. */
+  get variant(): KernelVariant {
+    return this.#variant;
+  }
+
+  /** The build that computed the weights last opened or loaded, where their file says so. */
+  get savedVariant(): KernelVariant | undefined {
+    return this.#savedVariant;
   }
 
   get vocabSize(): number {
@@ -115,11 +136,17 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.#policyVersion;
   }
 
-  async sample(request: SampleRequest, signal?: AbortSignal): Promise<SampleResult> {
+  async sample(request: SampleRequest, signal?: AbortSignal, onTokens?: OnTokens): Promise<SampleResult> {
     checkRequest(request, this.config);
     if (signal?.aborted) throw new TrainyardError('CANCELLED', 'the sample call was cancelled before it began');
     const worker = this.#placement.enter(request.affinity);
-    const { answer, cancel } = this.#pool.start(worker, 'sample', { request }, 'ENGINE_FAILED');
+    const { answer, cancel } = this.#pool.start(
+      worker,
+      'sample',
+      { request, stream: onTokens !== undefined },
+      'ENGINE_FAILED',
+      onTokens,
+    );
     signal?.addEventListener('abort', cancel, { once: true });
     try {
       return await answer;
@@ -148,7 +175,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
         checkSample(sample, i, this.config);
       });
       try {
-        return await forwardBackwardBatch(this.#pool, this.#arena, samples, loss);
+        const { lanes, ...result } = await forwardBackwardBatch(this.#pool, this.#arena, samples, loss);
+        this.#lanes = Math.max(this.#lanes, lanes);
+        return result;
       } catch (thrown) {
         this.#clearGradient();
         throw thrown;
@@ -159,16 +188,21 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
     return this.#inTurn(async () => {
       try {
-        const result = await adamStep(this.#pool, this.#arena, this.#steps + 1, adam);
+        const result = await adamStep(this.#pool, this.#arena, this.#lanes, this.#steps + 1, adam);
         this.#steps++;
+        this.#lanes = 0;
         return result;
-      } finally {
+      } catch (thrown) {
         this.#clearGradient();
+        throw thrown;
       }
     });
   }
 
-  /** Requests that are running finish under the old version; those that come meanwhile wait for the new one. */
+  /**
+   * Requests that are running finish under the old version, since a turn has one; all others, those that come meanwhile included, wait
+   * for the new one. So this takes as long as the longest running request has left, whatever else arrives.
+   */
   publish(policyVersion: number): Promise<void> {
     return this.#inTurn(async () => {
       await this.#pool.all('drain', () => ({}), 'ENGINE_FAILED');
@@ -190,20 +224,25 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** Writes config.json, model.safetensors and optimizer.safetensors. */
   save(dir: string): Promise<void> {
     return this.#inTurn(() =>
-      writeCheckpoint(dir, this.#file, this.#layout, this.weights(), {
-        firstMoments: this.#flat(this.#arena.firstMoments),
-        secondMoments: this.#flat(this.#arena.secondMoments),
-        step: this.#steps,
-      }),
+      writeCheckpoint(
+        dir,
+        { ...this.#file, layout: this.#layout, weights: this.weights(), variant: this.#variant },
+        {
+          firstMoments: this.#flat(this.#arena.firstMoments),
+          secondMoments: this.#flat(this.#arena.secondMoments),
+          step: this.#steps,
+        },
+      ),
     );
   }
 
   /** Reads what `save` wrote. What is served changes only with the next `publish`. */
   load(dir: string): Promise<void> {
     return this.#inTurn(async () => {
-      const weights = await readWeights(dir, this.#layout);
+      const { weights, variant } = await readWeights(dir, this.#layout);
       const optimizer = await readOptimizer(dir, this.#layout);
       this.weights().set(weights);
+      this.#savedVariant = variant;
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#layout.length));
       this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#layout.length));
       this.#steps = optimizer?.step ?? 0;
@@ -246,36 +285,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return new Float32Array(this.#memory.buffer, address, this.#layout.length);
   }
 
+  /** After a failure any lane may hold something. */
   #clearGradient(): void {
+    this.#lanes = 0;
     new Float32Array(this.#memory.buffer, this.#arena.gradients, LANES * this.#arena.flatLength).fill(0);
-  }
-
-  #fillRopeTables(): void {
-    const { contextLength, headDim, ropeTheta } = this.config;
-    const half = headDim / 2;
-    const cosines = new Float32Array(this.#memory.buffer, this.#arena.cosines, contextLength * half);
-    const sines = new Float32Array(this.#memory.buffer, this.#arena.sines, contextLength * half);
-    for (let position = 0; position < contextLength; position++) {
-      for (let j = 0; j < half; j++) {
-        const angle = position * ropeTheta ** ((-2 * j) / headDim);
-        cosines[position * half + j] = Math.cos(angle);
-        sines[position * half + j] = Math.sin(angle);
-      }
-    }
-  }
-}
-
-function reserve(pages: number): WebAssembly.Memory {
-  try {
-    return new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
-  } catch (cause) {
-    throw new TrainyardError(
-      'MODEL_INVALID',
-      `the machine gives no ${(pages / 16_384).toFixed(1)} GiB of memory for this model`,
-      {
-        cause,
-        hint: 'use fewer threads, a smaller model or a machine with more memory',
-      },
-    );
   }
 }

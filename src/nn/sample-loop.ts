@@ -7,18 +7,21 @@
 import type { SampleRequest, SampleResult } from '../core/contracts.ts';
 import type { DecodePass, Draw } from './decode-pass.ts';
 import { drawTruncated } from './draw.ts';
+import type { StreamedTokens } from './messages.ts';
 import { type RandomStream, randomStream } from './random.ts';
 import { type Placement, type Slot, SlotTable } from './slots.ts';
 
 interface Waiting {
   readonly id: number;
   readonly request: SampleRequest;
+  readonly stream: boolean;
   readonly prompt: number[];
 }
 
 interface Running {
   readonly id: number;
   readonly request: SampleRequest;
+  readonly stream: boolean;
   readonly slot: Slot;
   readonly promptLength: number;
   /** Prompt and sampled tokens; the slot's own array. */
@@ -34,13 +37,16 @@ export interface SampleLoopOptions {
   readonly slotCount: number;
   readonly contextLength: number;
   readonly done: (id: number, result: SampleResult) => void;
+  /** Called once per pass in which a streaming sequence got a token, before those that ended are `done`. */
+  readonly drew: (streamed: StreamedTokens) => void;
 }
 
 export class SampleLoop {
   readonly #pass: DecodePass;
   readonly #slots: SlotTable;
   readonly #contextLength: number;
-  readonly #done: (id: number, result: SampleResult) => void;
+  readonly #done: SampleLoopOptions['done'];
+  readonly #drew: SampleLoopOptions['drew'];
   #waiting: Waiting[] = [];
   #running: Running[] = [];
   #onDrained: (() => void) | undefined;
@@ -48,15 +54,16 @@ export class SampleLoop {
   #version = 0;
   #scheduled = false;
 
-  constructor({ pass, slotCount, contextLength, done }: SampleLoopOptions) {
+  constructor({ pass, slotCount, contextLength, done, drew }: SampleLoopOptions) {
     this.#pass = pass;
     this.#slots = new SlotTable(slotCount);
     this.#contextLength = contextLength;
     this.#done = done;
+    this.#drew = drew;
   }
 
-  submit(id: number, request: SampleRequest): void {
-    this.#waiting.push({ id, request, prompt: Array.from(request.promptIds) });
+  submit(id: number, request: SampleRequest, stream: boolean): void {
+    this.#waiting.push({ id, request, stream, prompt: Array.from(request.promptIds) });
     this.#schedule();
   }
 
@@ -83,7 +90,7 @@ export class SampleLoop {
     this.#schedule();
   }
 
-  /** Through the event loop, so that messages are handled between passes. */
+  /** Through the event loop, so that messages are handled between passes: a cancellation takes effect at the next one. */
   #schedule(): void {
     if (this.#scheduled) return;
     this.#scheduled = true;
@@ -122,10 +129,11 @@ export class SampleLoop {
     this.#waiting = stay;
   }
 
-  #start({ id, request, prompt }: Waiting, slot: Slot): Running {
+  #start({ id, request, stream, prompt }: Waiting, slot: Slot): Running {
     return {
       id,
       request,
+      stream,
       slot,
       promptLength: prompt.length,
       tokens: prompt,
@@ -163,9 +171,22 @@ export class SampleLoop {
     const truncated = drawing.map(({ request }, i) =>
       isTruncated(request) ? drawTruncated(this.#pass.logits(i), request.sampling, draws[i]!.uniform) : undefined,
     );
-    const { tokens, logprobs } = this.#pass.draw(draws);
+    const drawn = this.#pass.draw(draws);
+    const tokens = truncated.map((draw, i) => draw?.token ?? drawn.tokens[i]!);
+    const logprobs = truncated.map((draw, i) => draw?.logprob ?? drawn.logprobs[i]!);
+    this.#stream(drawing, tokens, logprobs);
     drawing.forEach((sequence, i) => {
-      this.#extend(sequence, truncated[i]?.token ?? tokens[i]!, truncated[i]?.logprob ?? logprobs[i]!);
+      this.#extend(sequence, tokens[i]!, logprobs[i]!);
+    });
+  }
+
+  #stream(drawing: readonly Running[], tokens: readonly number[], logprobs: readonly number[]): void {
+    const streaming = drawing.flatMap(({ stream }, i) => (stream ? [i] : []));
+    if (streaming.length === 0) return;
+    this.#drew({
+      ids: streaming.map((i) => drawing[i]!.id),
+      tokens: Int32Array.from(streaming, (i) => tokens[i]!),
+      logprobs: Float32Array.from(streaming, (i) => logprobs[i]!),
     });
   }
 

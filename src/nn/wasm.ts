@@ -8,7 +8,8 @@ import { TrainyardError } from '../core/errors.ts';
 import { ARENA_START } from './arena.ts';
 import { attendScratchFloats, attentionScratchFloats, GEMM_SCRATCH, keyFloats, valueFloats } from './kernel-sizes.ts';
 
-export type KernelVariant = 'relaxed' | 'plain';
+export const KERNEL_VARIANTS = ['relaxed', 'plain'] as const;
+export type KernelVariant = (typeof KERNEL_VARIANTS)[number];
 
 /** Argument meanings are documented at the sources in `kernels/`. `accumulate` is 0 or 1. */
 export interface Kernels {
@@ -157,7 +158,7 @@ export interface Kernels {
     tokens: number,
     logprobs: number,
   ): void;
-  sumLanes(gradients: number, stride: number, first: number, end: number): number;
+  sumLanes(gradients: number, stride: number, lanes: number, first: number, end: number): number;
   adamW(
     parameters: number,
     gradients: number,

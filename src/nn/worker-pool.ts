@@ -5,11 +5,14 @@
  * `close()`.
  */
 import { Worker } from 'node:worker_threads';
+import type { OnTokens } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
-import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './messages.ts';
+import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './messages.ts';
 
 interface PendingCall {
   readonly code: ErrorCode;
+  readonly onTokens: OnTokens | undefined;
+  readonly cancel: (error: TrainyardError) => void;
   readonly resolve: (answer: never) => void;
   readonly reject: (error: TrainyardError) => void;
 }
@@ -27,7 +30,7 @@ export class WorkerPool {
   constructor(setups: readonly WorkerSetup[]) {
     this.#workers = setups.map((setup) => {
       const worker = new Worker(WORKER_URL, { workerData: setup });
-      worker.on('message', (message: FromWorker) => this.#settle(message));
+      worker.on('message', (message: FromWorker) => this.#receive(message));
       worker.on('error', (error) => this.#end(`worker thread ${setup.index} failed: ${messageOf(error)}`));
       worker.on('exit', () => this.#end(`worker thread ${setup.index} ended`));
       return worker;
@@ -43,25 +46,25 @@ export class WorkerPool {
     return this.start(worker, kind, ask, code).answer;
   }
 
-  /** A call that can be cancelled: its answer then rejects as CANCELLED at once. */
-  start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode) {
+  /** A call that can be cancelled: its answer then rejects as CANCELLED at once, and no more tokens come. */
+  start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode, onTokens?: OnTokens) {
     const id = this.#nextId++;
+    const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)): void => {
+      const pending = this.#pending.get(id);
+      if (pending === undefined) return;
+      this.#pending.delete(id);
+      pending.reject(error);
+      this.#workers[worker]!.postMessage({ kind: 'cancel', id } satisfies ToWorker);
+    };
     const answer = new Promise<Calls[K]['answer']>((resolve, reject) => {
       if (this.#ended !== undefined) {
         reject(endedError(code, this.#ended));
         return;
       }
-      this.#pending.set(id, { code, resolve, reject });
+      this.#pending.set(id, { code, onTokens, cancel, resolve, reject });
       this.#workers[worker]!.postMessage({ kind, id, ...ask });
     });
-    const cancel = (): void => {
-      const pending = this.#pending.get(id);
-      if (pending === undefined) return;
-      this.#pending.delete(id);
-      pending.reject(new TrainyardError('CANCELLED', `the ${kind} call was cancelled`));
-      this.#workers[worker]!.postMessage({ kind: 'cancel', id } satisfies ToWorker);
-    };
-    return { answer, cancel };
+    return { answer, cancel: () => cancel() };
   }
 
   /** The same call to every worker. */
@@ -75,7 +78,24 @@ export class WorkerPool {
     await Promise.all(this.#workers.map((worker) => worker.terminate()));
   }
 
-  #settle(message: FromWorker): void {
+  #receive(message: FromWorker): void {
+    if ('tokens' in message) this.#stream(message);
+    else this.#settle(message);
+  }
+
+  /** A callback that throws fails its own call and no other. */
+  #stream({ ids, tokens, logprobs }: StreamedTokens): void {
+    ids.forEach((id, i) => {
+      const pending = this.#pending.get(id);
+      try {
+        pending?.onTokens?.(tokens.slice(i, i + 1), logprobs.slice(i, i + 1));
+      } catch (cause) {
+        pending?.cancel(new TrainyardError('ENGINE_FAILED', `onTokens threw: ${messageOf(cause)}`, { cause }));
+      }
+    });
+  }
+
+  #settle(message: Exclude<FromWorker, StreamedTokens>): void {
     const pending = this.#pending.get(message.id);
     if (pending === undefined) return;
     this.#pending.delete(message.id);

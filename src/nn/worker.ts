@@ -8,7 +8,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { DecodePass, packServed } from './decode-pass.ts';
 import { planLayout } from './layout.ts';
-import type { CallKind, Calls, FromWorker, Span, ToWorker, WorkerSetup } from './messages.ts';
+import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './messages.ts';
 import { SampleLoop } from './sample-loop.ts';
 import { TrainPass } from './train-pass.ts';
 import { loadKernels } from './wasm.ts';
@@ -27,17 +27,18 @@ const loop = new SampleLoop({
   slotCount: arena.slotCount,
   contextLength: config.contextLength,
   done: (id, result) => reply({ id, answer: result }),
+  drew: reply,
 });
 
 function reply(message: FromWorker): void {
   port.postMessage(message);
 }
 
-function sumLanes(spans: readonly Span[]): number[] {
-  return spans.map(({ first, end }) => kernels.sumLanes(arena.gradients, arena.flatLength, first, end));
+function sumLanes({ spans, lanes }: Calls['sum-lanes']['ask']): number[] {
+  return spans.map(({ first, end }) => kernels.sumLanes(arena.gradients, arena.flatLength, lanes, first, end));
 }
 
-function adam({ spans, step }: Calls['adam']['ask']): void {
+function adam({ spans, lanes, step }: Calls['adam']['ask']): void {
   const { parameters, gradients, firstMoments, secondMoments } = arena;
   const { learningRate, beta1, beta2, epsilon, weightDecay, correction1, correction2, gradientScale } = step;
   for (const { first, end } of spans) {
@@ -45,6 +46,9 @@ function adam({ spans, step }: Calls['adam']['ask']): void {
       ...([parameters, gradients, firstMoments, secondMoments, first, end] as const),
       ...([learningRate, beta1, beta2, epsilon, weightDecay, correction1, correction2, gradientScale] as const),
     );
+    for (let lane = 0; lane < lanes; lane++) {
+      kernels.fillZero(gradients + (lane * arena.flatLength + first) * 4, end - first);
+    }
   }
 }
 
@@ -52,7 +56,7 @@ function adam({ spans, step }: Calls['adam']['ask']): void {
 function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'] } | undefined {
   switch (message.kind) {
     case 'sample':
-      loop.submit(message.id, message.request);
+      loop.submit(message.id, message.request, message.stream);
       return undefined;
     case 'cancel':
       loop.cancel(message.id);
@@ -72,7 +76,7 @@ function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'
       train.backward(message.gradients, message.slopes);
       return { answer: undefined };
     case 'sum-lanes':
-      return { answer: sumLanes(message.spans) };
+      return { answer: sumLanes(message) };
     case 'adam':
       adam(message);
       return { answer: undefined };

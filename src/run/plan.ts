@@ -10,6 +10,8 @@ import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
+import { bestVariant, isRunnable } from '../nn/compile.ts';
+import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { readRunFile } from './run-directory.ts';
 import { type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
@@ -23,14 +25,17 @@ export interface RunPlan extends Checked {
   /** For run.json. */
   readonly record: RunRecord;
   readonly isResumed: boolean;
+  /** The kernels the run was begun with, where the machine has them: others differ in the last bits. */
+  readonly kernels: KernelVariant;
 }
 
 const recordSchema = z.object({
   settings: z.looseObject({}),
   tasks: z.string(),
   heldOut: z.string(),
+  kernels: z.enum(KERNEL_VARIANTS),
 });
-/** The settings with paths made absolute, and digests of the task files. */
+/** The settings with paths made absolute, digests of the task files, and what computes. */
 export type RunRecord = z.infer<typeof recordSchema>;
 
 /** They decide how much is done or how fast, never what. */
@@ -48,7 +53,8 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
 export async function planNew(request: TrainRequest): Promise<RunPlan> {
   const settings = trainSettings(request);
   const checked = await preflight(settings);
-  return { settings, ...checked, record: recordOf(settings, checked), isResumed: false };
+  const record = recordOf(settings, checked);
+  return { settings, ...checked, record, isResumed: false, kernels: record.kernels };
 }
 
 export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
@@ -62,7 +68,8 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
   const now = recordOf(settings, checked);
   if (now.tasks !== record.tasks) throw impossible(`the tasks in ${settings.tasks} have changed since the run began`);
   if (now.heldOut !== record.heldOut) throw impossible('the held-out tasks have changed since the run began');
-  return { settings, ...checked, record, isResumed: true };
+  const kernels = isRunnable(record.kernels) ? record.kernels : now.kernels;
+  return { settings, ...checked, record, isResumed: true, kernels };
 }
 
 function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSettings {
@@ -107,6 +114,7 @@ function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): RunReco
     settings: { ...(typeof entry === 'string' ? { entry } : {}), ...kept },
     tasks: digestOf(tasks),
     heldOut: digestOf(heldOut),
+    kernels: bestVariant(),
   };
 }
 

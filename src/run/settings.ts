@@ -9,6 +9,7 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { AdamSettings } from '../core/contracts.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
+import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm } from '../trainer/advantages.ts';
 import { checkSettings } from './settings-check.ts';
@@ -82,7 +83,7 @@ export const EVAL_DEFAULTS = {
   model: BASE_MODEL,
   seed: 1,
   concurrency: 64,
-  threads: Math.min(availableParallelism(), 8),
+  threads: defaultThreads(),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   callTokens: 256,
   graderWorkers: Math.min(availableParallelism(), 2),

@@ -57,7 +57,7 @@ export async function resume(request: ResumeRequest, emit?: Emit, options?: Trai
 }
 
 async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
-  const { settings, entry, tasks, heldOut, record, isResumed } = plan;
+  const { settings, entry, tasks, heldOut, record, isResumed, kernels } = plan;
   const {
     since = performance.now(),
     through = {},
@@ -67,13 +67,14 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   const tell = telling(emit);
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
   const { trainable } = settings;
-  await using workshop = await openWorkshop(settings, entry, { stop, warn, engine: through.engine, trainable });
+  await using workshop = await openWorkshop(settings, entry, { stop, warn, kernels, engine: through.engine, trainable });
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openSqliteStore(directory.storePath);
   const store = through.store?.(opened) ?? opened;
   const { model } = workshop;
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
+    if (kernels !== record.kernels) warn('OTHER_KERNELS', `begun with the ${record.kernels} kernels, which this machine lacks`);
     if (settings.kl > 0) await model.freezeReference();
     const ledger: Ledger = { trainer: model, directory, store, settings };
     const from = isResumed ? await takeUp(ledger, warn) : { step: 0, groups: START };

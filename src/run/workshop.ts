@@ -12,6 +12,7 @@ import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
+import type { KernelVariant } from '../nn/wasm.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
@@ -50,6 +51,8 @@ export interface Rollouts {
 export interface WorkshopOptions {
   readonly stop: AbortSignal;
   readonly warn: Warn;
+  /** By default the fastest that the machine has. */
+  readonly kernels?: KernelVariant | undefined;
   /** Stands between the gateway and the policy. */
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   /** Only these roles are trained, whatever the workflow says. */
@@ -59,7 +62,7 @@ export interface WorkshopOptions {
 export async function openWorkshop(
   settings: Pick<EvalSettings, 'entry' | 'model' | 'threads' | 'limits' | 'seed' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
-  { stop, warn, engine = (model) => model, trainable }: WorkshopOptions,
+  { stop, warn, kernels, engine = (model) => model, trainable }: WorkshopOptions,
 ): Promise<Workshop> {
   const closers: AsyncDisposable[] = [];
   const closeAll = async (): Promise<void> => {
@@ -69,7 +72,7 @@ export async function openWorkshop(
   try {
     await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
-    const model = await EmbeddedModel.open({ dir: settings.model, threads: settings.threads });
+    const model = await EmbeddedModel.open({ dir: settings.model, threads: settings.threads, variant: kernels });
     closers.push(model);
     if (renderer.vocabSize > model.vocabSize) {
       throw new TrainyardError('MODEL_INVALID', `the tokenizer has ${renderer.vocabSize} tokens, the model ${model.vocabSize}`, {

@@ -77,6 +77,18 @@ describe('a checkpoint', () => {
     expect(JSON.parse(await readFile(path, 'utf8'))).toEqual({ ...json, eos_token_id: 2, dtype: 'float32' });
   });
 
+  it.each(['relaxed', 'plain'] as const)('says which kernels computed it: %s', async (variant) => {
+    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1, variant });
+    expect([model.variant, model.savedVariant]).toEqual([variant, undefined]);
+    await model.save(dir);
+    const other = variant === 'plain' ? 'relaxed' : 'plain';
+    await using again = await EmbeddedModel.open({ dir, threads: 1, variant: other });
+    expect([again.variant, again.savedVariant]).toEqual([other, variant]);
+    await again.save(dir);
+    await model.load(dir);
+    expect([model.variant, model.savedVariant]).toEqual([variant, other]);
+  });
+
   it('is refused by a model of another shape, which stays as it was', async () => {
     await using model = await EmbeddedModel.create({ config: REGULAR, seed: 1, threads: 1 });
     await using other = await EmbeddedModel.create({ config: { ...REGULAR, intermediateSize: 41 }, seed: 1, threads: 1 });

@@ -7,7 +7,7 @@ import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
 import { ReferenceModel } from '../../src/nn/reference.ts';
 import { ReferenceAdamW } from '../../src/nn/reference-adamw.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
-import { mixedSamples, REGULAR, randomSample, relativeError, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
+import { mixedSamples, REGULAR, randomSample, relativeError, request, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
 const clip = { clipLow: 0.2, clipHigh: 0.28 };
@@ -112,6 +112,23 @@ describe('training', () => {
     const one = await run(1);
     expect(await run(2)).toEqual(one);
     expect(await run(3)).toEqual(one);
+  });
+
+  it('runs on 16 threads, and gives the bytes of one, sampling included', async () => {
+    const samples = Array.from({ length: 220 }, (_, i) => randomSample(REGULAR, 40 + ((i * 37) % 50), i, { prompt: 5 }));
+    const run = async (threads: number) => {
+      const model = await openModel(REGULAR, { threads });
+      const results = [];
+      for (let step = 0; step < 2; step++) {
+        results.push(await model.forwardBackward(samples, ppo(clip)), await model.optimStep(ADAM));
+      }
+      await model.publish(1);
+      const sampled = await Promise.all(
+        samples.slice(0, 64).map(({ tokens }, seed) => model.sample(request(tokens.slice(0, 12), { seed }))),
+      );
+      return { results, sampled, weights: model.weights().slice() };
+    };
+    expect(await run(16)).toEqual(await run(1));
   });
 
   it('accumulates gradients over calls as if it were one batch', async () => {

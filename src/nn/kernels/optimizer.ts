@@ -3,23 +3,19 @@
  */
 import { at, sum4 } from './simd';
 
-@inline
-function lane(gradients: usize, stride: i32, index: i32, i: i32): v128 {
-  return v128.load(at(gradients, index * stride + i));
-}
-
 /**
- * Sums eight lanes, `stride` floats apart, into the first, pairwise and always in the same order. Returns the sum of squares of
- * the result; not finite if any entry is not.
+ * Sums the first `lanes` lanes, `stride` floats apart, into the first, always in the same order. Returns the sum of squares of the
+ * result; not finite if any entry is not.
  */
-export function sumLanes(gradients: usize, stride: i32, first: i32, end: i32): f64 {
+export function sumLanes(gradients: usize, stride: i32, lanes: i32, first: i32, end: i32): f64 {
   let squares: f64 = 0;
   for (let i = first; i < end; i += 4) {
-    const a = f32x4.add(lane(gradients, stride, 0, i), lane(gradients, stride, 1, i));
-    const b = f32x4.add(lane(gradients, stride, 2, i), lane(gradients, stride, 3, i));
-    const c = f32x4.add(lane(gradients, stride, 4, i), lane(gradients, stride, 5, i));
-    const d = f32x4.add(lane(gradients, stride, 6, i), lane(gradients, stride, 7, i));
-    const g = f32x4.add(f32x4.add(a, b), f32x4.add(c, d));
+    let address = at(gradients, i);
+    let g = v128.load(address);
+    for (let lane = 1; lane < lanes; lane++) {
+      address = at(address, stride);
+      g = f32x4.add(g, v128.load(address));
+    }
     v128.store(at(gradients, i), g);
     squares += <f64>sum4(f32x4.mul(g, g));
   }

@@ -1,0 +1,149 @@
+/**
+ * Samples that share prefixes are computed together, each shared row once; what comes out must be what each gives alone.
+ */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { Loss } from '../../src/core/contracts.ts';
+import type { Sample } from '../../src/core/types.ts';
+import { planLayout } from '../../src/nn/layout.ts';
+import { planMicrobatches } from '../../src/nn/microbatch.ts';
+import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { ReferenceModel } from '../../src/nn/reference.ts';
+import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
+import { REGULAR, randomSample, randomTokens, relativeError, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
+
+interface Drawn {
+  readonly stem: number;
+  readonly stemLength: number;
+  readonly own: readonly number[];
+  readonly trainedFrom: number;
+  readonly temperature: number;
+  readonly weight: number;
+}
+
+/** One of few stems, then few different tokens: random sequences repeat, branch anywhere and are prefixes of each other. */
+const drawnSamples: fc.Arbitrary<Drawn[]> = fc.array(
+  fc.record({
+    stem: fc.integer({ min: 0, max: 2 }),
+    stemLength: fc.integer({ min: 0, max: 50 }),
+    own: fc.array(fc.integer({ min: 0, max: 1 }), { minLength: 1, maxLength: 30 }),
+    trainedFrom: fc.integer({ min: 1, max: 70 }),
+    temperature: fc.constantFrom(1, 0.7, 1.4),
+    weight: fc.constantFrom(1, 0.25, -2),
+  }),
+  { minLength: 1, maxLength: 40 },
+);
+
+/** Nothing is trained where `trainedFrom` lies beyond the end. */
+function toSample({ stem, stemLength, own, trainedFrom, temperature, weight }: Drawn, i: number): Sample {
+  const tokens = Int32Array.of(...randomTokens(REGULAR, 50, stem).subarray(0, stemLength), ...own);
+  return { ...randomSample(REGULAR, tokens.length, i, { prompt: trainedFrom, temperature, weight }), tokens };
+}
+
+async function openModel(config = REGULAR, threads = 1): Promise<EmbeddedModel> {
+  const model = await EmbeddedModel.create({ config, seed: 3, threads });
+  model.weights().set(strongWeights(config, 3));
+  return model;
+}
+
+/** The gradient of the accumulated calls, which are then forgotten: a step of rate 0 changes nothing. */
+async function takeGradient(model: EmbeddedModel): Promise<Float32Array> {
+  const gradient = model.gradient();
+  await model.optimStep({ learningRate: 0, beta1: 0, beta2: 0, epsilon: 1, weightDecay: 0, maxGradNorm: 0 });
+  return gradient;
+}
+
+const loss: Loss = ppo({ clipLow: 0.2, clipHigh: 0.28 });
+
+describe('samples that share prefixes', () => {
+  it('have the log-probabilities and the gradient that each has alone, whatever the tree', async () => {
+    await using model = await openModel(REGULAR, 2);
+    await fc.assert(
+      fc.asyncProperty(drawnSamples, async (drawn) => {
+        const samples = drawn.map(toSample);
+        const together = await model.forward(samples);
+        const whole = await model.forwardBackward(samples, loss);
+        const gradient = await takeGradient(model);
+        let lossAlone = 0;
+        for (const [i, sample] of samples.entries()) {
+          expect(together[i]).toEqual((await model.forward([sample]))[0]);
+          lossAlone += (await model.forwardBackward([sample], loss)).loss;
+        }
+        const gradientAlone = await takeGradient(model);
+        expect(Math.abs(whole.loss - lossAlone)).toBeLessThan(1e-4 * (1 + Math.abs(lossAlone)));
+        expect(relativeError(gradient, gradientAlone)).toBeLessThan(2e-5);
+      }),
+      { numRuns: 25, seed: 7 },
+    );
+  });
+
+  it.each(Object.entries(SHAPES))('have the reference’s gradient (%s)', async (_, config) => {
+    await using model = await openModel(config);
+    const stem = randomTokens(config, 40, 1);
+    const samples = Array.from({ length: 12 }, (_unused, i) => {
+      const tokens = Int32Array.of(...stem.subarray(0, 7 * (i % 6)), ...randomTokens(config, 1 + ((i * 5) % 50), i % 5));
+      return { ...randomSample(config, tokens.length, i, { temperature: i % 2 ? 1 : 0.8, weight: 1 / (1 + i) }), tokens };
+    });
+    await model.forwardBackward(samples, crossEntropy());
+    const weights = Float64Array.from(model.weights());
+    const reference = new ReferenceModel(config, weights);
+    const wanted = new Float64Array(weights.length);
+    for (const { tokens, temperature, mask, advantages, weight } of samples) {
+      const slopes = Float64Array.from(mask, (m, t) => -m * advantages[t]! * weight);
+      reference.backward(tokens, temperature, slopes, wanted);
+    }
+    const found = model.gradient();
+    for (const { name, offset, length } of planLayout(config).tensors) {
+      const part = wanted.subarray(offset, offset + length);
+      expect(relativeError(found.subarray(offset, offset + length), part), name).toBeLessThan(1e-5);
+    }
+  });
+
+  it('give the same bytes with one thread and with several', async () => {
+    const stem = randomTokens(REGULAR, 60, 1);
+    const samples = Array.from({ length: 150 }, (_, i) => {
+      const tokens = Int32Array.of(...stem.subarray(0, 20 + (i % 4) * 10), ...randomTokens(REGULAR, 30, i));
+      return { ...randomSample(REGULAR, tokens.length, i, { prompt: 20 }), tokens };
+    });
+    const run = async (threads: number) => {
+      await using model = await openModel(REGULAR, threads);
+      return [await model.forwardBackward(samples, loss), model.gradient(), await model.forward(samples)];
+    };
+    expect(await run(3)).toEqual(await run(1));
+  });
+});
+
+describe('a microbatch', () => {
+  const rowsOf = (samples: readonly Sample[]) => planMicrobatches(samples, 600).map(({ batch }) => batch.tokens.length);
+  const sampleOf = (tokens: Int32Array, prompt = 1) => ({ ...randomSample(REGULAR, tokens.length, 1, { prompt }), tokens });
+
+  it('holds a shared prefix once, and a repeated sample not at all', () => {
+    const stem = randomTokens(REGULAR, 60, 1);
+    const branches = [5, 6, 5].map((last) => sampleOf(Int32Array.of(...stem, last, 1, 1)));
+    // The last trained token is only a target.
+    expect(rowsOf(branches)).toEqual([60 + 2 + 2]);
+    expect(rowsOf([sampleOf(stem.subarray(0, 31)), sampleOf(stem.subarray(0, 41))])).toEqual([40]);
+  });
+
+  it('leaves out what follows the last trained token, and samples without one', () => {
+    const long = { ...randomSample(REGULAR, 50, 1), mask: Uint8Array.from({ length: 50 }, (_, i) => (i === 20 ? 1 : 0)) };
+    expect(rowsOf([long, { ...long, mask: new Uint8Array(50) }])).toEqual([20]);
+    expect(rowsOf([])).toEqual([]);
+  });
+
+  it('does not outgrow its memory, in rows or in targets', () => {
+    const apart = Array.from({ length: 40 }, (_, i) => sampleOf(Int32Array.of(i, ...randomTokens(REGULAR, 90, i))));
+    const same = Array.from({ length: 40 }, () => apart[0]!);
+    for (const samples of [apart, same, [...same, ...apart]]) {
+      const planned = planMicrobatches(samples, 600);
+      expect(planned.flatMap(({ members }) => members.map(({ index }) => index)).sort((a, b) => a - b)).toEqual([
+        ...samples.keys(),
+      ]);
+      for (const { batch } of planned) {
+        expect(batch.tokens.length).toBeLessThanOrEqual(600);
+        expect(batch.rows.length).toBeLessThanOrEqual(600);
+      }
+    }
+    expect(rowsOf(apart).length % 4).toBe(0);
+  });
+});

@@ -1,0 +1,156 @@
+/**
+ * Tokens while they are sampled: what the stream gives, in which order, and when it ends.
+ */
+import { afterEach, describe, expect, it } from 'vitest';
+import type { SampleRequest, SampleResult } from '../../src/core/contracts.ts';
+import { planArena } from '../../src/nn/arena.ts';
+import { compileKernels } from '../../src/nn/compile.ts';
+import type { LlamaConfig } from '../../src/nn/config.ts';
+import { DecodePass, packServed } from '../../src/nn/decode-pass.ts';
+import { planLayout } from '../../src/nn/layout.ts';
+import { reserveMemory } from '../../src/nn/model-memory.ts';
+import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { SampleLoop } from '../../src/nn/sample-loop.ts';
+import { loadKernels } from '../../src/nn/wasm.ts';
+import { REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';
+
+const opened: EmbeddedModel[] = [];
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((model) => model.close()));
+});
+
+async function openModel(config: LlamaConfig = REGULAR, threads = 2): Promise<EmbeddedModel> {
+  const model = await EmbeddedModel.create({ config, seed: 3, threads });
+  opened.push(model);
+  model.weights().set(strongWeights(config, 3));
+  await model.publish(1);
+  return model;
+}
+
+const LONG = { ...REGULAR, contextLength: 4096 };
+
+/** The result, and what was streamed before it came. */
+async function streamed(model: EmbeddedModel, asked: SampleRequest) {
+  const ids: number[] = [];
+  const logprobs: number[] = [];
+  const result = await model.sample(asked, undefined, (newIds, newLogprobs) => {
+    ids.push(...newIds);
+    logprobs.push(...newLogprobs);
+  });
+  return { result, ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs) };
+}
+
+describe('streaming', () => {
+  it('gives each call its own tokens, all before its result, and changes no result', async () => {
+    const model = await openModel();
+    const requests = Array.from({ length: 50 }, (_, i) =>
+      request(randomTokens(REGULAR, 1 + (i % 20), i), { seed: i, maxTokens: 1 + (i % 30), ...(i % 3 ? {} : { topK: 4 }) }),
+    );
+    const plain = await Promise.all(requests.map((one) => model.sample(one)));
+    const all = await Promise.all(
+      requests.map((one, i) => (i % 4 === 0 ? model.sample(one).then((result) => ({ result })) : streamed(model, one))),
+    );
+    all.forEach((one, i) => {
+      expect(one.result).toEqual(plain[i]);
+      if ('ids' in one) expect(one).toMatchObject({ ids: plain[i]!.ids, logprobs: plain[i]!.logprobs });
+    });
+  });
+
+  it('gives tokens while later ones are still to be sampled', async () => {
+    const model = await openModel(LONG);
+    let settled = false;
+    const seen: boolean[] = [];
+    await model
+      .sample(request(Int32Array.of(1), { maxTokens: 500 }), undefined, () => seen.push(settled))
+      .then(() => {
+        settled = true;
+      });
+    expect(seen.length).toBeGreaterThan(50);
+    expect(seen).not.toContain(true);
+  });
+
+  it('ends with a cancellation', async () => {
+    const model = await openModel(LONG, 1);
+    const stop = new AbortController();
+    let count = 0;
+    const cancelled = model.sample(request(Int32Array.of(1), { maxTokens: 4000 }), stop.signal, () => {
+      count++;
+      if (count === 5) stop.abort();
+    });
+    await expect(cancelled).rejects.toMatchObject({ code: 'CANCELLED' });
+    await model.sample(request(Int32Array.of(2), { maxTokens: 60 }));
+    expect(count).toBe(5);
+  });
+
+  it('fails the call whose callback throws, and no other', async () => {
+    const model = await openModel(REGULAR, 1);
+    const asked = request(Int32Array.of(1), { maxTokens: 40 });
+    const wanted = await model.sample(asked);
+    const failing = model.sample(asked, undefined, () => {
+      throw new Error('the reader is gone');
+    });
+    const [failed, other] = await Promise.allSettled([failing, streamed(model, asked)]);
+    expect(failed).toMatchObject({ reason: { code: 'ENGINE_FAILED', message: 'onTokens threw: the reader is gone' } });
+    expect(other).toMatchObject({ status: 'fulfilled', value: { result: wanted, ids: wanted.ids } });
+  });
+});
+
+describe('publishing', () => {
+  it('waits for what runs and for nothing that comes meanwhile', async () => {
+    const model = await openModel(LONG, 2);
+    const order: string[] = [];
+    const late: Promise<SampleResult>[] = [];
+    let publishing: Promise<void> | undefined;
+    const running = model.sample(request(Int32Array.of(1), { maxTokens: 300 }), undefined, () => {
+      publishing ??= model.publish(2).then(() => {
+        order.push('published');
+      });
+      // One more request with every token: admitted, they would keep the publication waiting for ever.
+      late.push(model.sample(request(Int32Array.of(2), { seed: late.length, maxTokens: 300 })));
+    });
+    expect((await running).policyVersion).toBe(1);
+    order.push('finished');
+    await publishing;
+    expect(order).toEqual(['finished', 'published']);
+    const results = await Promise.all(late);
+    expect(results).toHaveLength(300);
+    // The first may have reached its thread before the publication did.
+    expect(results.slice(1).every(({ policyVersion }) => policyVersion === 2)).toBe(true);
+  });
+});
+
+describe('a sampling loop', () => {
+  it('computes no further token of a cancelled sequence, beginning with the next pass', async () => {
+    const layout = planLayout(LONG);
+    const arena = planArena(LONG, layout, 1);
+    const memory = reserveMemory(arena, LONG);
+    const kernels = loadKernels(compileKernels('plain'), memory);
+    const { gemmScratch, decode } = arena.workers[0]!;
+    kernels.setGemmScratch(gemmScratch);
+    new Float32Array(memory.buffer, arena.parameters, layout.length).set(strongWeights(LONG, 3));
+    packServed(kernels, LONG, layout, arena.served, arena.parameters);
+    const shared = { kernels, buffer: memory.buffer, config: LONG, layout, arena };
+
+    const passes: (readonly number[])[] = [];
+    const finished = await new Promise<number>((done) => {
+      const loop = new SampleLoop({
+        pass: new DecodePass({ ...shared, regions: decode }),
+        slotCount: arena.slotCount,
+        contextLength: LONG.contextLength,
+        done,
+        drew: ({ ids }) => {
+          passes.push(ids);
+          if (passes.length === 10) setTimeout(() => loop.cancel(1));
+        },
+      });
+      loop.submit(1, request(Int32Array.of(1), { maxTokens: 4000 }), true);
+      loop.submit(2, request(Int32Array.of(2), { maxTokens: 400 }), true);
+      loop.serve(0);
+    });
+    expect(finished).toBe(2);
+    const last = passes.findLastIndex((ids) => ids.includes(1));
+    expect(last).toBeLessThan(300);
+    expect(passes).toHaveLength(400);
+    expect(passes.slice(last + 1).every((ids) => ids.join() === '2')).toBe(true);
+  });
+});
