@@ -201,6 +201,19 @@ describe('a budget', () => {
   });
 });
 
+describe('a full disk', () => {
+  it('ends the run with its last checkpoint whole; with more room it goes on to the same weights', async () => {
+    const run = join(home.dir, 'full');
+    // A limit on file size is the full disk an ordinary user can make: here the store's log reaches it.
+    const full = await start(flags(run), undefined, 'ulimit -f 3072').ended;
+    expect(full.code).toBe(1);
+    expect(full.stderr).toContain('STORE_FAILED');
+    expect(full.stderr).toContain(`go on with: trainyard train --resume ${run}`);
+    expect((await trainyard('train', '--resume', run)).code).toBe(0);
+    expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
+  });
+});
+
 describe('a directory without a run', () => {
   it('is said to be one', async () => {
     const dir = join(home.dir, 'nothing');
