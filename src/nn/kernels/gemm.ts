@@ -8,7 +8,7 @@
  * Strides are in floats.
  */
 import { at } from './simd';
-import { MR, multiplyEdge, multiplyTile, NR, setTileScratch, TILE_FLOATS } from './tile';
+import { MR, multiplyEdge, multiplyHalfStrip, multiplyStrip, multiplyTile, NR, setTileScratch, TILE_FLOATS } from './tile';
 
 const MC: i32 = 192;
 /** Sums over k are cut here; attention cuts its own sums at the same place. */
@@ -141,13 +141,26 @@ function multiplyBlock(
   }
 }
 
+function multiplyRow(N: i32, K: i32, a: usize, b: usize, c: usize, accumulate: bool): void {
+  let j = 0;
+  for (; j + 2 * NR <= N; j += 2 * NR) multiplyStrip(a, at(b, j * K), NR << 2, <usize>(K * NR) << 2, K, at(c, j), accumulate);
+  if (j + NR <= N) {
+    multiplyHalfStrip(a, at(b, j * K), NR << 2, K, at(c, j), accumulate);
+    j += NR;
+  }
+  if (j < N) multiplyEdge(1, N - j, a, 0, 4, at(b, j * K), NR << 2, K, at(c, j), 0, accumulate);
+}
+
 /** One block of C with B packed: A as it lies or packed, whichever its orientation asks for. */
 function multiplyPanels(
   M: i32, N: i32, K: i32, a: usize, aRow: i32, aColumn: i32, b: usize, c: usize, cStride: i32, accumulate: bool,
 ): void {
   if (aColumn == 1) {
     const row = <usize>aRow << 2;
-    multiplyBlock(M, N, K, a, row * MR, row, 4, b, c, cStride, accumulate);
+    // One or two rows that fill no tile are cheaper one by one.
+    const rest = M % MR <= 2 ? M % MR : 0;
+    multiplyBlock(M - rest, N, K, a, row * MR, row, 4, b, c, cStride, accumulate);
+    for (let i = M - rest; i < M; i++) multiplyRow(N, K, at(a, i * aRow), b, at(c, i * cStride), accumulate);
     return;
   }
   for (let m = 0; m < M; m += MC) {
