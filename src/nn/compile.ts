@@ -25,7 +25,7 @@ export function bestVariant(): KernelVariant {
 export function compileKernels(variant: KernelVariant): CompiledKernels {
   const known = compiled.get(variant);
   if (known !== undefined) return known;
-  const kernels = compileMerged(variant) ?? compileAsWritten(variant);
+  const kernels = compileFaster(variant) ?? compileAsWritten(variant);
   compiled.set(variant, kernels);
   return kernels;
 }
@@ -34,18 +34,10 @@ export function compileAsWritten(variant: KernelVariant): CompiledKernels {
   return { variant, module: new WebAssembly.Module(readVariant(variant)), wide: false };
 }
 
-/** Undefined where V8 cannot, or gains nothing. */
-export function compileMerged(variant: KernelVariant): CompiledKernels | undefined {
-  const canMerge = process.arch === 'x64' && Number.parseInt(process.versions.v8, 10) >= FIRST_V8_WITH_MERGING;
-  if (!canMerge) return undefined;
-  const bytes = readVariant(variant);
-  for (const flag of FLAGS) setFlagsFromString(`--${flag}`);
-  let module: WebAssembly.Module;
-  try {
-    module = new WebAssembly.Module(bytes);
-  } finally {
-    for (const flag of FLAGS) setFlagsFromString(flag.startsWith('no-') ? `--${flag.slice(3)}` : `--no-${flag}`);
-  }
+/** With merged vector operations, where V8 can and it is right and gains something. */
+function compileFaster(variant: KernelVariant): CompiledKernels | undefined {
+  const module = compileMerged(variant);
+  if (module === undefined) return undefined;
   const [wide, narrow] = [trial({ module, wide: true }), trial({ module, wide: false })];
   if (!wide.isRight() || !narrow.isRight()) return undefined;
   let [fastestWide, fastestNarrow] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
@@ -55,6 +47,19 @@ export function compileMerged(variant: KernelVariant): CompiledKernels | undefin
     fastestNarrow = Math.min(fastestNarrow, narrow.time());
   }
   return fastestWide < fastestNarrow ? { variant, module, wide: true } : undefined;
+}
+
+/** Undefined where V8 cannot. */
+export function compileMerged(variant: KernelVariant): WebAssembly.Module | undefined {
+  const canMerge = process.arch === 'x64' && Number.parseInt(process.versions.v8, 10) >= FIRST_V8_WITH_MERGING;
+  if (!canMerge) return undefined;
+  const bytes = readVariant(variant);
+  for (const flag of FLAGS) setFlagsFromString(`--${flag}`);
+  try {
+    return new WebAssembly.Module(bytes);
+  } finally {
+    for (const flag of FLAGS) setFlagsFromString(flag.startsWith('no-') ? `--${flag.slice(3)}` : `--no-${flag}`);
+  }
 }
 
 /** Products of small whole numbers, which every order of summation gives exactly. */
