@@ -23,7 +23,7 @@ export const ARENA_START = 65_536;
  * once. A lane that no microbatch falls into is never touched and costs nothing.
  */
 export const LANES = 16;
-/** About how many rows a microbatch has; it may hold up to one sequence more. */
+/** About how many rows a microbatch has: it ends where it comes nearest, so up to half a sequence more. */
 export const MICROBATCH_ROWS = 512;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
@@ -169,7 +169,7 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
   }
 
   const flatLength = Math.ceil(layout.length / 4) * 4;
-  const trainRows = MICROBATCH_ROWS + config.contextLength;
+  const trainRows = Math.max(config.contextLength, MICROBATCH_ROWS + Math.ceil(config.contextLength / 2));
   const slotFloats = config.layers * (slotKeyFloats(config) + slotValueFloats(config));
   const cacheBytes = Math.min(MAX_CACHE_BYTES_PER_WORKER, CACHE_BYTES / threads);
   const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(cacheBytes / (slotFloats * 4))));

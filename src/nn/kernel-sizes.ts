@@ -6,7 +6,7 @@
 /** Columns of a tile: matrices that the kernels multiply by are padded to it. */
 const PANEL = 16;
 
-export const GEMM_SCRATCH = 192 * 256 + 256 * 2048 + 6 * PANEL;
+export const GEMM_SCRATCH = 192 * 384 + 384 * 2048 + 6 * PANEL;
 
 /** `count` rounded up to whole panels. */
 function padded(count: number): number {

@@ -119,8 +119,14 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
 });
 
 describe.each(['relaxed', 'plain'] as const)('the %s kernels with merged vector operations', (variant) => {
-  const merged = compileMerged(variant);
-  const ways = [compileAsWritten(variant), ...(merged === undefined ? [] : [merged, { ...merged, wide: false }])];
+  const written = compileAsWritten(variant);
+  const merged = compileMerged(variant) ?? written.module;
+  const ways = [
+    written,
+    { ...written, wide: true },
+    { variant, module: merged, wide: true },
+    { variant, module: merged, wide: false },
+  ];
 
   /** What a kernel leaves in `out`, each way. */
   function outputs(length: number, run: (kernels: Kernels, place: (values: ArrayLike<number>) => number, out: number) => void) {

@@ -7,9 +7,11 @@
  * computed in the same order whether it comes alone or with others: entries after its own position get the weight 0, which
  * changes no sum.
  */
-import { KC } from './gemm';
 import { at, expRow, maxOfRow, scaleRow } from './simd';
 import { MR, multiplyEdge, multiplyHalfStrip, multiplyStrip, multiplyTile, NR } from './tile';
+
+/** Sums over values are cut here, counted from the first position, so that a query's do not depend on those after it. */
+const KC: i32 = 256;
 
 /** `count` rounded up to whole panels. */
 @inline

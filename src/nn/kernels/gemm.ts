@@ -1,5 +1,5 @@
 /**
- * Matrix product C[M,N] (+)= A·B for operands of any shape and stride, and the same product with B packed beforehand.
+ * Matrix product C[M,N] (+)= A·B for operands of any shape, with contiguous rows or columns, and the same product with B packed beforehand.
  *
  * Blocked after Goto: B in panels of 16 columns; A as it lies where its rows are contiguous, else in panels of 6 rows. Every
  * element of C is a sum over k in ascending order, in blocks of KC: a row of C never depends on which other rows are computed with
@@ -8,11 +8,11 @@
  * Strides are in floats.
  */
 import { at } from './simd';
-import { MR, multiplyEdge, multiplyTile, NR, setTileScratch, TILE_FLOATS } from './tile';
+import { MR, multiplyEdge, multiplyHalfStrip, multiplyStrip, multiplyTile, NR, setTileScratch, TILE_FLOATS } from './tile';
 
 const MC: i32 = 192;
-/** Sums over k are cut here; attention cuts its own sums at the same place. */
-export const KC: i32 = 256;
+/** The longest sum over k that is computed in one go. */
+const KC: i32 = 384;
 const NC: i32 = 2048;
 
 let packedA: usize = 0;
@@ -101,25 +101,19 @@ function packB(b: usize, rowStride: i32, columnStride: i32, K: i32, N: i32, out:
   }
 }
 
-/** Panels of 6 rows, for an A whose rows are not contiguous. */
-function packA(a: usize, rowStride: i32, columnStride: i32, M: i32, K: i32, out: usize): void {
-  for (let i = 0; i < M; i += MR) {
-    const source = at(a, i * rowStride);
-    const panel = at(out, i * K);
-    if (i + MR <= M && rowStride == 1) {
-      for (let k = 0; k < K; k++) {
-        const from = at(source, k * columnStride);
-        v128.store(at(panel, k * MR), v128.load(from));
-        store<u64>(at(panel, k * MR), load<u64>(from, 16), 16);
-      }
-    } else {
-      const rows = min(MR, M - i);
-      for (let k = 0; k < K; k++) {
-        for (let ii = 0; ii < rows; ii++) {
-          store<f32>(at(panel, k * MR + ii), load<f32>(at(source, ii * rowStride + k * columnStride)));
-        }
-      }
+/** Panels of 6 rows, for an A whose columns are contiguous; read column by column, as they lie. */
+function packA(a: usize, columnStride: i32, M: i32, K: i32, out: usize): void {
+  const whole = M - (M % MR);
+  const panel = <usize>(MR * K) << 2;
+  for (let k = 0; k < K; k++) {
+    const from = at(a, k * columnStride);
+    let to = at(out, k * MR);
+    for (let i = 0; i < whole; i += MR) {
+      v128.store(to, v128.load(at(from, i)));
+      store<u64>(to, load<u64>(at(from, i), 16), 16);
+      to += panel;
     }
+    for (let i = whole; i < M; i++) store<f32>(at(to, i - whole), load<f32>(at(from, i)));
   }
 }
 
@@ -141,46 +135,68 @@ function multiplyBlock(
   }
 }
 
+function multiplyRow(N: i32, K: i32, a: usize, b: usize, c: usize, accumulate: bool): void {
+  let j = 0;
+  for (; j + 2 * NR <= N; j += 2 * NR) multiplyStrip(a, at(b, j * K), NR << 2, <usize>(K * NR) << 2, K, at(c, j), accumulate);
+  if (j + NR <= N) {
+    multiplyHalfStrip(a, at(b, j * K), NR << 2, K, at(c, j), accumulate);
+    j += NR;
+  }
+  if (j < N) multiplyEdge(1, N - j, a, 0, 4, at(b, j * K), NR << 2, K, at(c, j), 0, accumulate);
+}
+
 /** One block of C with B packed: A as it lies or packed, whichever its orientation asks for. */
 function multiplyPanels(
   M: i32, N: i32, K: i32, a: usize, aRow: i32, aColumn: i32, b: usize, c: usize, cStride: i32, accumulate: bool,
 ): void {
   if (aColumn == 1) {
     const row = <usize>aRow << 2;
-    multiplyBlock(M, N, K, a, row * MR, row, 4, b, c, cStride, accumulate);
+    // One or two rows that fill no tile are cheaper one by one.
+    const rest = M % MR <= 2 ? M % MR : 0;
+    multiplyBlock(M - rest, N, K, a, row * MR, row, 4, b, c, cStride, accumulate);
+    for (let i = M - rest; i < M; i++) multiplyRow(N, K, at(a, i * aRow), b, at(c, i * cStride), accumulate);
     return;
   }
   for (let m = 0; m < M; m += MC) {
     const rows = min(MC, M - m);
-    packA(at(a, m * aRow), aRow, aColumn, rows, K, packedA);
+    packA(at(a, m), aColumn, rows, K, packedA);
     multiplyBlock(rows, N, K, packedA, <usize>(MR * K) << 2, 4, MR << 2, b, at(c, m * cStride), cStride, accumulate);
   }
 }
 
-/** C = A·B, or C += A·B. */
+/** C = A·B, or C += A·B. Of A's two strides one is 1. */
 export function gemm(
   M: i32, N: i32, K: i32,
   a: usize, aRow: i32, aColumn: i32,
   b: usize, bRow: i32, bColumn: i32,
   c: usize, cStride: i32, accumulate: bool,
 ): void {
+  const block = depthOfBlocks(K);
   for (let n = 0; n < N; n += NC) {
     const columns = min(NC, N - n);
-    for (let k = 0; k < K; k += KC) {
-      const depth = min(KC, K - k);
+    for (let k = 0; k < K; k += block) {
+      const depth = min(block, K - k);
       packB(at(b, k * bRow + n * bColumn), bRow, bColumn, depth, columns, packedB);
       multiplyPanels(M, columns, depth, at(a, k * aColumn), aRow, aColumn, packedB, at(c, n), cStride, accumulate || k > 0);
     }
   }
 }
 
+/** Sums over k are cut into equal blocks: a function of K alone, so that every product with the same K sums in the same order. */
+@inline
+function depthOfBlocks(K: i32): i32 {
+  const blocks = (K + KC - 1) / KC;
+  return (K + blocks - 1) / max(1, blocks);
+}
+
 /** Packs a K×N matrix once, in the order in which `gemmPacked` walks through it. */
 export function packMatrix(b: usize, bRow: i32, bColumn: i32, K: i32, N: i32, out: usize): void {
   let to = out;
+  const block = depthOfBlocks(K);
   for (let n = 0; n < N; n += NC) {
     const columns = min(NC, N - n);
-    for (let k = 0; k < K; k += KC) {
-      const depth = min(KC, K - k);
+    for (let k = 0; k < K; k += block) {
+      const depth = min(block, K - k);
       packB(at(b, k * bRow + n * bColumn), bRow, bColumn, depth, columns, to);
       to = at(to, packedFloats(depth, columns));
     }
@@ -190,10 +206,11 @@ export function packMatrix(b: usize, bRow: i32, bColumn: i32, K: i32, N: i32, ou
 /** `gemm` with a B from `packMatrix`; A and C have contiguous rows. */
 export function gemmPacked(M: i32, N: i32, K: i32, a: usize, packed: usize, c: usize, accumulate: bool): void {
   let from = packed;
+  const block = depthOfBlocks(K);
   for (let n = 0; n < N; n += NC) {
     const columns = min(NC, N - n);
-    for (let k = 0; k < K; k += KC) {
-      const depth = min(KC, K - k);
+    for (let k = 0; k < K; k += block) {
+      const depth = min(block, K - k);
       multiplyPanels(M, columns, depth, at(a, k), K, 1, from, at(c, n), N, accumulate || k > 0);
       from = at(from, packedFloats(depth, columns));
     }

@@ -1,0 +1,53 @@
+import { describe, expect, it } from 'vitest';
+import { REGULAR } from '../../test/fixtures/nn/models.ts';
+import { type Arena, planArena } from './arena.ts';
+import type { LlamaConfig } from './config.ts';
+import { planLayout } from './layout.ts';
+
+const plan = (config: LlamaConfig, threads: number) => planArena(config, planLayout(config), threads);
+
+/** Every address of the plan, by the path to it; sizes and counts left out. */
+function addresses(value: unknown, path = ''): [string, number][] {
+  const sizes = ['pages', 'flatLength', 'slotCount', 'trainRows', 'headRows'];
+  if (typeof value === 'number') return [[path, value]];
+  return Object.entries(value as object).flatMap(([name, part]) =>
+    sizes.includes(name) && !path.endsWith('decode') ? [] : addresses(part, `${path}.${name}`),
+  );
+}
+
+describe('the plan of the memory', () => {
+  const larger = {
+    ...REGULAR,
+    vocabSize: 512,
+    hiddenSize: 256,
+    intermediateSize: 688,
+    layers: 6,
+    headDim: 64,
+    contextLength: 1024,
+  };
+
+  it.each([1, 2, 16])('gives every region of %d threads a place of its own, within the memory', (threads) => {
+    const arena: Arena = plan(REGULAR, threads);
+    const places = addresses(arena).map(([, address]) => address);
+    expect(new Set(places).size).toBe(places.length);
+    expect(Math.max(...places)).toBeLessThan(arena.pages * 65_536);
+    expect(places.every((address) => address % 64 === 0)).toBe(true);
+  });
+
+  it('fits a model of five million parameters on 16 threads: caches share one budget', () => {
+    expect(planLayout(larger).length).toBeGreaterThan(4_000_000);
+    const [one, many] = [plan(larger, 1), plan(larger, 16)];
+    expect(many.pages).toBeLessThanOrEqual(65_536);
+    expect(many.slotCount).toBeGreaterThanOrEqual(2);
+    expect(many.slotCount).toBeLessThan(one.slotCount);
+  });
+
+  it('refuses a model that WASM cannot address, and says what it would need', () => {
+    expect(() => plan({ ...larger, hiddenSize: 2048, intermediateSize: 5504 }, 4)).toThrow(
+      expect.objectContaining({
+        code: 'MODEL_INVALID',
+        message: expect.stringMatching(/needs \d+\.\d GiB, expected at most 4/) as string,
+      }),
+    );
+  });
+});

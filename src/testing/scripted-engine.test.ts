@@ -1,0 +1,33 @@
+import { describe, expect, it } from 'vitest';
+import type { SampleRequest } from '../core/contracts.ts';
+import { scriptedEngine } from './scripted-engine.ts';
+
+const engine = () => scriptedEngine({ vocabSize: 100, contextLength: 50, reply: () => [5, 6, 7, 8, 9, 10, 11, 2] });
+const request: SampleRequest = {
+  promptIds: Int32Array.of(1),
+  sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 20 },
+  stopIds: [2],
+  seed: 1,
+};
+
+describe('a scripted engine', () => {
+  it('streams a few tokens at a time, all of the result’s before it resolves', async () => {
+    const pieces: { ids: Int32Array; logprobs: Float32Array }[] = [];
+    const result = await engine().sample(request, undefined, (ids, logprobs) => pieces.push({ ids, logprobs }));
+    expect(pieces.map(({ ids }) => ids.length)).toEqual([3, 3, 2]);
+    expect(pieces.flatMap(({ ids }) => [...ids])).toEqual([...result.ids]);
+    expect(pieces.flatMap(({ logprobs }) => [...logprobs])).toEqual([...result.logprobs]);
+    expect(await engine().sample(request)).toEqual(result);
+  });
+
+  it('streams nothing after a cancellation', async () => {
+    const stop = new AbortController();
+    let pieces = 0;
+    const cancelled = engine().sample(request, stop.signal, () => {
+      pieces++;
+      stop.abort();
+    });
+    await expect(cancelled).rejects.toThrow();
+    expect(pieces).toBe(1);
+  });
+});
