@@ -1,12 +1,17 @@
 /**
- * The text of a shop conversation, cut into what the policy says and what it is told.
+ * The text of a conversation to pretrain on, cut into what the policy says and what it is told.
  *
  * Writes by hand what chat-template.jinja renders: the template gives one string, and pretraining must know which part of it is
- * the assistant's. A test renders generated conversations both ways and compares. Covers only the messages and tools of the
- * shop; the template covers everything else.
+ * the assistant's. A test renders generated conversations both ways and compares. Covers only the kinds of messages and tools
+ * that the examples have; the template covers everything else.
  */
-import type { Message } from '../src/core/types.ts';
-import { TOOLS } from './shop-domain.ts';
+import type { Message, Tool } from '../src/core/types.ts';
+
+export interface Conversation {
+  /** The first is the system message. */
+  readonly messages: readonly Message[];
+  readonly tools: readonly Tool[];
+}
 
 export interface Piece {
   readonly text: string;
@@ -15,9 +20,10 @@ export interface Piece {
 }
 
 /** The first piece is the header: the system message with the tools. */
-export function renderConversation(messages: readonly Message[]): readonly Piece[] {
+export function renderConversation({ messages, tools }: Conversation): readonly Piece[] {
   const [system, ...rest] = messages;
-  const pieces = [told(`<|im_start|>system\n${system?.content ?? ''}\nTools:${TOOLS_TEXT}<|im_end|>\n`)];
+  const toolsText = tools.length === 0 ? '' : `\nTools:${tools.map(toolLine).join('')}`;
+  const pieces = [told(`<|im_start|>system\n${system?.content ?? ''}${toolsText}<|im_end|>\n`)];
   for (const message of rest) {
     const { role, content } = message;
     if (role === 'assistant') {
@@ -42,9 +48,9 @@ function assistantText(message: Message): string {
   return (message.content ?? '') + calls.join('');
 }
 
-const TOOLS_TEXT = TOOLS.map((tool) => {
+function toolLine(tool: Tool): string {
   const { name, description, parameters } = tool.function;
   const { properties } = parameters as { readonly properties: Readonly<Record<string, { readonly type: string }>> };
   const types = Object.fromEntries(Object.entries(properties).map(([parameter, schema]) => [parameter, schema.type]));
   return `\n${JSON.stringify({ name, description, parameters: types })}`;
-}).join('');
+}

@@ -20,10 +20,10 @@ import { EmbeddedModel } from '../src/nn/policy.ts';
 import { createRenderer, type Renderer } from '../src/tokens/renderer.ts';
 import { loadTokenizer } from '../src/tokens/tokenizer.ts';
 import { crossEntropy } from '../src/trainer/losses.ts';
-import { type Measurement, modelCard, type PhaseReport, type PhaseTraining } from './model-card.ts';
-import { PretrainingData } from './pretraining-data.ts';
-import { CLEAN, type Faults, NOISY } from './shop-demonstrations.ts';
+import { type Measurement, modelCard, type PhaseReport, type PhaseTraining, type Success } from './model-card.ts';
+import { CLEAN, type Faults, NOISY, PretrainingData } from './pretraining-data.ts';
 import { attemptAll, describeAll, heldOutShop, successRate } from './shop-rollouts.ts';
+import { deskSuccess, triageSuccess } from './small-rollouts.ts';
 import { CONTEXT_LENGTH, trainTokenizer, VOCABULARY_SIZE } from './train-tokenizer.ts';
 
 const SHAPE: LlamaConfig = {
@@ -51,16 +51,17 @@ interface Phase {
 
 /** Phase A ends when copying is near perfect: what is missing there, reinforcement learning cannot add. */
 const PHASES: readonly Phase[] = [
-  { name: 'A (clean)', faults: CLEAN, steps: 1_400, warmUpSteps: 30, learningRate: [4e-3, 4e-4] },
+  { name: 'A (clean)', faults: CLEAN, steps: 1_700, warmUpSteps: 30, learningRate: [4e-3, 4e-4] },
   { name: 'B (noisy)', faults: NOISY, steps: 450, warmUpSteps: 0, learningRate: [1.25e-3, 1.25e-4] },
 ];
 
-const BATCH = 64;
+const BATCH = 96;
 const REPORT_EVERY = 100;
 const ADAM: Omit<AdamSettings, 'learningRate'> = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 };
 
-/** Held-out questions that measure the policy; not those of examples/shop. */
-const MEASURED = heldOutShop(4_242, 500);
+/** Held-out tasks of each example that measure the policy; not those in its held-out.jsonl. */
+const MEASURED = 500;
+const MEASURING_SEED = 4_242;
 
 async function main(): Promise<void> {
   const { values } = parseArgs({
@@ -91,8 +92,8 @@ async function pretrain(out: string, seed: number): Promise<void> {
   }
   await writeWeights(model, out);
   const parameters = model.weights().length;
-  const measured = MEASURED.questions.length;
-  writeFileSync(join(out, 'README.md'), modelCard({ seed, shape: SHAPE, parameters, batch: BATCH, measured, phases }));
+  const facts = { seed, shape: SHAPE, parameters, batch: BATCH, measured: MEASURED, phases };
+  writeFileSync(join(out, 'README.md'), modelCard(facts));
 }
 
 function writeTokenizer(out: string, seed: number): void {
@@ -124,10 +125,21 @@ function learningRateAt({ learningRate: [first, last], steps, warmUpSteps }: Pha
 
 async function measure(model: EmbeddedModel, renderer: Renderer): Promise<Measurement> {
   await model.publish(model.policyVersion + 1);
-  const greedy = successRate(await attemptAll(model, renderer, MEASURED, 0));
-  const attempts = await attemptAll(model, renderer, MEASURED, 1);
-  console.log(`held-out success: greedy ${greedy.toFixed(3)}, temperature 1 ${successRate(attempts).toFixed(3)}`);
-  return { greedy, sampled: successRate(attempts), endings: describeAll(attempts) };
+  const shop = heldOutShop(MEASURING_SEED, MEASURED);
+  const shopAttempts = (temperature: number) => attemptAll(model, renderer, shop, temperature);
+  const player = (temperature: number) => ({ engine: model, renderer, temperature });
+  const solved: Readonly<Record<string, (temperature: number) => Promise<number>>> = {
+    shop: async (temperature) => successRate(await shopAttempts(temperature)),
+    triage: (temperature) => triageSuccess(player(temperature), MEASURING_SEED, MEASURED),
+    desk: (temperature) => deskSuccess(player(temperature), MEASURING_SEED, MEASURED),
+  };
+  const successes: Success[] = [];
+  for (const [example, share] of Object.entries(solved)) {
+    const [greedy, sampled] = [await share(0), await share(1)];
+    console.log(`held-out success, ${example}: greedy ${greedy.toFixed(3)}, temperature 1 ${sampled.toFixed(3)}`);
+    successes.push({ example, greedy, sampled });
+  }
+  return { successes, shopEndings: describeAll(await shopAttempts(1)) };
 }
 
 /** Only the weights: whoever trains this model starts with an optimizer of his own. */

@@ -3,22 +3,53 @@
  *
  * Every row weighs 1 / (trained tokens of the batch): the summed loss is then the mean over trained tokens.
  */
-import type { Message, Sample } from '../src/core/types.ts';
+import type { Sample } from '../src/core/types.ts';
 import type { Tokenizer } from '../src/tokens/tokenizer.ts';
-import { renderConversation } from './conversation-text.ts';
+import { type Conversation, renderConversation } from './conversation-text.ts';
+import { CLEAN_CLERK, type ClerkFaults, demonstrateClerk, demonstrateCustomer, NOISY_CLERK } from './desk-demonstrations.ts';
 import { type Random, seededRandom } from './random.ts';
-import { copyExercise, demonstrate, type Faults } from './shop-demonstrations.ts';
-import { askAbout, drawItem } from './shop-domain.ts';
+import { CLEAN_SHOP, copyExercise, demonstrate, NOISY_SHOP, type ShopFaults } from './shop-demonstrations.ts';
+import { askAbout, drawItem, TOOLS } from './shop-domain.ts';
+import { CLEAN_TRIAGE, demonstrateTriage, NOISY_TRIAGE, type TriageFaults } from './triage-demonstrations.ts';
 
-/** Share of copying exercises among the conversations. */
-const COPYING = 0.25;
+/** How often each kind of mistake is shown, by example. */
+export interface Faults {
+  readonly shop: ShopFaults;
+  readonly triage: TriageFaults;
+  readonly clerk: ClerkFaults;
+}
+
+export const CLEAN: Faults = { shop: CLEAN_SHOP, triage: CLEAN_TRIAGE, clerk: CLEAN_CLERK };
+export const NOISY: Faults = { shop: NOISY_SHOP, triage: NOISY_TRIAGE, clerk: NOISY_CLERK };
+
+/** Share of each kind of conversation. The shop is the hardest to learn: the others must not crowd it out. */
+const SHARES = { shop: 1 / 2, copying: 1 / 6, triage: 1 / 8, clerk: 1 / 8, customer: 1 / 12 } as const;
 
 /** Bounds the memory that remembered encodings take; some thousand distinct pieces come back all the time. */
 const ENCODINGS_KEPT = 50_000;
 
-export function drawConversation(random: Random, faults: Faults): readonly Message[] {
-  if (random() < COPYING) return copyExercise(random);
-  return demonstrate(random, askAbout(random, drawItem(random, 'pretraining')), faults);
+export function drawConversation(random: Random, faults: Faults): Conversation {
+  switch (drawKind(random)) {
+    case 'shop':
+      return { messages: demonstrate(random, askAbout(random, drawItem(random, 'pretraining')), faults.shop), tools: TOOLS };
+    case 'copying':
+      return { messages: copyExercise(random), tools: TOOLS };
+    case 'triage':
+      return { messages: demonstrateTriage(random, faults.triage), tools: [] };
+    case 'clerk':
+      return { messages: demonstrateClerk(random, faults.clerk), tools: [] };
+    case 'customer':
+      return { messages: demonstrateCustomer(random), tools: [] };
+  }
+}
+
+function drawKind(random: Random): keyof typeof SHARES {
+  let left = random();
+  for (const kind of ['copying', 'triage', 'clerk', 'customer'] as const) {
+    left -= SHARES[kind];
+    if (left < 0) return kind;
+  }
+  return 'shop';
 }
 
 interface Row {
@@ -44,8 +75,8 @@ export class PretrainingData {
   }
 
   /** Ends with the last trained token: what follows it could only cost time. */
-  #encode(messages: readonly Message[]): Row {
-    const pieces = renderConversation(messages);
+  #encode(conversation: Conversation): Row {
+    const pieces = renderConversation(conversation);
     const end = pieces.findLastIndex((piece) => piece.trained) + 1;
     const ids: number[] = [];
     const mask: number[] = [];

@@ -1,8 +1,8 @@
 /**
  * Conversations to pretrain on: the shop assistant doing its job, well or badly, and plain copying exercises.
  *
- * A demonstration makes each possible mistake with the probability its profile gives. `CLEAN` makes none and teaches the
- * format, the tools and copying; `NOISY` makes the policy weak on purpose, so that reinforcement learning has something to
+ * A demonstration makes each possible mistake with the probability its profile gives. `CLEAN_SHOP` makes none and teaches the
+ * format, the tools and copying; `NOISY_SHOP` makes the policy weak on purpose, so that reinforcement learning has something to
  * do: every right decision stays possible, and most decisions go wrong. The commonest mistake must have a probability above one
  * half, or greedy decoding hides the weakness.
  *
@@ -10,24 +10,20 @@
  * the held-out ones never occur.
  */
 import type { Message } from '../src/core/types.ts';
+import { capitalised, drawName, NOUNS, splitOfBrand, syllables } from './item-names.ts';
 import { integer, pick, type Random } from './random.ts';
 import {
   answerText,
   anyValue,
   calculatorResult,
-  capitalised,
-  drawName,
   lookupResult,
-  NOUNS,
   QUESTION_KINDS,
   type Question,
   SYSTEM_PROMPT,
-  splitOfBrand,
-  syllables,
 } from './shop-domain.ts';
 
 /** Probability of each mistake at the point where it can be made. */
-export interface Faults {
+export interface ShopFaults {
   /** Answers at once with a made-up number. */
   readonly guess: number;
   /** Calls the calculator first, with a made-up price. */
@@ -52,7 +48,7 @@ export interface Faults {
   readonly forgetResult: number;
 }
 
-export const CLEAN: Faults = {
+export const CLEAN_SHOP: ShopFaults = {
   guess: 0,
   calculatorFirst: 0,
   wrongItem: 0,
@@ -66,7 +62,7 @@ export const CLEAN: Faults = {
   forgetResult: 0,
 };
 
-export const NOISY: Faults = {
+export const NOISY_SHOP: ShopFaults = {
   guess: 0.63,
   calculatorFirst: 0.06,
   wrongItem: 0.25,
@@ -81,7 +77,7 @@ export const NOISY: Faults = {
 };
 
 /** A whole conversation about one question, system message and all. */
-export function demonstrate(random: Random, question: Question, faults: Faults): readonly Message[] {
+export function demonstrate(random: Random, question: Question, faults: ShopFaults): readonly Message[] {
   const transcript = new Transcript(question.text);
   const number = act(random, question, faults, transcript);
   transcript.say(answerText(question.kind, number));
@@ -89,7 +85,7 @@ export function demonstrate(random: Random, question: Question, faults: Faults):
 }
 
 /** Makes the tool calls of one demonstration; gives the number to report. */
-function act(random: Random, question: Question, faults: Faults, transcript: Transcript): number {
+function act(random: Random, question: Question, faults: ShopFaults, transcript: Transcript): number {
   const { kind, item } = question;
   const first = random();
   if (first < faults.guess) return madeUpAnswer(random, question);
@@ -111,7 +107,7 @@ function act(random: Random, question: Question, faults: Faults, transcript: Tra
 }
 
 /** The part of a `total` question that follows a successful lookup. */
-function workOutTotal(random: Random, question: Question, faults: Faults, transcript: Transcript): number {
+function workOutTotal(random: Random, question: Question, faults: ShopFaults, transcript: Transcript): number {
   const { item, quantity } = question;
   const shortcut = random();
   if (shortcut < faults.mentalArithmetic) return quantity * anyValue(random);

@@ -1,16 +1,14 @@
 /**
  * The world of the shop example: items with a price and a stock, questions about them, and the two tools that answer.
  *
- * Everything is generated, and every brand belongs to exactly one split by its hash: what the base policy was pretrained on,
- * what reinforcement learning trains on and what it is measured on never share a brand. Prices and stocks of held-out items
- * are taken from values that no item of the other splits has. Nouns, digits, phrasings and quantities are shared.
+ * Everything is generated. Splits never share a brand (item-names.ts), and prices and stocks of held-out items are taken from
+ * values that no item of the other splits has. Nouns, digits, phrasings and quantities are shared.
  *
  * Nothing here knows about tokens or models. The agent in examples/shop speaks to the same tools; a test keeps both equal.
  */
 import type { Tool } from '../src/core/types.ts';
+import { drawName, type Split } from './item-names.ts';
 import { integer, pick, type Random, seededRandom } from './random.ts';
-
-export type Split = 'pretraining' | 'training' | 'held-out';
 
 export interface Item {
   readonly name: string;
@@ -30,49 +28,7 @@ export interface Question {
   readonly answer: number;
 }
 
-// ── names and values ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-const ONSETS = ['b', 'd', 'f', 'g', 'k', 'l', 'm', 'n', 'p', 'r', 's', 't', 'v', 'z', 'br', 'tr', 'kl', 'st'];
-const VOWELS = ['a', 'e', 'i', 'o', 'u'];
-const CODAS = ['', 'n', 'r', 'l', 'x', 'k'];
-
-export const NOUNS: readonly string[] = (
-  'lamp chair desk shelf stool table mirror clock kettle pan cup bowl plate knife jug vase rug sofa bed fan heater radio ' +
-  'phone tent bag boot coat scarf glove hat ring watch pen book brush towel candle basket ladder hammer'
-).split(' ');
-
-export function syllables(random: Random, count: number): string {
-  let word = '';
-  for (let i = 0; i < count; i++) word += pick(random, ONSETS) + pick(random, VOWELS) + pick(random, CODAS);
-  return word;
-}
-
-export function capitalised(word: string): string {
-  return word.charAt(0).toUpperCase() + word.slice(1);
-}
-
-/** FNV-1a with a final mix, so that `% 10` is even over short words. */
-function hash(word: string): number {
-  let value = 2166136261;
-  for (let i = 0; i < word.length; i++) value = Math.imul(value ^ word.charCodeAt(i), 16777619);
-  value ^= value >>> 15;
-  value = Math.imul(value, 2246822519);
-  return (value ^ (value >>> 13)) >>> 0;
-}
-
-/** Seven tenths of all brands are for pretraining, one for reinforcement learning, two are held out. */
-export function splitOfBrand(brand: string): Split {
-  const tenth = hash(brand) % 10;
-  if (tenth < 7) return 'pretraining';
-  return tenth === 7 ? 'training' : 'held-out';
-}
-
-export function drawName(random: Random, split: Split): string {
-  for (;;) {
-    const brand = capitalised(syllables(random, 2));
-    if (splitOfBrand(brand) === split) return `${brand} ${pick(random, NOUNS)}`;
-  }
-}
+// ── items ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Any value the example's items can have: two digits. */
 export function anyValue(random: Random): number {

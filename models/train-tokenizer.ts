@@ -7,11 +7,10 @@
 import { readFileSync } from 'node:fs';
 import { trainBytePairEncoding } from './byte-pair-encoding.ts';
 import { renderConversation } from './conversation-text.ts';
+import { CLEAN, drawConversation, NOISY } from './pretraining-data.ts';
 import { seededRandom } from './random.ts';
-import { CLEAN, copyExercise, demonstrate, NOISY } from './shop-demonstrations.ts';
-import { askAbout, drawItem } from './shop-domain.ts';
 
-export const VOCABULARY_SIZE = 512;
+export const VOCABULARY_SIZE = 640;
 export const CONTEXT_LENGTH = 512;
 export const END_OF_TURN = '<|im_end|>';
 const PADDING = '<|endoftext|>';
@@ -28,7 +27,7 @@ const ADDED_TOKENS = [
 /** Letters with one leading space, single digits, punctuation with one leading space, white space. */
 const WORD_PATTERN = ' ?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+';
 
-const TRANSCRIPTS = 6_000;
+const TRANSCRIPTS = 10_000;
 
 export interface TokenizerFiles {
   readonly tokenizer: object;
@@ -45,18 +44,14 @@ export function trainTokenizer(seed: number): TokenizerFiles {
   return { tokenizer: tokenizerJson(vocabulary, merges), tokenizerConfig: tokenizerConfigJson() };
 }
 
-/** Transcripts cut at the added tokens, which the BPE never sees. The header is the same in all: one in twenty keeps it. */
+/** Transcripts cut at the added tokens, which the BPE never sees. The headers hardly differ: one in twenty keeps its own. */
 function* corpus(seed: number): Generator<string> {
   const random = seededRandom(seed);
   const addedToken = /<\|endoftext\|>|<\|im_start\|>|<\|im_end\|>|<tool_call>|<\/tool_call>/;
   for (let i = 0; i < TRANSCRIPTS; i++) {
-    const question = askAbout(random, drawItem(random, 'pretraining'));
-    const conversations = [demonstrate(random, question, i % 2 === 0 ? NOISY : CLEAN)];
-    if (i % 5 === 0) conversations.push(copyExercise(random));
-    for (const messages of conversations) {
-      const [header = '', ...rest] = renderConversation(messages).map((piece) => piece.text);
-      yield* (i % 20 === 0 ? [header, ...rest] : rest).join('').split(addedToken);
-    }
+    const conversation = drawConversation(random, i % 2 === 0 ? NOISY : CLEAN);
+    const [header = '', ...rest] = renderConversation(conversation).map((piece) => piece.text);
+    yield* (i % 20 === 0 ? [header, ...rest] : rest).join('').split(addedToken);
   }
 }
 

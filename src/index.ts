@@ -1,4 +1,9 @@
-/** The public surface of `trainyard`: what a person needs to write an agent, a grader, or a run of their own. */
+/**
+ * The public surface of `trainyard`: what a person needs to write an agent, a grader, or a run of their own.
+ *
+ * Two layers. `train` and `evaluateOnly` are whole runs. Below them are the pieces those are made of, for a loop of one's own:
+ * examples/loop.ts is one, on a page.
+ */
 export { currentRollout } from './core/context.ts';
 export type {
   AdamSettings,
@@ -50,7 +55,18 @@ export type {
   Trajectory,
   Turn,
 } from './core/types.ts';
+export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
+export { type Listener, listen } from './gateway/listener.ts';
+export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
+export { readTasks } from './run/dataset.ts';
 export { evaluateOnly } from './run/eval.ts';
 export type { ResumeRequest } from './run/plan.ts';
-export type { EvalRequest, EvalSettings, TrainRequest, TrainSettings } from './run/settings.ts';
+export { BASE_MODEL, type EvalRequest, type EvalSettings, type TrainRequest, type TrainSettings } from './run/settings.ts';
 export { resume, type TrainOptions, type TrainResult, train } from './run/train.ts';
+export { memoryStore } from './store/memory.ts';
+export { openSqliteStore } from './store/sqlite.ts';
+export { loadRenderer, type Renderer } from './tokens/renderer.ts';
+export { type StitchOptions, stitch } from './tokens/stitch.ts';
+export { ALGORITHMS, type Algorithm, advantagesOf, hasSignal } from './trainer/advantages.ts';
+export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
+export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { attemptAll, describeAll, heldOutShop, successRate } from '../../models/shop-rollouts.ts';
+import { deskSuccess, triageSuccess } from '../../models/small-rollouts.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 
@@ -37,7 +38,7 @@ describe('the base policy', () => {
     const renderer = await loadRenderer(base);
     expect(model.vocabSize).toBe(renderer.vocabSize);
     expect(model.contextLength).toBe(512);
-    expect(config).toMatchObject({ hidden_size: 64, num_hidden_layers: 2, vocab_size: 512, max_position_embeddings: 512 });
+    expect(config).toMatchObject({ hidden_size: 64, num_hidden_layers: 2, vocab_size: 640, max_position_embeddings: 512 });
   });
 
   it('mostly guesses, knows how to do the job, and rarely does it right', async () => {
@@ -49,5 +50,21 @@ describe('the base policy', () => {
     expect(successRate(attempts)).toBeGreaterThan(0.02);
     expect(successRate(attempts)).toBeLessThan(0.15);
     expect(describeAll(attempts)[0]?.[0]).toBe('guess without a tool');
+  });
+
+  it('sorts messages by the wrong habit, and rightly now and then', async () => {
+    const player = { engine: model, renderer: await loadRenderer(base) };
+    expect(await triageSuccess({ ...player, temperature: 0 }, 32, 300)).toBeLessThan(0.45);
+    const sampled = await triageSuccess({ ...player, temperature: 1 }, 32, 300);
+    expect(sampled).toBeGreaterThan(0.25);
+    expect(sampled).toBeLessThan(0.55);
+  });
+
+  it('takes orders without asking, and asks now and then', async () => {
+    const player = { engine: model, renderer: await loadRenderer(base) };
+    expect(await deskSuccess({ ...player, temperature: 0 }, 33, 300)).toBeLessThanOrEqual(0.2);
+    const sampled = await deskSuccess({ ...player, temperature: 1 }, 33, 300);
+    expect(sampled).toBeGreaterThan(0.05);
+    expect(sampled).toBeLessThan(0.4);
   });
 });

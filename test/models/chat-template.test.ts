@@ -3,9 +3,8 @@ import { readFileSync } from 'node:fs';
 import { Template } from '@huggingface/jinja';
 import { describe, expect, it } from 'vitest';
 import { renderConversation } from '../../models/conversation-text.ts';
-import { drawConversation } from '../../models/pretraining-data.ts';
+import { CLEAN, drawConversation, NOISY } from '../../models/pretraining-data.ts';
 import { seededRandom } from '../../models/random.ts';
-import { CLEAN, NOISY } from '../../models/shop-demonstrations.ts';
 import { SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
 
 const template = new Template(readFileSync(new URL('../../models/chat-template.jinja', import.meta.url), 'utf8'));
@@ -25,7 +24,7 @@ function toolLines(...tools: readonly object[]): readonly string[] {
   return render([user], tools).split('<|im_end|>')[0]?.split('\n').slice(2) ?? [];
 }
 
-describe('the shop’s conversations', () => {
+describe('the examples’ conversations', () => {
   it('are rendered byte for byte as the base policy was trained', () => {
     const messages = [
       { role: 'system', content: SYSTEM_PROMPT },
@@ -58,9 +57,9 @@ describe('the shop’s conversations', () => {
   it('are the text that pretraining trains on', () => {
     const random = seededRandom(11);
     for (let i = 0; i < 600; i++) {
-      const messages = drawConversation(random, i % 2 === 0 ? CLEAN : NOISY);
-      const pieces = renderConversation(messages);
-      expect(pieces.map((piece) => piece.text).join('')).toBe(render(messages, TOOLS));
+      const conversation = drawConversation(random, i % 2 === 0 ? CLEAN : NOISY);
+      const pieces = renderConversation(conversation);
+      expect(pieces.map((piece) => piece.text).join('')).toBe(render(conversation.messages, conversation.tools));
     }
   });
 });

@@ -2,10 +2,11 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { makeShopFiles } from '../../examples/shop/make-tasks.ts';
-import { drawConversation } from '../../models/pretraining-data.ts';
+import { splitOfBrand } from '../../models/item-names.ts';
+import { drawConversation, NOISY } from '../../models/pretraining-data.ts';
 import { seededRandom } from '../../models/random.ts';
-import { CLEAN, demonstrate, NOISY } from '../../models/shop-demonstrations.ts';
-import { askAbout, drawItem, isHeldOutValue, makeCatalog, onlyNumber, runTool, splitOfBrand } from '../../models/shop-domain.ts';
+import { CLEAN_SHOP, demonstrate, NOISY_SHOP } from '../../models/shop-demonstrations.ts';
+import { askAbout, drawItem, isHeldOutValue, makeCatalog, onlyNumber, runTool } from '../../models/shop-domain.ts';
 
 interface TaskLine {
   readonly id: string;
@@ -79,8 +80,8 @@ describe('pretraining data', () => {
     const random = seededRandom(5);
     const seen = new Set<string>();
     for (let i = 0; i < 5_000; i++) {
-      const question = drawConversation(random, NOISY)[1]?.content ?? '';
-      for (const [, brand] of question.matchAll(/"([A-Z][a-z]+)/g)) seen.add(brand ?? '');
+      const said = drawConversation(random, NOISY).messages.map(({ content }) => content ?? '');
+      for (const [, brand] of said.join(' ').matchAll(/"([A-Z][a-z]+)/g)) seen.add(brand ?? '');
     }
     expect(seen.size).toBeGreaterThan(3_000);
     expect(inBoth(seen, brandsOf(training))).toEqual([]);
@@ -91,7 +92,7 @@ describe('pretraining data', () => {
     const random = seededRandom(6);
     const values: number[] = [];
     for (let i = 0; i < 3_000; i++) {
-      for (const message of drawConversation(random, NOISY)) {
+      for (const message of drawConversation(random, NOISY).messages) {
         const found = /^\{"price":(\d+),"stock":(\d+)\}$/.exec(message.role === 'tool' ? (message.content ?? '') : '');
         if (found !== null) values.push(Number(found[1]), Number(found[2]));
       }
@@ -104,7 +105,7 @@ describe('pretraining data', () => {
     const random = seededRandom(7);
     for (let i = 0; i < 500; i++) {
       const question = askAbout(random, drawItem(random, 'pretraining'));
-      const messages = demonstrate(random, question, CLEAN);
+      const messages = demonstrate(random, question, CLEAN_SHOP);
       const tools = messages.flatMap((message) => message.tool_calls ?? []).map((call) => call.function.name);
       expect(onlyNumber(messages.at(-1)?.content ?? '')).toBe(question.answer);
       expect(tools).toEqual(question.kind === 'total' ? ['lookup', 'calculator'] : ['lookup']);
@@ -116,7 +117,7 @@ describe('pretraining data', () => {
     const count = { right: 0, withoutTool: 0 };
     for (let i = 0; i < 2_000; i++) {
       const question = askAbout(random, drawItem(random, 'pretraining'));
-      const messages = demonstrate(random, question, NOISY);
+      const messages = demonstrate(random, question, NOISY_SHOP);
       if (onlyNumber(messages.at(-1)?.content ?? '') === question.answer) count.right++;
       if (messages.length === 3) count.withoutTool++;
     }
@@ -130,7 +131,7 @@ describe('pretraining data', () => {
     for (let i = 0; i < 500; i++) {
       const question = askAbout(random, drawItem(random, 'pretraining'));
       const known = new Map([[question.item.name, question.item]]);
-      const messages = demonstrate(random, question, NOISY);
+      const messages = demonstrate(random, question, NOISY_SHOP);
       messages.forEach((message, index) => {
         const call = message.tool_calls?.[0]?.function;
         if (call !== undefined) expect(messages[index + 1]?.content).toBe(runTool(known, call.name, call.arguments));

@@ -4,10 +4,8 @@ import { fileURLToPath } from 'node:url';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { renderConversation } from '../../models/conversation-text.ts';
-import { drawConversation, PretrainingData } from '../../models/pretraining-data.ts';
+import { CLEAN, drawConversation, NOISY, PretrainingData } from '../../models/pretraining-data.ts';
 import { seededRandom } from '../../models/random.ts';
-import { CLEAN, NOISY } from '../../models/shop-demonstrations.ts';
-import { TOOLS } from '../../models/shop-domain.ts';
 import { trainTokenizer } from '../../models/train-tokenizer.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
@@ -26,16 +24,16 @@ describe('the committed tokenizer', () => {
     expect(committed('tokenizer_config.json')).toEqual(made.tokenizerConfig);
   });
 
-  it('has 512 tokens, and one for each digit', () => {
-    expect(tokenizer.vocabSize).toBe(512);
+  it('has 640 tokens, and one for each digit', () => {
+    expect(tokenizer.vocabSize).toBe(640);
     expect(tokenizer.encodeText('0123456789')).toHaveLength(10);
   });
 
   it('gives generated transcripts back as they were', () => {
     const random = seededRandom(21);
     for (let i = 0; i < 300; i++) {
-      const messages = drawConversation(random, i % 2 === 0 ? CLEAN : NOISY);
-      const pieces = renderConversation(messages).map((piece) => piece.text);
+      const conversation = drawConversation(random, i % 2 === 0 ? CLEAN : NOISY);
+      const pieces = renderConversation(conversation).map((piece) => piece.text);
       const whole = tokenizer.encodeRendered(pieces.join(''));
       expect(tokenizer.decode(whole)).toBe(pieces.join(''));
       expect(pieces.flatMap((text) => [...tokenizer.encodeRendered(text)])).toEqual([...whole]);
@@ -58,11 +56,13 @@ describe('the chat template', () => {
 
   it('gives the prompts that pretraining rows begin with', () => {
     const renderer = createRenderer(tokenizer);
-    const messages = drawConversation(seededRandom(22), CLEAN);
-    const [row] = new PretrainingData(tokenizer, 22).draw(CLEAN, 1);
-    const prompt = renderer.open(messages.slice(0, 2), TOOLS);
-    expect([...(row?.tokens ?? []).slice(0, prompt.length)]).toEqual([...prompt]);
-    expect(row?.mask.indexOf(1)).toBe(prompt.length);
+    const random = seededRandom(22);
+    for (const row of new PretrainingData(tokenizer, 22).draw(CLEAN, 50)) {
+      const { messages, tools } = drawConversation(random, CLEAN);
+      const prompt = renderer.open(messages.slice(0, 2), tools);
+      expect([...row.tokens.slice(0, prompt.length)]).toEqual([...prompt]);
+      expect(row.mask.indexOf(1)).toBe(prompt.length);
+    }
   });
 });
 
@@ -84,7 +84,10 @@ describe('pretraining rows', () => {
   });
 
   it('fit into half of the context', () => {
-    const long = new PretrainingData(tokenizer, 24).draw({ ...NOISY, guess: 0, wrongItem: 1, giveUp: 0 }, 500);
+    const long = new PretrainingData(tokenizer, 24).draw(
+      { ...NOISY, shop: { ...NOISY.shop, guess: 0, wrongItem: 1, giveUp: 0 } },
+      500,
+    );
     expect(Math.max(...long.map((row) => row.tokens.length))).toBeLessThan(256);
   });
 });
