@@ -149,19 +149,23 @@ function multiplyRow(N: i32, K: i32, a: usize, b: usize, c: usize, accumulate: b
 function multiplyPanels(
   M: i32, N: i32, K: i32, a: usize, aRow: i32, aColumn: i32, b: usize, c: usize, cStride: i32, accumulate: bool,
 ): void {
-  if (aColumn == 1) {
-    const row = <usize>aRow << 2;
-    // One or two rows that fill no tile are cheaper one by one.
-    const rest = M % MR <= 2 ? M % MR : 0;
-    multiplyBlock(M - rest, N, K, a, row * MR, row, 4, b, c, cStride, accumulate);
-    for (let i = M - rest; i < M; i++) multiplyRow(N, K, at(a, i * aRow), b, at(c, i * cStride), accumulate);
-    return;
+  // One or two rows that fill no tile are cheaper one by one.
+  const single = aColumn == 1 && M % MR <= 2 ? M % MR : 0;
+  const inTiles = M - single;
+  const row = <usize>aRow << 2;
+  // A block of A stays in the cache while all of B passes by.
+  for (let m = 0; m < inTiles; m += MC) {
+    const rows = min(MC, inTiles - m);
+    const from = at(a, m * aRow);
+    const to = at(c, m * cStride);
+    if (aColumn == 1) {
+      multiplyBlock(rows, N, K, from, row * MR, row, 4, b, to, cStride, accumulate);
+    } else {
+      packA(from, aColumn, rows, K, packedA);
+      multiplyBlock(rows, N, K, packedA, <usize>(MR * K) << 2, 4, MR << 2, b, to, cStride, accumulate);
+    }
   }
-  for (let m = 0; m < M; m += MC) {
-    const rows = min(MC, M - m);
-    packA(at(a, m), aColumn, rows, K, packedA);
-    multiplyBlock(rows, N, K, packedA, <usize>(MR * K) << 2, 4, MR << 2, b, at(c, m * cStride), cStride, accumulate);
-  }
+  for (let i = inTiles; i < M; i++) multiplyRow(N, K, at(a, i * aRow), b, at(c, i * cStride), accumulate);
 }
 
 /** C = A·B, or C += A·B. Of A's two strides one is 1. */
