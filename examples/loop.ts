@@ -26,7 +26,7 @@ import {
 } from 'trainyard';
 import agent from './triage/agent.ts';
 
-const STEPS = Number(process.argv[2] ?? 20);
+const STEPS = Number(process.argv[2] ?? 60);
 /** Tasks per step, and tries at each. */
 const GROUPS = 8;
 const TRIES = 8;
