@@ -3,7 +3,7 @@
  *
  * Trains the shop agent for some steps and asks V8's profiler what the main thread did from the first to the last of them. Samples
  * are sorted by the file that was running or, for built-in functions, the nearest caller that has one. The policy's own threads
- * are not in the profile: the main thread waits while they sample or train.
+ * are not in the profile; of them only the CPU time is known, in rollouts (sampling) and outside (training).
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { type Profiler, Session } from 'node:inspector';
@@ -25,18 +25,45 @@ const PARTS: readonly (readonly [part: string, file: RegExp])[] = [
   ['HTTP', /^node:/],
 ];
 
-async function measure(steps: number): Promise<{ readonly reports: readonly StepReport[]; readonly profile: Profiler.Profile }> {
+interface Measured {
+  readonly reports: readonly StepReport[];
+  readonly profile: Profiler.Profile;
+  /** Seconds of CPU of all threads but the main one. */
+  readonly otherThreads: { readonly rollouts: number; readonly training: number };
+}
+
+/** Seconds of CPU of all threads but this one. */
+function otherThreads(): number {
+  const [all, own] = [process.cpuUsage(), process.threadCpuUsage()];
+  return (all.user + all.system - own.user - own.system) / 1e6;
+}
+
+async function measure(steps: number): Promise<Measured> {
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-bench-'));
   const reports: StepReport[] = [];
   let profile: Profiler.Profile | undefined;
+  const spent = { rollouts: 0, training: 0 };
+  let since = 0;
+  const upToHere = (phase: keyof typeof spent): void => {
+    const now = otherThreads();
+    spent[phase] += now - since;
+    since = now;
+  };
   const session = new Session();
   session.connect();
   session.post('Profiler.enable');
   session.post('Profiler.setSamplingInterval', { interval: 200 });
   const entry = fileURLToPath(new URL('../examples/shop/agent.ts', import.meta.url));
   await train({ entry, steps, evalEvery: 0, run: join(folder, 'run') }, (event) => {
-    if (event.type === 'eval-end' && event.when === 'before') session.post('Profiler.start');
-    if (event.type === 'step-end') reports.push(event);
+    if (event.type === 'eval-end' && event.when === 'before') {
+      session.post('Profiler.start');
+      since = otherThreads();
+    }
+    if (event.type === 'progress' && event.phase === 'training') upToHere('rollouts');
+    if (event.type === 'step-end') {
+      upToHere('training');
+      reports.push(event);
+    }
     if (reports.length === steps && profile === undefined) {
       session.post('Profiler.stop', (_, stopped) => {
         profile = stopped.profile;
@@ -46,7 +73,7 @@ async function measure(steps: number): Promise<{ readonly reports: readonly Step
   session.disconnect();
   await rm(folder, { recursive: true });
   if (profile === undefined) throw new Error(`only ${reports.length} of ${steps} steps were taken`);
-  return { reports, profile };
+  return { reports, profile, otherThreads: spent };
 }
 
 /** Seconds of the main thread by part. */
@@ -73,7 +100,7 @@ const STEPS = 20;
 
 /** Seconds per step: by phase, and of the main thread by part. */
 export async function run(): Promise<Readonly<Record<string, unknown>>> {
-  const { reports, profile } = await measure(STEPS);
+  const { reports, profile, otherThreads } = await measure(STEPS);
   const mean = (pick: (report: StepReport) => number): number => reports.reduce((sum, report) => sum + pick(report), 0) / STEPS;
   const phases = {
     rollouts: mean(({ rolloutSeconds }) => rolloutSeconds),
@@ -95,5 +122,8 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
   for (const [name, seconds] of Object.entries(phases)) console.log(row(name, seconds));
   console.log('main thread');
   for (const [name, seconds] of parts.toSorted((a, b) => b[1] - a[1])) console.log(row(name, seconds));
-  return { steps: STEPS, secondsPerStep: whole, ...counts, phases, mainThread: Object.fromEntries(parts) };
+  console.log('other threads, CPU (the policy’s, most of it)');
+  console.log(row('in rollouts: sampling', otherThreads.rollouts / STEPS));
+  console.log(row('after them: training, checkpoint', otherThreads.training / STEPS));
+  return { steps: STEPS, otherThreads, secondsPerStep: whole, ...counts, phases, mainThread: Object.fromEntries(parts) };
 }

@@ -54,10 +54,10 @@ function compileFaster(variant: KernelVariant): CompiledKernels | undefined {
   return fastestWide < fastestNarrow ? { variant, module, wide: true } : undefined;
 }
 
-/** Undefined where V8 cannot. */
+/** Undefined where V8 cannot, or where the user would rather not. */
 export function compileMerged(variant: KernelVariant): WebAssembly.Module | undefined {
   const canMerge = process.arch === 'x64' && Number.parseInt(process.versions.v8, 10) >= FIRST_V8_WITH_MERGING;
-  if (!canMerge) return undefined;
+  if (!canMerge || process.env['TRAINYARD_WIDE'] === '0') return undefined;
   const bytes = readVariant(variant);
   for (const flag of FLAGS) setFlagsFromString(`--${flag}`);
   try {

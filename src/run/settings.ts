@@ -147,11 +147,15 @@ function beside(entry: string | Entry, name: string): string {
   return join(typeof entry === 'string' ? dirname(entry) : '.', name);
 }
 
-/** runs/shop-20261115-081703: named by the entry's folder and the time. */
+/** runs/shop-20261115-081703: named by the entry's folder and the time, numbered where that is taken. */
 function defaultRun(entry: string | Entry): string {
   const time = new Date().toISOString().replace(/[-:]/g, '').replace('T', '-').slice(0, 15);
   const name = typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name;
-  return join('runs', `${name || 'run'}-${time}`);
+  const path = join('runs', `${name || 'run'}-${time}`);
+  let number = 2;
+  let free = path;
+  while (existsSync(free)) free = `${path}-${number++}`;
+  return free;
 }
 
 export function trainingSampling({

@@ -109,11 +109,13 @@ describe('a run', () => {
     for (const text of [seen, printed, prompts.join('\n'), await everythingIn(run)]) expect(text.includes(CANARY)).toBe(false);
   });
 
-  it('gives the same result again for the same seed', async () => {
-    const again = join(home.dir, 'again');
-    await trainyard(...smallRun(again, 3), '--concurrency', '3');
-    const weights = (dir: string) => readFile(join(dir, 'checkpoints/step-000003/model.safetensors'));
-    expect((await weights(again)).equals(await weights(run))).toBe(true);
+  it.each([1, 2, 3])('gives the same result again for the same seed, on %i threads', async (threads) => {
+    const again = join(home.dir, `again-${threads}`);
+    await trainyard(...smallRun(again, 3), '--threads', `${threads}`, '--concurrency', `${4 - threads}`);
+    for (const file of ['model.safetensors', 'optimizer.safetensors']) {
+      const bytes = (dir: string) => readFile(join(dir, 'checkpoints/step-000003', file));
+      expect((await bytes(again)).equals(await bytes(run))).toBe(true);
+    }
   });
 });
 
