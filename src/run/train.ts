@@ -134,6 +134,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   }
   const checkpoint = await checkpointAt(ledger, step);
   const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
+  if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
   const { best } = heldOut;
   const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: ledger.directory.checkpointPath(best.step) };
   return { before, after, steps: step, checkpoint, best: bestCheckpoint, ending };

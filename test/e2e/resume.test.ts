@@ -144,6 +144,16 @@ describe('an interrupted run', () => {
     },
   );
 
+  it('in its last evaluation has no result yet, and has one when it goes on', async () => {
+    // Not every attempt hits the evaluation: it is short.
+    const { run, code, stdout } = await interruptedAt('interrupted-late', `"step":${STEPS},`, 'SIGINT');
+    const done = eventsOf(stdout).at(-1) as RunEvent & { type: 'done' };
+    expect(done.steps).toBe(STEPS);
+    expect([code, done.ending]).toEqual(done.after === null ? [130, 'interrupted'] : [0, 'steps']);
+    const { stdout: rest } = await trainyard('train', '--resume', run, '--json');
+    expect(eventsOf(rest).at(-1)).toMatchObject({ ending: 'steps', after: { n: 5 } });
+  });
+
   it('in its first evaluation ends without a step, and twice leaves at once; both go on to the same weights', async () => {
     const early = await interruptedAt('interrupted-early', '"run-start"', 'SIGINT');
     expect(early.code).toBe(130);
