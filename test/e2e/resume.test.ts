@@ -214,6 +214,8 @@ describe('a budget', () => {
 describe('a full disk', () => {
   it('ends the run with its last checkpoint whole; with more room it goes on to the same weights', async () => {
     const run = join(home.dir, 'full');
+    // The agent's own notes would reach the limit first.
+    await rm(join(home.dir, 'seen.txt'));
     // A limit on file size is the full disk an ordinary user can make: here the store's log reaches it.
     const full = await start(flags(run), undefined, 'ulimit -f 3072').ended;
     expect(full.code).toBe(1);

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { scratch } from '../cli/command.ts';
 
 export const CANARY = 'CANARY-93c1e7';
-/** Rewards differ within a group whatever the policy says; everything the workflow can see is written down. */
+/** Rewards look random to the policy, so that they differ within groups to the end; everything the workflow can see is written down. */
 const ENTRY = `
 import { appendFileSync } from 'node:fs';
 import OpenAI from 'openai';
@@ -23,7 +23,8 @@ export default defineWorkflow(async (ctx) => {
 });
 export const grader = defineGrader(({ task, messages, output }) => {
   if (task.answer !== '${CANARY}' || output !== 'finished') throw new Error('the grader must see answer and output');
-  return (messages.at(-1)?.content ?? '').length % 2;
+  const sum = [...(messages.at(-1)?.content ?? '')].reduce((codes, letter) => codes + (letter.codePointAt(0) ?? 0), 0);
+  return (sum % 3) / 2;
 });
 `;
 

@@ -104,7 +104,7 @@ describe('a run', () => {
 
   it('shows the answer to nobody but the grader', async () => {
     const seen = await readFile(join(home.dir, 'seen.txt'), 'utf8');
-    expect(seen).toContain('Question 3?');
+    expect(seen).toMatch(/Question \d\?/);
     const prompts = trajectories.flatMap(({ turns }) => turns.map(({ request }) => JSON.stringify(request)));
     for (const text of [seen, printed, prompts.join('\n'), await everythingIn(run)]) expect(text.includes(CANARY)).toBe(false);
   });
