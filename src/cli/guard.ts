@@ -13,10 +13,16 @@ import { watch } from './watchdog.ts';
 export interface Guarded {
   /** The work takes steps and can end softly, after the one in hand; other work is stopped by the first signal. */
   readonly steps: boolean;
+  /** Has the last word when a second signal ends the process. */
+  readonly onLeave?: () => void;
 }
 
-export async function guarded<T>(emit: Emit, { steps }: Guarded, work: (interrupts: Interrupts) => Promise<T>): Promise<T> {
-  using interrupts = catchInterrupts(emit, steps);
+export async function guarded<T>(
+  emit: Emit,
+  { steps, onLeave }: Guarded,
+  work: (interrupts: Interrupts) => Promise<T>,
+): Promise<T> {
+  using interrupts = catchInterrupts(emit, steps, onLeave);
   const reported = new Set<string>();
   const stray = (reason: unknown): void => {
     const message = messageOf(reason);

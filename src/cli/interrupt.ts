@@ -21,28 +21,32 @@ export interface Interrupts extends Disposable {
 /** What SIGTERM leaves for finishing, in milliseconds. */
 const GRACE = 10_000;
 /** npm passes on the Ctrl-C that the terminal has already sent: within these milliseconds it is the same one. */
-const SAME = 300;
+const SAME = 100;
 
-/** `steps`: whether the work can end softly; what cannot is stopped by the first signal. */
-export function catchInterrupts(emit: Emit, steps: boolean, grace = GRACE): Interrupts {
+/**
+ * `steps`: whether the work can end softly; what cannot is stopped by the first signal. `onLeave` has the last word when a second
+ * signal ends the process.
+ */
+export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void = () => {}, grace = GRACE): Interrupts {
   const finish = new AbortController();
   const stop = new AbortController();
   let first: { readonly signal: Interrupt; readonly at: number } | undefined;
   let patience: NodeJS.Timeout | undefined;
   const giveUp = (): void => {
     const hint = 'what was acknowledged is kept, and the last checkpoint is whole';
-    stop.abort(new TrainyardError('CANCELLED', 'interrupted', { hint }));
+    stop.abort(new TrainyardError('CANCELLED', 'interrupted', steps ? { hint } : {}));
   };
   const received = (signal: Interrupt): void => {
     if (first !== undefined) {
-      if (signal !== first.signal || performance.now() - first.at > SAME) process.exit(EXIT_OF[signal]);
-      return;
+      if (signal === first.signal && performance.now() - first.at <= SAME) return;
+      onLeave();
+      process.exit(EXIT_OF[signal]);
     }
     first = { signal, at: performance.now() };
     emit({
       type: 'warning',
       code: 'INTERRUPTED',
-      message: `${steps ? 'finishing this step' : 'stopping'}; once more to leave at once`,
+      message: `${steps ? 'finishing what is in hand' : 'stopping'}; once more to leave at once`,
     });
     finish.abort();
     if (!steps) giveUp();

@@ -1,7 +1,7 @@
 /** What a run's events look like as plain lines, for pipes, logs and the scrollback. */
 import { styleText } from 'node:util';
-import type { Best, RunEvent } from '../core/events.ts';
-import { duration, percent, STOPPED, shellWord } from './phrases.ts';
+import type { Best, RunEnding, RunEvent } from '../core/events.ts';
+import { asCalled, count, duration, percent, STOPPED, shellWord } from './phrases.ts';
 import { printable } from './screen/width.ts';
 
 type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
@@ -39,7 +39,9 @@ export function describe(event: RunEvent, entry: string): readonly string[] {
 function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt }: Event<'run-start'>): readonly string[] {
   const what = `${styleText('bold', entry)}`;
   const doing =
-    resumedAt === undefined ? `Training ${what} for ${steps} steps` : `Going on with ${what} after step ${resumedAt} of ${steps}`;
+    resumedAt === undefined
+      ? `Training ${what} for ${count(steps, 'step')}`
+      : `Going on with ${what} after step ${resumedAt} of ${steps}`;
   return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, `Run directory ${run}`];
 }
 
@@ -75,25 +77,34 @@ function summary(event: Event<'done'>, entry: string): readonly string[] {
   const stopped = STOPPED[ending];
   return [
     '',
-    `${styleText('bold', `${head} ${took}, ${steps} steps${change}`)}`,
+    `${styleText('bold', `${head} ${took}, ${count(steps, 'step')}${change}`)}`,
     ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
     ...models(best, checkpoint, entry),
     ...(run === null ? [] : [`Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`]),
-    ...(ending === 'interrupted' && run !== null ? [`Go on with: ${styleText('bold', resumeCommand(run))}`] : []),
+    ...(CAN_GO_ON.has(ending) && run !== null ? wayOn(run) : []),
   ];
 }
 
+/** Endings after which there is more to do. */
+const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
+
 /** Which folder to use from now on, and how to measure it again. */
 function models(best: Best | null, last: string | null, entry: string): readonly string[] {
-  const again = (model: string): string =>
-    `measure it again with: trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`;
-  if (best === null || best.checkpoint === last) return last === null ? [] : [`The trained model is in ${last}; ${again(last)}`];
+  const again = (model: string): readonly string[] => [
+    'Measure it again with:',
+    `  ${asCalled(`trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`)}`,
+  ];
+  if (best === null || best.checkpoint === last) {
+    return last === null ? [] : [`The trained model is in ${last}`, ...again(last)];
+  }
   return [
-    `The best model on the way, ${percent(best.success)} after step ${best.step}, is in ${best.checkpoint}; ${again(best.checkpoint)}`,
+    `The best model on the way, ${percent(best.success)} after step ${best.step}, is in ${best.checkpoint}`,
+    ...again(best.checkpoint),
     ...(last === null ? [] : [`The last one is in ${last}`]),
   ];
 }
 
-function resumeCommand(run: string): string {
-  return `trainyard train --resume ${shellWord(run)}`;
+/** The line that says how to go on with a run. */
+export function wayOn(run: string): readonly string[] {
+  return ['Go on with:', `  ${styleText('bold', asCalled(`trainyard train --resume ${shellWord(run)}`))}`];
 }

@@ -30,11 +30,24 @@ export function count(n: number, noun: string): string {
 export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   steps: null,
   solved: 'every rollout is perfect, there is nothing left to learn',
-  patience: 'the held-out success has not improved for a while',
+  patience: 'no evaluation on the way was better than an earlier one for as long as --patience allows',
   'max-time': 'the time it was given is used up',
   'max-tokens': 'the tokens it was given are used up',
   interrupted: 'interrupted',
 };
+
+/** How this program was called, as far as npm says: what a person can type again. */
+const CALLED_AS =
+  process.env['npm_lifecycle_event'] === 'trainyard' || process.env['npm_lifecycle_event'] === 'demo'
+    ? 'npm run trainyard --'
+    : process.env['npm_command'] === 'exec'
+      ? 'npx trainyard'
+      : 'trainyard';
+
+/** Commands in a text, written so that they work where this one was called. */
+export function asCalled(text: string): string {
+  return text.replaceAll(/\btrainyard (?=train |eval )/g, `${CALLED_AS} `);
+}
 
 /** A path as an argument that a shell takes as one word. */
 export function shellWord(path: string): string {

@@ -10,6 +10,7 @@ import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
+import { asCalled } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
 import { trainCommand } from './train.ts';
 
@@ -105,7 +106,8 @@ function roles(text: string): string[] {
 }
 
 function natural(text: string): number {
-  if (!/^\d{1,15}$/.test(text)) throw new InvalidArgumentError(`expected a whole number, found ${JSON.stringify(text)}`);
+  if (!/^\d{1,15}$/.test(text))
+    throw new InvalidArgumentError(`expected a whole number, 0 or more, found ${JSON.stringify(text)}`);
   return Number(text);
 }
 
@@ -132,7 +134,12 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     }).parseAsync([...argv], { from: 'user' });
     return code;
   } catch (thrown) {
-    if (thrown instanceof CommanderError) return usage(thrown, emit);
+    if (thrown instanceof CommanderError)
+      return usage(
+        thrown,
+        emit,
+        ['train', 'eval'].find((verb) => verb === argv[0]),
+      );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));
     if (error === undefined && thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
@@ -141,16 +148,17 @@ export async function runCli(argv: readonly string[]): Promise<number> {
   }
 }
 
-function usage(thrown: CommanderError, emit: (event: RunEvent) => void): number {
+function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: string | undefined): number {
   if (thrown.exitCode === 0) return 0;
   if (thrown.code === 'commander.help') return 2;
   const message = thrown.message.replace(/^error: /, '').replaceAll('\n', ' ');
-  fail(emit, { type: 'error', code: 'USAGE', message, hint: 'see trainyard --help' });
+  fail(emit, { type: 'error', code: 'USAGE', message, hint: `see trainyard ${verb === undefined ? '' : `${verb} `}--help` });
   return 2;
 }
 
 /** Errors go to stderr for people and, with --json, also to stdout as the last event. */
-function fail(emit: (event: RunEvent) => void, event: RunEvent & { readonly type: 'error' }): void {
+function fail(emit: (event: RunEvent) => void, shown: RunEvent & { readonly type: 'error' }): void {
+  const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
   emit(event);
   process.stderr.write(`error ${event.code}: ${event.message}${event.hint === undefined ? '' : `\n  ${event.hint}`}\n`);
 }

@@ -5,6 +5,7 @@ import { EVAL_DEFAULTS, type TrainSettings } from '../run/settings.ts';
 import { resume, type TrainOptions, type TrainResult, train } from '../run/train.ts';
 import { guarded } from './guard.ts';
 import { EXIT_OF } from './interrupt.ts';
+import { wayOn } from './lines.ts';
 import { openReport } from './report.ts';
 
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>> {
@@ -16,9 +17,18 @@ export async function trainCommand(entry: string | undefined, { json, ...flags }
   const start = startOf(entry, flags);
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = flags;
   using report = openReport(json, { verb: 'train', entry: entry ?? flags.resume ?? '', model, seed, run: null });
-  return await guarded(report.emit, { steps: true }, async (interrupts) => {
+  let run: string | undefined;
+  const emit: Emit = (event) => {
+    if (event.type === 'run-start') run = event.run;
+    report.emit(event);
+  };
+  const onLeave = (): void => {
+    report[Symbol.dispose]();
+    if (run !== undefined) process.stderr.write(`${wayOn(run).join('\n')}\n`);
+  };
+  return await guarded(emit, { steps: true, onLeave }, async (interrupts) => {
     const { finish, stop } = interrupts;
-    const { ending } = await start(report.emit, { finish, stop, since: 0 });
+    const { ending } = await start(emit, { finish, stop, since: 0 });
     return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
   });
 }

@@ -28,9 +28,10 @@ export class FailureBudget {
     else if (this.#recent.length >= CERTAIN) this.#judge(allOf);
   }
 
-  /** At the end of a phase that was too short to be judged: were all of them bad? */
+  /** At the end of a phase that was too short to be judged: were all of them bad? The next phase is judged by itself. */
   settle(): void {
     if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge(allOf);
+    this.#recent.length = 0;
   }
 
   #judge(tooMany: (bad: number, all: number, share: number) => boolean = (bad, all, share) => bad / all > share): void {
@@ -62,9 +63,11 @@ function failureError(failed: readonly Trajectory[], all: number, sampled: boole
       : first?.outcome.kind === 'truncated'
         ? 'it ran into its deadline'
         : 'it made no model call';
-  const hint = sampled
-    ? 'fix the error it throws'
-    : 'and none of them reached the policy: build the agent’s client from ctx.model()';
+  const refused = /^4\d\d /.test(cause);
+  const hint =
+    sampled || refused
+      ? 'fix the error it throws'
+      : 'and none of them reached the policy: build the agent’s client from ctx.model()';
   return new TrainyardError(
     'FAILURE_BUDGET',
     `${failed.length} of the last ${all} rollouts failed; the first (${first?.rolloutId}): ${cause}`,

@@ -19,23 +19,24 @@ export interface Entry {
 
 export async function discover(path: string): Promise<Entry> {
   const file = resolve(path);
-  if (!(await stat(file).catch(() => undefined))?.isFile()) {
-    throw new TrainyardError('FILE_NOT_FOUND', `no entry file at ${path}`, {
-      hint: 'give the path of the module that exports your workflow',
+  const found = await stat(file).catch(() => undefined);
+  if (!found?.isFile()) {
+    throw new TrainyardError('FILE_NOT_FOUND', found?.isDirectory() ? `${path} is a folder` : `no entry file at ${path}`, {
+      hint: `give the path of the module that exports your workflow${found?.isDirectory() ? `, such as ${path}/agent.ts` : ''}`,
     });
   }
   const url = pathToFileURL(file).href;
   const exported = Object.entries(await load(url, path));
   const workflows = unique(exported, isWorkflow);
   const graders = unique(exported, isGrader);
-  const found = exported.map(([name]) => name).join(', ') || 'nothing';
+  const names = exported.map(([name]) => name).join(', ') || 'nothing';
   if (workflows.length === 0) {
-    throw new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${found})`, {
+    throw new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
       hint: unmarked(exported, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
     });
   }
   if (graders.length === 0) {
-    throw new TrainyardError('GRADER_NOT_FOUND', `${path} exports no grader (it exports ${found})`, {
+    throw new TrainyardError('GRADER_NOT_FOUND', `${path} exports no grader (it exports ${names})`, {
       hint: unmarked(exported, 'defineGrader') ?? 'export const grader = defineGrader(({ task, messages }) => …)',
     });
   }

@@ -21,6 +21,7 @@ export function capacityOf({ staleness, version, batchSize, accepted, running, c
 
 /** Versions between the oldest sampled token and this version; 0 where nothing was sampled. */
 export function versionsBehind(trajectories: readonly Trajectory[], version: number): number {
-  const versions = trajectories.flatMap(({ turns }) => turns.map(({ policyVersion }) => policyVersion));
-  return version - Math.min(version, ...versions);
+  let oldest = version;
+  for (const { turns } of trajectories) for (const { policyVersion } of turns) oldest = Math.min(oldest, policyVersion);
+  return version - oldest;
 }

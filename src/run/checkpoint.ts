@@ -2,17 +2,22 @@
  * Checkpoints: a folder that is either whole or not there.
  *
  * Written under a temporary name, every file fsynced, renamed, the parent fsynced. The model folder's tokenizer files travel
- * along, so a checkpoint is itself a model folder. Older ones are removed only after a newer one is committed.
+ * along, so a checkpoint is itself a model folder. `checkpoint.json` says of which run and step it is and what its files' digests
+ * are: one that was damaged, or put there by somebody, is never trained on. Older ones are removed only after a newer one is
+ * committed.
  */
-import { copyFile, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { z } from 'zod';
 import type { Trainer } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 
-const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
+export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
 /** The last committed one, and the one before it in case that is the one found damaged. */
 const KEPT = 2;
 const FINISHED = /^step-\d+$/;
+const UNFINISHED = /^step-\d+\.unfinished$/;
 
 /** A model folder that is there, or FILE_NOT_FOUND; a run directory given for one of its checkpoints is recognised. */
 export async function checkModelFolder(dir: string): Promise<void> {
@@ -39,15 +44,29 @@ export function checkpointName(step: number): string {
   return `step-${String(step).padStart(6, '0')}`;
 }
 
-/** Returns the name of the finished folder inside `dir`. What could not be finished is removed. */
-export async function saveCheckpoint(trainer: Trainer, dir: string, step: number, modelDir: string): Promise<string> {
+const SEAL = 'checkpoint.json';
+const sealSchema = z.strictObject({ run: z.string(), step: z.int(), files: z.record(z.string(), z.string()) });
+
+export interface CheckpointOptions {
+  readonly dir: string;
+  readonly step: number;
+  /** What tells one run from another. */
+  readonly identity: string;
+  /** Where the tokenizer's files are. */
+  readonly model: string;
+}
+
+/** What could not be finished is removed. */
+export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, model }: CheckpointOptions): Promise<void> {
   const name = checkpointName(step);
   const unfinished = join(dir, `${name}.unfinished`);
   try {
     await boundary('STORE_FAILED', `cannot write checkpoint ${name}`, async () => {
       await mkdir(unfinished);
       await trainer.save(unfinished);
-      await copyTokenizer(modelDir, unfinished);
+      await copyTokenizer(model, unfinished);
+      const seal = { run: identity, step, files: await digestsOf(unfinished) };
+      await writeFile(join(unfinished, SEAL), `${JSON.stringify(seal, null, 2)}\n`);
       for (const file of await readdir(unfinished)) await sync(join(unfinished, file));
       await sync(unfinished);
       await rename(unfinished, join(dir, name));
@@ -57,7 +76,41 @@ export async function saveCheckpoint(trainer: Trainer, dir: string, step: number
     await rm(unfinished, { recursive: true, force: true });
     throw thrown;
   }
-  return name;
+}
+
+/** Loads the checkpoint of a step, after checking that it is what was saved. Nothing is loaded when it is not. */
+export async function loadCheckpoint(trainer: Trainer, { dir, step, identity }: Omit<CheckpointOptions, 'model'>): Promise<void> {
+  const folder = join(dir, checkpointName(step));
+  const text = await readFile(join(folder, SEAL), 'utf8').catch(() => '{}');
+  const seal = sealSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${SEAL} is not JSON`, () => JSON.parse(text)));
+  if (!seal.success) throw new TrainyardError('CHECKPOINT_MISMATCH', `it has no readable ${SEAL}`);
+  if (seal.data.run !== identity || seal.data.step !== step) {
+    throw new TrainyardError('CHECKPOINT_MISMATCH', 'it is of another run or another step');
+  }
+  const found = await digestsOf(folder);
+  const changed = Object.entries(seal.data.files).filter(([name, digest]) => found[name] !== digest);
+  if (changed.length > 0) {
+    throw new TrainyardError('CHECKPOINT_MISMATCH', `${changed.map(([name]) => name).join(', ')} changed since it was saved`);
+  }
+  await trainer.load(folder);
+}
+
+/** Out of the way, but not removed: somebody may want to look at it. */
+export async function setAside(dir: string, step: number): Promise<void> {
+  const folder = join(dir, checkpointName(step));
+  await rm(`${folder}.unreadable`, { recursive: true, force: true });
+  await rename(folder, `${folder}.unreadable`);
+}
+
+async function digestsOf(folder: string): Promise<Record<string, string>> {
+  const digests: Record<string, string> = {};
+  for (const name of (await readdir(folder)).toSorted()) {
+    if (name !== SEAL)
+      digests[name] = createHash('sha256')
+        .update(await readFile(join(folder, name)))
+        .digest('hex');
+  }
+  return digests;
 }
 
 async function copyTokenizer(from: string, to: string): Promise<void> {
@@ -81,11 +134,22 @@ export async function pruneCheckpoints(dir: string, best: number | undefined): P
   }
 }
 
-/** Removes what a killed run left behind: unfinished folders, and a checkpoint whose step was never committed. */
+/**
+ * Removes what a killed run left behind: unfinished folders, and the checkpoint of the step it was about to commit. Throws
+ * RESUME_IMPOSSIBLE where checkpoints are further than the store: then it is the store that was lost.
+ */
 export async function discardUncommitted(dir: string, lastStep: number): Promise<void> {
+  const newest = (await savedSteps(dir)).at(-1) ?? 0;
+  if (newest > lastStep + 1) {
+    throw new TrainyardError(
+      'RESUME_IMPOSSIBLE',
+      `there is a checkpoint of step ${newest}, but the store knows ${lastStep} steps: it was lost or replaced`,
+      { hint: `put the store back, or begin a new run with --model ${join(dir, checkpointName(newest))}` },
+    );
+  }
   for (const name of await readdir(dir)) {
-    const committed = FINISHED.test(name) && Number(name.slice('step-'.length)) <= lastStep;
-    if (!committed) await rm(join(dir, name), { recursive: true, force: true });
+    const left = UNFINISHED.test(name) || name === checkpointName(lastStep + 1);
+    if (left) await rm(join(dir, name), { recursive: true, force: true });
   }
 }
 

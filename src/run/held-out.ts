@@ -60,7 +60,7 @@ export class HeldOut {
     if (this.#all.length === 0) return null;
     const trajectories = await this.#evaluate(this.#all, when, step);
     if (trajectories === undefined) return null;
-    if (when === 'after') this.#note(step, trajectories);
+    if (when === 'after' && step > 0) this.#note(step, trajectories);
     for (const trajectory of trajectories.slice(0, this.#options.settings.transcripts)) {
       this.#options.tell({ type: 'transcript', when, ...transcriptOf(trajectory) });
     }

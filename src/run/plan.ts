@@ -5,13 +5,14 @@
  * computed; for the others the run would no longer be the run it was.
  */
 import { createHash } from 'node:crypto';
-import { relative, resolve } from 'node:path';
+import { readFile } from 'node:fs/promises';
+import { basename, dirname, join, relative, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
-import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
+import { TOKENIZER_FILES } from './checkpoint.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { readRunFile } from './run-directory.ts';
 import { type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
@@ -27,15 +28,21 @@ export interface RunPlan extends Checked {
   readonly isResumed: boolean;
   /** The kernels the run was begun with, where the machine has them: others differ in the last bits. */
   readonly kernels: KernelVariant;
+  /** What tells this run from another: everything that shows in what it computes. */
+  readonly identity: string;
+  /** What a person should know before the run goes on. */
+  readonly warnings: readonly { readonly code: string; readonly message: string }[];
 }
 
 const recordSchema = z.object({
   settings: z.looseObject({}),
   tasks: z.string(),
   heldOut: z.string(),
+  model: z.string(),
+  entry: z.string(),
   kernels: z.enum(KERNEL_VARIANTS),
 });
-/** The settings with paths made absolute, digests of the task files, and what computes. */
+/** The settings with paths made absolute, digests of tasks, model folder and entry file, and what computes. */
 export type RunRecord = z.infer<typeof recordSchema>;
 
 /** They decide how much is done or how fast, never what. */
@@ -53,8 +60,9 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
 export async function planNew(request: TrainRequest): Promise<RunPlan> {
   const settings = trainSettings(request);
   const checked = await preflight(settings);
-  const record = recordOf(settings, checked);
-  return { settings, ...checked, record, isResumed: false, kernels: record.kernels };
+  const record = await recordOf(settings, checked);
+  const { kernels } = record;
+  return { settings, ...checked, record, isResumed: false, kernels, identity: identityOf(record), warnings: [] };
 }
 
 export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
@@ -62,14 +70,39 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
   if (!parsed.success) {
     throw impossible(`${request.run}/run.json is not of this version of Trainyard`, 'finish it with the version that began it');
   }
-  const record = parsed.data;
-  const settings = checkSettings(settled(record.settings, request));
+  const begun = parsed.data;
+  const settings = checkSettings(settled(begun.settings, request));
   const checked = await preflight(settings);
-  const now = recordOf(settings, checked);
-  if (now.tasks !== record.tasks) throw impossible(`the tasks in ${settings.tasks} have changed since the run began`);
-  if (now.heldOut !== record.heldOut) throw impossible('the held-out tasks have changed since the run began');
-  const kernels = isRunnable(record.kernels) ? record.kernels : now.kernels;
-  return { settings, ...checked, record, isResumed: true, kernels };
+  const now = await recordOf(settings, checked);
+  const asBefore = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
+  if (now.tasks !== begun.tasks) throw impossible(`the tasks in ${settings.tasks} have changed since the run began`, asBefore);
+  if (now.heldOut !== begun.heldOut) throw impossible('the held-out tasks have changed since the run began', asBefore);
+  if (now.model !== begun.model) throw impossible(`the model in ${settings.model} has changed since the run began`, asBefore);
+  const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
+  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry };
+  return {
+    settings,
+    ...checked,
+    record,
+    isResumed: true,
+    kernels,
+    identity: identityOf(begun),
+    warnings: [
+      ...(kernels === begun.kernels
+        ? []
+        : [{ code: 'OTHER_KERNELS', message: `the run was begun with the ${begun.kernels} kernels, which this machine lacks` }]),
+      ...(now.entry === begun.entry
+        ? []
+        : [{ code: 'ENTRY_CHANGED', message: 'the entry file has changed since the run began; rollouts made before are kept' }]),
+    ],
+  };
+}
+
+function identityOf({ settings, entry: _, ...record }: RunRecord): string {
+  const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
+  return createHash('sha256')
+    .update(JSON.stringify({ ...record, settings: decisive.toSorted() }))
+    .digest('hex');
 }
 
 function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSettings {
@@ -78,13 +111,18 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
     if (MAY_CHANGE.has(name) || (name === 'entry' && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
     throw impossible(
-      `the run was begun with ${name} ${JSON.stringify(begun[name])}, now it is ${JSON.stringify(value)}`,
+      `the run was begun with ${flagOf(name)} ${JSON.stringify(begun[name])}, now it is ${JSON.stringify(value)}`,
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
   const settings = { ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
   return shownFrom(settings as unknown as TrainSettings);
+}
+
+/** As it is written on the command line. */
+function flagOf(setting: string): string {
+  return `--${setting.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
 const PATHS = ['entry', 'model', 'tasks', 'heldOut'] as const;
@@ -107,19 +145,31 @@ function shownFrom(settings: TrainSettings): TrainSettings {
   return { ...settings, ...Object.fromEntries(paths) };
 }
 
-function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): RunRecord {
+async function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): Promise<RunRecord> {
   // The budgets are of one command, not of the run.
   const { run: _run, maxTime: _maxTime, maxTokens: _maxTokens, entry, ...kept } = absolute(settings);
+  const named = typeof entry === 'string' ? { entry } : {};
   return {
-    settings: { ...(typeof entry === 'string' ? { entry } : {}), ...kept },
-    tasks: digestOf(tasks),
-    heldOut: digestOf(heldOut),
+    settings: JSON.parse(JSON.stringify({ ...named, ...kept })) as RunRecord['settings'],
+    tasks: digestOf([JSON.stringify(tasks)]),
+    heldOut: digestOf([JSON.stringify(heldOut)]),
+    model: await digestOfFiles(settings.model, MODEL_FILES),
+    entry: typeof entry === 'string' ? await digestOfFiles(dirname(entry), [basename(entry)]) : '',
     kernels: bestVariant(),
   };
 }
 
-function digestOf(tasks: readonly Task[]): string {
-  return createHash('sha256').update(JSON.stringify(tasks)).digest('hex');
+const MODEL_FILES = ['config.json', 'model.safetensors', ...TOKENIZER_FILES];
+
+/** A file that is not there counts as empty. */
+async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
+  return digestOf(await Promise.all(names.map((name) => readFile(join(folder, name)).catch(() => ''))));
+}
+
+function digestOf(pieces: readonly (string | Uint8Array)[]): string {
+  const hash = createHash('sha256');
+  for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
+  return hash.digest('hex');
 }
 
 function impossible(message: string, hint?: string): TrainyardError {

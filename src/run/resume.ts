@@ -5,11 +5,10 @@
  * manifests name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run
  * that was killed ends with the weights of one that was not.
  */
-import { join } from 'node:path';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
-import { checkpointName, discardUncommitted, savedSteps } from './checkpoint.ts';
+import { discardUncommitted, loadCheckpoint, savedSteps, setAside } from './checkpoint.ts';
 import { batchOf, type Ledger, update } from './step.ts';
 import type { Warn } from './workshop.ts';
 
@@ -20,9 +19,15 @@ export interface Resumption {
 }
 
 export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
-  const { trainer, directory, store } = ledger;
+  const { trainer, directory, store, settings } = ledger;
   const manifests = await store.manifests();
   const last = manifests.at(-1);
+  if (last !== undefined && last.step > settings.steps) {
+    throw new TrainyardError(
+      'RESUME_IMPOSSIBLE',
+      `the run has taken ${last.step} steps, now it is to end after ${settings.steps}`,
+    );
+  }
   await discardUncommitted(directory.checkpoints, last?.step ?? 0);
   if (last === undefined) return { step: 0, groups: START };
   const loaded = await loadNewest(ledger, warn);
@@ -32,14 +37,17 @@ export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
 }
 
 /** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy stays in place. */
-async function loadNewest({ trainer, directory }: Ledger, warn: Warn): Promise<number> {
+async function loadNewest({ trainer, directory, identity }: Ledger, warn: Warn): Promise<number> {
   for (const step of (await savedSteps(directory.checkpoints)).toReversed()) {
-    const folder = join(directory.checkpoints, checkpointName(step));
     try {
-      await trainer.load(folder);
+      await loadCheckpoint(trainer, { dir: directory.checkpoints, step, identity });
       return step;
     } catch (thrown) {
-      warn('CHECKPOINT_UNREADABLE', `${folder} cannot be read (${messageOf(thrown)}); going back to an earlier one`);
+      warn(
+        'CHECKPOINT_UNREADABLE',
+        `the checkpoint of step ${step} is not used: ${messageOf(thrown)}; going back to an earlier one`,
+      );
+      await setAside(directory.checkpoints, step);
     }
   }
   return 0;

@@ -24,6 +24,8 @@ export interface RunDirectory extends AsyncDisposable {
   checkpointPath(step: number): string;
   /** Appends to events.jsonl. */
   log(event: RunEvent): void;
+  /** Writes run.json anew, whole or not at all. */
+  keep(record: object): Promise<void>;
 }
 
 /** Creates (or adopts an empty) directory, locks it and writes run.json. */
@@ -57,8 +59,9 @@ export async function reopenRunDirectory(path: string): Promise<RunDirectory> {
 export function readRunFile(path: string): unknown {
   const file = join(path, RUN_FILE);
   if (!existsSync(file)) {
+    const above = [dirname(path), dirname(dirname(path))].find((folder) => existsSync(join(folder, RUN_FILE)));
     throw new TrainyardError('RESUME_IMPOSSIBLE', `${path} holds no run.json, so there is no run to go on with`, {
-      hint: 'give --resume the directory of a run, such as runs/<name>',
+      hint: above === undefined ? 'give --resume the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
     });
   }
   try {
@@ -83,6 +86,7 @@ async function locked(path: string, root: string, prepare: () => Promise<void>):
     checkpoints: join(root, 'checkpoints'),
     checkpointPath: (step) => join(path, 'checkpoints', checkpointName(step)),
     log: (event) => writeLine(events, event),
+    keep: (record) => writeRunFile(root, record),
     [Symbol.asyncDispose]: async () => {
       closeSync(events);
       lock.close();
@@ -98,6 +102,8 @@ async function writeRunFile(root: string, record: object): Promise<void> {
     await file.sync();
   }
   await rename(unfinished, join(root, RUN_FILE));
+  await using folder = await open(root, 'r');
+  await folder.sync();
 }
 
 /** A kill in the middle of a write leaves half a line; it was never acknowledged to anyone. */
@@ -149,7 +155,7 @@ function takeLock(path: string): DatabaseSync {
     }
     throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
       cause,
-      hint: 'wait for it, stop it, or give --run another directory',
+      hint: 'wait for it or stop it; a new run needs another directory',
     });
   }
 }

@@ -31,9 +31,9 @@ const trainShape = {
   refill: count,
   staleness: z.int().min(0).max(1000),
   trainable: z.array(z.string().min(1)).min(1).optional(),
-  temperature: positive.max(2),
+  temperature: z.number().min(0.01).max(2),
   algorithm: z.enum(ALGORITHMS),
-  learningRate: positive,
+  learningRate: positive.max(1),
   warmupSteps: z.int().min(0),
   adam: z.strictObject({
     beta1: share,
@@ -44,17 +44,26 @@ const trainShape = {
   }),
   clipLow: share,
   clipHigh: z.number().min(0),
-  kl: z.number().min(0),
+  kl: z.number().min(0).max(1000),
   evalEvery: natural,
   evalTasks: count,
   patience: natural,
   checkpointEvery: count,
-  maxTime: positive.optional(),
+  maxTime: z.number('expected seconds').gt(0).optional(),
   maxTokens: positive.optional(),
 };
 
 const evalSchema = z.strictObject({ ...evalShape, heldOut: file });
-const trainSchema = z.strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() });
+const trainSchema = z
+  .strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() })
+  .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
+    path: ['patience'],
+    message: 'expected evaluations on the way to count, found evalEvery 0',
+  })
+  .refine(({ patience, heldOut }) => patience === 0 || heldOut !== undefined, {
+    path: ['patience'],
+    message: 'expected held-out tasks to evaluate on, found none',
+  });
 
 /** The settings as they are, or USAGE. */
 export function checkSettings<T extends object>(settings: T): T {
@@ -64,4 +73,11 @@ export function checkSettings<T extends object>(settings: T): T {
     path.length === 0 ? message : `${path.join('.')}: ${message}`,
   );
   throw new TrainyardError('USAGE', problems.join('; '), { hint: 'docs/reference/settings.md lists every setting' });
+}
+
+/** Before anything is looked for beside it. */
+export function checkEntry(entry: unknown): void {
+  if (typeof entry === 'string' || (typeof entry === 'object' && entry !== null && 'workflow' in entry && 'grader' in entry))
+    return;
+  throw new TrainyardError('USAGE', `entry: expected a path or { workflow, grader }, found ${JSON.stringify(entry)}`);
 }

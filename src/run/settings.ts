@@ -12,7 +12,7 @@ import type { Limits, SamplingSettings } from '../core/types.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm } from '../trainer/advantages.ts';
-import { checkSettings } from './settings-check.ts';
+import { checkEntry, checkSettings } from './settings-check.ts';
 
 /** The policy that ships with the package. */
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
@@ -121,12 +121,14 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 
 /** Fills in the defaults; task files are looked for beside the entry. */
 export function evalSettings(request: EvalRequest): EvalSettings {
+  checkEntry(request.entry);
   const given = withoutUndefined(request);
   return checkSettings({ ...EVAL_DEFAULTS, ...given, heldOut: request.heldOut ?? beside(request.entry, 'held-out.jsonl') });
 }
 
 /** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
 export function trainSettings(request: TrainRequest): TrainSettings {
+  checkEntry(request.entry);
   const found = beside(request.entry, 'held-out.jsonl');
   return checkSettings({
     ...TRAIN_DEFAULTS,

@@ -2,7 +2,6 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
-import { hasSignal } from '../trainer/advantages.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
@@ -42,11 +41,6 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
   const rewards = gradedRewards(trajectories);
   const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
-  if (seen.includes(',') && groupsDiffer(trajectories)) {
-    return new TrainyardError('NO_SIGNAL', 'rewards differ, but no turn of a trainable role was sampled', {
-      hint: 'make at least one role of the workflow trainable',
-    });
-  }
   return new TrainyardError(
     'NO_SIGNAL',
     `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
@@ -56,6 +50,10 @@ export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
   );
 }
 
-function groupsDiffer(trajectories: readonly Trajectory[]): boolean {
-  return [...Map.groupBy(trajectories, ({ groupId }) => groupId).values()].some(hasSignal);
+/** Rewards differ, but nothing that was sampled may be trained. */
+export function nothingTrainable(trajectories: readonly Trajectory[]): TrainyardError {
+  const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
+  return new TrainyardError('NO_SIGNAL', `rewards differ, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
+    hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
+  });
 }

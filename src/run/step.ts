@@ -37,6 +37,8 @@ export interface Ledger {
   readonly directory: RunDirectory;
   readonly store: Store;
   readonly settings: TrainSettings;
+  /** What tells this run from another. */
+  readonly identity: string;
 }
 
 export interface TakenStep {
@@ -67,10 +69,10 @@ export async function commitStep(ledger: Ledger, { step, batch, update, groups, 
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */
-export async function checkpointAt({ trainer, directory, settings }: Ledger, step: number): Promise<string | null> {
+export async function checkpointAt({ trainer, directory, settings, identity }: Ledger, step: number): Promise<string | null> {
   if (step === 0) return null;
   if (!(await savedSteps(directory.checkpoints)).includes(step)) {
-    await saveCheckpoint(trainer, directory.checkpoints, step, settings.model);
+    await saveCheckpoint(trainer, { dir: directory.checkpoints, step, identity, model: settings.model });
   }
   return directory.checkpointPath(step);
 }

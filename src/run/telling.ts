@@ -6,7 +6,13 @@ import type { RunDirectory } from './run-directory.ts';
 /** Milliseconds between two progress events. */
 const PROGRESS_INTERVAL = 100;
 /** What has to do with this process or its machine, not with the run: going on with it may well work. */
-const WORTH_RESUMING: ReadonlySet<string> = new Set(['STORE_FAILED', 'CANCELLED', 'ENGINE_FAILED', 'TRAINER_FAILED']);
+const WORTH_RESUMING: ReadonlySet<string> = new Set([
+  'STORE_FAILED',
+  'CANCELLED',
+  'ENGINE_FAILED',
+  'FAILURE_BUDGET',
+  'GRADER_BUDGET',
+]);
 
 export interface Telling extends Emit {
   /** Also keeps the events while `work` runs, and an error that ends it. */

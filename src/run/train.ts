@@ -17,7 +17,7 @@ import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.t
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest } from './settings.ts';
-import { noSignal, nothingLeftToLearn, rolloutReport, trajectoriesOf } from './signal.ts';
+import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, trajectoriesOf } from './signal.ts';
 import { batchOf, checkpointAt, commitStep, type Ledger, update } from './step.ts';
 import { telling } from './telling.ts';
 import { openWorkshop, type Rollouts, type Warn } from './workshop.ts';
@@ -26,6 +26,8 @@ import { openWorkshop, type Rollouts, type Warn } from './workshop.ts';
 const STALLED_STEPS = 3;
 
 export interface TrainResult {
+  /** The run's directory. */
+  readonly run: string;
   readonly before: Score | null;
   readonly after: Score | null;
   readonly steps: number;
@@ -74,10 +76,11 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   const { model } = workshop;
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
-    if (kernels !== record.kernels) warn('OTHER_KERNELS', `begun with the ${record.kernels} kernels, which this machine lacks`);
+    for (const { code, message } of plan.warnings) warn(code, message);
     if (settings.kl > 0) await model.freezeReference();
-    const ledger: Ledger = { trainer: model, directory, store, settings };
+    const ledger: Ledger = { trainer: model, directory, store, settings, identity: plan.identity };
     const from = isResumed ? await takeUp(ledger, warn) : { step: 0, groups: START };
+    if (isResumed) await directory.keep(record);
     const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
     const resumedAt = isResumed ? { resumedAt: from.step } : {};
     tell({ type: 'run-start', run, entry: workshop.entryName, model: settings.model, ...sizes, ...resumedAt });
@@ -85,7 +88,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
     const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
       tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
     const result = await learn({ plan, ledger, rollouts, from, finish, since, tell, progress });
-    tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000, run });
+    tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000 });
     return result;
   });
 }
@@ -109,6 +112,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   await heldOut.recall(ledger.store, from.step);
   const before = await heldOut.full('before', 0);
   await heldOut.onTheWay(from.step);
+  if (heldOut.best?.step === from.step) await checkpointAt(ledger, from.step);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
   let { step } = from;
   let stalled = 0;
@@ -119,6 +123,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
       const harvest = await scheduler.take();
       const batch = batchOf(trajectoriesOf(harvest.groups), settings);
       if (batch.trainedTokens === 0) {
+        if (harvest.groups.length > 0) throw nothingTrainable(trajectoriesOf(harvest.groups));
         if (++stalled === STALLED_STEPS) ending = endingWithoutSignal(harvest);
         continue;
       }
@@ -137,7 +142,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
   const { best } = heldOut;
   const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: ledger.directory.checkpointPath(best.step) };
-  return { before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
+  return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
 }
 
 interface StepInHand {
@@ -174,8 +179,8 @@ async function takeStep(
   });
 }
 
-function endingWithoutSignal({ groups, withoutSignal }: Harvest): RunEnding {
-  const trajectories = trajectoriesOf([...groups, ...withoutSignal]);
+function endingWithoutSignal({ withoutSignal }: Harvest): RunEnding {
+  const trajectories = trajectoriesOf(withoutSignal);
   if (nothingLeftToLearn(trajectories)) return 'solved';
   throw noSignal(trajectories);
 }

@@ -109,7 +109,7 @@ export async function openWorkshop(
 
 function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
   const warned = new Set<string>();
-  let budget = new FailureBudget();
+  const budget = new FailureBudget();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
     const trajectory = await runRollout({ ...parts, signal }, spec);
@@ -123,6 +123,8 @@ function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
       const kept = await parts.store.read(identity.rolloutId);
       const trajectory = kept ?? (await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal));
       signal.throwIfAborted();
+      // What failed before the run was taken up again is data; whether it still fails is for new rollouts to show.
+      if (kept !== undefined) return trajectory;
       warnOnce(trajectory, warned, warn);
       budget.add(trajectory);
       return trajectory;
@@ -130,10 +132,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
     get sampledTokens() {
       return sampledTokens;
     },
-    settle: () => {
-      budget.settle();
-      budget = new FailureBudget();
-    },
+    settle: () => budget.settle(),
   };
 }
 

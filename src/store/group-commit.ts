@@ -3,8 +3,9 @@
  *
  * A write is acknowledged only when it is on the disk: after COMMIT and after a sync that began later. The wait is spent off the
  * main thread, and writes that come meanwhile are committed and join the next sync. One that is refused is undone alone, by its
- * savepoint; its neighbours stay. When the transaction or the sync fails, every write in it fails; after a failed sync it is
- * not known which of them are kept. Writes apply in the order they were asked for.
+ * savepoint; its neighbours stay. When the transaction fails, every write in it fails and none is kept. When a sync fails, it is not
+ * known what is on the disk, and a later sync would not tell: no write is acknowledged from then on. Writes apply in the order
+ * they were asked for.
  */
 import type { DatabaseSync } from 'node:sqlite';
 
@@ -29,6 +30,7 @@ export class GroupCommit {
   /** Committed, but not known to be on the disk. */
   #committed: PendingWrite[] = [];
   #syncing: Promise<void> | undefined;
+  #syncFailure: { readonly cause: unknown } | undefined;
 
   constructor(database: DatabaseSync, disk: DiskSync) {
     this.#database = database;
@@ -48,7 +50,10 @@ export class GroupCommit {
   async close(): Promise<void> {
     this.#commit();
     const left = this.#committed.splice(0);
-    settle(left, () => this.#disk.now());
+    settle(left, () => {
+      if (this.#syncFailure !== undefined) throw this.#syncFailure.cause;
+      this.#disk.now();
+    });
     await this.#syncing;
   }
 
@@ -64,9 +69,11 @@ export class GroupCommit {
     while (this.#committed.length > 0) {
       const batch = this.#committed.splice(0);
       try {
+        if (this.#syncFailure !== undefined) throw this.#syncFailure.cause;
         await this.#disk.later();
         for (const write of batch) write.resolve();
       } catch (cause) {
+        this.#syncFailure = { cause };
         for (const write of batch) write.reject(cause);
       }
     }
@@ -75,6 +82,10 @@ export class GroupCommit {
   #commit(): void {
     const batch = this.#pending.splice(0);
     if (batch.length === 0) return;
+    if (this.#syncFailure !== undefined) {
+      for (const write of batch) write.reject(this.#syncFailure.cause);
+      return;
+    }
     let verdicts: readonly Verdict[];
     try {
       verdicts = this.#transaction(batch);

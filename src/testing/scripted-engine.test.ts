@@ -2,7 +2,12 @@ import { describe, expect, it } from 'vitest';
 import type { SampleRequest } from '../core/contracts.ts';
 import { scriptedEngine } from './scripted-engine.ts';
 
-const engine = () => scriptedEngine({ vocabSize: 100, contextLength: 50, reply: () => [5, 6, 7, 8, 9, 10, 11, 2] });
+async function* reply(): AsyncGenerator<readonly number[]> {
+  yield [5, 6, 7];
+  yield [8, 9, 10];
+  yield [11, 2];
+}
+const engine = () => scriptedEngine({ vocabSize: 100, contextLength: 50, reply });
 const request: SampleRequest = {
   promptIds: Int32Array.of(1),
   sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 20 },
@@ -11,7 +16,7 @@ const request: SampleRequest = {
 };
 
 describe('a scripted engine', () => {
-  it('streams a few tokens at a time, all of the result’s before it resolves', async () => {
+  it('streams its pieces as the script gives them, all of the result’s before it resolves', async () => {
     const pieces: { ids: Int32Array; logprobs: Float32Array }[] = [];
     const result = await engine().sample(request, undefined, (ids, logprobs) => pieces.push({ ids, logprobs }));
     expect(pieces.map(({ ids }) => ids.length)).toEqual([3, 3, 2]);

@@ -149,7 +149,7 @@ describe('the prefix bridge', () => {
 describe('the renderer', () => {
   it('stops at the end of a turn and reads what was said before it', () => {
     expect(renderer.stopIds).toEqual([endOfTurn]);
-    expect(renderer.vocabSize).toBe(512);
+    expect(renderer.vocabSize).toBe(640);
     const ids = tokenizer.encodeRendered(
       'Let me see.<tool_call>{"name":"lookup","arguments":{"item":"a lamp"}}</tool_call><|im_end|>',
     );

@@ -42,10 +42,10 @@ describe('a batch', () => {
     expect(weightsOf(batch)).toEqual([1 / 8, 1 / 8, 1 / 8]);
   });
 
-  it('of dr-grpo divides by rollouts × the constant, whatever their lengths; a rollout that said nothing counts too', () => {
+  it('of dr-grpo divides by rollouts × the constant, whatever their lengths; a rollout that gave no sample does not count', () => {
     const batch = makeBatch(rows, 'dr-grpo', 100);
     expect(batch).toMatchObject({ rolloutIds: ['a', 'b', 'c'], trainedTokens: 8 });
-    expect(weightsOf(batch)).toEqual([1 / 400, 1 / 400, 1 / 400]);
+    expect(weightsOf(batch)).toEqual([1 / 300, 1 / 300, 1 / 300]);
     const longer = rows.with(0, rollout('g1', 'a', 1, [turn(0, [1, 2], [3, 4, 5, 3, 4, 5, 3, 4, 5])]));
     expect(weightsOf(makeBatch(longer, 'dr-grpo', 100))).toEqual(weightsOf(batch));
   });

@@ -29,9 +29,9 @@ export function makeBatch(trajectories: readonly Trajectory[], algorithm: Algori
     return stitch(turns, { advantageOf: () => advantage, weight: 1, rolloutId, groupId });
   });
   const trainedTokens = unweighted.reduce((sum, sample) => sum + tokensIn(sample), 0);
-  const divisor = algorithm === 'dr-grpo' ? members.length * constantLength(tokensPerRollout) : trainedTokens;
+  const rolloutIds = [...new Set(unweighted.map(({ rolloutId }) => rolloutId))];
+  const divisor = algorithm === 'dr-grpo' ? rolloutIds.length * constantLength(tokensPerRollout) : trainedTokens;
   const samples = unweighted.map((sample) => ({ ...sample, weight: 1 / divisor }));
-  const rolloutIds = [...new Set(samples.map(({ rolloutId }) => rolloutId))];
   return { samples, rolloutIds, trainedTokens };
 }
 

@@ -40,7 +40,7 @@ describe('what a run is doing', () => {
 });
 
 describe('held-out success', () => {
-  it('remembers the first, the last and the best, the earliest of equals', () => {
+  it('remembers the first, the last and the best, the latest of equals', () => {
     const { success } = seen(
       runStart(),
       evalEnd('before', 0, 0.1),
@@ -48,7 +48,7 @@ describe('held-out success', () => {
       evalEnd('during', 20, 0.7),
       evalEnd('after', 30, 0.6),
     );
-    expect(success).toEqual({ first: 0.1, last: { step: 30, value: 0.6 }, best: { step: 10, value: 0.7 } });
+    expect(success).toEqual({ first: 0.1, last: { step: 30, value: 0.6 }, best: { step: 20, value: 0.7 } });
   });
 });
 

@@ -29,6 +29,8 @@ export interface ViewState {
   readonly activity: { readonly phase: Phase; readonly done: number; readonly of: number; readonly since: number } | null;
   /** Ctrl-C was pressed: the step in hand is the last. */
   readonly finishing: boolean;
+  /** The last event has come. */
+  readonly over: boolean;
   readonly rewards: readonly Point[];
   readonly reward: number | null;
   readonly evaluations: readonly Point[];
@@ -64,6 +66,7 @@ export function startOf(title: Title, now: number): ViewState {
     steppedAt: now,
     activity: null,
     finishing: false,
+    over: false,
     rewards: [],
     reward: null,
     evaluations: [],
@@ -97,7 +100,7 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
     case 'warning':
       return { ...state, finishing: state.finishing || event.code === 'INTERRUPTED' };
     case 'done':
-      return { ...state, activity: null };
+      return { ...state, activity: null, over: true };
     case 'transcript':
     case 'error':
       return state;
@@ -121,8 +124,8 @@ function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'ev
   const known = {
     ...state,
     evaluations: withPoint(state.evaluations, last),
-    // The earliest of equals: what came later cost more and is no better.
-    success: { first, last, best: last.value > best.value ? last : best },
+    // The latest of equals, as the run itself counts.
+    success: { first, last, best: last.value >= best.value ? last : best },
     evalSeconds: event.seconds,
     evalSecondsDuring: state.evalSecondsDuring + during,
   };
@@ -155,9 +158,9 @@ function withStep(state: ViewState, report: StepReport): ViewState {
 
 /** Null as long as nothing is known to judge by. Counts down within a step; never negative. */
 export function secondsLeft(state: ViewState): number | null {
-  const { recent, steps, step, resumedAt, evalSeconds, evalSecondsDuring, now, steppedAt, finishing } = state;
+  const { recent, steps, step, resumedAt, evalSeconds, evalSecondsDuring, now, steppedAt, finishing, over } = state;
   const taken = step - resumedAt;
-  if (recent.length === 0 || taken < 1 || step >= steps || finishing) return null;
+  if (recent.length === 0 || taken < 1 || step >= steps || finishing || over) return null;
   const perStep = recent.reduce((sum, { seconds }) => sum + seconds, 0) / recent.length + evalSecondsDuring / taken;
   const left = (steps - step) * perStep + evalSeconds - Math.min(now - steppedAt, perStep);
   return Number.isFinite(left) ? Math.max(0, left) : null;
