@@ -126,7 +126,7 @@ async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
   return checkHistory({ history: readFileSync(run.history, 'utf8'), trajectories, manifests, staleness });
 }
 
-/** Checkpoints byte by byte, and which rollouts made which step. */
+/** The last checkpoint byte by byte, which others there are, manifests but for their times, and what each rollout was given. */
 async function compare(a: KillRun, b: KillRun): Promise<readonly string[]> {
   const [left, right] = [await outcomeOf(a), await outcomeOf(b)];
   const names = new Set([...left.keys(), ...right.keys()]);
@@ -141,7 +141,10 @@ async function outcomeOf({ request: { run } }: KillRun): Promise<ReadonlyMap<str
     outcome.set(join(last, name), await readFile(join(run, last, name), 'base64'));
   }
   await using store = await openSqliteStore(join(run, 'store.sqlite'));
-  for (const { step, rolloutIds } of await store.manifests()) outcome.set(`step ${step}`, rolloutIds.join());
+  outcome.set('checkpoints', checkpoints.join());
+  for (const { createdAt: _, ...manifest } of await store.manifests())
+    outcome.set(`step ${manifest.step}`, JSON.stringify(manifest));
+  for (const { rolloutId, grade } of await store.query()) outcome.set(rolloutId, JSON.stringify(grade));
   return outcome;
 }
 

@@ -36,8 +36,8 @@ describe('the first signal', () => {
     ['SIGTERM', 143],
   ] as const)('%s lets the step in hand finish, and the process ends with %i', async (signal, expected) => {
     const { code, said } = await piped('softly', signal);
-    expect(said).toContain('warning INTERRUPTED: finishing this step; once more to leave at once');
-    expect(said).toContain('Go on with: trainyard train --resume runs/shop-1');
+    expect(said).toContain('warning INTERRUPTED: finishing what is in hand; once more to leave at once');
+    expect(said).toMatch(/Go on with:\n {2}(npx )?trainyard train --resume runs\/shop-1/);
     expect(code).toBe(expected);
   });
 
@@ -76,7 +76,7 @@ describe('at a terminal', () => {
     type(CTRL_C);
     expect(await ended).toBe(130);
     expect(terminal.cursorShown).toBe(true);
-    expect(counts(terminal.text, /^Go on with: trainyard train --resume runs\/shop-1$/)).toBe(1);
+    expect(counts(terminal.text, /^ {2}(npx )?trainyard train --resume runs\/shop-1$/)).toBe(1);
     expect(counts(terminal.text, /agent\.ts ·/)).toBe(1);
     expect(terminal.text.join('\n')).not.toContain('^C');
   });

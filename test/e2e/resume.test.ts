@@ -97,8 +97,8 @@ describe('a killed run', () => {
   it('is refused with other settings, other tasks or by a second process, and goes on with more steps', async () => {
     const run = join(home.dir, 'killed-again');
     const refused = async (...args: string[]) => (await trainyard('train', '--resume', run, ...args)).stderr;
-    expect(await refused('--seed', '2')).toContain('RESUME_IMPOSSIBLE: the run was begun with seed 1, now it is 2');
-    expect(await refused('--kl', '0.1')).toContain('begun with kl 0, now it is 0.1');
+    expect(await refused('--seed', '2')).toContain('RESUME_IMPOSSIBLE: the run was begun with --seed 1, now it is 2');
+    expect(await refused('--kl', '0.1')).toContain('begun with --kl 0, now it is 0.1');
     expect(await refused('--run', run)).toContain('USAGE: found both --resume and --run');
     const tasks = join(home.dir, 'train.jsonl');
     const kept = await readFile(tasks, 'utf8');
@@ -210,6 +210,81 @@ describe('a budget', () => {
     expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
   });
 });
+
+describe('a run whose files were changed', () => {
+  /** A copy of the undisturbed run, from which its last step was taken back. */
+  async function copy(name: string): Promise<string> {
+    const run = join(home.dir, name);
+    await cp(whole, run, { recursive: true });
+    return run;
+  }
+  const more = (run: string) => trainyard('train', '--resume', run, '--steps', `${STEPS + 1}`, '--json');
+  const weightsAfterMore = async (run: string) =>
+    (await readFile(join(run, 'checkpoints', `step-00000${STEPS + 1}`, 'model.safetensors'))).toString('base64');
+  let expected: string;
+  beforeAll(async () => {
+    const run = await copy('extended');
+    expect((await more(run)).code).toBe(0);
+    expected = await weightsAfterMore(run);
+  });
+
+  it.each([
+    ['without its optimizer', (folder: string) => rm(join(folder, 'optimizer.safetensors'))],
+    ['with other weights', (folder: string) => flipBits(join(folder, 'model.safetensors'))],
+    ['of another step', (folder: string) => cp(join(folder, '../step-000003'), folder, { recursive: true, force: true })],
+  ])('does not use a checkpoint %s, computes it again and replaces it', async (what, damage) => {
+    const run = await copy(`damaged ${what}`);
+    const folder = join(run, 'checkpoints', `step-00000${STEPS}`);
+    await damage(folder);
+    const { code, stdout } = await more(run);
+    expect(code).toBe(0);
+    expect(stdout).toContain('CHECKPOINT_UNREADABLE');
+    expect(stdout).not.toContain('NOT_REPRODUCED');
+    expect(await weightsAfterMore(run)).toBe(expected);
+  });
+
+  it('is refused when its store is gone, and its checkpoints are left alone', async () => {
+    const run = await copy('without store');
+    await rm(join(run, 'store.sqlite'));
+    await mkdir(join(run, 'checkpoints', 'my-copy'));
+    const before = await readdir(join(run, 'checkpoints'));
+    const { code, stderr } = await more(run);
+    expect(code).toBe(2);
+    expect(stderr).toContain('RESUME_IMPOSSIBLE: there is a checkpoint of step 6, but the store knows 0 steps');
+    expect(await readdir(join(run, 'checkpoints'))).toEqual(before);
+  });
+
+  it('keeps what else lies among its checkpoints', async () => {
+    const run = await copy('with a copy');
+    await mkdir(join(run, 'checkpoints', 'my-copy'));
+    expect((await more(run)).code).toBe(0);
+    expect(await readdir(join(run, 'checkpoints'))).toContain('my-copy');
+  });
+
+  it('remembers the steps it was last given, and never takes back any', async () => {
+    const run = await copy('longer');
+    expect((await more(run)).code).toBe(0);
+    expect(JSON.parse(await readFile(join(run, 'run.json'), 'utf8'))).toMatchObject({ settings: { steps: STEPS + 1 } });
+    const { code, stderr } = await trainyard('train', '--resume', run, '--steps', '2');
+    expect(code).toBe(2);
+    expect(stderr).toContain(`the run has taken ${STEPS + 1} steps, now it is to end after 2`);
+  });
+
+  it('says when the entry is another than before', async () => {
+    const run = await copy('other entry');
+    const source = await readFile(home.entry, 'utf8');
+    await writeFile(home.entry, `${source}\n// changed\n`);
+    const { stdout } = await trainyard('train', '--resume', run, '--json');
+    await writeFile(home.entry, source);
+    expect(stdout).toContain('ENTRY_CHANGED');
+  });
+});
+
+async function flipBits(path: string): Promise<void> {
+  const bytes = await readFile(path);
+  for (let i = bytes.length - 400; i < bytes.length; i += 4) bytes[i] = (bytes[i] ?? 0) ^ 1;
+  await writeFile(path, bytes);
+}
 
 describe('a full disk', () => {
   it('ends the run with its last checkpoint whole; with more room it goes on to the same weights', async () => {
