@@ -101,6 +101,7 @@ interface Attempt {
   readonly question: number;
   /** Set while this attempt samples. */
   sampling?: PromiseWithResolvers<Turn> | undefined;
+  /** What the gateway replied. */
   given?: Answer;
   /** The client no longer listens. */
   left: boolean;
@@ -113,7 +114,7 @@ class Client {
   readonly questionOf = new Map<Turn, number>();
   readonly delivered = new Map<number, Turn>();
   question = -1;
-  attempts: Attempt[] = [];
+  readonly attempts: Attempt[] = [];
   readonly #answers: Answers;
   readonly #key: string;
 
@@ -129,13 +130,13 @@ class Client {
   /** A new question; or, once all hang-ups were noticed, the one that is not answered again, without a mark. */
   ask(): void {
     if (this.isAnswered) this.question++;
-    else if (!this.attempts.every(({ noticed }) => noticed)) return;
+    else if (this.#current.some(({ noticed }) => !noticed)) return;
     this.#attempt(false);
   }
 
   retry(): void {
     if (this.isAnswered) return;
-    for (const attempt of this.attempts) attempt.left = true;
+    for (const attempt of this.#current) attempt.left = true;
     this.#attempt(true);
   }
 
@@ -158,64 +159,77 @@ class Client {
     );
   }
 
-  leave(attempt: Attempt): void {
-    if (!attempt.given || this.delivered.get(attempt.question) !== attempt.given.turn) attempt.left = true;
+  leave(which: number): void {
+    const attempt = this.#pick(which, (attempt) => this.#listensTo(attempt));
+    if (attempt) attempt.left = true;
   }
 
-  notice(attempt: Attempt): void {
-    if (!attempt.left || attempt.noticed) return;
+  notice(which: number): void {
+    const attempt = this.#pick(which, ({ left, noticed }) => left && !noticed);
+    if (!attempt) return;
     attempt.noticed = true;
     if (attempt.given) attempt.given.miss();
     else attempt.sampling?.reject(new Error('hung up'));
     attempt.sampling = undefined;
   }
 
-  finish(attempt: Attempt): void {
-    if (!attempt.sampling) return;
+  finish(which: number): void {
+    const attempt = this.#pick(which, ({ sampling }) => sampling !== undefined);
+    if (!attempt) return;
     const turn = turnOf(this.questionOf.size);
     this.questionOf.set(turn, attempt.question);
-    attempt.sampling.resolve(turn);
+    attempt.sampling?.resolve(turn);
     attempt.sampling = undefined;
   }
 
-  fail(attempt: Attempt): void {
-    attempt.sampling?.reject(new Error('the engine failed'));
-    attempt.sampling = undefined;
+  fail(which: number): void {
+    const attempt = this.#pick(which, ({ sampling }) => sampling !== undefined);
+    attempt?.sampling?.reject(new Error('the engine failed'));
+    if (attempt) attempt.sampling = undefined;
   }
 
-  deliver(attempt: Attempt): void {
-    if (attempt.given && !attempt.left) this.delivered.set(attempt.question, attempt.given.turn);
+  deliver(which: number): void {
+    const attempt = this.#pick(which, (attempt) => attempt.given !== undefined && this.#listensTo(attempt));
+    if (attempt?.given) this.delivered.set(attempt.question, attempt.given.turn);
+  }
+
+  get #current(): readonly Attempt[] {
+    return this.attempts.filter(({ question }) => question === this.question);
+  }
+
+  #listensTo({ question, left }: Attempt): boolean {
+    return question === this.question && !left && !this.isAnswered;
+  }
+
+  /** One of the attempts to which it can happen now. */
+  #pick(which: number, canBe: (attempt: Attempt) => boolean): Attempt | undefined {
+    const able = this.attempts.filter(canBe);
+    return able[which % able.length];
   }
 }
 
-const ON_CLIENT = ['ask', 'retry'] as const;
-const ON_ATTEMPT = ['leave', 'notice', 'finish', 'fail', 'deliver'] as const;
 const event = fc.record({
   who: fc.nat(1),
-  what: fc.constantFrom(...ON_CLIENT, ...ON_ATTEMPT),
-  /** Counted from the latest attempt. */
-  which: fc.nat(3),
+  what: fc.constantFrom('ask', 'retry', 'leave', 'notice', 'finish', 'fail', 'deliver'),
+  which: fc.nat(9),
 });
 
 describe('whatever the order of asking, hanging up, noticing, failing and retrying', () => {
   it('each question has one turn at most, each delivered answer is its question’s own, and each question can be answered', async () => {
     await fc.assert(
-      fc.asyncProperty(fc.array(event, { maxLength: 60 }), async (events) => {
+      fc.asyncProperty(fc.array(event, { maxLength: 80, size: 'max' }), async (events) => {
         const answers = new Answers();
         const clients = [new Client(answers, 'a'), new Client(answers, 'b')];
         for (const { who, what, which } of events) {
-          const client = clients[who]!;
-          const attempt = client.attempts.at(-1 - which);
-          if (what === 'ask' || what === 'retry') client[what]();
-          else if (attempt) client[what](attempt);
+          clients[who]![what](which);
           await settled();
         }
         for (const client of clients) {
           client.retry();
           await settled();
-          for (const attempt of client.attempts) client.finish(attempt);
+          client.finish(0);
           await settled();
-          for (const attempt of client.attempts) client.deliver(attempt);
+          client.deliver(0);
           expect(client.isAnswered).toBe(true);
           const questions = [...client.questionOf.values()];
           expect(new Set(questions).size).toBe(questions.length);
