@@ -1,47 +1,95 @@
 /**
  * The answers of one session by request, so that a client's retry gets the answer it missed instead of a second turn.
  *
- * A request repeated after an answer that could not be delivered, or marked as a retry by its client, gets the earlier answer; one
- * marked as a retry while the first is still being sampled waits for that one. Any other repetition is a new sample: asking
- * the same question k times is how an agent gets k opinions.
+ * A question is in one of four states: `running` (being sampled), `owed` (its sampling failed or was cancelled; nothing was recorded),
+ * held (recorded, and given to one attempt or more), `missed` (recorded, and every attempt it was given to missed it).
+ *
+ *     asked ─▶ running ─▶ held ◀─▶ missed
+ *                ▲  └──▶ owed
+ *                └────────┘
+ *
+ * Attempts say what they ask, not which question they belong to, so each is matched to the likeliest, in this order: one that was
+ * missed; for a marked retry one that is owed, then the oldest running (waited for), then the one given out last. Whatever matches
+ * none is a new sample: asking the same question k times is how an agent gets k opinions. A new sample settles what was owed before
+ * it, so that a question its client gave up does not become an extra turn later.
+ *
+ * Does not tell apart identical questions under way at the same time; clients do, by an idempotency key in `key`.
  */
 import type { Turn } from '../core/types.ts';
 
+/** A turn as given to one attempt. */
+export interface Answer {
+  readonly turn: Turn;
+  /** This attempt did not get it. Counts once; as long as another attempt has it, the question stays answered. */
+  miss(): void;
+}
+
+interface Asked {
+  /** Oldest first. */
+  readonly running: Set<Promise<Turn>>;
+  /** How many attempts were given this turn and did not miss it. */
+  readonly holders: Map<Turn, number>;
+  readonly missed: Set<Turn>;
+  owed: number;
+  latest: Turn | undefined;
+}
+
 export class Answers {
-  readonly #latest = new Map<string, Turn>();
-  readonly #missed = new Map<string, Turn[]>();
-  readonly #running = new Map<string, Promise<Turn>>();
+  readonly #asked = new Map<string, Asked>();
 
-  async get(key: string, isRetry: boolean, sample: () => Promise<Turn>): Promise<Turn> {
-    const missed = this.#missed.get(key)?.shift();
-    if (missed !== undefined) return missed;
-    if (isRetry) {
-      const latest = this.#latest.get(key);
-      if (latest !== undefined) return latest;
-      // The first attempt may yet be cancelled with its connection; then this one samples.
-      const first = await this.#running.get(key)?.catch(() => undefined);
-      if (first !== undefined) return first;
+  /** `key`: what is asked, and by whom. */
+  async get(key: string, isRetry: boolean, sample: () => Promise<Turn>): Promise<Answer> {
+    const asked = this.#asked.get(key) ?? {
+      running: new Set(),
+      holders: new Map(),
+      missed: new Set(),
+      owed: 0,
+      latest: undefined,
+    };
+    this.#asked.set(key, asked);
+    for (;;) {
+      const [missed] = asked.missed;
+      if (missed !== undefined) return give(asked, missed);
+      if (!isRetry || asked.owed > 0) break;
+      const [oldest] = asked.running;
+      if (oldest === undefined) {
+        if (asked.latest !== undefined) return give(asked, asked.latest);
+        break;
+      }
+      // It may yet be cancelled with its connection; then one of those who waited samples, and the others wait for that one.
+      const turn = await oldest.catch(() => undefined);
+      if (turn !== undefined) return give(asked, turn);
     }
-    const running = sample();
-    this.#running.set(key, running);
-    try {
-      const answer = await running;
-      this.#latest.set(key, answer);
-      return answer;
-    } finally {
-      if (this.#running.get(key) === running) this.#running.delete(key);
-    }
-  }
-
-  /** This answer to the request did not reach the client. */
-  miss(key: string, answer: Turn): void {
-    const missed = this.#missed.get(key) ?? [];
-    this.#missed.set(key, missed);
-    if (!missed.includes(answer)) missed.push(answer);
+    asked.owed = Math.max(0, asked.owed - 1);
+    // Those who wait for it go on when the state is up to date.
+    const running: Promise<Turn> = sample()
+      .catch((thrown) => {
+        asked.owed++;
+        throw thrown;
+      })
+      .finally(() => asked.running.delete(running));
+    asked.running.add(running);
+    return give(asked, await running);
   }
 }
 
-/** Whether the client's SDK says that it has asked this before. */
+function give(asked: Asked, turn: Turn): Answer {
+  asked.holders.set(turn, (asked.holders.get(turn) ?? 0) + 1);
+  asked.missed.delete(turn);
+  asked.latest = turn;
+  let isMissed = false;
+  const miss = (): void => {
+    if (isMissed) return;
+    isMissed = true;
+    const left = (asked.holders.get(turn) ?? 0) - 1;
+    asked.holders.set(turn, left);
+    if (left === 0) asked.missed.add(turn);
+  };
+  return { turn, miss };
+}
+
+/** Whether the client says that this may not be its first attempt: by its SDK's count, or by naming what it asks. */
 export function isMarkedRetry(header: (name: string) => string | null | undefined): boolean {
+  if (header('idempotency-key')) return true;
   return ['x-stainless-retry-count', 'x-retry-count'].some((name) => Number(header(name) ?? 0) > 0);
 }

@@ -55,6 +55,7 @@ export class Gateway implements SessionHost {
   readonly fetch = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
     const call = await callOf(input, init);
     const reply = await this.answer(call);
+    if (call.signal?.aborted) reply.undelivered?.();
     call.signal?.throwIfAborted();
     return responseOf(reply, call.signal);
   };
@@ -86,17 +87,18 @@ export class Gateway implements SessionHost {
 
   async #chat(seat: Seat, call: Call): Promise<Reply> {
     const chat = decodeChat(parseJson(call.body));
-    const key = hash('sha256', `${seat.role}\n${call.body}`, 'base64');
+    const named = JSON.stringify(call.header('idempotency-key') ?? '');
+    const key = hash('sha256', `${seat.role}\n${named}\n${call.body}`, 'base64');
     return chat.stream ? await this.#stream(seat, call, key, chat) : await this.#whole(seat, call, key, chat);
   }
 
   async #whole({ session, role }: Seat, call: Call, key: string, chat: ChatRequest): Promise<Reply> {
     const signal = call.signal ? AbortSignal.any([session.signal, call.signal]) : session.signal;
     const sample = () => sampleTurn(this.#options, session, role, chat, signal);
-    const turn = await session.answers.get(key, isMarkedRetry(call.header), sample);
+    const { turn, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
     session.assertOpen();
     const body = JSON.stringify(encodeChat(turn, completionId(session, turn.sampling.seed), this.#options.modelName));
-    return { status: 200, body, undelivered: () => session.answers.miss(key, turn) };
+    return { status: 200, body, undelivered: miss };
   }
 
   /** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turn, all at once. */
@@ -115,7 +117,7 @@ export class Gateway implements SessionHost {
     const sample = () => sampleTurn(this.#options, session, role, chat, signal, audience);
     const answer = session.answers.get(key, isMarkedRetry(call.header), sample);
     answer.then(
-      (turn) => {
+      ({ turn }) => {
         if (!events.opened) this.#replay(session, chat, turn, events);
         events.finish(turn);
       },
@@ -127,7 +129,7 @@ export class Gateway implements SessionHost {
     const undelivered = (): void => {
       left.abort();
       answer.then(
-        (turn) => session.answers.miss(key, turn),
+        ({ miss }) => miss(),
         () => undefined,
       );
     };

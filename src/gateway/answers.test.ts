@@ -1,0 +1,242 @@
+import { setImmediate as settled } from 'node:timers/promises';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { Turn } from '../core/types.ts';
+import { type Answer, Answers, isMarkedRetry } from './answers.ts';
+
+const turnOf = (index: number) => ({ index }) as Turn;
+
+/** Samples turns 0, 1, 2 … at once. */
+function sampler() {
+  const counter = { sampled: 0, sample: async () => turnOf(counter.sampled++) };
+  return counter;
+}
+
+const cancelled = () => Promise.reject(new Error('hung up'));
+
+describe('a marked retry', () => {
+  it('of an attempt that is then cancelled samples once, however many retries wait for it', async () => {
+    const answers = new Answers();
+    const first = Promise.withResolvers<Turn>();
+    const counter = sampler();
+    const asked = answers.get('k', false, () => first.promise);
+    const retries = Array.from({ length: 3 }, () => answers.get('k', true, counter.sample));
+    first.reject(new Error('hung up'));
+    await expect(asked).rejects.toThrow('hung up');
+    expect((await Promise.all(retries)).map(({ turn }) => turn.index)).toEqual([0, 0, 0]);
+    expect(counter.sampled).toBe(1);
+  });
+
+  it('of a second, identical question that was cancelled samples: the answer to the first is not its own', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    await answers.get('k', false, sample);
+    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
+    expect((await answers.get('k', true, sample)).turn.index).toBe(1);
+    // That is settled; another retry is of the answer that was given last.
+    expect((await answers.get('k', true, sample)).turn.index).toBe(1);
+  });
+
+  it('of a second, identical question waits for it while it is sampled', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    await answers.get('k', false, sample);
+    const second = Promise.withResolvers<Turn>();
+    const asked = answers.get('k', false, () => second.promise);
+    const retry = answers.get('k', true, sample);
+    second.resolve(turnOf(7));
+    expect([(await asked).turn.index, (await retry).turn.index]).toEqual([7, 7]);
+  });
+
+  it('gets the answer that was missed, and so does the retry after it', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    const [first] = await Promise.all([answers.get('k', false, sample), answers.get('k', false, sample)]);
+    first.miss();
+    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+  });
+
+  it('after a question that was given up and asked anew gets the new answer, not another sample', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
+    await answers.get('k', false, sample);
+    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+  });
+
+  it('is one by its SDK’s count, or by an idempotency key', () => {
+    const by = (headers: Record<string, string>) => isMarkedRetry((name) => headers[name]);
+    expect([by({ 'x-stainless-retry-count': '1' }), by({ 'x-retry-count': '2' }), by({ 'idempotency-key': 'a' })]).toEqual([
+      true,
+      true,
+      true,
+    ]);
+    expect([by({}), by({ 'x-stainless-retry-count': '0' })]).toEqual([false, false]);
+  });
+});
+
+describe('an answer that was missed', () => {
+  it('by one attempt but had by another leaves nothing behind: the next question is a new one', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    const first = await answers.get('k', false, sample);
+    const retry = await answers.get('k', true, sample);
+    expect(retry.turn).toBe(first.turn);
+    first.miss();
+    first.miss();
+    expect((await answers.get('k', false, sample)).turn.index).toBe(1);
+  });
+
+  it('by every attempt is given again, once', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    for (const given of [await answers.get('k', false, sample), await answers.get('k', true, sample)]) given.miss();
+    expect((await answers.get('k', false, sample)).turn.index).toBe(0);
+    expect((await answers.get('k', false, sample)).turn.index).toBe(1);
+  });
+});
+
+interface Attempt {
+  readonly question: number;
+  /** Set while this attempt samples. */
+  sampling?: PromiseWithResolvers<Turn> | undefined;
+  /** What the gateway replied. */
+  given?: Answer;
+  /** The client no longer listens. */
+  left: boolean;
+  /** The gateway knows that. */
+  noticed: boolean;
+}
+
+/** A client that asks one question after the other, all in the same words, and a gateway that learns of its hang-ups late. */
+class Client {
+  readonly questionOf = new Map<Turn, number>();
+  readonly delivered = new Map<number, Turn>();
+  question = -1;
+  readonly attempts: Attempt[] = [];
+  readonly #answers: Answers;
+  readonly #key: string;
+
+  constructor(answers: Answers, key: string) {
+    this.#answers = answers;
+    this.#key = key;
+  }
+
+  get isAnswered(): boolean {
+    return this.question < 0 || this.delivered.has(this.question);
+  }
+
+  /** A new question; or, once all hang-ups were noticed, the one that is not answered again, without a mark. */
+  ask(): void {
+    if (this.isAnswered) this.question++;
+    else if (this.#current.some(({ noticed }) => !noticed)) return;
+    this.#attempt(false);
+  }
+
+  retry(): void {
+    if (this.isAnswered) return;
+    for (const attempt of this.#current) attempt.left = true;
+    this.#attempt(true);
+  }
+
+  #attempt(isRetry: boolean): void {
+    const attempt: Attempt = { question: this.question, left: false, noticed: false };
+    this.attempts.push(attempt);
+    const sample = async () => {
+      if (attempt.noticed) return cancelled();
+      attempt.sampling = Promise.withResolvers();
+      return attempt.sampling.promise;
+    };
+    this.#answers.get(this.#key, isRetry, sample).then(
+      (answer) => {
+        attempt.given = answer;
+        if (attempt.noticed) answer.miss();
+      },
+      () => {
+        attempt.left = attempt.noticed = true;
+      },
+    );
+  }
+
+  leave(which: number): void {
+    const attempt = this.#pick(which, (attempt) => this.#listensTo(attempt));
+    if (attempt) attempt.left = true;
+  }
+
+  notice(which: number): void {
+    const attempt = this.#pick(which, ({ left, noticed }) => left && !noticed);
+    if (!attempt) return;
+    attempt.noticed = true;
+    if (attempt.given) attempt.given.miss();
+    else attempt.sampling?.reject(new Error('hung up'));
+    attempt.sampling = undefined;
+  }
+
+  finish(which: number): void {
+    const attempt = this.#pick(which, ({ sampling }) => sampling !== undefined);
+    if (!attempt) return;
+    const turn = turnOf(this.questionOf.size);
+    this.questionOf.set(turn, attempt.question);
+    attempt.sampling?.resolve(turn);
+    attempt.sampling = undefined;
+  }
+
+  fail(which: number): void {
+    const attempt = this.#pick(which, ({ sampling }) => sampling !== undefined);
+    attempt?.sampling?.reject(new Error('the engine failed'));
+    if (attempt) attempt.sampling = undefined;
+  }
+
+  deliver(which: number): void {
+    const attempt = this.#pick(which, (attempt) => attempt.given !== undefined && this.#listensTo(attempt));
+    if (attempt?.given) this.delivered.set(attempt.question, attempt.given.turn);
+  }
+
+  get #current(): readonly Attempt[] {
+    return this.attempts.filter(({ question }) => question === this.question);
+  }
+
+  #listensTo({ question, left }: Attempt): boolean {
+    return question === this.question && !left && !this.isAnswered;
+  }
+
+  /** One of the attempts to which it can happen now. */
+  #pick(which: number, canBe: (attempt: Attempt) => boolean): Attempt | undefined {
+    const able = this.attempts.filter(canBe);
+    return able[which % able.length];
+  }
+}
+
+const event = fc.record({
+  who: fc.nat(1),
+  what: fc.constantFrom('ask', 'retry', 'leave', 'notice', 'finish', 'fail', 'deliver'),
+  which: fc.nat(9),
+});
+
+describe('whatever the order of asking, hanging up, noticing, failing and retrying', () => {
+  it('each question has one turn at most, each delivered answer is its question’s own, and each question can be answered', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(event, { maxLength: 80, size: 'max' }), async (events) => {
+        const answers = new Answers();
+        const clients = [new Client(answers, 'a'), new Client(answers, 'b')];
+        for (const { who, what, which } of events) {
+          clients[who]![what](which);
+          await settled();
+        }
+        for (const client of clients) {
+          client.retry();
+          await settled();
+          client.finish(0);
+          await settled();
+          client.deliver(0);
+          expect(client.isAnswered).toBe(true);
+          const questions = [...client.questionOf.values()];
+          expect(new Set(questions).size).toBe(questions.length);
+          for (const [question, turn] of client.delivered) expect(client.questionOf.get(turn)).toBe(question);
+        }
+      }),
+      { numRuns: 1000 },
+    );
+  });
+});

@@ -1,0 +1,82 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { ANSWER, ask, body, open, post, say, until } from '../../test/fixtures/gateway/streams.ts';
+import { listen } from './listener.ts';
+
+const whole = JSON.stringify({ messages: ask });
+const retry = { headers: { 'x-stainless-retry-count': '1' } };
+
+describe('a retry that itself comes too late', () => {
+  it.each([
+    ['streamed', body],
+    ['whole', whole],
+  ])('does not use up the answer that was missed (%s)', async (_, text) => {
+    const { session, gateway } = open();
+    const { baseURL, apiKey } = session.model();
+    const lost = await gateway.answer({
+      method: 'POST',
+      url: new URL(`${baseURL}/chat/completions`),
+      body: text,
+      signal: undefined,
+      header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
+    });
+    await until(() => session.turns.length === 1);
+    lost.undelivered?.();
+    await expect(post(session, text, { signal: AbortSignal.abort(new Error('timed out')) })).rejects.toThrow('timed out');
+    expect((await post(session, text)).status).toBe(200);
+    expect(session.seal().length).toBe(1);
+  });
+});
+
+describe('the second of two identical questions, when its first attempt timed out', () => {
+  it('is sampled for its retry, from the seed it would have had undisturbed', async () => {
+    const seedsOf = async (isDisturbed: boolean) => {
+      const { gateway, session } = open({
+        reply: async (_, call, signal) => {
+          if (isDisturbed && call === 1) await sleep(5000, undefined, signal ? { signal } : {});
+          return say(ANSWER);
+        },
+      });
+      await using _ = await listen(gateway);
+      const { baseURL, apiKey } = session.model();
+      const send = (count: number, signal?: AbortSignal) =>
+        fetch(`${baseURL}/chat/completions`, {
+          method: 'POST',
+          body: whole,
+          headers: { authorization: `Bearer ${apiKey}`, 'x-stainless-retry-count': `${count}` },
+          signal: signal ?? null,
+        }).then((response) => response.json());
+      await send(0);
+      if (isDisturbed) await expect(send(0, AbortSignal.timeout(50))).rejects.toMatchObject({ name: 'TimeoutError' });
+      await send(isDisturbed ? 1 : 0);
+      return session.seal().map(({ sampling }) => sampling.seed);
+    };
+    const seeds = await seedsOf(true);
+    expect(seeds.length).toBe(2);
+    expect(seeds).toEqual(await seedsOf(false));
+  });
+});
+
+describe('an idempotency key', () => {
+  const named = (key: string) => ({ headers: { 'idempotency-key': key } });
+
+  it('makes one question of all attempts that carry it, also if the retry overtakes the first', async () => {
+    const { session } = open();
+    const late = { headers: { ...retry.headers, ...named('a').headers } };
+    const replies = await Promise.all([post(session, whole, late), post(session, whole, named('a'))]);
+    const texts = await Promise.all(replies.map((reply) => reply.text()));
+    expect(texts[0]).toBe(texts[1]);
+    expect(session.seal().length).toBe(1);
+  });
+
+  it('tells identical questions apart: each retry gets its own answer', async () => {
+    const { session } = open();
+    const read = async (init: RequestInit) => (await post(session, whole, init)).text();
+    const first = await read(named('a'));
+    const second = await read(named('b'));
+    expect(await read(named('a'))).toBe(first);
+    expect(await read(named('b'))).toBe(second);
+    expect(first).not.toBe(second);
+    expect(session.seal().length).toBe(2);
+  });
+});
