@@ -132,12 +132,13 @@ describe('a sampling loop', () => {
     const shared = { kernels, buffer: memory.buffer, config: LONG, layout, arena };
 
     const passes: (readonly number[])[] = [];
-    const finished = await new Promise<number>((done) => {
+    const finished = await new Promise<number>((done, failed) => {
       const loop = new SampleLoop({
         pass: new DecodePass({ ...shared, regions: decode }),
         slotCount: arena.slotCount,
         contextLength: LONG.contextLength,
         done,
+        failed,
         drew: ({ ids }) => {
           passes.push(ids);
           if (passes.length === 10) setTimeout(() => loop.cancel(1));
