@@ -48,4 +48,10 @@ describe('a truncated draw', () => {
       ),
     );
   });
+
+  it('never draws a token without weight, whatever rounding leaves over', () => {
+    const spread = Float32Array.from({ length: 40 }, (_, i) => (i < 39 ? Math.fround(Math.sin(i)) : -3e38));
+    const { token, logprob } = drawTruncated(spread, { temperature: 1, topK: 40, topP: 1 }, 1);
+    expect([token === 39, Number.isFinite(logprob)]).toEqual([false, true]);
+  });
 });

@@ -27,7 +27,8 @@ export function drawTruncated(logits: Float32Array, { temperature, topK, topP }:
   const total = sumOf(kept, weights);
 
   let left = uniform * total;
-  let token = kept.at(-1)!;
+  // Rounding may leave something over; a token without weight cannot be drawn even then.
+  let token = kept.findLast((id) => weights[id]! > 0) ?? kept.at(-1)!;
   for (const id of kept) {
     left -= weights[id]!;
     if (left < 0) {

@@ -1,9 +1,11 @@
+import { execFileSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { relativeError } from '../../test/fixtures/nn/models.ts';
 import { ARENA_START } from './arena.ts';
 import { compileAsWritten, compileKernels, compileMerged } from './compile.ts';
 import { attentionScratchFloats, GEMM_SCRATCH } from './kernel-sizes.ts';
 import { gaussian, randomStream } from './random.ts';
+import { traceOfKernels } from './trial.ts';
 import { type CompiledKernels, type Kernels, loadKernels } from './wasm.ts';
 
 const GUARD = 12_345;
@@ -115,6 +117,63 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
       expect(read(row, N)).toEqual(read(whole + i * N * 4, N));
     }
     expect(intact()).toBe(true);
+  });
+});
+
+const MERGES = compileMerged('plain') !== undefined;
+
+describe('compiling in both ways', () => {
+  /** Whether V8's optimising compiler made the merged product and the one as written, before either is called, in a process of its own. */
+  function optimised(first: 'merged' | 'written'): unknown {
+    const compile = ["const merged = compileMerged('plain')", "const written = compileAsWritten('plain').module"];
+    const script = `
+      import { compileAsWritten, compileMerged } from ${JSON.stringify(new URL('./compile.ts', import.meta.url).href)};
+      ${(first === 'merged' ? compile : compile.toReversed()).join(';\n')};
+      const memory = new WebAssembly.Memory({ initial: 64, maximum: 64, shared: true });
+      const isOptimised = (module) => %IsTurboFanFunction(new WebAssembly.Instance(module, { env: { memory } }).exports.gemm);
+      console.log(JSON.stringify({ merged: isOptimised(merged), written: isOptimised(written) }));`;
+    const flags = ['--conditions=source', '--allow-natives-syntax', '--input-type=module'];
+    return JSON.parse(execFileSync(process.execPath, [...flags, '-e', script], { encoding: 'utf8' }));
+  }
+
+  it.runIf(MERGES).each(['merged', 'written'] as const)('gives each its own code when the %s one comes first', (first) => {
+    // Merged code is optimised at once; what is compiled as written waits for its first calls.
+    expect(optimised(first)).toEqual({ merged: true, written: false });
+  });
+
+  it.runIf(MERGES)('makes modules of different bytes', () => {
+    const marks = (module: WebAssembly.Module) => WebAssembly.Module.customSections(module, 'merged').length;
+    expect([marks(compileMerged('plain')!), marks(compileAsWritten('plain').module)]).toEqual([1, 0]);
+  });
+
+  it.runIf(MERGES)('leaves the same trace of all kernels, another than other arithmetic does', () => {
+    const trace = (variant: 'relaxed' | 'plain') => traceOfKernels({ ...compileAsWritten(variant), wide: true });
+    for (const variant of ['relaxed', 'plain'] as const) {
+      expect(traceOfKernels({ module: compileMerged(variant)!, wide: true }).equals(trace(variant))).toBe(true);
+    }
+    expect(trace('relaxed').equals(trace('plain'))).toBe(false);
+  });
+});
+
+describe.each(['relaxed', 'plain'] as const)('the %s AdamW', (variant) => {
+  it('tells new weights that are not finite from finite ones, wherever they lie', () => {
+    const step = (weights: readonly number[], gradient: readonly number[]) => {
+      const { kernels, place } = bench(compileKernels(variant));
+      const [p, g, m, v] = [weights, gradient, new Float32Array(8), new Float32Array(8)].map((values) => place(values)) as [
+        number,
+        number,
+        number,
+        number,
+      ];
+      return kernels.adamW(p, g, m, v, 0, 8, 1e38, 0.9, 0.98, 1e-8, 0, 0.1, 0.02, 1);
+    };
+    const at = (index: number, value: number) => Array.from({ length: 8 }, (_, i) => (i === index ? value : 0));
+    for (let i = 0; i < 8; i++) {
+      expect(step(at(i, 2e38), at(i, 1))).toBe(0);
+      expect(step(at(i, -3e38), at(i, 1))).toBeNaN();
+      expect(step(at(i, 3e38), at(i, -1))).toBeNaN();
+      expect(step(at(i, Number.NaN), at(i, 0))).toBeNaN();
+    }
   });
 });
 

@@ -49,10 +49,10 @@ export interface Calls {
   backward: { readonly ask: { readonly gradients: number; readonly slopes: Float32Array }; readonly answer: undefined };
   /** Sums of squares of the summed gradient, per span. */
   'sum-lanes': { readonly ask: { readonly spans: readonly Span[]; readonly lanes: number }; readonly answer: readonly number[] };
-  /** Clears the lanes too. */
+  /** Clears the lanes too. Answers whether all new weights are finite. */
   adam: {
     readonly ask: { readonly spans: readonly Span[]; readonly lanes: number; readonly step: AdamStep };
-    readonly answer: undefined;
+    readonly answer: boolean;
   };
 }
 
@@ -70,7 +70,13 @@ export interface StreamedTokens {
   readonly logprobs: Float32Array;
 }
 
+export interface CallError {
+  readonly code: ErrorCode | undefined;
+  readonly message: string;
+  readonly hint?: string;
+}
+
 export type FromWorker =
   | StreamedTokens
   | { readonly id: number; readonly answer: Calls[CallKind]['answer'] }
-  | { readonly id: number; readonly error: { readonly code: ErrorCode | undefined; readonly message: string } };
+  | { readonly id: number; readonly error: CallError };

@@ -15,7 +15,8 @@ const SPAN = 16_384;
 
 /**
  * Updates the weights with the gradient in the first `lanes` lanes, and clears them; `step` counts from 1. Throws TRAINER_FAILED, with
- * the weights untouched, when the gradient is not finite: the lanes are then undefined, and the caller clears them.
+ * the weights untouched, when the gradient is not finite: the lanes are then undefined, and the caller clears them. Throws it too when
+ * the new weights are not finite; the old ones are then lost, since keeping a copy would cost every step a pass over the memory.
  */
 export async function adamStep(
   pool: WorkerPool,
@@ -44,15 +45,20 @@ export async function adamStep(
     correction2: 1 - beta2 ** step,
     gradientScale: maxGradNorm > 0 && gradNorm > maxGradNorm ? maxGradNorm / gradNorm : 1,
   };
-  await pool.all('adam', (worker) => ({ spans: spans[worker]!, lanes, step: numbers }), 'TRAINER_FAILED');
+  const finite = await pool.all('adam', (worker) => ({ spans: spans[worker]!, lanes, step: numbers }), 'TRAINER_FAILED');
+  if (!finite.every(Boolean)) {
+    throw new TrainyardError('TRAINER_FAILED', `step ${step} at learning rate ${learningRate} gave weights that are not finite`, {
+      hint: 'the weights in training are lost; load the last checkpoint, which is whole, and lower the learning rate',
+    });
+  }
   return { gradNorm };
 }
 
 function checkSettings(adam: AdamSettings): void {
   for (const [name, value] of Object.entries(adam)) {
-    const fits = Number.isFinite(value) && value >= 0 && (!name.startsWith('beta') || value < 1);
+    const fits = Number.isFinite(Math.fround(value)) && value >= 0 && (!name.startsWith('beta') || value < 1);
     if (!fits) {
-      const expected = name.startsWith('beta') ? 'a number in [0, 1)' : 'a number of at least 0';
+      const expected = name.startsWith('beta') ? 'a number in [0, 1)' : 'a number of at least 0 that float32 can hold';
       throw new TrainyardError('TRAINER_FAILED', `${name} is ${value}, expected ${expected}`);
     }
   }

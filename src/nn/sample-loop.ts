@@ -2,14 +2,21 @@
  * Continuous batching in one worker: requests join and leave between decode passes.
  *
  * Each pass takes one row of every running sequence, then as many prompt rows as fit. A request's tokens depend on its prompt,
- * settings, seed and the served weights only; passes, slots and prefix reuse never show in a result.
+ * settings, seed and the served weights only; passes, slots and prefix reuse never show in a result. A request whose weights give a
+ * log-probability that is not finite fails alone; none of that token is answered or streamed.
  */
 import type { SampleRequest, SampleResult } from '../core/contracts.ts';
 import type { DecodePass, Draw } from './decode-pass.ts';
 import { drawTruncated } from './draw.ts';
-import type { StreamedTokens } from './messages.ts';
+import type { CallError, StreamedTokens } from './messages.ts';
 import { type RandomStream, randomStream } from './random.ts';
 import { type Placement, type Slot, SlotTable } from './slots.ts';
+
+interface DrawnFor {
+  readonly sequence: Running;
+  readonly token: number;
+  readonly logprob: number;
+}
 
 interface Waiting {
   readonly id: number;
@@ -37,6 +44,7 @@ export interface SampleLoopOptions {
   readonly slotCount: number;
   readonly contextLength: number;
   readonly done: (id: number, result: SampleResult) => void;
+  readonly failed: (id: number, error: CallError) => void;
   /** Called once per pass in which a streaming sequence got a token, before those that ended are `done`. */
   readonly drew: (streamed: StreamedTokens) => void;
 }
@@ -46,6 +54,7 @@ export class SampleLoop {
   readonly #slots: SlotTable;
   readonly #contextLength: number;
   readonly #done: SampleLoopOptions['done'];
+  readonly #failed: SampleLoopOptions['failed'];
   readonly #drew: SampleLoopOptions['drew'];
   #waiting: Waiting[] = [];
   #running: Running[] = [];
@@ -54,11 +63,12 @@ export class SampleLoop {
   #version = 0;
   #scheduled = false;
 
-  constructor({ pass, slotCount, contextLength, done, drew }: SampleLoopOptions) {
+  constructor({ pass, slotCount, contextLength, done, failed, drew }: SampleLoopOptions) {
     this.#pass = pass;
     this.#slots = new SlotTable(slotCount);
     this.#contextLength = contextLength;
     this.#done = done;
+    this.#failed = failed;
     this.#drew = drew;
   }
 
@@ -172,21 +182,31 @@ export class SampleLoop {
       isTruncated(request) ? drawTruncated(this.#pass.logits(i), request.sampling, draws[i]!.uniform) : undefined,
     );
     const drawn = this.#pass.draw(draws);
-    const tokens = truncated.map((draw, i) => draw?.token ?? drawn.tokens[i]!);
-    const logprobs = truncated.map((draw, i) => draw?.logprob ?? drawn.logprobs[i]!);
-    this.#stream(drawing, tokens, logprobs);
-    drawing.forEach((sequence, i) => {
-      this.#extend(sequence, tokens[i]!, logprobs[i]!);
+    const all = drawing.map((sequence, i): DrawnFor => {
+      const { token, logprob } = truncated[i] ?? { token: drawn.tokens[i]!, logprob: drawn.logprobs[i]! };
+      return { sequence, token, logprob };
+    });
+    const sound = all.filter(({ logprob }) => Number.isFinite(logprob));
+    for (const one of all) if (!Number.isFinite(one.logprob)) this.#fail(one);
+    this.#stream(sound.filter(({ sequence }) => sequence.stream));
+    for (const { sequence, token, logprob } of sound) this.#extend(sequence, token, logprob);
+  }
+
+  #fail({ sequence, logprob }: DrawnFor): void {
+    this.#leave(sequence);
+    this.#failed(sequence.id, {
+      code: 'ENGINE_FAILED',
+      message: `version ${this.#version} gave a token the log-probability ${logprob}, expected a finite number`,
+      hint: 'the served weights overflow: publish those of a checkpoint from before, and lower the learning rate',
     });
   }
 
-  #stream(drawing: readonly Running[], tokens: readonly number[], logprobs: readonly number[]): void {
-    const streaming = drawing.flatMap(({ stream }, i) => (stream ? [i] : []));
+  #stream(streaming: readonly DrawnFor[]): void {
     if (streaming.length === 0) return;
     this.#drew({
-      ids: streaming.map((i) => drawing[i]!.id),
-      tokens: Int32Array.from(streaming, (i) => tokens[i]!),
-      logprobs: Float32Array.from(streaming, (i) => logprobs[i]!),
+      ids: streaming.map(({ sequence }) => sequence.id),
+      tokens: Int32Array.from(streaming, ({ token }) => token),
+      logprobs: Float32Array.from(streaming, ({ logprob }) => logprob),
     });
   }
 

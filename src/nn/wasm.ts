@@ -174,7 +174,7 @@ export interface Kernels {
     correction1: number,
     correction2: number,
     gradientScale: number,
-  ): void;
+  ): number;
 }
 
 /** Compiled once, by the thread that opens the model; its workers instantiate the same code. */

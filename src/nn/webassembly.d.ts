@@ -9,6 +9,7 @@ declare namespace WebAssembly {
   }
   class Module {
     constructor(bytes: Uint8Array<ArrayBuffer>);
+    static customSections(module: Module, name: string): ArrayBuffer[];
   }
   class Instance {
     constructor(module: Module, imports: { readonly env: { readonly memory: Memory } });

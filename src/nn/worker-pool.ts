@@ -99,8 +99,10 @@ export class WorkerPool {
     const pending = this.#pending.get(message.id);
     if (pending === undefined) return;
     this.#pending.delete(message.id);
-    if ('error' in message) pending.reject(new TrainyardError(message.error.code ?? pending.code, message.error.message));
-    else pending.resolve(message.answer as never);
+    if ('error' in message) {
+      const { code = pending.code, message: found, hint } = message.error;
+      pending.reject(new TrainyardError(code, found, hint === undefined ? {} : { hint }));
+    } else pending.resolve(message.answer as never);
   }
 
   #end(why: string): void {

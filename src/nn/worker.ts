@@ -27,6 +27,7 @@ const loop = new SampleLoop({
   slotCount: arena.slotCount,
   contextLength: config.contextLength,
   done: (id, result) => reply({ id, answer: result }),
+  failed: (id, error) => reply({ id, error }),
   drew: reply,
 });
 
@@ -38,18 +39,21 @@ function sumLanes({ spans, lanes }: Calls['sum-lanes']['ask']): number[] {
   return spans.map(({ first, end }) => kernels.sumLanes(arena.gradients, arena.flatLength, lanes, first, end));
 }
 
-function adam({ spans, lanes, step }: Calls['adam']['ask']): void {
+function adam({ spans, lanes, step }: Calls['adam']['ask']): boolean {
   const { parameters, gradients, firstMoments, secondMoments } = arena;
   const { learningRate, beta1, beta2, epsilon, weightDecay, correction1, correction2, gradientScale } = step;
+  let finite = true;
   for (const { first, end } of spans) {
-    kernels.adamW(
+    const flaws = kernels.adamW(
       ...([parameters, gradients, firstMoments, secondMoments, first, end] as const),
       ...([learningRate, beta1, beta2, epsilon, weightDecay, correction1, correction2, gradientScale] as const),
     );
+    finite &&= flaws === 0;
     for (let lane = 0; lane < lanes; lane++) {
       kernels.fillZero(gradients + (lane * arena.flatLength + first) * 4, end - first);
     }
   }
+  return finite;
 }
 
 /** What a call answers at once; `sample` and `drain` answer later, `cancel` never. */
@@ -78,8 +82,7 @@ function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'
     case 'sum-lanes':
       return { answer: sumLanes(message) };
     case 'adam':
-      adam(message);
-      return { answer: undefined };
+      return { answer: adam(message) };
   }
 }
 

@@ -191,6 +191,29 @@ describe('sampling', () => {
     await expect(model.sample(asked)).rejects.toMatchObject({ code: 'REQUEST_INVALID' });
   });
 
+  it('fails when a log-probability is not finite, streams nothing of it, and goes on under better weights', async () => {
+    const model = await openModel();
+    const [good, sample] = [model.weights().slice(), randomSample(REGULAR, 40, 1)];
+    const asked = [{}, { temperature: 0 }, { topK: 5 }].map((settings) => request(Int32Array.of(1, 2), settings));
+    const before = await Promise.all(asked.map((one) => model.sample(one)));
+    await model.forwardBackward([sample], crossEntropy());
+    await model.optimStep({ learningRate: 1e12, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 });
+    expect(model.weights().every(Number.isFinite)).toBe(true);
+    await model.publish(2);
+    const streamed: Int32Array[] = [];
+    for (const one of asked) {
+      await expect(model.sample(one, undefined, (ids) => streamed.push(ids))).rejects.toMatchObject({
+        code: 'ENGINE_FAILED',
+        message: 'version 2 gave a token the log-probability NaN, expected a finite number',
+        hint: expect.stringContaining('lower the learning rate') as string,
+      });
+    }
+    expect(streamed).toEqual([]);
+    model.weights().set(good);
+    await model.publish(1);
+    expect(await Promise.all(asked.map((one) => model.sample(one)))).toEqual(before);
+  });
+
   it('gives both halves of a 53-bit seed a say', async () => {
     const model = await openModel();
     const ids = async (seed: number) => (await model.sample(request(Int32Array.of(1), { seed, maxTokens: 30 }))).ids;

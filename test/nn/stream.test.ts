@@ -120,7 +120,8 @@ describe('publishing', () => {
 });
 
 describe('a sampling loop', () => {
-  it('computes no further token of a cancelled sequence, beginning with the next pass', async () => {
+  /** Over a model that gives nothing finite after the token `spoiled`. */
+  function passOver(spoiled?: number) {
     const layout = planLayout(LONG);
     const arena = planArena(LONG, layout, 1);
     const memory = reserveMemory(arena, LONG);
@@ -129,15 +130,46 @@ describe('a sampling loop', () => {
     kernels.setGemmScratch(gemmScratch);
     new Float32Array(memory.buffer, arena.parameters, layout.length).set(strongWeights(LONG, 3));
     packServed(kernels, LONG, layout, arena.served, arena.parameters);
+    if (spoiled !== undefined) {
+      const row = arena.served.embedding + spoiled * LONG.hiddenSize * 4;
+      new Float32Array(memory.buffer, row, LONG.hiddenSize).fill(Number.NaN);
+    }
     const shared = { kernels, buffer: memory.buffer, config: LONG, layout, arena };
+    const pass = new DecodePass({ ...shared, regions: decode });
+    return { pass, slotCount: arena.slotCount, contextLength: LONG.contextLength };
+  }
 
-    const passes: (readonly number[])[] = [];
-    const finished = await new Promise<number>((done) => {
+  it('fails only the sequence whose log-probability is not finite, and shows nothing of it', async () => {
+    const seen: (readonly [string, number])[] = [];
+    await new Promise<void>((idle) => {
       const loop = new SampleLoop({
-        pass: new DecodePass({ ...shared, regions: decode }),
-        slotCount: arena.slotCount,
-        contextLength: LONG.contextLength,
+        ...passOver(1),
+        done: (id) => {
+          seen.push(['done', id]);
+          loop.drain(idle);
+        },
+        failed: (id, { code }) => seen.push([code ?? '', id]),
+        drew: ({ ids }) => seen.push(...ids.map((id) => ['drew', id] as const)),
+      });
+      loop.submit(7, request(Int32Array.of(1), { maxTokens: 1 }), true);
+      loop.submit(8, request(Int32Array.of(2), { maxTokens: 1 }), true);
+      loop.serve(0);
+    });
+    expect(seen).toEqual([
+      ['ENGINE_FAILED', 7],
+      ['drew', 8],
+      ['done', 8],
+    ]);
+  });
+
+  it('computes no further token of a cancelled sequence, beginning with the next pass', async () => {
+    const options = passOver();
+    const passes: (readonly number[])[] = [];
+    const finished = await new Promise<number>((done, failed) => {
+      const loop = new SampleLoop({
+        ...options,
         done,
+        failed,
         drew: ({ ids }) => {
           passes.push(ids);
           if (passes.length === 10) setTimeout(() => loop.cancel(1));

@@ -246,6 +246,29 @@ describe('training', () => {
     await expect(model.optimStep({ ...ADAM, beta1: 1 })).rejects.toThrow(/beta1 is 1/);
   });
 
+  it('refuses a learning rate that float32 cannot hold, with weights untouched', async () => {
+    const model = await openModel(REGULAR);
+    const before = model.weights().slice();
+    await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
+    await expect(model.optimStep({ ...ADAM, learningRate: 1e300 })).rejects.toMatchObject({
+      code: 'TRAINER_FAILED',
+      message: 'learningRate is 1e+300, expected a number of at least 0 that float32 can hold',
+    });
+    expect(model.weights()).toEqual(before);
+  });
+
+  it.each([1, 3])('fails a step whose new weights are not finite, and says that they are lost (%d threads)', async (threads) => {
+    const model = await openModel(REGULAR, { threads });
+    await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
+    await expect(model.optimStep({ ...ADAM, learningRate: 3e38, weightDecay: 10 })).rejects.toMatchObject({
+      code: 'TRAINER_FAILED',
+      message: 'step 1 at learning rate 3e+38 gave weights that are not finite',
+      hint: expect.stringContaining('load the last checkpoint') as string,
+    });
+    expect(model.weights().every(Number.isFinite)).toBe(false);
+    expect(model.gradient().every((g) => g === 0)).toBe(true);
+  });
+
   it('learns to copy: after a separator the model repeats what came before it', async () => {
     const config = { ...REGULAR, vocabSize: 16, contextLength: 32, hiddenSize: 48, kvHeads: 4, headDim: 12 };
     await using model = await EmbeddedModel.create({ config, seed: 7, threads: 2 });
