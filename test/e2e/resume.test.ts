@@ -231,7 +231,8 @@ describe('a run whose files were changed', () => {
   it.each([
     ['without its optimizer', (folder: string) => rm(join(folder, 'optimizer.safetensors'))],
     ['with other weights', (folder: string) => flipBits(join(folder, 'model.safetensors'))],
-    ['of another step', (folder: string) => cp(join(folder, '../step-000003'), folder, { recursive: true, force: true })],
+    ['of another step', (folder: string) => edit(join(folder, 'checkpoint.json'), `"step": ${STEPS}`, '"step": 3')],
+    ['of another run', (folder: string) => edit(join(folder, 'checkpoint.json'), '"run": "', '"run": "0')],
   ])('does not use a checkpoint %s, computes it again and replaces it', async (what, damage) => {
     const run = await copy(`damaged ${what}`);
     const folder = join(run, 'checkpoints', `step-00000${STEPS}`);
@@ -279,6 +280,10 @@ describe('a run whose files were changed', () => {
     expect(stdout).toContain('ENTRY_CHANGED');
   });
 });
+
+async function edit(path: string, from: string, to: string): Promise<void> {
+  await writeFile(path, (await readFile(path, 'utf8')).replace(from, to));
+}
 
 async function flipBits(path: string): Promise<void> {
   const bytes = await readFile(path);
