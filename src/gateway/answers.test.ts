@@ -65,6 +65,17 @@ describe('a marked retry', () => {
     expect((await answers.get('k', true, sample)).turn.index).toBe(0);
   });
 
+  it('that overtook its first attempt is answered again, not sampled again, after that one was cancelled', async () => {
+    const answers = new Answers();
+    const { sample } = sampler();
+    await answers.get('k', true, sample);
+    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
+    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+    // The next question that is cancelled is one of its own.
+    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
+    expect((await answers.get('k', true, sample)).turn.index).toBe(1);
+  });
+
   it('is one by its SDK’s count, or by an idempotency key', () => {
     const by = (headers: Record<string, string>) => isMarkedRetry((name) => headers[name]);
     expect([by({ 'x-stainless-retry-count': '1' }), by({ 'x-retry-count': '2' }), by({ 'idempotency-key': 'a' })]).toEqual([

@@ -31,6 +31,8 @@ interface Asked {
   readonly holders: Map<Turn, number>;
   readonly missed: Set<Turn>;
   owed: number;
+  /** A retry came before its first attempt. That one, when it comes, asks nothing new: if it is cancelled, nothing is owed. */
+  overtaken: boolean;
   latest: Turn | undefined;
 }
 
@@ -39,13 +41,7 @@ export class Answers {
 
   /** `key`: what is asked, and by whom. */
   async get(key: string, isRetry: boolean, sample: () => Promise<Turn>): Promise<Answer> {
-    const asked = this.#asked.get(key) ?? {
-      running: new Set(),
-      holders: new Map(),
-      missed: new Set(),
-      owed: 0,
-      latest: undefined,
-    };
+    const asked = this.#asked.get(key) ?? nothingAsked();
     this.#asked.set(key, asked);
     for (;;) {
       const [missed] = asked.missed;
@@ -54,6 +50,7 @@ export class Answers {
       const [oldest] = asked.running;
       if (oldest === undefined) {
         if (asked.latest !== undefined) return give(asked, asked.latest);
+        asked.overtaken = true;
         break;
       }
       // It may yet be cancelled with its connection; then one of those who waited samples, and the others wait for that one.
@@ -61,16 +58,22 @@ export class Answers {
       if (turn !== undefined) return give(asked, turn);
     }
     asked.owed = Math.max(0, asked.owed - 1);
+    const owes = isRetry || !asked.overtaken;
+    if (!isRetry) asked.overtaken = false;
     // Those who wait for it go on when the state is up to date.
     const running: Promise<Turn> = sample()
       .catch((thrown) => {
-        asked.owed++;
+        if (owes) asked.owed++;
         throw thrown;
       })
       .finally(() => asked.running.delete(running));
     asked.running.add(running);
     return give(asked, await running);
   }
+}
+
+function nothingAsked(): Asked {
+  return { running: new Set(), holders: new Map(), missed: new Set(), owed: 0, overtaken: false, latest: undefined };
 }
 
 function give(asked: Asked, turn: Turn): Answer {
