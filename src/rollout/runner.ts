@@ -18,6 +18,7 @@ import type {
 } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
+import { linkSignals } from '../core/linked-signal.ts';
 import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, TaskView, Trajectory } from '../core/types.ts';
 
 export interface RolloutParts {
@@ -53,7 +54,7 @@ type Ending =
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
   const startedAt = parts.clock.now();
   const deadline = new AbortController();
-  const signal = AbortSignal.any([parts.signal, deadline.signal]);
+  const { signal, release } = linkSignals(parts.signal, deadline.signal);
   const session = parts.sessions.open({
     identity: spec.identity,
     roles: parts.workflow.roles,
@@ -67,6 +68,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const ending = await runWorkflow(parts.workflow, contextOf(spec, session, signal), deadline.signal);
   clearTimeout(timer);
   const turns = session.seal();
+  release();
   const outcome = outcomeOf(ending, session);
   const output = ending.kind === 'returned' ? asJson(ending.output, MAX_OUTPUT) : undefined;
   const rollout = { turns, outcome, ...(output === undefined ? {} : { output }) };

@@ -5,6 +5,7 @@
 
 import type { Engine, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { linkSignals } from '../core/linked-signal.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';
@@ -118,16 +119,19 @@ function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
   };
   return {
     run: async (identity, task, sampling, given) => {
-      const signal = given === undefined ? parts.signal : AbortSignal.any([parts.signal, given]);
-      signal.throwIfAborted();
-      const kept = await parts.store.read(identity.rolloutId);
-      const trajectory = kept ?? (await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal));
-      signal.throwIfAborted();
-      // What failed before the run was taken up again is data; whether it still fails is for new rollouts to show.
-      if (kept !== undefined) return trajectory;
-      warnOnce(trajectory, warned, warn);
-      budget.add(trajectory);
-      return trajectory;
+      const { signal, release } = linkSignals(parts.signal, ...(given === undefined ? [] : [given]));
+      try {
+        signal.throwIfAborted();
+        const kept = await parts.store.read(identity.rolloutId);
+        // What failed before the run was taken up again is data; whether it still fails is for new rollouts to show.
+        if (kept !== undefined) return kept;
+        const trajectory = await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal);
+        warnOnce(trajectory, warned, warn);
+        budget.add(trajectory);
+        return trajectory;
+      } finally {
+        release();
+      }
     },
     get sampledTokens() {
       return sampledTokens;

@@ -80,8 +80,9 @@ function entriesOf(text: string): readonly HistoryEntry[] {
   const parsed = lines.map(parseLine);
   return parsed.flatMap((entry, place) => {
     if (entry !== undefined) return [entry];
-    const next = parsed[place + 1];
-    if (place === lines.length - 1 || next?.kind === 'process') return [];
+    // A process may also be killed while it writes its first line: then there are two torn lines in a row.
+    const next = parsed.slice(place + 1).find((later) => later !== undefined);
+    if (next === undefined || next.kind === 'process') return [];
     throw damaged(`entry ${place + 1} cannot be read: ${lines[place]?.slice(0, 80)}`);
   });
 }
