@@ -1,4 +1,5 @@
 /** Rollouts through the real gateway, runner, store and stitch, with a scripted engine in the policy's place. */
+import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import OpenAI from 'openai';
@@ -156,6 +157,15 @@ describe('a rollout', () => {
     await expect(rollout(() => sleep(60_000, undefined, { ref: false }))).rejects.toThrow('enough');
     expect(await store.count()).toBe(0);
     expect(gateway.openSessions).toBe(0);
+  });
+
+  it('leaves nothing behind on the run’s signal, which outlives thousands of them', async () => {
+    const stop = new AbortController();
+    const { rollout } = await bench({ stop: stop.signal });
+    for (let i = 0; i < 3; i++) await rollout(async (ctx) => void (await chat(ctx, ctx.prompt)));
+    expect(getEventListeners(stop.signal, 'abort')).toEqual([]);
+    const dependants = Object.getOwnPropertySymbols(stop.signal).find((symbol) => String(symbol).includes('kDependantSignals'));
+    expect(dependants === undefined ? undefined : Reflect.get(stop.signal, dependants)).toBeUndefined();
   });
 
   it('never shows its task’s answer to the workflow, the policy or the stored record', async () => {
