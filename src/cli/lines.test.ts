@@ -1,8 +1,9 @@
 import { expect, it, describe as suite } from 'vitest';
 import { done, evalEnd, progress, runStart, stepEnd } from '../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../core/events.ts';
+import { shellWord } from '../run/command-line.ts';
 import { describe } from './lines.ts';
-import { asCalled, duration, shellWord } from './phrases.ts';
+import { asCalled, duration } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
 
 const lines = (event: RunEvent): readonly string[] => describe(event, 'examples/shop/agent.ts');

@@ -1,7 +1,8 @@
 /** What a run's events look like as plain lines, for pipes, logs and the scrollback. */
 import { styleText } from 'node:util';
 import type { Best, RunEnding, RunEvent } from '../core/events.ts';
-import { asCalled, count, duration, percent, STOPPED, shellWord } from './phrases.ts';
+import { measureCommand, resumeCommand } from '../run/command-line.ts';
+import { asCalled, count, duration, percent, STOPPED } from './phrases.ts';
 import { printable } from './screen/width.ts';
 
 type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
@@ -90,10 +91,7 @@ const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'm
 
 /** Which folder to use from now on, and how to measure it again. */
 function models(best: Best | null, last: string | null, entry: string): readonly string[] {
-  const again = (model: string): readonly string[] => [
-    'Measure it again with:',
-    `  ${asCalled(`trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`)}`,
-  ];
+  const again = (model: string): readonly string[] => ['Measure it again with:', `  ${asCalled(measureCommand(entry, model))}`];
   if (best === null || best.checkpoint === last) {
     return last === null ? [] : [`The trained model is in ${last}`, ...again(last)];
   }
@@ -106,5 +104,5 @@ function models(best: Best | null, last: string | null, entry: string): readonly
 
 /** The line that says how to go on with a run. */
 export function wayOn(run: string): readonly string[] {
-  return ['Go on with:', `  ${styleText('bold', asCalled(`trainyard train --resume ${shellWord(run)}`))}`];
+  return ['Go on with:', `  ${styleText('bold', asCalled(resumeCommand(run)))}`];
 }

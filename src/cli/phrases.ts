@@ -48,8 +48,3 @@ const CALLED_AS =
 export function asCalled(text: string): string {
   return text.replaceAll(/\btrainyard (?=train |eval )/g, `${CALLED_AS} `);
 }
-
-/** A path as an argument that a shell takes as one word. */
-export function shellWord(path: string): string {
-  return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
-}

@@ -24,7 +24,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .exitOverride();
   program.configureOutput({ outputError: () => {} });
   const train = program.command('train').description('improve the policy on the tasks by reinforcement learning');
-  shared(train.argument('[entry]', 'module that exports the workflow and the grader'), TRAIN_DEFAULTS)
+  shared(train.argument('[entry]', 'module that exports the workflow and the grader'))
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry)')
     .option('--run <dir>', 'directory of this run (default: runs/<entry>-<time>)')
     .option('--resume <dir>', 'go on with the run in this directory, with its settings')
@@ -34,8 +34,8 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   }
   train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader'), EVAL_DEFAULTS).action(
-    async (entry, flags) => ended(await evalCommand(entry, flags)),
+  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
+    ended(await evalCommand(entry, flags)),
   );
   return program;
 }
@@ -54,23 +54,25 @@ const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (te
   ['--kl <x>', 'KL penalty against the policy training began with', number, TRAIN_DEFAULTS.kl],
   ['--eval-every <n>', 'steps between evaluations on the way; 0 for none', natural, TRAIN_DEFAULTS.evalEvery],
   ['--eval-tasks <n>', 'held-out tasks of those evaluations', positive, TRAIN_DEFAULTS.evalTasks],
-  ['--patience <n>', 'end after so many of them without a new best; 0 never', natural, TRAIN_DEFAULTS.patience],
+  [
+    '--patience <n>',
+    'end after so many of them, in a row, no better than an earlier one; 0 never',
+    natural,
+    TRAIN_DEFAULTS.patience,
+  ],
   ['--checkpoint-every <n>', 'steps between checkpoints', positive, TRAIN_DEFAULTS.checkpointEvery],
   ['--max-time <time>', 'begin no step after 90s, 10m or 2h', duration, undefined],
   ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive, undefined],
 ];
 
-function shared(
-  command: Command,
-  defaults: { readonly concurrency: number; readonly seed: number; readonly threads: number },
-): Command {
+function shared(command: Command): Command {
   return command
     .exitOverride()
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
-    .option('--concurrency <n>', `rollouts at once (default: ${defaults.concurrency})`, positive)
-    .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${defaults.threads})`, positive)
-    .option('--seed <n>', `seed of everything random (default: ${defaults.seed})`, natural)
+    .option('--concurrency <n>', `rollouts at once (default: ${EVAL_DEFAULTS.concurrency})`, positive)
+    .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${EVAL_DEFAULTS.threads})`, positive)
+    .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
     .option('--transcripts <n>', 'held-out conversations to show (default: 0)', natural)
     .option('--json', 'one JSON event a line', false);
 }

@@ -22,6 +22,17 @@ import {
 import type { Script } from '../testing/scripted-engine.ts';
 import { listen } from './listener.ts';
 
+/** A stream over HTTP that is all sampled and of which nothing more is read. */
+async function unreadStream() {
+  const { gateway, session } = open(longNamed());
+  const listener = await listen(gateway);
+  const response = await rawPost(session);
+  response.pause();
+  await until(() => session.turns.length === 1);
+  await sleep(50);
+  return { session, response, [Symbol.asyncDispose]: () => listener[Symbol.asyncDispose]() };
+}
+
 describe('a client that hangs up', () => {
   const endless: (seen: { aborted: number }) => Script['reply'] = (seen) =>
     async function* (_: unknown, __: number, signal: AbortSignal | undefined) {
@@ -119,12 +130,8 @@ describe('a stream that was sampled but not delivered', () => {
   });
 
   it('over HTTP is given again after its socket was destroyed', async () => {
-    const { gateway, session } = open(longNamed());
-    await using _ = await listen(gateway);
-    const response = await rawPost(session);
-    response.pause();
-    await until(() => session.turns.length === 1);
-    await sleep(50);
+    await using unread = await unreadStream();
+    const { session, response } = unread;
     response.destroy();
     await sleep(50);
     const again = eventsOf(await textOf(await rawPost(session)));
@@ -209,12 +216,8 @@ describe('many streams', () => {
   });
 
   it('one over HTTP that is not read is cut when its rollout ends', async () => {
-    const { gateway, session } = open(longNamed());
-    await using _ = await listen(gateway);
-    const response = await rawPost(session);
-    response.pause();
-    await until(() => session.turns.length === 1);
-    await sleep(50);
+    await using unread = await unreadStream();
+    const { session, response } = unread;
     session.seal();
     const text = await textOf(response);
     expect(text.length).toBeGreaterThan(0);

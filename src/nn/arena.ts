@@ -5,7 +5,7 @@
  * are bytes; sizes in the code are floats (or 32-bit integers). Pages that are never touched cost no real memory.
  */
 import { TrainyardError } from '../core/errors.ts';
-import type { LlamaConfig } from './config.ts';
+import { type LlamaConfig, widthsOf } from './config.ts';
 import {
   attendScratchFloats,
   attentionScratchFloats,
@@ -33,18 +33,6 @@ const MAX_SLOTS = 128;
 const CACHE_BYTES = 2 ** 30;
 const MAX_CACHE_BYTES_PER_WORKER = 2 ** 28;
 const MAX_BYTES = 65_536 * 65_536;
-/** Sizes that follow from a config, in floats. */
-export interface Widths {
-  readonly query: number;
-  readonly key: number;
-  readonly qkv: number;
-}
-
-export function widthsOf(config: LlamaConfig): Widths {
-  const query = config.heads * config.headDim;
-  const key = config.kvHeads * config.headDim;
-  return { query, key, qkv: query + 2 * key };
-}
 
 export interface LayerActivations {
   readonly input: number;

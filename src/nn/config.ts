@@ -137,3 +137,16 @@ function inconsistent(config: LlamaConfig): string[] {
 function show(value: unknown): string {
   return JSON.stringify(value) ?? 'missing';
 }
+
+/** Sizes that follow from a config, in floats. */
+export interface Widths {
+  readonly query: number;
+  readonly key: number;
+  readonly qkv: number;
+}
+
+export function widthsOf(config: LlamaConfig): Widths {
+  const query = config.heads * config.headDim;
+  const key = config.kvHeads * config.headDim;
+  return { query, key, qkv: query + 2 * key };
+}

@@ -4,8 +4,8 @@
  * Rows of one slot may be consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row
  * attends. A row's result depends on its own sequence only, never on what else is in the pass.
  */
-import { type Arena, DECODE_ROWS, type DecodeRegions, type ServedRegions, widthsOf } from './arena.ts';
-import type { LlamaConfig } from './config.ts';
+import { type Arena, DECODE_ROWS, type DecodeRegions, type ServedRegions } from './arena.ts';
+import { type LlamaConfig, widthsOf } from './config.ts';
 import type { Layout } from './layout.ts';
 import type { Kernels } from './wasm.ts';
 

@@ -6,8 +6,8 @@
  * some rows at a time. Activations stay in the worker's arena until the next forward, so that a backward can follow once the loss is
  * known.
  */
-import { type Arena, type LayerActivations, type TrainRegions, widthsOf } from './arena.ts';
-import type { LlamaConfig } from './config.ts';
+import type { Arena, LayerActivations, TrainRegions } from './arena.ts';
+import { type LlamaConfig, widthsOf } from './config.ts';
 import type { LayerOffsets, Layout } from './layout.ts';
 import type { Kernels } from './wasm.ts';
 

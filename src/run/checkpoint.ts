@@ -23,11 +23,8 @@ const UNFINISHED = /^step-\d+\.unfinished$/;
 export async function checkModelFolder(dir: string): Promise<void> {
   const names = await readdir(dir).catch(() => undefined);
   if (names?.includes('config.json')) return;
-  const checkpoints = await readdir(join(dir, 'checkpoints')).catch(() => []);
-  const newest = checkpoints
-    .filter((name) => FINISHED.test(name))
-    .toSorted()
-    .at(-1);
+  const checkpoints = join(dir, 'checkpoints');
+  const newest = (await savedSteps(checkpoints).catch(() => [])).at(-1);
   throw new TrainyardError(
     'FILE_NOT_FOUND',
     names === undefined ? `no model folder at ${dir}` : `${dir} holds no config.json, so it is no model folder`,
@@ -35,7 +32,7 @@ export async function checkModelFolder(dir: string): Promise<void> {
       hint:
         newest === undefined
           ? 'give a folder with config.json, model.safetensors and tokenizer.json'
-          : `did you mean ${join(dir, 'checkpoints', newest)}?`,
+          : `did you mean ${join(checkpoints, checkpointName(newest))}?`,
     },
   );
 }
@@ -44,8 +41,8 @@ export function checkpointName(step: number): string {
   return `step-${String(step).padStart(6, '0')}`;
 }
 
-const SEAL = 'checkpoint.json';
-const sealSchema = z.strictObject({ run: z.string(), step: z.int(), files: z.record(z.string(), z.string()) });
+const LABEL = 'checkpoint.json';
+const labelSchema = z.strictObject({ run: z.string(), step: z.int(), files: z.record(z.string(), z.string()) });
 
 export interface CheckpointOptions {
   readonly dir: string;
@@ -65,8 +62,8 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
       await mkdir(unfinished);
       await trainer.save(unfinished);
       await copyTokenizer(model, unfinished);
-      const seal = { run: identity, step, files: await digestsOf(unfinished) };
-      await writeFile(join(unfinished, SEAL), `${JSON.stringify(seal, null, 2)}\n`);
+      const label = { run: identity, step, files: await digestsOf(unfinished) };
+      await writeFile(join(unfinished, LABEL), `${JSON.stringify(label, null, 2)}\n`);
       for (const file of await readdir(unfinished)) await sync(join(unfinished, file));
       await sync(unfinished);
       await rename(unfinished, join(dir, name));
@@ -81,14 +78,14 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
 /** Loads the checkpoint of a step, after checking that it is what was saved. Nothing is loaded when it is not. */
 export async function loadCheckpoint(trainer: Trainer, { dir, step, identity }: Omit<CheckpointOptions, 'model'>): Promise<void> {
   const folder = join(dir, checkpointName(step));
-  const text = await readFile(join(folder, SEAL), 'utf8').catch(() => '{}');
-  const seal = sealSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${SEAL} is not JSON`, () => JSON.parse(text)));
-  if (!seal.success) throw new TrainyardError('CHECKPOINT_MISMATCH', `it has no readable ${SEAL}`);
-  if (seal.data.run !== identity || seal.data.step !== step) {
+  const text = await readFile(join(folder, LABEL), 'utf8').catch(() => '{}');
+  const label = labelSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${LABEL} is not JSON`, () => JSON.parse(text)));
+  if (!label.success) throw new TrainyardError('CHECKPOINT_MISMATCH', `it has no readable ${LABEL}`);
+  if (label.data.run !== identity || label.data.step !== step) {
     throw new TrainyardError('CHECKPOINT_MISMATCH', 'it is of another run or another step');
   }
   const found = await digestsOf(folder);
-  const changed = Object.entries(seal.data.files).filter(([name, digest]) => found[name] !== digest);
+  const changed = Object.entries(label.data.files).filter(([name, digest]) => found[name] !== digest);
   if (changed.length > 0) {
     throw new TrainyardError('CHECKPOINT_MISMATCH', `${changed.map(([name]) => name).join(', ')} changed since it was saved`);
   }
@@ -105,7 +102,7 @@ export async function setAside(dir: string, step: number): Promise<void> {
 async function digestsOf(folder: string): Promise<Record<string, string>> {
   const digests: Record<string, string> = {};
   for (const name of (await readdir(folder)).toSorted()) {
-    if (name !== SEAL)
+    if (name !== LABEL)
       digests[name] = createHash('sha256')
         .update(await readFile(join(folder, name)))
         .digest('hex');

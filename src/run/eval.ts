@@ -18,9 +18,9 @@ export async function evaluateOnly(
   await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using store = memoryStore();
   const started = performance.now();
+  const rollouts = workshop.rolloutsInto(store);
   const onProgress = (done: number, of: number): void =>
     emit({ type: 'progress', phase: 'evaluating', done, of, sampledTokens: rollouts.sampledTokens });
-  const rollouts = workshop.rolloutsInto(store);
   const trajectories = (await evaluate(rollouts, numbered(heldOut), { step: 0, settings, onProgress })) ?? [];
   const score = scoreOf(trajectories);
   emit({ type: 'eval-end', when: 'only', step: 0, score, seconds: (performance.now() - started) / 1000 });

@@ -11,6 +11,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { checkpointName } from './checkpoint.ts';
+import { resumeCommand } from './command-line.ts';
 
 const RUN_FILE = 'run.json';
 const UNFINISHED_RUN_FILE = 'run.json.unfinished';
@@ -37,7 +38,7 @@ export async function createRunDirectory(path: string, record: object): Promise<
     const held = (await readdir(root)).filter((name) => !name.startsWith('lock') && name !== UNFINISHED_RUN_FILE);
     if (held.length > 0) {
       const hint = held.includes('run.json')
-        ? `go on with it: trainyard train --resume ${path}; or give --run another directory`
+        ? `go on with it: ${resumeCommand(path)}; or give --run another directory`
         : 'give --run another directory, or remove this one';
       throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
     }

@@ -1,6 +1,7 @@
 /** How a run tells what happens: everything but progress is in the run's events.jsonl before it is shown. */
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
+import { resumeCommand } from './command-line.ts';
 import type { RunDirectory } from './run-directory.ts';
 
 /** Milliseconds between two progress events. */
@@ -51,7 +52,7 @@ export function telling(emit: Emit): Telling {
 
 function withWayOn(thrown: unknown, run: string): unknown {
   if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
-  const wayOn = `go on with: trainyard train --resume ${run}`;
+  const wayOn = `go on with: ${resumeCommand(run)}`;
   const hint = thrown.hint === undefined ? wayOn : `${thrown.hint}; ${wayOn}`;
   return new TrainyardError(thrown.code, messageOf(thrown), { cause: thrown, hint });
 }

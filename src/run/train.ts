@@ -111,12 +111,10 @@ async function learn(parts: Parts): Promise<TrainResult> {
   const heldOut = new HeldOut({ ...parts, settings, tasks: plan.heldOut, onProgress, halt: parts.finish });
   await heldOut.recall(ledger.store, from.step);
   const before = await heldOut.full('before', 0);
-  await heldOut.onTheWay(from.step);
-  if (heldOut.best?.step === from.step) await checkpointAt(ledger, from.step);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
   let { step } = from;
   let stalled = 0;
-  let ending = endingAt(step, parts, heldOut);
+  let ending = await assess(step, parts, heldOut);
   try {
     while (ending === undefined) {
       const start = performance.now();
@@ -130,9 +128,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
       stalled = 0;
       step++;
       await takeStep(parts, scheduler, { step, harvest, batch, start, best: heldOut.best?.step });
-      await heldOut.onTheWay(step);
-      if (heldOut.best?.step === step) await checkpointAt(ledger, step);
-      ending = endingAt(step, parts, heldOut);
+      ending = await assess(step, parts, heldOut);
     }
   } finally {
     await scheduler.close();
@@ -183,6 +179,13 @@ function endingWithoutSignal({ withoutSignal }: Harvest): RunEnding {
   const trajectories = trajectoriesOf(withoutSignal);
   if (nothingLeftToLearn(trajectories)) return 'solved';
   throw noSignal(trajectories);
+}
+
+/** After a step: the evaluation on the way, a checkpoint if it was the best so far, and whether the run ends here. */
+async function assess(step: number, parts: Parts, heldOut: HeldOut): Promise<RunEnding | undefined> {
+  await heldOut.onTheWay(step);
+  if (heldOut.best?.step === step) await checkpointAt(parts.ledger, step);
+  return endingAt(step, parts, heldOut);
 }
 
 function endingAt(step: number, { plan, rollouts, finish, since }: Parts, heldOut: HeldOut): RunEnding | undefined {

@@ -1,0 +1,14 @@
+/** Commands that a run tells people to type. Written for a shell that finds `trainyard`; the command line adapts that to how it was called. */
+
+export function resumeCommand(run: string): string {
+  return `trainyard train --resume ${shellWord(run)}`;
+}
+
+export function measureCommand(entry: string, model: string): string {
+  return `trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`;
+}
+
+/** A path as an argument that a shell takes as one word. */
+export function shellWord(path: string): string {
+  return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
+}
