@@ -32,7 +32,7 @@ export class Seat {
     const promptIds =
       this.#last === undefined
         ? renderer.open([{ role: 'system', content: this.#system }, user], [])
-        : renderer.extend(this.#last, [user]);
+        : renderer.extend(this.#last, [user])!;
     const sampling = { temperature, topP: 1, topK: 0, maxTokens: MAX_TOKENS };
     const { ids, stopReason } = await engine.sample({ promptIds, sampling, stopIds: renderer.stopIds, seed: this.#seed++ });
     this.#last = { promptIds, sampledIds: ids, stopReason };

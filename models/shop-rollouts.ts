@@ -68,7 +68,7 @@ async function attempt(
       calls.push({ ...call, result });
       results.push({ role: 'tool', tool_call_id: `call_${calls.length}`, content: result });
     }
-    promptIds = renderer.extend({ promptIds, sampledIds: sampled.ids, stopReason: sampled.stopReason }, results);
+    promptIds = renderer.extend({ promptIds, sampledIds: sampled.ids, stopReason: sampled.stopReason }, results)!;
   }
   return { question, calls, final: undefined };
 }

@@ -5,6 +5,7 @@
  * published version is served); every wait takes an AbortSignal or is bounded; nothing here logs.
  */
 import type {
+  AbandonedCall,
   BatchManifest,
   Grade,
   Json,
@@ -126,7 +127,8 @@ export interface SampleResult {
   readonly policyVersion: number;
 }
 
-export type OnTokens = (ids: Int32Array, logprobs: Float32Array) => void;
+/** May say how many of these tokens to keep: then sampling ends with them, as by a stop id. */
+export type OnTokens = (ids: Int32Array, logprobs: Float32Array) => { readonly keep: number } | undefined;
 
 /** Tokens in, tokens out. Knows nothing about text. */
 export interface Engine {
@@ -220,6 +222,7 @@ export interface SessionSpec {
 export interface Session {
   model(role?: string): ModelHandle;
   readonly turns: readonly Turn[];
+  readonly abandoned: readonly AbandonedCall[];
   /** The limit that refused a call, if one did. */
   readonly limitHit: LimitName | undefined;
   /** Ends the session: keys die, calls in flight are cancelled and never recorded. Idempotent. */

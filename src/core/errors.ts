@@ -41,10 +41,13 @@ export const ERROR_CODES = {
   GRADER_BAD_REWARD: { boundary: 'grader', exit: 1, summary: 'The grader returned something that is not a finite reward.' },
   GRADER_BUDGET: { boundary: 'grader', exit: 1, summary: 'Too many gradings failed; the run stopped.' },
   REQUEST_INVALID: { boundary: 'gateway', exit: 1, summary: 'A model request is malformed or asks for something unsupported.' },
+  REQUEST_CONFLICT: { boundary: 'gateway', exit: 1, summary: 'An Idempotency-Key was used again for another request.' },
+  CAPABILITY_MISSING: { boundary: 'gateway', exit: 1, summary: 'A key is valid but not for what was asked.' },
   SESSION_UNKNOWN: { boundary: 'gateway', exit: 1, summary: 'A model request carries no valid key for this rollout.' },
   SESSION_SEALED: { boundary: 'gateway', exit: 1, summary: 'A model request came after its rollout ended.' },
   LIMIT_REACHED: { boundary: 'gateway', exit: 1, summary: 'The rollout used up its turns or tokens.' },
   CONTEXT_OVERFLOW: { boundary: 'engine', exit: 1, summary: 'The conversation does not fit into the model’s context.' },
+  ENGINE_BUSY: { boundary: 'engine', exit: 1, summary: 'The engine or the rollout has too many calls under way.' },
   ENGINE_FAILED: { boundary: 'engine', exit: 1, summary: 'The engine could not sample.' },
   SAMPLE_REFUSED: { boundary: 'trainer', exit: 1, summary: 'A sample cannot be trained as it was sampled.' },
   TRAINER_FAILED: { boundary: 'trainer', exit: 1, summary: 'The trainer could not take a step.' },
@@ -61,11 +64,18 @@ export class TrainyardError extends Error {
   readonly code: ErrorCode;
   /** What to do about it, one sentence. */
   readonly hint: string | undefined;
+  /** The field of a request that it is about. */
+  readonly param: string | undefined;
 
-  constructor(code: ErrorCode, message: string, options: { readonly hint?: string; readonly cause?: unknown } = {}) {
+  constructor(
+    code: ErrorCode,
+    message: string,
+    options: { readonly hint?: string; readonly param?: string; readonly cause?: unknown } = {},
+  ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.code = code;
     this.hint = options.hint;
+    this.param = options.param;
   }
 
   get boundary(): Boundary {

@@ -14,6 +14,8 @@ export interface Message {
   readonly tool_calls?: readonly ToolCall[];
   readonly tool_call_id?: string;
   readonly name?: string;
+  /** What the policy thought before it spoke, where its chat template keeps that apart from the content. */
+  readonly reasoning?: string;
 }
 
 export interface ToolCall {
@@ -70,10 +72,40 @@ export interface Limits {
 /** `stop`: a stop token was sampled (and is the last id). `length`: the token budget or the context ran out first. */
 export type StopReason = 'stop' | 'length';
 
+/** Why the prompt of a turn is not the latest turn of its thread, extended. */
+export const FORK_CAUSES = [
+  'asked_again',
+  'changed_tools',
+  'compaction',
+  'dropped_reasoning',
+  'dropped_tool_call',
+  'edited_message',
+  'rewound',
+  'role_change',
+  'side_call',
+  'template_rewrites_history',
+] as const;
+export type ForkCause = (typeof FORK_CAUSES)[number];
+
+export interface Fork {
+  readonly cause: ForkCause;
+  /** The turn that this one would have continued. */
+  readonly from: number;
+  /** Place, in the request, of the first message that differs; absent where none does. */
+  readonly message?: number;
+}
+
+export const DIALECT_NAMES = ['chat', 'responses', 'messages'] as const;
+export type DialectName = (typeof DIALECT_NAMES)[number];
+
 /** One model call: the engine's exact ids and log-probabilities, and what was said in words. */
 export interface Turn {
   /** Order of completion within the rollout, from 0. */
   readonly index: number;
+  /** The turn whose ids, prompt and sampled, this one's prompt begins with; absent where the prompt was rendered afresh. */
+  readonly after?: number;
+  /** Present where the conversation did not simply go on. */
+  readonly fork?: Fork;
   readonly thread: string;
   readonly role: string;
   readonly trainable: boolean;
@@ -88,9 +120,26 @@ export interface Turn {
     readonly effective: SamplingSettings;
     readonly seed: number;
   };
-  readonly request: { readonly messages: readonly Message[]; readonly tools: readonly Tool[] };
+  readonly request: {
+    readonly dialect?: DialectName;
+    readonly messages: readonly Message[];
+    readonly tools: readonly Tool[];
+    /** Parameters that the client gave and that have no effect here. */
+    readonly ignored?: readonly string[];
+  };
   readonly response: Message;
+  /** What is wrong with the response where the client asked for a format; it got the text as it was sampled. */
+  readonly formatError?: string;
   /** Milliseconds since the epoch. */
+  readonly startedAt: number;
+  readonly endedAt: number;
+}
+
+/** A model call whose client was gone before it was answered. What was sampled of it is not a turn and is never trained. */
+export interface AbandonedCall {
+  readonly thread: string;
+  readonly promptTokens: number;
+  readonly sampledTokens: number;
   readonly startedAt: number;
   readonly endedAt: number;
 }
@@ -129,6 +178,7 @@ export interface Trajectory extends RolloutIdentity {
   readonly outcome: Outcome;
   readonly grade: Grade;
   readonly turns: readonly Turn[];
+  readonly abandoned?: readonly AbandonedCall[];
   /** What the workflow returned, where it is JSON. */
   readonly output?: Json;
   readonly startedAt: number;

@@ -16,64 +16,64 @@ const cancelled = () => Promise.reject(new Error('hung up'));
 
 describe('a marked retry', () => {
   it('of an attempt that is then cancelled samples once, however many retries wait for it', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const first = Promise.withResolvers<Turn>();
     const counter = sampler();
     const asked = answers.get('k', false, () => first.promise);
     const retries = Array.from({ length: 3 }, () => answers.get('k', true, counter.sample));
     first.reject(new Error('hung up'));
     await expect(asked).rejects.toThrow('hung up');
-    expect((await Promise.all(retries)).map(({ turn }) => turn.index)).toEqual([0, 0, 0]);
+    expect((await Promise.all(retries)).map(({ value }) => value.index)).toEqual([0, 0, 0]);
     expect(counter.sampled).toBe(1);
   });
 
   it('of a second, identical question that was cancelled samples: the answer to the first is not its own', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     await answers.get('k', false, sample);
     await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    expect((await answers.get('k', true, sample)).turn.index).toBe(1);
+    expect((await answers.get('k', true, sample)).value.index).toBe(1);
     // That is settled; another retry is of the answer that was given last.
-    expect((await answers.get('k', true, sample)).turn.index).toBe(1);
+    expect((await answers.get('k', true, sample)).value.index).toBe(1);
   });
 
   it('of a second, identical question waits for it while it is sampled', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     await answers.get('k', false, sample);
     const second = Promise.withResolvers<Turn>();
     const asked = answers.get('k', false, () => second.promise);
     const retry = answers.get('k', true, sample);
     second.resolve(turnOf(7));
-    expect([(await asked).turn.index, (await retry).turn.index]).toEqual([7, 7]);
+    expect([(await asked).value.index, (await retry).value.index]).toEqual([7, 7]);
   });
 
   it('gets the answer that was missed, and so does the retry after it', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     const [first] = await Promise.all([answers.get('k', false, sample), answers.get('k', false, sample)]);
     first.miss();
-    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
-    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+    expect((await answers.get('k', true, sample)).value.index).toBe(0);
+    expect((await answers.get('k', true, sample)).value.index).toBe(0);
   });
 
   it('after a question that was given up and asked anew gets the new answer, not another sample', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
     await answers.get('k', false, sample);
-    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+    expect((await answers.get('k', true, sample)).value.index).toBe(0);
   });
 
   it('that overtook its first attempt is answered again, not sampled again, after that one was cancelled', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     await answers.get('k', true, sample);
     await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    expect((await answers.get('k', true, sample)).turn.index).toBe(0);
+    expect((await answers.get('k', true, sample)).value.index).toBe(0);
     // The next question that is cancelled is one of its own.
     await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    expect((await answers.get('k', true, sample)).turn.index).toBe(1);
+    expect((await answers.get('k', true, sample)).value.index).toBe(1);
   });
 
   it('is one by its SDK’s count, or by an idempotency key', () => {
@@ -89,22 +89,22 @@ describe('a marked retry', () => {
 
 describe('an answer that was missed', () => {
   it('by one attempt but had by another leaves nothing behind: the next question is a new one', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     const first = await answers.get('k', false, sample);
     const retry = await answers.get('k', true, sample);
-    expect(retry.turn).toBe(first.turn);
+    expect(retry.value).toBe(first.value);
     first.miss();
     first.miss();
-    expect((await answers.get('k', false, sample)).turn.index).toBe(1);
+    expect((await answers.get('k', false, sample)).value.index).toBe(1);
   });
 
   it('by every attempt is given again, once', async () => {
-    const answers = new Answers();
+    const answers = new Answers<Turn>();
     const { sample } = sampler();
     for (const given of [await answers.get('k', false, sample), await answers.get('k', true, sample)]) given.miss();
-    expect((await answers.get('k', false, sample)).turn.index).toBe(0);
-    expect((await answers.get('k', false, sample)).turn.index).toBe(1);
+    expect((await answers.get('k', false, sample)).value.index).toBe(0);
+    expect((await answers.get('k', false, sample)).value.index).toBe(1);
   });
 });
 
@@ -113,7 +113,7 @@ interface Attempt {
   /** Set while this attempt samples. */
   sampling?: PromiseWithResolvers<Turn> | undefined;
   /** What the gateway replied. */
-  given?: Answer;
+  given?: Answer<Turn>;
   /** The client no longer listens. */
   left: boolean;
   /** The gateway knows that. */
@@ -126,10 +126,10 @@ class Client {
   readonly delivered = new Map<number, Turn>();
   question = -1;
   readonly attempts: Attempt[] = [];
-  readonly #answers: Answers;
+  readonly #answers: Answers<Turn>;
   readonly #key: string;
 
-  constructor(answers: Answers, key: string) {
+  constructor(answers: Answers<Turn>, key: string) {
     this.#answers = answers;
     this.#key = key;
   }
@@ -201,7 +201,7 @@ class Client {
 
   deliver(which: number): void {
     const attempt = this.#pick(which, (attempt) => attempt.given !== undefined && this.#listensTo(attempt));
-    if (attempt?.given) this.delivered.set(attempt.question, attempt.given.turn);
+    if (attempt?.given) this.delivered.set(attempt.question, attempt.given.value);
   }
 
   get #current(): readonly Attempt[] {
@@ -229,7 +229,7 @@ describe('whatever the order of asking, hanging up, noticing, failing and retryi
   it('each question has one turn at most, each delivered answer is its question’s own, and each question can be answered', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(event, { maxLength: 80, size: 'max' }), async (events) => {
-        const answers = new Answers();
+        const answers = new Answers<Turn>();
         const clients = [new Client(answers, 'a'), new Client(answers, 'b')];
         for (const { who, what, which } of events) {
           clients[who]![what](which);

@@ -15,33 +15,32 @@
  *
  * Does not tell apart identical questions under way at the same time; clients do, by an idempotency key in `key`.
  */
-import type { Turn } from '../core/types.ts';
 
-/** A turn as given to one attempt. */
-export interface Answer {
-  readonly turn: Turn;
+/** What was sampled, as given to one attempt. */
+export interface Answer<T> {
+  readonly value: T;
   /** This attempt did not get it. Counts once; as long as another attempt has it, the question stays answered. */
   miss(): void;
 }
 
-interface Asked {
+interface Asked<T> {
   /** Oldest first. */
-  readonly running: Set<Promise<Turn>>;
-  /** How many attempts were given this turn and did not miss it. */
-  readonly holders: Map<Turn, number>;
-  readonly missed: Set<Turn>;
+  readonly running: Set<Promise<T>>;
+  /** How many attempts were given this value and did not miss it. */
+  readonly holders: Map<T, number>;
+  readonly missed: Set<T>;
   owed: number;
   /** A retry came before its first attempt. That one, when it comes, asks nothing new: if it is cancelled, nothing is owed. */
   overtaken: boolean;
-  latest: Turn | undefined;
+  latest: T | undefined;
 }
 
-export class Answers {
-  readonly #asked = new Map<string, Asked>();
+export class Answers<T extends object> {
+  readonly #asked = new Map<string, Asked<T>>();
 
   /** `key`: what is asked, and by whom. */
-  async get(key: string, isRetry: boolean, sample: () => Promise<Turn>): Promise<Answer> {
-    const asked = this.#asked.get(key) ?? nothingAsked();
+  async get(key: string, isRetry: boolean, sample: () => Promise<T>): Promise<Answer<T>> {
+    const asked = this.#asked.get(key) ?? nothingAsked<T>();
     this.#asked.set(key, asked);
     for (;;) {
       const [missed] = asked.missed;
@@ -54,14 +53,14 @@ export class Answers {
         break;
       }
       // It may yet be cancelled with its connection; then one of those who waited samples, and the others wait for that one.
-      const turn = await oldest.catch(() => undefined);
-      if (turn !== undefined) return give(asked, turn);
+      const value = await oldest.catch(() => undefined);
+      if (value !== undefined) return give(asked, value);
     }
     asked.owed = Math.max(0, asked.owed - 1);
     const owes = isRetry || !asked.overtaken;
     if (!isRetry) asked.overtaken = false;
     // Those who wait for it go on when the state is up to date.
-    const running: Promise<Turn> = sample()
+    const running: Promise<T> = sample()
       .catch((thrown) => {
         if (owes) asked.owed++;
         throw thrown;
@@ -72,23 +71,23 @@ export class Answers {
   }
 }
 
-function nothingAsked(): Asked {
+function nothingAsked<T>(): Asked<T> {
   return { running: new Set(), holders: new Map(), missed: new Set(), owed: 0, overtaken: false, latest: undefined };
 }
 
-function give(asked: Asked, turn: Turn): Answer {
-  asked.holders.set(turn, (asked.holders.get(turn) ?? 0) + 1);
-  asked.missed.delete(turn);
-  asked.latest = turn;
+function give<T>(asked: Asked<T>, value: T): Answer<T> {
+  asked.holders.set(value, (asked.holders.get(value) ?? 0) + 1);
+  asked.missed.delete(value);
+  asked.latest = value;
   let isMissed = false;
   const miss = (): void => {
     if (isMissed) return;
     isMissed = true;
-    const left = (asked.holders.get(turn) ?? 0) - 1;
-    asked.holders.set(turn, left);
-    if (left === 0) asked.missed.add(turn);
+    const left = (asked.holders.get(value) ?? 0) - 1;
+    asked.holders.set(value, left);
+    if (left === 0) asked.missed.add(value);
   };
-  return { turn, miss };
+  return { value, miss };
 }
 
 /** Whether the client says that this may not be its first attempt: by its SDK's count, or by naming what it asks. */

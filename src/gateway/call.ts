@@ -20,6 +20,8 @@ export interface Reply {
   readonly status: number;
   /** JSON, or events. */
   readonly body: string | EventStream;
+  /** Beyond the content's type and length. */
+  readonly headers?: Readonly<Record<string, string>>;
   /** To be called if not all of it reached the client: its retry must get this answer instead of a second turn. */
   undelivered?(): void;
 }
@@ -45,7 +47,7 @@ function callParts(url: string | URL, method: string, headers: Headers): Omit<Ca
 
 export function responseOf(reply: Reply, signal: AbortSignal | undefined): Response {
   const { status, body } = reply;
-  const headers = { 'content-type': contentTypeOf(reply) };
+  const headers = { ...reply.headers, 'content-type': contentTypeOf(reply) };
   return new Response(typeof body === 'string' ? body : readable(reply, body, signal), { status, headers });
 }
 

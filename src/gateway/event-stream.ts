@@ -8,12 +8,25 @@
 import type { Turn } from '../core/types.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 
+/** Sampled tokens, told before the pieces that they settle, where the client asked for log-probabilities. */
+export interface Tokens {
+  readonly kind: 'tokens';
+  readonly ids: Int32Array;
+  readonly logprobs: Float32Array;
+}
+
+/** Something of one of the answers that were asked for, by its place among them. */
+export interface Said {
+  readonly choice: number;
+  readonly piece: Piece | Tokens;
+}
+
 /** How a dialect writes the events of one answer. */
 export interface EventEncoder {
   /** What comes before the first piece. */
   start(): string;
-  pieces(pieces: readonly Piece[]): string;
-  end(turn: Turn): string;
+  pieces(said: readonly Said[]): string;
+  end(turns: readonly Turn[]): string;
   failure(thrown: unknown): string;
 }
 
@@ -28,7 +41,7 @@ export class EventStream {
   #encoder: EventEncoder | undefined;
   /** Written but not read. */
   #text = '';
-  #pieces: Piece[] = [];
+  #said: Said[] = [];
   #ended = false;
   #closed = false;
   #cut: { readonly reason: unknown } | undefined;
@@ -51,19 +64,19 @@ export class EventStream {
     this.#text = encoder.start();
   }
 
-  push(pieces: readonly Piece[]): void {
+  push(choice: number, pieces: readonly (Piece | Tokens)[]): void {
     if (this.#ended) return;
     for (const piece of pieces) {
-      const last = this.#pieces.at(-1);
-      if (piece.kind === 'text' && last?.kind === 'text') {
-        this.#pieces[this.#pieces.length - 1] = { kind: 'text', text: last.text + piece.text };
-      } else this.#pieces.push(piece);
+      const last = this.#said.at(-1);
+      const merged = last?.choice === choice ? merge(last.piece, piece) : undefined;
+      if (merged) this.#said[this.#said.length - 1] = { choice, piece: merged };
+      else this.#said.push({ choice, piece });
     }
     this.#wake();
   }
 
-  finish(turn: Turn): void {
-    this.#end((encoder) => encoder.end(turn));
+  finish(turns: readonly Turn[]): void {
+    this.#end((encoder) => encoder.end(turns));
   }
 
   fail(thrown: unknown): void {
@@ -97,7 +110,7 @@ export class EventStream {
       this.#ended = true;
       this.#cut = { reason };
       this.#text = '';
-      this.#pieces = [];
+      this.#said = [];
       this.#waiting?.reject(reason);
       this.#waiting = undefined;
     }
@@ -121,9 +134,15 @@ export class EventStream {
   }
 
   #take(): string {
-    const text = this.#text + (this.#pieces.length > 0 ? (this.#encoder?.pieces(this.#pieces) ?? '') : '');
+    const text = this.#text + (this.#said.length > 0 ? (this.#encoder?.pieces(this.#said) ?? '') : '');
     this.#text = '';
-    this.#pieces = [];
+    this.#said = [];
     return text;
   }
+}
+
+function merge(last: Piece | Tokens, next: Piece | Tokens): Piece | undefined {
+  if (last.kind === 'text' && next.kind === 'text') return { kind: 'text', text: last.text + next.text };
+  if (last.kind === 'reasoning' && next.kind === 'reasoning') return { kind: 'reasoning', text: last.text + next.text };
+  return undefined;
 }

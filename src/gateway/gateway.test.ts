@@ -98,7 +98,7 @@ describe('a conversation through the gateway', () => {
     // Token-in, token-out: the second prompt is the first turn verbatim plus the new message.
     const soFar = [...first.promptIds, ...first.sampledIds];
     expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
-    expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])]);
+    expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])!]);
   });
 
   it('is recorded alike in process and over HTTP', async () => {
@@ -193,10 +193,10 @@ describe('bad requests', () => {
     ['an unknown role', { messages: [{ role: 'robot', content: 'x' }] }, 'role'],
     ['stream that is no boolean', { messages: ask, stream: 'yes' }, 'stream'],
     ['stream_options without stream', { messages: ask, stream_options: { include_usage: true } }, 'stream_options'],
-    ['n > 1', { messages: ask, n: 2 }, 'n: 2'],
+    ['n > 128', { messages: ask, n: 129 }, 'n: '],
     ['a logit bias', { messages: ask, logit_bias: { 5: 100 } }, 'logit_bias'],
     ['a penalty', { messages: ask, frequency_penalty: 0.5 }, 'frequency_penalty'],
-    ['a stop sequence', { messages: ask, stop: ['\n'] }, 'stop'],
+    ['an empty stop sequence', { messages: ask, stop: [''] }, 'stop'],
     ['a forced tool', { messages: ask, tool_choice: 'required' }, 'tool_choice'],
     ['min_p', { messages: ask, min_p: 0.1 }, 'min_p'],
     ['a repetition penalty', { messages: ask, repetition_penalty: 1.1 }, 'repetition_penalty'],

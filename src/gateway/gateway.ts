@@ -1,9 +1,9 @@
 /**
- * The door to the policy: an ordinary OpenAI-compatible server as a function (Request) → Promise<Response>.
+ * The door to the policy: an ordinary OpenAI- and Anthropic-compatible server as a function (Request) → Promise<Response>.
  *
- * Each call is answered from the engine's tokens and recorded as a Turn with exactly those tokens, whether the answer is one JSON
- * body or a stream of events. `ctx.model().fetch` and the HTTP listener call the same function. The gateway knows nothing about
- * rewards.
+ * Each call is answered from the engine's tokens and recorded as a Turn with exactly those tokens, whatever dialect it came in, whether
+ * the answer is one JSON body or a stream of events. `ctx.model().fetch` and the HTTP listener call the same function. The gateway
+ * knows nothing about rewards.
  */
 import { hash } from 'node:crypto';
 import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
@@ -14,11 +14,11 @@ import type { Renderer } from '../tokens/renderer.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';
 import { type Call, callOf, type Reply, responseOf } from './call.ts';
-import { type ChatRequest, decodeChat, encodeChat } from './dialects/chat.ts';
-import { chatEvents } from './dialects/chat-events.ts';
-import { type EventEncoder, EventStream } from './event-stream.ts';
-import { errorOf, notFound } from './http-errors.ts';
-import { completionId, sampleTurn, toolCallId } from './sampling.ts';
+import { chat } from './dialects/chat.ts';
+import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
+import { EventStream } from './event-stream.ts';
+import { type Failure, failureOf, httpFailure, openAIError } from './http-errors.ts';
+import { answer, type Beginning, toolCallId } from './sampling.ts';
 import { type LiveSession, type Seat, SessionTable } from './sessions.ts';
 
 export interface GatewayOptions {
@@ -32,6 +32,17 @@ export interface GatewayOptions {
 /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024;
 const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|models)$/;
+const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat };
+
+/** One question on its way: who asks what, in which words, and by which name its retries are known. */
+interface Asking {
+  readonly seat: Seat;
+  readonly call: Call;
+  readonly dialect: Dialect;
+  readonly question: Question;
+  readonly writer: Writer;
+  readonly key: string;
+}
 
 export class Gateway implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
@@ -62,16 +73,18 @@ export class Gateway implements SessionHost {
 
   /** Answers one call. Never throws: a failure is an error reply in the dialect's shape. */
   async answer(call: Call): Promise<Reply> {
+    const { pathname } = call.url;
+    const route = ROUTE.exec(pathname);
+    const dialect = DIALECTS[route?.[2] ?? ''];
+    const word = dialect ? dialect.failure : openAIError;
     try {
-      const { pathname } = call.url;
-      const route = ROUTE.exec(pathname);
-      if (route === null) return json(notFound(call.method, pathname));
+      if (route === null) return failed(notFound(call), word);
       const seat = this.#sessions.find(bearer(call), route[1] ?? '');
-      if (route[2] === 'models' && call.method === 'GET') return json({ status: 200, body: this.#models() });
-      if (route[2] !== 'chat/completions' || call.method !== 'POST') return json(notFound(call.method, pathname));
-      return await this.#chat(seat, call);
+      if (route[2] === 'models' && call.method === 'GET') return json(200, this.#models());
+      if (dialect === undefined || call.method !== 'POST') return failed(notFound(call), word);
+      return await this.#ask(seat, call, dialect);
     } catch (thrown) {
-      return json(errorOf(thrown));
+      return failed(failureOf(thrown), word);
     }
   }
 
@@ -85,50 +98,53 @@ export class Gateway implements SessionHost {
     return { object: 'list', data };
   }
 
-  async #chat(seat: Seat, call: Call): Promise<Reply> {
-    const chat = decodeChat(parseJson(call.body));
-    const named = JSON.stringify(call.header('idempotency-key') ?? '');
-    const key = hash('sha256', `${seat.role}\n${named}\n${call.body}`, 'base64');
-    return chat.stream ? await this.#stream(seat, call, key, chat) : await this.#whole(seat, call, key, chat);
+  async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
+    const { question, writer } = dialect.read(parseJson(call.body), seat.session);
+    const named = JSON.stringify([seat.role, seat.thread, dialect.name, call.header('idempotency-key') ?? '']);
+    const key = hash('sha256', `${named}\n${call.body}`, 'base64');
+    const asking = { seat, call, dialect, question, writer, key };
+    const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
+    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': question.ignored.join(',') } };
   }
 
-  async #whole({ session, role }: Seat, call: Call, key: string, chat: ChatRequest): Promise<Reply> {
+  async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
+    const { session } = seat;
     const signal = call.signal ? AbortSignal.any([session.signal, call.signal]) : session.signal;
-    const sample = () => sampleTurn(this.#options, session, role, chat, signal);
-    const { turn, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
+    const sample = () => answer(this.#options, seat, dialect.name, question, signal);
+    const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
     session.assertOpen();
-    const body = JSON.stringify(encodeChat(turn, completionId(session, turn.sampling.seed), this.#options.modelName));
-    return { status: 200, body, undelivered: miss };
+    return { ...json(200, writer.whole(turns, this.#head(seat, beginningOf(turns)))), undelivered: miss };
   }
 
   /** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turn, all at once. */
-  async #stream({ session, role }: Seat, call: Call, key: string, chat: ChatRequest): Promise<Reply> {
+  async #stream({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
+    const { session } = seat;
     const events = new EventStream();
     const left = new AbortController();
     const first = Promise.withResolvers<void>();
     const signal = AbortSignal.any([session.signal, left.signal, ...(call.signal ? [call.signal] : [])]);
     const audience = {
-      start: (turn: { readonly startedAt: number; readonly seed: number }) => {
-        events.open(this.#encoder(session, chat, turn.seed, turn.startedAt));
+      start: (beginning: Beginning) => {
+        events.open(writer.events(this.#head(seat, beginning)));
         first.resolve();
       },
       push: events.push.bind(events),
     };
-    const sample = () => sampleTurn(this.#options, session, role, chat, signal, audience);
-    const answer = session.answers.get(key, isMarkedRetry(call.header), sample);
-    answer.then(
-      ({ turn }) => {
-        if (!events.opened) this.#replay(session, chat, turn, events);
-        events.finish(turn);
+    const sample = () => answer(this.#options, seat, dialect.name, question, signal, audience);
+    const answered = session.answers.get(key, isMarkedRetry(call.header), sample);
+    answered.then(
+      ({ value: turns }) => {
+        if (!events.opened) this.#replay(seat, question, writer, turns, events);
+        events.finish(turns);
       },
       (thrown) => events.fail(thrown),
     );
-    await Promise.race([first.promise, answer]);
+    await Promise.race([first.promise, answered]);
     session.signal.throwIfAborted();
     session.signal.addEventListener('abort', () => events.stop(session.signal.reason), { once: true });
     const undelivered = (): void => {
       left.abort();
-      answer.then(
+      answered.then(
         ({ miss }) => miss(),
         () => undefined,
       );
@@ -136,25 +152,46 @@ export class Gateway implements SessionHost {
     return { status: 200, body: events, undelivered };
   }
 
-  #replay(session: LiveSession, chat: ChatRequest, turn: Turn, events: EventStream): void {
-    const { content, tool_calls: calls = [] } = turn.response;
-    events.open(this.#encoder(session, chat, turn.sampling.seed, turn.startedAt));
-    events.push(piecesOf({ content, toolCalls: calls.map((call) => call.function) }));
+  #replay(seat: Seat, question: Question, writer: Writer, turns: readonly Turn[], events: EventStream): void {
+    events.open(writer.events(this.#head(seat, beginningOf(turns))));
+    for (const [choice, { response, sampledIds: ids, logprobs }] of turns.entries()) {
+      const { content, reasoning, tool_calls: calls = [] } = response;
+      if (question.logprobs) events.push(choice, [{ kind: 'tokens', ids, logprobs }]);
+      const said = { content, toolCalls: calls.map((one) => one.function) };
+      events.push(choice, piecesOf(reasoning === undefined ? said : { ...said, reasoning }));
+    }
   }
 
-  #encoder(session: LiveSession, chat: ChatRequest, seed: number, startedAt: number): EventEncoder {
-    return chatEvents({
-      id: completionId(session, seed),
-      model: this.#options.modelName,
+  #head(seat: Seat, { startedAt, promptTokens, seeds }: Beginning): AnswerHead {
+    const { renderer, modelName } = this.#options;
+    const { rolloutId } = seat.session.spec.identity;
+    return {
+      id: `${rolloutId.replaceAll(/[^\w-]/g, '_')}-${seeds[0]!.toString(36)}`,
+      model: modelName,
       startedAt,
-      includeUsage: chat.stream?.includeUsage ?? false,
-      toolCallId: (index) => toolCallId(session, seed, index),
-    });
+      promptTokens,
+      toolCallId: (choice, index) => toolCallId(renderer, seat, seeds[choice]!, index),
+      tokenText: renderer.tokenText,
+    };
   }
 }
 
-function json({ status, body }: { readonly status: number; readonly body: object }): Reply {
+function beginningOf(turns: readonly Turn[]): Beginning {
+  const { startedAt, promptIds } = turns[0]!;
+  return { startedAt, promptTokens: promptIds.length, seeds: turns.map((turn) => turn.sampling.seed) };
+}
+
+function json(status: number, body: object): Reply {
   return { status, body: JSON.stringify(body) };
+}
+
+function failed(failure: Failure, word: Dialect['failure']): Reply {
+  const reply = json(failure.status, word(failure));
+  return failure.status === 429 ? { ...reply, headers: { 'retry-after': '1' } } : reply;
+}
+
+function notFound({ method, url }: Call): Failure {
+  return httpFailure(404, 'not_found', `no route ${method} ${url.pathname}`);
 }
 
 function bearer(call: Call): string {

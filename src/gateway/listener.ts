@@ -50,7 +50,7 @@ async function serve(gateway: Gateway, incoming: IncomingMessage, outgoing: Serv
     });
     if (hangUp.signal.aborted) return reply.undelivered?.();
     undelivered = reply.undelivered;
-    const type = { 'content-type': contentTypeOf(reply) };
+    const type = { ...reply.headers, 'content-type': contentTypeOf(reply) };
     if (typeof reply.body === 'string') {
       outgoing.writeHead(reply.status, { ...type, 'content-length': Buffer.byteLength(reply.body) }).end(reply.body);
     } else {

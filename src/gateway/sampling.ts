@@ -1,18 +1,20 @@
 /**
- * One model call: request → prompt ids → the engine's ids → a recorded Turn.
+ * One question: request → prompt ids → the engine's ids → recorded Turns, one for each answer that was asked for.
  *
  * The prompt of a call that continues a recorded conversation is the recorded ids plus the new messages; nothing that was sampled is
- * tokenised again. A turn is made from the complete ids, streamed or not; a stream is a view of it.
+ * tokenised again. Turns are made from complete ids, streamed or not; a stream is a view of them. All answers to a question are
+ * recorded together, or none.
  */
 import { hash } from 'node:crypto';
 import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Message, Tool, Turn } from '../core/types.ts';
-import { extendsHistory } from '../tokens/history.ts';
+import type { DialectName, SamplingSettings, Turn } from '../core/types.ts';
+import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
-import type { ChatRequest } from './dialects/chat.ts';
-import { effectiveSampling, type LiveSession } from './sessions.ts';
+import type { Question } from './dialects/dialect.ts';
+import type { Tokens } from './event-stream.ts';
+import { effectiveSampling, type Seat } from './sessions.ts';
 
 export interface SamplerParts {
   readonly engine: Engine;
@@ -20,112 +22,183 @@ export interface SamplerParts {
   readonly clock: Clock;
 }
 
-/** Whoever listens while a turn is sampled. */
-export interface Audience {
-  /** Before the first token; not called for a turn of which nothing was sampled. */
-  start(turn: Pick<Turn, 'startedAt'> & { readonly seed: number }): void;
-  push(pieces: readonly Piece[]): void;
+/** What is known of the answers to a question when the first token is. */
+export interface Beginning {
+  readonly startedAt: number;
+  readonly promptTokens: number;
+  /** Of each answer, in order. */
+  readonly seeds: readonly number[];
 }
 
-export async function sampleTurn(
-  { engine, renderer, clock }: SamplerParts,
-  session: LiveSession,
-  role: string,
-  chat: ChatRequest,
+/** Whoever listens while a question is answered. */
+export interface Audience {
+  /** Before the first token; not called where nothing was sampled. */
+  start(beginning: Beginning): void;
+  push(choice: number, pieces: readonly (Piece | Tokens)[]): void;
+}
+
+type UnrecordedTurn = Omit<Turn, 'index'>;
+type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+
+export async function answer(
+  parts: SamplerParts,
+  seat: Seat,
+  dialect: DialectName,
+  question: Question,
   signal: AbortSignal,
   audience?: Audience,
-): Promise<Turn> {
-  const seat = session.role(role);
-  const wanted = effectiveSampling(session, seat, chat.requested);
-  const maxTokens = session.begin(wanted.maxTokens);
-  let draw: Draw | undefined;
+): Promise<readonly Turn[]> {
+  const { session } = seat;
+  const wanted = effectiveSampling(session, session.role(seat.role), question.requested);
+  const reservation = session.begin(question.count, wanted.maxTokens);
+  const draws: Draw[] = [];
+  let sampledTokens = 0;
+  let prompt: Prompt | undefined;
+  const startedAt = parts.clock.now();
   try {
-    const startedAt = clock.now();
-    const promptIds = promptOf(renderer, session, role, chat.messages, chat.tools);
-    const effective = { ...wanted, maxTokens };
-    draw = nextDraw(session, role, promptIds);
-    const { seed } = draw;
-    const view = audience && streamTo(audience, renderer, { startedAt, seed });
-    const result = await engine.sample(
-      { promptIds, sampling: effective, stopIds: renderer.stopIds, seed, affinity: session.spec.identity.groupId },
-      signal,
-      view?.onTokens,
-    );
-    const said = renderer.readResponse(result.ids);
-    view?.end(result.ids, said);
-    const calls = said.toolCalls.map((call, i) => ({
-      id: toolCallId(session, seed, i),
-      type: 'function' as const,
-      function: call,
-    }));
-    return session.record({
-      thread: role,
-      role,
-      trainable: seat.trainable,
-      promptIds,
-      sampledIds: result.ids,
-      logprobs: result.logprobs,
-      policyVersion: result.policyVersion,
-      stopReason: result.stopReason,
-      sampling: { requested: chat.requested, effective, seed },
-      request: { messages: chat.messages, tools: chat.tools },
-      response: { role: 'assistant', content: said.content, ...(calls.length > 0 ? { tool_calls: calls } : {}) },
-      startedAt,
-      endedAt: clock.now(),
-    });
+    prompt = promptOf(parts.renderer, seat, question);
+    const { promptIds } = prompt;
+    for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, promptIds));
+    const seeds = draws.map(({ seed }) => seed);
+    const told = audience && startingOnce(audience, { startedAt, promptTokens: promptIds.length, seeds });
+    const onSampled = (count: number): void => {
+      sampledTokens += count;
+    };
+    const sampling = { ...wanted, maxTokens: reservation.maxTokens };
+    const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
+    const request = { dialect, messages: question.messages, tools: question.tools, ...ignored };
+    const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
+      const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
+      const sampled = await sample(parts, { seat, question, promptIds, sampling, seed, signal: own, listener, onSampled });
+      return {
+        ...prompt!,
+        ...sampled,
+        thread: seat.thread,
+        role: seat.role,
+        trainable: session.role(seat.role).trainable,
+        sampling: { requested: question.requested, effective: sampling, seed },
+        request,
+        startedAt,
+        endedAt: parts.clock.now(),
+      };
+    };
+    return session.record(await allOrNone(signal, seeds, sampleOne));
   } catch (thrown) {
-    draw?.giveBack();
+    for (const draw of draws) draw.giveBack();
     if (thrown instanceof TrainyardError && thrown.code === 'CONTEXT_OVERFLOW') session.limitHit ??= 'context';
+    if (signal.aborted) {
+      const promptTokens = prompt?.promptIds.length ?? 0;
+      session.abandon({ thread: seat.thread, promptTokens, sampledTokens, startedAt, endedAt: parts.clock.now() });
+    }
     throw thrown;
   } finally {
-    session.end(maxTokens);
+    reservation.release();
   }
 }
 
-/** Ids are known before a turn is complete, so they come from its seed, which no other turn of the rollout has. */
-export function toolCallId(session: LiveSession, seed: number, index: number): string {
-  return `call_${session.spec.identity.rolloutId}_${seed.toString(36)}_${index}`;
+interface Sampling {
+  readonly seat: Seat;
+  readonly question: Question;
+  readonly promptIds: Int32Array;
+  readonly sampling: SamplingSettings;
+  readonly seed: number;
+  readonly signal: AbortSignal;
+  readonly listener: ((pieces: readonly (Piece | Tokens)[]) => void) | undefined;
+  onSampled(count: number): void;
 }
 
-export function completionId(session: LiveSession, seed: number): string {
-  return `chatcmpl-${session.spec.identity.rolloutId}-${seed.toString(36)}`;
-}
+type Sampled = Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion' | 'stopReason' | 'response' | 'formatError'>;
 
-interface View {
-  readonly onTokens: (ids: Int32Array) => void;
-  end(sampledIds: Int32Array, said: ReturnType<Renderer['readResponse']>): void;
-}
-
-function streamTo(audience: Audience, renderer: Renderer, turn: Parameters<Audience['start']>[0]): View {
-  const response = renderer.streamResponse();
-  let started = false;
-  const tell = (pieces: readonly Piece[]): void => {
-    if (!started) audience.start(turn);
-    started = true;
-    audience.push(pieces);
-  };
-  return {
-    onTokens: (ids) => tell(response.push(ids)),
-    end: (sampledIds, said) => tell(response.end(sampledIds, said)),
-  };
-}
-
-/** The latest recorded turn that this conversation continues is extended; any other conversation is rendered afresh. */
-function promptOf(
-  renderer: Renderer,
-  session: LiveSession,
-  role: string,
-  messages: readonly Message[],
-  tools: readonly Tool[],
-): Int32Array {
-  if (renderer.extends) {
-    for (const turn of session.turns.toReversed()) {
-      if (turn.role !== role || JSON.stringify(turn.request.tools) !== JSON.stringify(tools)) continue;
-      const tail = extendsHistory(turn.request.messages, turn.response, messages);
-      if (tail !== undefined) return renderer.extend(turn, tail);
+async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Promise<Sampled> {
+  const { seat, question, promptIds, sampling, seed, signal, listener } = asked;
+  const { stopTexts } = question;
+  const view = listener || stopTexts.length > 0 ? renderer.streamResponse(stopTexts) : undefined;
+  let seen = 0;
+  const onTokens = (ids: Int32Array, logprobs: Float32Array) => {
+    const pieces = view!.push(ids);
+    const kept = view!.stoppedAt === undefined ? ids.length : view!.stoppedAt - seen;
+    asked.onSampled(kept);
+    seen += kept;
+    if (question.logprobs) {
+      listener?.([{ kind: 'tokens', ids: ids.subarray(0, kept), logprobs: logprobs.subarray(0, kept) }]);
     }
+    listener?.(pieces);
+    return view!.stoppedAt === undefined ? undefined : { keep: kept };
+  };
+  const { groupId } = seat.session.spec.identity;
+  const request = { promptIds, sampling, stopIds: renderer.stopIds, seed, affinity: groupId };
+  const result = await engine.sample(request, signal, view && onTokens);
+  const said = renderer.readResponse(result.ids, stopTexts);
+  const rest = view?.end(result.ids, said);
+  if (question.logprobs && seen < result.ids.length) {
+    listener?.([{ kind: 'tokens', ids: result.ids.subarray(seen), logprobs: result.logprobs.subarray(seen) }]);
   }
-  return renderer.open(messages, tools);
+  listener?.(rest ?? []);
+  const calls = said.toolCalls.map((call, i) => ({
+    id: toolCallId(renderer, seat, seed, i),
+    type: 'function' as const,
+    function: call,
+  }));
+  const formatError = question.formatErrorOf?.(said.content ?? '');
+  return {
+    sampledIds: result.ids,
+    logprobs: result.logprobs,
+    policyVersion: result.policyVersion,
+    stopReason: result.stopReason,
+    response: {
+      role: 'assistant',
+      content: said.content,
+      ...(calls.length > 0 ? { tool_calls: calls } : {}),
+      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
+    },
+    ...(formatError === undefined ? {} : { formatError }),
+  };
+}
+
+/** The first failure cancels the others and is thrown when they have ended. */
+async function allOrNone<S, T>(
+  signal: AbortSignal,
+  items: readonly S[],
+  start: (item: S, place: number, signal: AbortSignal) => Promise<T>,
+): Promise<T[]> {
+  if (items.length === 1) return [await start(items[0]!, 0, signal)];
+  const failed = new AbortController();
+  const either = AbortSignal.any([signal, failed.signal]);
+  const running = items.map((item, place) => start(item, place, either));
+  for (const one of running) one.catch((thrown) => failed.abort(thrown));
+  await Promise.allSettled(running);
+  failed.signal.throwIfAborted();
+  return await Promise.all(running);
+}
+
+/**
+ * Ids are known before a turn is complete, so they come from its seed, which no other turn of the rollout has. Where the template
+ * has a rule for them, they are as long as it wants.
+ */
+export function toolCallId({ toolCallIdLength }: Renderer, { session }: Seat, seed: number, index: number): string {
+  const name = `${session.spec.identity.rolloutId}_${seed.toString(36)}_${index}`;
+  if (toolCallIdLength === undefined) return `call_${name}`;
+  return hash('sha256', name, 'base64')
+    .replaceAll(/[^A-Za-z0-9]/g, '')
+    .slice(0, toolCallIdLength);
+}
+
+function startingOnce(audience: Audience, beginning: Beginning): Audience['push'] {
+  let started = false;
+  return (choice, pieces) => {
+    if (!started) audience.start(beginning);
+    started = true;
+    audience.push(choice, pieces);
+  };
+}
+
+/** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
+function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
+  const { continues, fork } = relate(session.turns, { thread, role, messages, tools });
+  const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
+  if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
+  const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
+  return { promptIds: renderer.open(messages, tools), ...(why ? { fork: why } : {}) };
 }
 
 interface Draw {
@@ -135,10 +208,11 @@ interface Draw {
 }
 
 /** The seed of a call depends on what is asked and how often, never on when it arrives or how many attempts were made. */
-function nextDraw(session: LiveSession, role: string, promptIds: Int32Array): Draw {
+function nextDraw({ session, role, thread }: Seat, promptIds: Int32Array): Draw {
   const { seed, identity } = session.spec;
   const asked = Buffer.from(promptIds.buffer, promptIds.byteOffset, promptIds.byteLength);
-  const prompt = hash('sha256', Buffer.concat([Buffer.from(`${seed}\n${identity.rolloutId}\n${role}\n`), asked]), 'base64');
+  const who = thread === role ? role : `${role}\n${thread}`;
+  const prompt = hash('sha256', Buffer.concat([Buffer.from(`${seed}\n${identity.rolloutId}\n${who}\n`), asked]), 'base64');
   const occurrence = session.occurrences.take(prompt);
   return {
     seed: hash('sha256', `${prompt}\n${occurrence}`, 'buffer').readUIntBE(0, 6),

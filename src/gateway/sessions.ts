@@ -7,8 +7,9 @@
 import { hash, randomBytes } from 'node:crypto';
 import type { ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { LimitName, SamplingSettings, Turn } from '../core/types.ts';
+import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
 import { Answers } from './answers.ts';
+import { ResponsesMemory } from './dialects/responses-memory.ts';
 
 /**
  * How often each prompt, by digest, was asked: the n-th time draws from its own seed. A call that was cancelled gives its number
@@ -32,6 +33,17 @@ export class Occurrences {
   }
 }
 
+/** Model calls of one rollout at the same time; more wait at the client. */
+const MOST_AT_ONCE = 256;
+/** Given-up calls kept of one rollout. */
+const MOST_ABANDONED = 1000;
+
+export interface Reservation {
+  /** How many tokens each answer may sample. */
+  readonly maxTokens: number;
+  release(): void;
+}
+
 /** Sealed keys remembered, so that a straggler learns that its rollout ended rather than that its key is wrong. */
 const TOMBSTONES = 10_000;
 
@@ -39,7 +51,9 @@ export class LiveSession implements Session {
   readonly spec: SessionSpec;
   readonly recorded: Turn[] = [];
   readonly occurrences = new Occurrences();
-  readonly answers = new Answers();
+  readonly answers = new Answers<readonly Turn[]>();
+  readonly abandoned: AbandonedCall[] = [];
+  readonly responses = new ResponsesMemory();
   limitHit: LimitName | undefined;
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
@@ -76,31 +90,38 @@ export class LiveSession implements Session {
     return (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
   }
 
-  /** Reserves a turn and its tokens; throws LIMIT_REACHED when there are none left. Returns how many tokens it may sample. */
-  begin(wanted: number): number {
+  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. */
+  begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
-    if (this.recorded.length + this.#inFlight >= turns) this.refuse('turns', `${turns} model calls`);
+    if (this.#inFlight + count > MOST_AT_ONCE) throw busy(`the rollout has ${this.#inFlight} model calls under way`);
+    if (this.recorded.length + this.#inFlight + count > turns) this.refuse('turns', `${turns} model calls`);
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
-    if (left < 1) this.refuse('tokens', `${tokens} sampled tokens`);
-    const allowed = Math.min(wanted, left);
-    this.#inFlight++;
-    this.#reservedTokens += allowed;
-    return allowed;
+    if (left < count) this.refuse('tokens', `${tokens} sampled tokens`);
+    const maxTokens = Math.min(wanted, Math.floor(left / count));
+    this.#inFlight += count;
+    this.#reservedTokens += count * maxTokens;
+    const release = (): void => {
+      this.#inFlight -= count;
+      this.#reservedTokens -= count * maxTokens;
+    };
+    return { maxTokens, release };
   }
 
-  /** Gives back what `begin` reserved. */
-  end(allowed: number): void {
-    this.#inFlight--;
-    this.#reservedTokens -= allowed;
-  }
-
-  record(turn: Omit<Turn, 'index'>): Turn {
+  /** All of them, one after the other. */
+  record(turns: readonly Omit<Turn, 'index'>[]): readonly Turn[] {
     this.assertOpen();
-    const complete: Turn = { ...turn, index: this.recorded.length };
-    this.recorded.push(complete);
-    this.#sampledTokens += turn.sampledIds.length;
-    return complete;
+    return turns.map((turn) => {
+      const complete: Turn = { ...turn, index: this.recorded.length };
+      this.recorded.push(complete);
+      this.#sampledTokens += turn.sampledIds.length;
+      return complete;
+    });
+  }
+
+  /** Keeps that a call was given up; what was sampled of it is gone. */
+  abandon(call: AbandonedCall): void {
+    if (!this.#abort.signal.aborted && this.abandoned.length < MOST_ABANDONED) this.abandoned.push(call);
   }
 
   assertOpen(): void {
@@ -128,9 +149,11 @@ export function effectiveSampling(session: LiveSession, role: Role, requested: P
   return role.trainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
 }
 
+/** Who is calling: as which role, in which conversation. */
 export interface Seat {
   readonly session: LiveSession;
   readonly role: string;
+  readonly thread: string;
 }
 
 export class SessionTable {
@@ -151,7 +174,7 @@ export class SessionTable {
       session.assertOpen();
       const key = `ty-${randomBytes(32).toString('base64url')}`;
       digests.push(digest(key));
-      this.#seats.set(digest(key), { session, role });
+      this.#seats.set(digest(key), { session, role, thread: role });
       const made = handleOf(session, role, key);
       handles.set(role, made);
       return made;
@@ -191,4 +214,8 @@ function digest(key: string): string {
 
 function sealed(rolloutId: string): TrainyardError {
   return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
+}
+
+function busy(message: string): TrainyardError {
+  return new TrainyardError('ENGINE_BUSY', message, { hint: 'wait for some of them, then try again' });
 }

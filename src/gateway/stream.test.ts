@@ -219,7 +219,7 @@ describe('a stream that fails', () => {
     });
     await using _ = await listen(gateway);
     await expect(clientOf(session).chat.completions.create(streaming)).rejects.toMatchObject({
-      status: 503,
+      status: 502,
       code: 'engine_failed',
     });
     const response = await post(session, JSON.stringify({ messages: [], stream: true }));

@@ -140,16 +140,30 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     checkRequest(request, this.config);
     if (signal?.aborted) throw new TrainyardError('CANCELLED', 'the sample call was cancelled before it began');
     const worker = this.#placement.enter(request.affinity);
+    const cutOff = Promise.withResolvers<SampleResult>();
+    const ids: number[] = [];
+    const logprobs: number[] = [];
+    const listener: OnTokens = (newIds, newLogprobs) => {
+      const enough = onTokens!(newIds, newLogprobs);
+      ids.push(...newIds.subarray(0, enough?.keep));
+      logprobs.push(...newLogprobs.subarray(0, enough?.keep));
+      if (enough === undefined) return undefined;
+      // The version cannot change before this call has ended: `publish` waits for it.
+      const { policyVersion } = this;
+      cutOff.resolve({ ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs), stopReason: 'stop', policyVersion });
+      cancel();
+      return enough;
+    };
     const { answer, cancel } = this.#pool.start(
       worker,
       'sample',
       { request, stream: onTokens !== undefined },
       'ENGINE_FAILED',
-      onTokens,
+      onTokens && listener,
     );
     signal?.addEventListener('abort', cancel, { once: true });
     try {
-      return await answer;
+      return await Promise.race([cutOff.promise, answer]);
     } finally {
       signal?.removeEventListener('abort', cancel);
       this.#placement.leave(worker);

@@ -75,6 +75,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const trajectory: Trajectory = {
     ...spec.identity,
     ...rollout,
+    ...(session.abandoned.length > 0 ? { abandoned: session.abandoned } : {}),
     grade: await gradeOf(parts, spec.task, rollout),
     startedAt,
     endedAt: parts.clock.now(),

@@ -6,7 +6,10 @@
  */
 import { z } from 'zod';
 import {
+  type AbandonedCall,
   type BatchManifest,
+  DIALECT_NAMES,
+  FORK_CAUSES,
   type Json,
   LIMIT_NAMES,
   type Message,
@@ -41,6 +44,7 @@ const message: z.ZodType<Message> = z.object({
   ),
   tool_call_id: z.exactOptional(z.string()),
   name: z.exactOptional(z.string()),
+  reasoning: z.exactOptional(z.string()),
 });
 
 const tool: z.ZodType<Tool> = z.object({
@@ -69,6 +73,8 @@ const effectiveSampling: z.ZodType<SamplingSettings> = z.object({
 const turn: z.ZodType<Turn> = z
   .object({
     index: natural,
+    after: z.exactOptional(natural),
+    fork: z.exactOptional(z.object({ cause: z.enum(FORK_CAUSES), from: natural, message: z.exactOptional(natural) })),
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
@@ -78,12 +84,26 @@ const turn: z.ZodType<Turn> = z
     policyVersion: natural,
     stopReason: z.enum(['stop', 'length']),
     sampling: z.object({ requested: requestedSampling, effective: effectiveSampling, seed: z.int() }),
-    request: z.object({ messages: z.array(message), tools: z.array(tool) }),
+    request: z.object({
+      dialect: z.exactOptional(z.enum(DIALECT_NAMES)),
+      messages: z.array(message),
+      tools: z.array(tool),
+      ignored: z.exactOptional(z.array(z.string())),
+    }),
     response: message,
+    formatError: z.exactOptional(z.string()),
     startedAt: z.number(),
     endedAt: z.number(),
   })
   .refine((value) => value.logprobs.length === value.sampledIds.length, 'expected one log-probability per sampled id');
+
+const abandoned: z.ZodType<AbandonedCall> = z.object({
+  thread: z.string(),
+  promptTokens: natural,
+  sampledTokens: natural,
+  startedAt: z.number(),
+  endedAt: z.number(),
+});
 
 const outcome: z.ZodType<Trajectory['outcome']> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('completed') }),
@@ -108,6 +128,7 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   outcome,
   grade,
   turns: z.array(turn),
+  abandoned: z.exactOptional(z.array(abandoned)),
   output: z.exactOptional(json),
   startedAt: z.number(),
   endedAt: z.number(),

@@ -18,7 +18,10 @@ const request: SampleRequest = {
 describe('a scripted engine', () => {
   it('streams its pieces as the script gives them, all of the result’s before it resolves', async () => {
     const pieces: { ids: Int32Array; logprobs: Float32Array }[] = [];
-    const result = await engine().sample(request, undefined, (ids, logprobs) => pieces.push({ ids, logprobs }));
+    const result = await engine().sample(request, undefined, (ids, logprobs) => {
+      pieces.push({ ids, logprobs });
+      return undefined;
+    });
     expect(pieces.map(({ ids }) => ids.length)).toEqual([3, 3, 2]);
     expect(pieces.flatMap(({ ids }) => [...ids])).toEqual([...result.ids]);
     expect(pieces.flatMap(({ logprobs }) => [...logprobs])).toEqual([...result.logprobs]);

@@ -56,7 +56,11 @@ export function scriptedEngine(script: Script): ScriptedEngine {
         const kept = Int32Array.from(part.slice(0, Math.min(most - sampled.length, stop === -1 ? part.length : stop + 1)));
         ended = stop !== -1 && kept.length === stop + 1;
         for (const id of kept) sampled.push(id);
-        if (kept.length > 0) onTokens?.(kept, Float32Array.from(kept, scriptedLogprob));
+        const enough = kept.length > 0 ? onTokens?.(kept, Float32Array.from(kept, scriptedLogprob)) : undefined;
+        if (enough !== undefined) {
+          sampled.length -= kept.length - enough.keep;
+          ended = true;
+        }
         if (ended || sampled.length === most) break;
       }
       signal?.throwIfAborted();

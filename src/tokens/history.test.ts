@@ -1,6 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import type { Message } from '../core/types.ts';
-import { extendsHistory } from './history.ts';
+import { newMessagesAfter } from './history.ts';
+
+const extendsHistory = (messages: readonly Message[], response: Message, asked: readonly Message[]) =>
+  newMessagesAfter({ request: { messages, tools: [] }, response }, asked);
 
 const request: Message[] = [
   { role: 'system', content: 'Be brief.' },

@@ -1,23 +1,125 @@
 /**
- * Does a request continue a recorded conversation? Compares messages as a client that stored and re-sent them may have changed
- * them: `null` or `''` as content, tool-call ids, and the key order and spacing of arguments do not count.
+ * How a request relates to the turns recorded before it: does it continue one, and if it does not simply go on from the latest, why?
  *
- * Pure, and about words only: which ids the continuation gets is the renderer's business.
+ * Compares messages as a client that stored and re-sent them may have changed them: `null` or `''` as content, tool-call ids, and the
+ * key order and spacing of arguments do not count. Where two turns said the same, the ids of their tool calls tell which is meant.
+ *
+ * Pure, and about words only: which ids a continuation gets is the renderer's business.
  */
 import { isDeepStrictEqual } from 'node:util';
-import type { Message, ToolCall } from '../core/types.ts';
+import type { Fork, ForkCause, Message, Tool, ToolCall, Turn } from '../core/types.ts';
 
-/** The messages that are new, possibly none; undefined if the request does not begin with the recorded one and its response. */
-export function extendsHistory(
-  recordedRequest: readonly Message[],
-  recordedResponse: Message,
-  newMessages: readonly Message[],
-): readonly Message[] | undefined {
-  const recorded = [...recordedRequest, recordedResponse];
-  if (newMessages.length < recorded.length) return undefined;
-  const continues = recorded.every((message, i) => sameMessage(message, newMessages[i]!));
-  return continues ? newMessages.slice(recorded.length) : undefined;
+/** What is compared of a turn. */
+export type Past = Pick<Turn, 'index' | 'thread' | 'role' | 'request' | 'response'>;
+
+export interface Asked {
+  readonly thread: string;
+  readonly role: string;
+  readonly messages: readonly Message[];
+  readonly tools: readonly Tool[];
 }
+
+export interface Relation<T extends Past> {
+  /** The turn that the request continues, and its messages that are new, possibly none. */
+  readonly continues?: { readonly turn: T; readonly newMessages: readonly Message[] };
+  /** Present where the request does not simply continue the latest turn of its thread. */
+  readonly fork?: Fork;
+}
+
+/** `turns` in the order of their indexes. Looks at the latest first, so a conversation that goes on costs one comparison. */
+export function relate<T extends Past>(turns: readonly T[], asked: Asked): Relation<T> {
+  const own = turns.filter((turn) => turn.thread === asked.thread && turn.role === asked.role);
+  const latest = own.at(-1);
+  const continues = continuedBy(own, asked);
+  if (continues && continues.turn === latest) return { continues };
+  if (continues) return { continues, fork: departure(own, asked, continues.turn.index) };
+  if (latest !== undefined) return { fork: departure(own, asked) };
+  const other = turns.findLast((turn) => newMessagesAfter(turn, asked.messages) !== undefined);
+  return other ? { fork: { cause: 'role_change', from: other.index } } : {};
+}
+
+function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: Asked): Relation<T>['continues'] {
+  let found: Relation<T>['continues'];
+  for (let i = turns.length - 1; i >= 0; i--) {
+    const turn = turns[i]!;
+    const longest = found?.turn.request.messages.length ?? -1;
+    if (turn.request.messages.length < longest || !sameTools(turn.request.tools, tools)) continue;
+    const newMessages = newMessagesAfter(turn, messages);
+    if (newMessages === undefined) continue;
+    const place = messages.length - newMessages.length - 1;
+    if (sameIds(turn.response, messages[place]!)) return { turn, newMessages };
+    if (turn.request.messages.length > longest) found = { turn, newMessages };
+  }
+  return found;
+}
+
+/** The messages that are new, possibly none; undefined if they do not begin with the turn's request and response. */
+export function newMessagesAfter({ request, response }: Pick<Turn, 'request' | 'response'>, messages: readonly Message[]) {
+  const { length } = request.messages;
+  if (messages.length <= length || !sameMessage(response, messages[length]!)) return undefined;
+  // From the end: what changes in a rewritten history is rarely its beginning.
+  for (let i = length - 1; i >= 0; i--) if (!sameMessage(request.messages[i]!, messages[i]!)) return undefined;
+  return messages.slice(length + 1);
+}
+
+// ── why a conversation did not simply go on ──────────────────────────────────────────────────────────────────────────────
+
+/** Compares with the turn whose conversation has most in common with the request, the latest of those. */
+function departure(turns: readonly Past[], asked: Asked, continued?: number): Fork {
+  let from = turns.at(-1)!;
+  let common = -1;
+  for (const turn of turns.toReversed()) {
+    const shared = sharedMessages(spoken(turn), asked.messages);
+    if (shared > common && turn.index !== continued) {
+      from = turn;
+      common = shared;
+    }
+  }
+  const recorded = spoken(from);
+  const cause = causeOf(from, recorded, asked, common);
+  const differs = common < asked.messages.length && common < recorded.length;
+  return { cause, from: from.index, ...(differs ? { message: common } : {}) };
+}
+
+function causeOf(from: Past, recorded: readonly Message[], { messages, tools }: Asked, common: number): ForkCause {
+  if (common === recorded.length) return 'changed_tools';
+  if (common === messages.length) {
+    if (messages.length !== from.request.messages.length) return 'rewound';
+    return sameTools(from.request.tools, tools) ? 'asked_again' : 'changed_tools';
+  }
+  const was = recorded[common]!;
+  const is = messages[common]!;
+  if (was.role === 'assistant' && is.role === 'assistant') return changedWords(was, is);
+  const later = recorded.slice(common + 1);
+  const keepsLater = messages.slice(common).some((message) => later.some((kept) => sameMessage(kept, message)));
+  if (messages.length < recorded.length && (keepsLater || (common > 0 && !isOpening(recorded, common)))) return 'compaction';
+  if (keepsLater) return 'edited_message';
+  return isOpening(recorded, common) ? 'side_call' : 'edited_message';
+}
+
+/** Whether nothing but system messages comes before this place. */
+const isOpening = (messages: readonly Message[], place: number): boolean =>
+  messages.slice(0, place).every((message) => message.role === 'system');
+
+function changedWords(was: Message, is: Message): ForkCause {
+  if ((was.reasoning ?? '') !== (is.reasoning ?? '') && sameMessage({ ...was, reasoning: '' }, { ...is, reasoning: '' })) {
+    return is.reasoning ? 'edited_message' : 'dropped_reasoning';
+  }
+  const calls = was.tool_calls ?? [];
+  const kept = is.tool_calls ?? [];
+  const dropsCalls = kept.length < calls.length && kept.every((call) => calls.some((other) => sameCall(other, call)));
+  return dropsCalls ? 'dropped_tool_call' : 'edited_message';
+}
+
+const spoken = ({ request, response }: Past): readonly Message[] => [...request.messages, response];
+
+function sharedMessages(a: readonly Message[], b: readonly Message[]): number {
+  let shared = 0;
+  while (shared < a.length && shared < b.length && sameMessage(a[shared]!, b[shared]!)) shared++;
+  return shared;
+}
+
+// ── when two things are the same ─────────────────────────────────────────────────────────────────────────────────────────
 
 export function sameMessage(a: Message, b: Message): boolean {
   const callsOfA = a.tool_calls ?? [];
@@ -25,11 +127,22 @@ export function sameMessage(a: Message, b: Message): boolean {
   return (
     a.role === b.role &&
     (a.content ?? '') === (b.content ?? '') &&
+    (a.reasoning ?? '') === (b.reasoning ?? '') &&
     // Clients put their own name on what the policy said; on other messages a name is part of what the policy reads.
     (a.role === 'assistant' || (a.name ?? '') === (b.name ?? '')) &&
     callsOfA.length === callsOfB.length &&
     callsOfA.every((call, i) => sameCall(call, callsOfB[i]!))
   );
+}
+
+function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
+  return a.length === b.length && isDeepStrictEqual(a, b);
+}
+
+/** Whether the ids we gave the calls came back, which no other turn's do. */
+function sameIds(said: Message, resent: Message): boolean {
+  const calls = said.tool_calls ?? [];
+  return calls.length > 0 && calls.every((call, i) => call.id === resent.tool_calls?.[i]?.id);
 }
 
 function sameCall(a: ToolCall, b: ToolCall): boolean {

@@ -23,19 +23,28 @@ export interface Renderer {
   readonly vocabSize: number;
   /** Ids that end a turn. */
   readonly stopIds: readonly number[];
-  /** Whether `extend` may be used. If not, render every prompt afresh. */
+  /** Whether conversations can grow by appending, whatever is said in them. If not, `extend` gives undefined where they cannot. */
   readonly extends: boolean;
+  /** Where the template demands tool-call ids of letters and digits, how many of them. */
+  readonly toolCallIdLength: number | undefined;
   /** Ids of a fresh prompt, up to where the policy begins to speak. Throws REQUEST_INVALID with what the template raised. */
   open(messages: readonly Message[], tools: readonly Tool[]): Int32Array;
   /**
    * The previous turn's ids, verbatim, then the ids of `newMessages` and of the generation prompt. A turn that was cut off by
-   * length is closed by an end-of-turn token that belongs to the prompt: the policy did not sample it.
+   * length is closed by an end-of-turn token that belongs to the prompt: the policy did not sample it. Undefined where the template
+   * would write what came before in another way once these messages follow: then the prompt has to be rendered afresh.
    */
-  extend(previous: Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'>, newMessages: readonly Message[]): Int32Array;
-  readResponse(sampledIds: Int32Array): Assistant;
+  extend(previous: PreviousTurn, newMessages: readonly Message[]): Int32Array | undefined;
+  /** What was said, up to the first of these texts. */
+  readResponse(sampledIds: Int32Array, stopTexts?: readonly string[]): Assistant;
   /** The same while it is sampled. */
-  streamResponse(): ResponseStream;
+  streamResponse(stopTexts?: readonly string[]): ResponseStream;
+  /** Text of one id by itself. */
+  tokenText(id: number): string;
 }
+
+/** Without its words, a turn is taken as one before which nobody thought aloud. */
+export type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'> & Partial<Pick<Turn, 'request' | 'response'>>;
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
   return createRenderer(await loadTokenizer(dir));
@@ -51,19 +60,17 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
     vocabSize: tokenizer.vocabSize,
     stopIds,
     extends: canExtend,
+    toolCallIdLength: undefined,
     open,
     extend({ promptIds, sampledIds, stopReason }, newMessages) {
       const after = canExtend ? template.encodeAfterTurn(newMessages, template.endOfTurn!) : undefined;
-      if (after === undefined) {
-        throw new TrainyardError('TOKENIZER_INVALID', 'this chat template does not let a conversation be extended', {
-          hint: 'look at `extends` first, and render the conversation afresh with `open`',
-        });
-      }
+      if (after === undefined) return undefined;
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return concatenate(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
-    readResponse: (sampledIds) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
-    streamResponse: () => new ResponseStream(tokenizer.decode, stopIds),
+    readResponse: (sampledIds, _stopTexts = []) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
+    streamResponse: (_stopTexts = []) => new ResponseStream(tokenizer.decode, stopIds),
+    tokenText: (id) => tokenizer.decode([id]),
   };
 }
 

@@ -11,6 +11,7 @@ import { TextStream } from './text-stream.ts';
 import { type Assistant, CLOSE_TAG, OPEN_TAG, type ParsedCall, readCall, skipSpace } from './tool-calls.ts';
 
 export type Piece =
+  | { readonly kind: 'reasoning'; readonly text: string }
   | { readonly kind: 'text'; readonly text: string }
   | { readonly kind: 'call'; readonly index: number; readonly call: ParsedCall };
 
@@ -24,6 +25,11 @@ export class ResponseStream {
   #space = '';
   #content: string | null = null;
   readonly #calls: ParsedCall[] = [];
+
+  /** After how many ids a stop text was complete, where one was; the ids after them are not part of the turn. */
+  get stoppedAt(): number | undefined {
+    return undefined;
+  }
 
   constructor(decode: (ids: readonly number[]) => string, stopIds: readonly number[]) {
     this.#text = new TextStream(decode, stopIds);
@@ -85,9 +91,10 @@ export class ResponseStream {
 }
 
 /** What a whole response is in pieces. */
-export function piecesOf({ content, toolCalls }: Assistant): readonly Piece[] {
-  const calls = toolCalls.map((call, index) => ({ kind: 'call' as const, index, call }));
-  return content ? [{ kind: 'text', text: content }, ...calls] : calls;
+export function piecesOf({ reasoning, content, toolCalls }: Assistant): readonly Piece[] {
+  const thought = reasoning ? [{ kind: 'reasoning' as const, text: reasoning }] : [];
+  const text = content ? [{ kind: 'text' as const, text: content }] : [];
+  return [...thought, ...text, ...toolCalls.map((call, index) => ({ kind: 'call' as const, index, call }))];
 }
 
 /** Where the first opening tag begins, or what may become one; the text's length if nothing in it can. */

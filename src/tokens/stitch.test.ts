@@ -230,7 +230,7 @@ describe('a conversation', () => {
     const renderer = createRenderer(tokenizer);
     const promptIds = renderer.open([{ role: 'user', content: 'a' }], []);
     const sampledIds = tokenizer.encodeText('It costs');
-    const next = renderer.extend({ promptIds, sampledIds, stopReason: 'length' }, [{ role: 'user', content: 'Go on.' }]);
+    const next = renderer.extend({ promptIds, sampledIds, stopReason: 'length' }, [{ role: 'user', content: 'Go on.' }])!;
     const turns = [
       turnOf({ index: 0, promptIds: [...promptIds], sampledIds: [...sampledIds] }),
       turnOf({ index: 1, promptIds: [...next], sampledIds: [9, 2] }),

@@ -81,6 +81,7 @@ function longestContinuedBy(turn: Turn, chains: readonly Chain[]): Chain | undef
 function continues(last: Turn, turn: Turn): boolean {
   return (
     last.role === turn.role &&
+    last.thread === turn.thread &&
     last.sampling.effective.temperature === turn.sampling.effective.temperature &&
     standsAt(0, last.promptIds, turn.promptIds) &&
     standsAt(last.promptIds.length, last.sampledIds, turn.promptIds)

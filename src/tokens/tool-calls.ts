@@ -8,6 +8,8 @@
  */
 
 export interface Assistant {
+  /** What the policy thought, where its template keeps that apart. */
+  readonly reasoning?: string;
   /** All text outside calls; null if there are calls and nothing but white space around them. */
   readonly content: string | null;
   readonly toolCalls: readonly ParsedCall[];

@@ -61,7 +61,7 @@ describe('streaming', () => {
     let settled = false;
     const seen: boolean[] = [];
     await model
-      .sample(request(Int32Array.of(1), { maxTokens: 500 }), undefined, () => seen.push(settled))
+      .sample(request(Int32Array.of(1), { maxTokens: 500 }), undefined, () => void seen.push(settled) as undefined)
       .then(() => {
         settled = true;
       });

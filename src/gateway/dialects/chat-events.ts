@@ -1,48 +1,59 @@
 /**
- * A Chat Completions answer as server-sent events, in the chunks that OpenAI sends: the role, deltas of content and of tool calls,
- * the finish reason, the usage where it was asked for, `[DONE]`. A failure after the first chunk is an event with an `error`, which
- * ends the stream.
+ * A Chat Completions answer as server-sent events, in the chunks that OpenAI sends: the role, deltas of reasoning, of content and of
+ * tool calls, the finish reason, the usage where it was asked for, `[DONE]`. A failure after the first chunk is an event with an
+ * `error`, which ends the stream.
  *
  * Only how it is written. What is said when is `event-stream.ts`; content is null until there is some, as in the turn.
  */
-import type { Turn } from '../../core/types.ts';
-import type { Piece } from '../../tokens/response-stream.ts';
-import type { EventEncoder } from '../event-stream.ts';
-import { errorOf } from '../http-errors.ts';
-import { finishReason, usageOf } from './chat.ts';
+import type { EventEncoder, Said, Tokens } from '../event-stream.ts';
+import { failureOf, openAIError } from '../http-errors.ts';
+import { completionId, finishReason, logprobsOf, usageOf } from './chat.ts';
+import type { AnswerHead } from './dialect.ts';
 
-export interface ChunkHead {
-  /** The same in every chunk. */
-  readonly id: string;
-  readonly model: string;
-  /** Milliseconds since the epoch. */
-  readonly startedAt: number;
+export interface ChunkOptions {
+  readonly count: number;
   readonly includeUsage: boolean;
-  toolCallId(index: number): string;
+  readonly logprobs: boolean;
 }
 
-export function chatEvents({ id, model, startedAt, includeUsage, toolCallId }: ChunkHead): EventEncoder {
-  const head = { id, object: 'chat.completion.chunk', created: Math.floor(startedAt / 1000), model };
+export function chatEvents(head: AnswerHead, { count, includeUsage, logprobs }: ChunkOptions): EventEncoder {
+  const { model, startedAt, toolCallId } = head;
+  const common = { id: completionId(head), object: 'chat.completion.chunk', created: Math.floor(startedAt / 1000), model };
   const usage = includeUsage ? { usage: null } : {};
-  const chunk = (delta: object, finish: string | null = null): string =>
-    event({ ...head, choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }], ...usage });
+  /** Tokens whose text has not been written yet, by choice. */
+  const untold: object[][] = Array.from({ length: count }, () => []);
 
-  const said = (piece: Piece): string => {
-    if (piece.kind === 'text') return chunk({ content: piece.text });
+  const chunk = (index: number, delta: object, finish: string | null = null): string => {
+    const told = logprobs && untold[index]!.length > 0 ? { content: untold[index]!.splice(0), refusal: null } : null;
+    return event({ ...common, choices: [{ index, delta, logprobs: told, finish_reason: finish }], ...usage });
+  };
+
+  const tokens = (choice: number, { ids, logprobs: given }: Tokens): string => {
+    untold[choice]!.push(...logprobsOf(ids, given, head));
+    return '';
+  };
+
+  const said = ({ choice, piece }: Said): string => {
+    if (piece.kind === 'tokens') return tokens(choice, piece);
+    if (piece.kind === 'reasoning') return chunk(choice, { reasoning_content: piece.text });
+    if (piece.kind === 'text') return chunk(choice, { content: piece.text });
     const { index, call } = piece;
-    const opening = { index, id: toolCallId(index), type: 'function', function: { name: call.name, arguments: '' } };
-    return chunk({ tool_calls: [opening] }) + chunk({ tool_calls: [{ index, function: { arguments: call.arguments } }] });
+    const opening = { index, id: toolCallId(choice, index), type: 'function', function: { name: call.name, arguments: '' } };
+    return (
+      chunk(choice, { tool_calls: [opening] }) +
+      chunk(choice, { tool_calls: [{ index, function: { arguments: call.arguments } }] })
+    );
   };
 
   return {
-    start: () => chunk({ role: 'assistant', content: null, refusal: null }),
-    pieces: (pieces) => pieces.map(said).join(''),
-    end: (turn: Turn) => {
-      const last = chunk(turn.response.content === '' ? { content: '' } : {}, finishReason(turn));
-      const total = includeUsage ? event({ ...head, choices: [], usage: usageOf(turn) }) : '';
-      return `${last}${total}data: [DONE]\n\n`;
+    start: () => Array.from({ length: count }, (_, i) => chunk(i, { role: 'assistant', content: null, refusal: null })).join(''),
+    pieces: (all) => all.map(said).join(''),
+    end: (turns) => {
+      const last = turns.map((turn, i) => chunk(i, turn.response.content === '' ? { content: '' } : {}, finishReason(turn)));
+      const total = includeUsage ? event({ ...common, choices: [], usage: usageOf(turns) }) : '';
+      return `${last.join('')}${total}data: [DONE]\n\n`;
     },
-    failure: (thrown) => event(errorOf(thrown).body),
+    failure: (thrown) => event(openAIError(failureOf(thrown))),
   };
 }
 

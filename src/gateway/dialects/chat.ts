@@ -1,138 +1,231 @@
 /**
- * OpenAI Chat Completions, decoded into our nouns and encoded back.
+ * OpenAI Chat Completions, read into our nouns and written back.
  *
- * Decoding is strict where silence would corrupt training: a parameter that changes the sampled distribution and is not
- * recorded is refused by name. Parameters that change nothing we sample are ignored. No I/O, no session state.
+ * Reading is strict where silence would corrupt training; see `parameters.ts`. No I/O, no session state.
  */
 import { z } from 'zod';
-import { TrainyardError } from '../../core/errors.ts';
-import type { Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
+import type { Message, Tool, Turn } from '../../core/types.ts';
+import { openAIError } from '../http-errors.ts';
+import { chatEvents } from './chat-events.ts';
+import type { AnswerHead, Dialect, Question } from './dialect.ts';
+import { formatChecker } from './json-format.ts';
+import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
 
-export interface ChatRequest {
-  readonly messages: readonly Message[];
-  readonly tools: readonly Tool[];
-  readonly requested: Partial<SamplingSettings>;
-  /** Undefined where the answer is to come as one JSON body. */
-  readonly stream: { readonly includeUsage: boolean } | undefined;
-}
+export const chatParameters: Parameters = {
+  honoured: [
+    'messages',
+    'model',
+    'tools',
+    'tool_choice',
+    'temperature',
+    'top_p',
+    'top_k',
+    'max_tokens',
+    'max_completion_tokens',
+    'n',
+    'stop',
+    'stream',
+    'stream_options',
+    'logprobs',
+    'response_format',
+  ],
+  ignored: [
+    'metadata',
+    'parallel_tool_calls',
+    'prompt_cache_key',
+    'prompt_cache_retention',
+    'reasoning_effort',
+    'safety_identifier',
+    'seed',
+    'service_tier',
+    'store',
+    'user',
+    'verbosity',
+  ],
+  refused: {
+    audio: never,
+    best_of: is(1),
+    frequency_penalty: is(0),
+    function_call: is('auto'),
+    functions: never,
+    logit_bias: isEmpty,
+    min_p: is(0),
+    min_tokens: is(0),
+    modalities: (value) => Array.isArray(value) && value.every(is('text')),
+    prediction: never,
+    presence_penalty: is(0),
+    repetition_penalty: is(1),
+    stop_token_ids: isEmpty,
+    top_logprobs: is(0),
+    web_search_options: never,
+  },
+};
 
-const textPart = z.object({ type: z.literal('text'), text: z.string() });
-const content = z.union([z.string(), z.array(textPart).transform((parts) => parts.map((part) => part.text).join(''))]).nullish();
+/** More answers than this to one question are refused: each is a turn. */
+const MOST_CHOICES = 128;
+const MOST_STOPS = 16;
+
+const textPart = z.object({ type: z.enum(['text', 'refusal']), text: z.string().optional(), refusal: z.string().optional() });
+const content = z.union([z.string(), z.array(textPart)]).nullish();
 const toolCall = z.object({
   id: z.string().default(''),
   type: z.literal('function').default('function'),
   function: z.object({ name: z.string(), arguments: z.string() }),
 });
 const message = z.discriminatedUnion('role', [
-  z.object({ role: z.literal('system'), content, name: z.string().optional() }),
-  z.object({ role: z.literal('developer'), content, name: z.string().optional() }),
-  z.object({ role: z.literal('user'), content, name: z.string().optional() }),
-  z.object({ role: z.literal('assistant'), content, tool_calls: z.array(toolCall).nullish(), name: z.string().optional() }),
-  z.object({ role: z.literal('tool'), content, tool_call_id: z.string().optional() }),
+  z.object({ role: z.enum(['system', 'developer', 'user']), content, name: z.string().nullish() }),
+  z.object({
+    role: z.literal('assistant'),
+    content,
+    tool_calls: z.array(toolCall).nullish(),
+    name: z.string().nullish(),
+    reasoning_content: z.string().nullish(),
+    reasoning: z.string().nullish(),
+  }),
+  z.object({ role: z.literal('tool'), content, tool_call_id: z.string().nullish(), name: z.string().nullish() }),
 ]);
 const tool = z.object({
   type: z.literal('function'),
-  function: z.object({ name: z.string(), description: z.string().optional(), parameters: z.json().optional() }),
+  function: z.object({ name: z.string().min(1), description: z.string().nullish(), parameters: z.json().nullish() }),
 });
+const stopText = z.string().min(1);
 const body = z.object({
   messages: z.array(message).min(1),
+  model: z.string().max(256).nullish(),
   tools: z.array(tool).nullish(),
+  tool_choice: z.unknown().optional(),
   temperature: z.number().min(0).max(2).nullish(),
   top_p: z.number().gt(0).max(1).nullish(),
   top_k: z.int().min(0).nullish(),
   max_tokens: z.int().min(1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
+  n: z.int().min(1).max(MOST_CHOICES).nullish(),
+  stop: z.union([stopText, z.array(stopText).max(MOST_STOPS)]).nullish(),
   stream: z.boolean().nullish(),
   stream_options: z.object({ include_usage: z.boolean().nullish() }).nullish(),
+  logprobs: z.boolean().nullish(),
+  response_format: z.unknown().optional(),
 });
 
-/** Parameters that would change what is sampled or what the client expects back, and the values under which they do not. */
-const REFUSED: Readonly<Record<string, (value: unknown) => boolean>> = {
-  n: (value) => value === 1,
-  stop: (value) => Array.isArray(value) && value.length === 0,
-  logit_bias: (value) => typeof value === 'object' && Object.keys(value ?? {}).length === 0,
-  presence_penalty: (value) => value === 0,
-  frequency_penalty: (value) => value === 0,
-  tool_choice: (value) => value === 'auto',
-  response_format: (value) => typeof value === 'object' && (value as { type?: unknown }).type === 'text',
-  logprobs: (value) => value === false,
-  min_p: (value) => value === 0,
-  repetition_penalty: (value) => value === 1,
-  min_tokens: (value) => value === 0,
-  best_of: (value) => value === 1,
-  stop_token_ids: (value) => Array.isArray(value) && value.length === 0,
-  top_logprobs: () => false,
-  function_call: (value) => value === 'auto',
-  functions: () => false,
-  audio: () => false,
-  prediction: () => false,
+export const chat: Dialect = {
+  name: 'chat',
+  read(raw) {
+    const wire = parsed(body, raw);
+    const ignored = ignoredIn(raw as object, chatParameters);
+    if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
+    const includeUsage = wire.stream_options?.include_usage ?? false;
+    const question: Question = {
+      messages: wire.messages.map(toMessage),
+      tools: toolsOf(wire),
+      requested: requestedOf(wire),
+      count: wire.n ?? 1,
+      stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
+      stream: wire.stream ?? false,
+      logprobs: wire.logprobs ?? false,
+      ignored,
+      formatErrorOf: formatOf(wire.response_format),
+    };
+    return {
+      question,
+      writer: {
+        whole: (turns, head) => encodeChat(turns, head, question.logprobs),
+        events: (head) => chatEvents(head, { count: question.count, includeUsage, logprobs: question.logprobs }),
+      },
+    };
+  },
+  failure: openAIError,
 };
 
-/** Throws REQUEST_INVALID naming the field. */
-export function decodeChat(raw: unknown): ChatRequest {
-  const parsed = body.safeParse(raw);
-  if (!parsed.success) {
-    const issue = parsed.error.issues[0];
-    throw new TrainyardError(
-      'REQUEST_INVALID',
-      `${issue?.path.join('.') || 'body'}: ${issue?.message ?? 'not a Chat Completions request'}`,
-    );
-  }
-  for (const [name, harmless] of Object.entries(REFUSED)) {
-    const value = (raw as Record<string, unknown>)[name];
-    if (value !== undefined && value !== null && !harmless(value)) {
-      throw new TrainyardError('REQUEST_INVALID', `${name}: ${JSON.stringify(value).slice(0, 80)} is not supported`, {
-        hint: 'it would change what is sampled or returned without being recorded; leave it out',
-      });
-    }
-  }
-  const { messages, tools, temperature, top_p, top_k, max_tokens, max_completion_tokens, stream, stream_options } = parsed.data;
-  if (stream_options && !stream) {
-    throw new TrainyardError('REQUEST_INVALID', 'stream_options: only allowed where `stream` is true');
+type Wire = z.infer<typeof body>;
+
+function requestedOf({ temperature, top_p, top_k, max_tokens, max_completion_tokens }: Wire): Question['requested'] {
+  if (max_tokens != null && max_completion_tokens != null) {
+    throw invalid('max_tokens', 'given together with `max_completion_tokens`', 'give one of them');
   }
   const maxTokens = max_completion_tokens ?? max_tokens;
   return {
-    messages: messages.map(toMessage),
-    tools: (tools ?? []) as readonly Tool[],
-    requested: {
-      ...(temperature == null ? {} : { temperature }),
-      ...(top_p == null ? {} : { topP: top_p }),
-      ...(top_k == null ? {} : { topK: top_k }),
-      ...(maxTokens == null ? {} : { maxTokens }),
-    },
-    stream: stream ? { includeUsage: stream_options?.include_usage ?? false } : undefined,
+    ...(temperature == null ? {} : { temperature }),
+    ...(top_p == null ? {} : { topP: top_p }),
+    ...(top_k == null ? {} : { topK: top_k }),
+    ...(maxTokens == null ? {} : { maxTokens }),
   };
+}
+
+/** `none` is honoured by not showing the policy any tools. */
+function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
+  if (choice === 'none') return [];
+  if (choice != null && choice !== 'auto')
+    throw refusal('tool_choice', choice, 'a forced call is not sampled; use "auto" or "none"');
+  return (tools ?? []).map(({ function: { name, description, parameters } }) => ({
+    type: 'function',
+    function: { name, ...(description == null ? {} : { description }), ...(parameters == null ? {} : { parameters }) },
+  }));
+}
+
+function formatOf(format: unknown): Question['formatErrorOf'] {
+  if (format == null) return undefined;
+  const { type, json_schema: named } = format as { type?: unknown; json_schema?: { schema?: unknown } };
+  if (type === 'text') return undefined;
+  if (type === 'json_object') return formatChecker(undefined, 'response_format');
+  if (type === 'json_schema') return formatChecker(named?.schema, 'response_format.json_schema.schema');
+  throw refusal('response_format', format, 'use "text", "json_object" or "json_schema"');
 }
 
 function toMessage(wire: z.infer<typeof message>): Message {
-  const text = wire.content ?? null;
   if (wire.role === 'assistant') {
     const calls = wire.tool_calls ?? [];
-    return { role: 'assistant', content: text, ...(calls.length > 0 ? { tool_calls: calls } : {}) };
+    const reasoning = wire.reasoning_content ?? wire.reasoning;
+    return {
+      role: 'assistant',
+      content: textOf(wire.content, ''),
+      ...(calls.length > 0 ? { tool_calls: calls } : {}),
+      ...(reasoning ? { reasoning } : {}),
+    };
   }
-  if (wire.role === 'tool')
-    return { role: 'tool', content: text, ...(wire.tool_call_id ? { tool_call_id: wire.tool_call_id } : {}) };
-  return { role: wire.role === 'developer' ? 'system' : wire.role, content: text, ...(wire.name ? { name: wire.name } : {}) };
+  const text = textOf(wire.content, '\n');
+  const name = wire.name ? { name: wire.name } : {};
+  if (wire.role !== 'tool') return { role: wire.role === 'developer' ? 'system' : wire.role, content: text, ...name };
+  return { role: 'tool', content: text, ...(wire.tool_call_id ? { tool_call_id: wire.tool_call_id } : {}), ...name };
 }
 
-/** The response body. `id` must be unique per response: some clients replace messages by it. */
-export function encodeChat(turn: Turn, id: string, model: string): object {
-  const { content, tool_calls: calls = [] } = turn.response;
+function textOf(given: z.infer<typeof content>, separator: string): string | null {
+  if (given == null || typeof given === 'string') return given ?? null;
+  return given.map((part) => part.text ?? part.refusal ?? '').join(separator);
+}
+
+/** The response body. */
+export function encodeChat(turns: readonly Turn[], head: AnswerHead, logprobs: boolean): object {
   return {
-    id,
+    id: completionId(head),
     object: 'chat.completion',
-    created: Math.floor(turn.endedAt / 1000),
-    model,
-    choices: [
-      {
-        index: 0,
-        message: { role: 'assistant', content, refusal: null, ...(calls.length > 0 ? { tool_calls: calls } : {}) },
-        logprobs: null,
+    created: Math.floor(head.startedAt / 1000),
+    model: head.model,
+    choices: turns.map((turn, index) => {
+      const { content, reasoning, tool_calls: calls = [] } = turn.response;
+      return {
+        index,
+        message: {
+          role: 'assistant',
+          content,
+          refusal: null,
+          ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
+          ...(calls.length > 0 ? { tool_calls: calls } : {}),
+        },
+        logprobs: logprobs ? { content: logprobsOf(turn.sampledIds, turn.logprobs, head), refusal: null } : null,
         finish_reason: finishReason(turn),
-      },
-    ],
-    usage: usageOf(turn),
+      };
+    }),
+    usage: usageOf(turns),
   };
+}
+
+export const completionId = ({ id }: AnswerHead): string => `chatcmpl-${id}`;
+
+export function logprobsOf(ids: Int32Array, logprobs: Float32Array, { tokenText }: Pick<AnswerHead, 'tokenText'>): object[] {
+  return Array.from(ids, (id, i) => {
+    const token = tokenText(id);
+    return { token, logprob: logprobs[i], bytes: [...Buffer.from(token)], top_logprobs: [] };
+  });
 }
 
 export function finishReason({ stopReason, response }: Turn): 'length' | 'tool_calls' | 'stop' {
@@ -140,10 +233,9 @@ export function finishReason({ stopReason, response }: Turn): 'length' | 'tool_c
   return (response.tool_calls ?? []).length > 0 ? 'tool_calls' : 'stop';
 }
 
-export function usageOf({ promptIds, sampledIds }: Turn): object {
-  return {
-    prompt_tokens: promptIds.length,
-    completion_tokens: sampledIds.length,
-    total_tokens: promptIds.length + sampledIds.length,
-  };
+/** The prompt counts once, however many answers there are. */
+export function usageOf(turns: readonly Turn[]): object {
+  const prompt = turns[0]?.promptIds.length ?? 0;
+  const completion = turns.reduce((sum, turn) => sum + turn.sampledIds.length, 0);
+  return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
 }
