@@ -3,9 +3,10 @@
  *
  * npm leaves them out when the registry at hand does not carry them, and `npm ci` then refuses the lock everywhere. Each entry
  * added here has the version its parent asks for and the platform its name says; it has no integrity, because nobody here has
- * seen the file. Run it after every `npm install` that touched the lock.
+ * seen the file. Run it after every `npm install` that touched a lock: the project's, or the one in the folder that is named.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
+import { resolve } from 'node:path';
 
 type Entry = {
   version?: string;
@@ -19,7 +20,7 @@ type Entry = {
 const OS = ['android', 'darwin', 'freebsd', 'linux', 'win32', 'openharmony', 'sunos', 'netbsd', 'openbsd', 'aix'];
 const CPU = ['arm64', 'arm', 'x64', 'ia32', 'ppc64', 's390x', 'riscv64', 'loong64', 'wasm32', 'mips64el'];
 
-const file = new URL('../package-lock.json', import.meta.url);
+const file = resolve(process.argv[2] ?? resolve(import.meta.dirname, '..'), 'package-lock.json');
 const lock = JSON.parse(readFileSync(file, 'utf8')) as { packages: Record<string, Entry> };
 let added = 0;
 for (const parent of Object.values(lock.packages)) {
