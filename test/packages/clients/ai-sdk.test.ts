@@ -1,0 +1,76 @@
+/** Agents written with the AI SDK (`ai`), through each of its providers. */
+import { createAnthropic } from '@ai-sdk/anthropic';
+import { createOpenAI } from '@ai-sdk/openai';
+import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
+import { generateText, type LanguageModel, type ModelMessage, stepCountIs, streamText, tool } from 'ai';
+import { z } from 'zod';
+import { testClients } from '../../fixtures/gateway/client-suite.ts';
+import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
+
+type Connect = (door: Door) => LanguageModel;
+
+const settings = ({ baseURL, apiKey, fetch, headers }: Door) => ({
+  baseURL,
+  apiKey,
+  ...(fetch ? { fetch } : {}),
+  ...(headers ? { headers } : {}),
+});
+
+const providers: readonly { readonly name: string; readonly dialect: Client['dialect']; readonly connect: Connect }[] = [
+  { name: 'openai.chat()', dialect: 'chat', connect: (door) => createOpenAI(settings(door)).chat(door.model) },
+  {
+    name: 'openai-compatible',
+    dialect: 'chat',
+    connect: (door) => createOpenAICompatible({ name: 'policy', ...settings(door) })(door.model),
+  },
+];
+void createAnthropic;
+
+function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Converse {
+  const tools = {
+    lookup: tool({
+      description: shop.lookupText,
+      inputSchema: z.object({ item: z.string() }),
+      execute: ({ item }) => shop.lookup(item),
+    }),
+    calculator: tool({
+      description: shop.calculatorText,
+      inputSchema: z.object({ expression: z.string() }),
+      execute: ({ expression }) => shop.calculator(expression),
+    }),
+  };
+  const model = connect(door);
+  return async (questions) => {
+    const messages: ModelMessage[] = [];
+    const answers: string[] = [];
+    for (const question of questions) {
+      messages.push({ role: 'user', content: question });
+      const asked = { model, system: shop.system, messages, tools, stopWhen: stepCountIs(8) };
+      if (stream) {
+        let failure: unknown;
+        const result = streamText({ ...asked, onError: ({ error }) => void (failure = error) });
+        for await (const _ of result.fullStream);
+        if (failure) throw failure;
+        answers.push(await result.text);
+        messages.push(...(await result.response).messages);
+      } else {
+        const result = await generateText(asked);
+        answers.push(result.text);
+        messages.push(...result.response.messages);
+      }
+    }
+    return answers;
+  };
+}
+
+const clients: Client[] = providers.flatMap(({ name, dialect, connect }) =>
+  [false, true].map((stream) => ({
+    name: `ai, ${name}${stream ? ', streamed' : ''}`,
+    dialect,
+    stream,
+    agent: (door, shop) => agent(door, shop, connect, stream),
+    quirks: { noTimeout: true },
+  })),
+);
+
+testClients(clients);

@@ -1,0 +1,49 @@
+/** Agents written with Mastra, whose model is named by a URL. */
+import { Agent } from '@mastra/core/agent';
+import { createTool } from '@mastra/core/tools';
+import { z } from 'zod';
+import { testClients } from '../../fixtures/gateway/client-suite.ts';
+import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
+
+function agent({ baseURL, apiKey, model, headers }: Door, shop: Shop, stream: boolean): Converse {
+  const lookup = createTool({
+    id: 'lookup',
+    description: shop.lookupText,
+    inputSchema: z.object({ item: z.string() }),
+    execute: async ({ item }) => shop.lookup(item),
+  });
+  const calculator = createTool({
+    id: 'calculator',
+    description: shop.calculatorText,
+    inputSchema: z.object({ expression: z.string() }),
+    execute: async ({ expression }) => shop.calculator(expression),
+  });
+  const assistant = new Agent({
+    id: 'assistant',
+    name: 'assistant',
+    instructions: shop.system,
+    tools: { lookup, calculator },
+    model: { id: `ours/${model}`, url: baseURL, apiKey, ...(headers ? { headers } : {}) },
+  });
+  return async (questions) => {
+    const messages: unknown[] = [];
+    const answers: string[] = [];
+    for (const question of questions) {
+      messages.push({ role: 'user', content: question });
+      const result = stream ? await assistant.stream(messages as never) : await assistant.generate(messages as never);
+      answers.push(await result.text);
+      messages.push(...(await result.response).messages!);
+    }
+    return answers;
+  };
+}
+
+const clients: Client[] = [false, true].map((stream) => ({
+  name: `@mastra/core${stream ? ', streamed' : ''}`,
+  dialect: 'chat',
+  stream,
+  agent: (door, shop) => agent(door, shop, stream),
+  quirks: { noTimeout: true },
+}));
+
+testClients(clients);
