@@ -52,11 +52,11 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
         for await (const _ of result.fullStream);
         if (failure) throw failure;
         answers.push(await result.text);
-        messages.push(...(await result.response).messages);
+        messages.push(...(await result.responseMessages));
       } else {
         const result = await generateText(asked);
         answers.push(result.text);
-        messages.push(...result.response.messages);
+        messages.push(...result.responseMessages);
       }
     }
     return answers;

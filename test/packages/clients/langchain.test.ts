@@ -37,12 +37,12 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
     model: connect(door),
     systemPrompt: shop.system,
     tools: [
-      tool(({ item }) => shop.lookup(item), {
+      tool(({ item }: { item: string }) => shop.lookup(item), {
         name: 'lookup',
         description: shop.lookupText,
         schema: z.object({ item: z.string() }),
       }),
-      tool(({ expression }) => shop.calculator(expression), {
+      tool(({ expression }: { expression: string }) => shop.calculator(expression), {
         name: 'calculator',
         description: shop.calculatorText,
         schema: z.object({ expression: z.string() }),

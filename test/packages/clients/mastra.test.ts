@@ -23,6 +23,7 @@ function agent({ baseURL, apiKey, model, headers }: Door, shop: Shop, stream: bo
     name: 'assistant',
     instructions: shop.system,
     tools: { lookup, calculator },
+    maxRetries: 2,
     model: { id: `ours/${model}`, url: baseURL, apiKey, ...(headers ? { headers } : {}) },
   });
   return async (questions) => {
