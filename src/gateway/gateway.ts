@@ -16,10 +16,11 @@ import { isMarkedRetry } from './answers.ts';
 import { type Call, callOf, type Reply, responseOf } from './call.ts';
 import { chat } from './dialects/chat.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
+import { messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
 import { EventStream } from './event-stream.ts';
 import { type Failure, failureOf, httpFailure, openAIError } from './http-errors.ts';
-import { answer, type Beginning, toolCallId } from './sampling.ts';
+import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
 import { type LiveSession, type Seat, SessionTable } from './sessions.ts';
 
 export interface GatewayOptions {
@@ -32,8 +33,14 @@ export interface GatewayOptions {
 
 /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024;
-const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|responses|models)$/;
-const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses };
+const COUNT = 'messages/count_tokens';
+const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|responses|messages(?:\/count_tokens)?|models)$/;
+const DIALECTS: Readonly<Record<string, Dialect>> = {
+  'chat/completions': chat,
+  responses,
+  messages,
+  [COUNT]: messages,
+};
 
 /** One question on its way: who asks what, in which words, and by which name its retries are known. */
 interface Asking {
@@ -83,6 +90,7 @@ export class Gateway implements SessionHost {
       const seat = this.#sessions.find(bearer(call), route[1] ?? '');
       if (route[2] === 'models' && call.method === 'GET') return json(200, this.#models());
       if (dialect === undefined || call.method !== 'POST') return failed(notFound(call), word);
+      if (route[2] === COUNT) return this.#count(seat, call, dialect);
       return await this.#ask(seat, call, dialect);
     } catch (thrown) {
       return failed(failureOf(thrown), word);
@@ -97,6 +105,12 @@ export class Gateway implements SessionHost {
   #models(): object {
     const data = [{ id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' }];
     return { object: 'list', data };
+  }
+
+  /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
+  #count(seat: Seat, call: Call, dialect: Dialect): Reply {
+    const { question } = dialect.read(parseJson(call.body), seat.session);
+    return json(200, { input_tokens: promptOf(this.#options.renderer, seat, question).promptIds.length });
   }
 
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
@@ -173,6 +187,7 @@ export class Gateway implements SessionHost {
       promptTokens,
       toolCallId: (choice, index) => toolCallId(renderer, seat, seeds[choice]!, index),
       tokenText: renderer.tokenText,
+      text: renderer.text,
     };
   }
 }
