@@ -17,6 +17,8 @@ const settings = ({ baseURL, apiKey, fetch, headers }: Door) => ({
 });
 
 const providers: readonly { readonly name: string; readonly dialect: Client['dialect']; readonly connect: Connect }[] = [
+  { name: 'openai()', dialect: 'responses', connect: (door) => createOpenAI(settings(door))(door.model) },
+  { name: 'anthropic()', dialect: 'messages', connect: (door) => createAnthropic(settings(door))(door.model) },
   { name: 'openai.chat()', dialect: 'chat', connect: (door) => createOpenAI(settings(door)).chat(door.model) },
   {
     name: 'openai-compatible',
@@ -24,7 +26,6 @@ const providers: readonly { readonly name: string; readonly dialect: Client['dia
     connect: (door) => createOpenAICompatible({ name: 'policy', ...settings(door) })(door.model),
   },
 ];
-void createAnthropic;
 
 function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Converse {
   const tools = {

@@ -70,8 +70,9 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
 
 const ways: readonly { readonly name: string; readonly dialect: Client['dialect']; readonly connect: Connect }[] = [
   { name: 'ChatOpenAI', dialect: 'chat', connect: openAI(false) },
+  { name: 'ChatOpenAI with useResponsesApi', dialect: 'responses', connect: openAI(true) },
+  { name: 'ChatAnthropic', dialect: 'messages', connect: anthropic },
 ];
-void anthropic;
 
 const clients: Client[] = ways.flatMap(({ name, dialect, connect }) =>
   [false, true].map((stream) => ({

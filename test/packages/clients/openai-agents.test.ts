@@ -55,7 +55,7 @@ function agent(door: Door, shop: Shop, { useResponses, stream }: Way): Converse 
   };
 }
 
-const clients: Client[] = [false].flatMap((useResponses) =>
+const clients: Client[] = [true, false].flatMap((useResponses) =>
   [false, true].map((stream) => ({
     name: `@openai/agents, ${useResponses ? 'Responses' : 'Chat Completions'}${stream ? ', streamed' : ''}`,
     dialect: useResponses ? 'responses' : 'chat',

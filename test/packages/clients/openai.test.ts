@@ -41,6 +41,40 @@ function chatAgent(door: Door, shop: Shop, stream: boolean): Converse {
   };
 }
 
+/** By default each request repeats the conversation; `named` continues the previous response by its id instead. */
+function responsesAgent(door: Door, shop: Shop, { stream, named }: { readonly stream: boolean; readonly named: boolean }): Converse {
+  const client = clientFor(door);
+  const tools = shop.tools.map((tool) => ({ type: 'function', strict: false, ...tool.function })) as OpenAI.Responses.FunctionTool[];
+  return async (questions) => {
+    const conversation: OpenAI.Responses.ResponseInputItem[] = [];
+    const answers: string[] = [];
+    let previous: string | undefined;
+    for (const question of questions) {
+      let news: OpenAI.Responses.ResponseInputItem[] = [{ role: 'user', content: question }];
+      while (news.length > 0) {
+        conversation.push(...news);
+        const asked = {
+          model: door.model,
+          instructions: shop.system,
+          tools,
+          input: named ? news : conversation,
+          ...(named && previous ? { previous_response_id: previous } : {}),
+        };
+        const response = stream ? await client.responses.stream(asked).finalResponse() : await client.responses.create(asked);
+        conversation.push(...(response.output as OpenAI.Responses.ResponseInputItem[]));
+        previous = response.id;
+        news = [];
+        for (const item of response.output) {
+          if (item.type !== 'function_call') continue;
+          news.push({ type: 'function_call_output', call_id: item.call_id, output: shop.run(item.name, item.arguments) });
+        }
+        if (news.length === 0) answers.push(response.output_text);
+      }
+    }
+    return answers;
+  };
+}
+
 function runToolsAgent(door: Door, shop: Shop, stream: boolean): Converse {
   const client = clientFor(door);
   const { tools } = shop;
@@ -78,6 +112,18 @@ const clients: Client[] = [false, true].flatMap((stream) => [
     dialect: 'chat',
     stream,
     agent: (door, shop) => runToolsAgent(door, shop, stream),
+  },
+  {
+    name: `openai, Responses${stream ? ', streamed' : ''}`,
+    dialect: 'responses',
+    stream,
+    agent: (door, shop) => responsesAgent(door, shop, { stream, named: false }),
+  },
+  {
+    name: `openai, Responses by previous_response_id${stream ? ', streamed' : ''}`,
+    dialect: 'responses',
+    stream,
+    agent: (door, shop) => responsesAgent(door, shop, { stream, named: true }),
   },
 ]);
 
