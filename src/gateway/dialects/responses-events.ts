@@ -25,14 +25,15 @@ import {
   textPart,
 } from './responses-output.ts';
 
-/** `onEnd` gets the turn with its items as they were streamed. */
-export function responsesEvents(
-  head: AnswerHead,
-  echo: Echo,
-  options: ItemOptions,
-  onEnd: (turn: Turn, items: readonly Item[]) => void,
-): EventEncoder {
-  const output = new Output(head, options);
+export interface Streaming extends ItemOptions {
+  /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
+  readonly isReplay: boolean;
+  /** Gets the turn with its items as they were streamed. */
+  onEnd(turn: Turn, items: readonly Item[]): void;
+}
+
+export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streaming): EventEncoder {
+  const output = new Output(head, streaming);
   const lifecycle = (type: string, written: Parameters<typeof responseOf>[2]): string =>
     output.event(type, { response: responseOf(head, echo, written) });
   return {
@@ -44,7 +45,7 @@ export function responsesEvents(
     end: ([turn]) => {
       const status = statusOf(turn!);
       const rest = output.end(status);
-      onEnd(turn!, output.items);
+      streaming.onEnd(turn!, output.items);
       return rest + lifecycle(`response.${status}`, { status, output: output.items, turn: turn! });
     },
     failure: (thrown) => {
@@ -71,14 +72,16 @@ class Output {
   readonly items: Item[] = [];
   readonly #head: AnswerHead;
   readonly #options: ItemOptions;
+  readonly #answerId: string;
   #open: OpenItem | undefined;
   /** Tokens that no text has been written for yet. */
   #untold: object[] = [];
   #sequence = 0;
 
-  constructor(head: AnswerHead, options: ItemOptions) {
+  constructor(head: AnswerHead, options: Streaming) {
     this.#head = head;
     this.#options = options;
+    this.#answerId = options.isReplay ? `${head.id}-again` : head.id;
   }
 
   event(type: string, data: object): string {
@@ -111,7 +114,7 @@ class Output {
   }
 
   #begin(kind: OpenItem['kind']): string {
-    const id = itemId(kind === 'text' ? 'msg' : 'rs', this.#head, this.items.length);
+    const id = itemId(kind === 'text' ? 'msg' : 'rs', this.#answerId, this.items.length);
     this.#open = { kind, id, text: '', logprobs: [] };
     const item = kind === 'text' ? messageItem(id, 'in_progress', []) : reasoningItem(id, undefined, this.#options);
     const part = kind === 'text' ? textPart('', []) : reasoningPart('');
@@ -135,7 +138,7 @@ class Output {
   }
 
   #call(index: number, call: ParsedCall): string {
-    const id = itemId('fc', this.#head, this.items.length);
+    const id = itemId('fc', this.#answerId, this.items.length);
     const callId = this.#head.toolCallId(0, index);
     const at = { item_id: id, output_index: this.items.length };
     const item = callItem(id, callId, 'completed', call);

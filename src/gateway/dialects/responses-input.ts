@@ -13,7 +13,7 @@ import type { Item, ResponsesMemory } from './responses-memory.ts';
 const TEXT_PARTS = ['input_text', 'output_text', 'text', 'reasoning_text', 'summary_text', 'refusal'];
 
 const part = z.looseObject({ type: z.string(), text: z.string().optional(), refusal: z.string().optional() });
-const content = z.union([z.string(), z.array(part)]);
+const content = z.union([z.string(), z.array(part)], 'expected a text or a list of parts');
 const texts = z.array(part).nullish();
 const id = z.string().nullish();
 const KINDS = {

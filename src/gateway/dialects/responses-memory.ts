@@ -31,13 +31,13 @@ export class ResponsesMemory {
   /** Output items, by their own id and by the id of the call that they are. */
   readonly #items = new Map<string, KeptItem>();
 
-  /** A response that is written again, for a retry, replaces the first writing: that one did not reach its client. */
+  /** A response that is written again, for a retry, keeps the items of both writings. */
   keep(response: KeptResponse): void {
-    this.#forget(response.id);
-    this.#responses.set(response.id, response);
-    for (const item of response.items) {
-      for (const name of namesOf(item)) this.#items.set(name, { item, responseId: response.id });
-    }
+    const { id } = response;
+    const before = this.#responses.get(id)?.items ?? [];
+    const others = before.filter((item) => response.items.every((other) => other['id'] !== item['id']));
+    this.#responses.set(id, { ...response, items: [...others, ...response.items] });
+    for (const item of response.items) for (const name of namesOf(item)) this.#items.set(name, { item, responseId: id });
     const [oldest] = this.#responses.keys();
     if (this.#responses.size > MOST_RESPONSES) this.#forget(oldest!);
   }

@@ -34,8 +34,8 @@ export const responseId = ({ id }: AnswerHead): string => `resp_${id}`;
 export const statusOf = ({ stopReason }: Turn): Status => (stopReason === 'length' ? 'incomplete' : 'completed');
 
 /** `place`: of the item in the output. */
-export function itemId(kind: 'rs' | 'msg' | 'fc', head: AnswerHead, place: number): string {
-  return `${kind}_${head.id}_${place}`;
+export function itemId(kind: 'rs' | 'msg' | 'fc', answerId: string, place: number): string {
+  return `${kind}_${answerId}_${place}`;
 }
 
 export function reasoningItem(id: string, text: string | undefined, { handles }: ItemOptions): Item {
@@ -69,13 +69,13 @@ export function callItem(
 export function itemsOf(turn: Turn, head: AnswerHead, options: ItemOptions): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
-  if (reasoning) items.push(reasoningItem(itemId('rs', head, items.length), reasoning, options));
+  if (reasoning) items.push(reasoningItem(itemId('rs', head.id, items.length), reasoning, options));
   if (content || calls.length === 0) {
     const logprobs = options.logprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : [];
-    items.push(messageItem(itemId('msg', head, items.length), statusOf(turn), [textPart(content ?? '', logprobs)]));
+    items.push(messageItem(itemId('msg', head.id, items.length), statusOf(turn), [textPart(content ?? '', logprobs)]));
   }
   for (const [index, call] of calls.entries()) {
-    items.push(callItem(itemId('fc', head, items.length), head.toolCallId(0, index), 'completed', call.function));
+    items.push(callItem(itemId('fc', head.id, items.length), head.toolCallId(0, index), 'completed', call.function));
   }
   return items;
 }

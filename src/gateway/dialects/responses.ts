@@ -76,7 +76,7 @@ const functionTool = z.object({
   parameters: z.json().nullish(),
 });
 const body = z.object({
-  input: z.union([z.string(), z.array(z.unknown())]).nullish(),
+  input: z.union([z.string(), z.array(z.unknown())], 'expected a text or a list of items').nullish(),
   instructions: z.string().nullish(),
   previous_response_id: z.string().nullish(),
   model: z.string().max(256).nullish(),
@@ -125,7 +125,10 @@ export const responses: Dialect = {
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
-        events: (head) => responsesEvents(head, echo, options, (turn, items) => keep(head, turn, items)),
+        events: (head) => {
+          const isReplay = memory.response(responseId(head)) !== undefined;
+          return responsesEvents(head, echo, { ...options, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+        },
       },
     };
   },
