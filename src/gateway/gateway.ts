@@ -33,6 +33,8 @@ export interface GatewayOptions {
 
 /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024;
+/** Characters of the header that names ignored parameters. */
+const MOST_REPORTED = 2000;
 const COUNT = 'messages/count_tokens';
 const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|responses|messages(?:\/count_tokens)?|models)$/;
 const DIALECTS: Readonly<Record<string, Dialect>> = {
@@ -119,7 +121,7 @@ export class Gateway implements SessionHost {
     const key = hash('sha256', `${named}\n${call.body}`, 'base64');
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
-    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': question.ignored.join(',') } };
+    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
   }
 
   async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
@@ -204,6 +206,14 @@ function json(status: number, body: object): Reply {
 function failed(failure: Failure, word: Dialect['failure']): Reply {
   const reply = json(failure.status, word(failure));
   return failure.status === 429 ? { ...reply, headers: { 'retry-after': '1' } } : reply;
+}
+
+/** Names come from the client: only characters that a header may have, and no more than every client takes. */
+function inHeader(names: readonly string[]): string {
+  return names
+    .join(',')
+    .slice(0, MOST_REPORTED)
+    .replaceAll(/[^\x20-\x7e]/g, '?');
 }
 
 function notFound({ method, url }: Call): Failure {

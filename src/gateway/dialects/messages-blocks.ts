@@ -86,8 +86,9 @@ function assistantMessage(given: Content, at: string): Message {
 }
 
 function toolCall(use: Block, at: string): ToolCall {
-  const name = stringIn(use, 'name', at);
-  return { id: stringIn(use, 'id', at), type: 'function', function: { name, arguments: JSON.stringify(use.input ?? {}) } };
+  const { input = {} } = use;
+  const said = { name: stringIn(use, 'name', at), arguments: JSON.stringify(input) };
+  return { id: stringIn(use, 'id', at), type: 'function', function: said };
 }
 
 /** Text that nobody sampled; blocks are lines of it. */

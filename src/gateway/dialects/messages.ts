@@ -62,7 +62,7 @@ const tool = z.object({
   defer_loading: z.boolean().nullish(),
 });
 const toolChoice = z.object({ type: z.string(), disable_parallel_tool_use: z.boolean().nullish() });
-const format = z.object({ type: z.string(), schema: z.unknown() });
+const format = z.object({ type: z.string(), schema: z.json().optional() });
 const body = z.object({
   messages: z.array(z.object({ role: z.enum(['user', 'assistant', 'system']), content })).min(1),
   model: z.string().max(256).nullish(),
@@ -170,6 +170,7 @@ function formatOf({ output_format, output_config }: Wire): Question['formatError
   const param = output_format == null ? 'output_config.format' : 'output_format';
   const asked = output_format ?? output_config?.format;
   if (asked == null) return undefined;
-  if (asked.type === 'json_schema') return formatChecker(asked.schema, `${param}.schema`);
-  throw refusal(param, asked, 'use the type "json_schema"');
+  if (asked.type !== 'json_schema') throw refusal(param, asked, 'use the type "json_schema"');
+  if (asked.schema === undefined) throw invalid(`${param}.schema`, 'expected a JSON Schema');
+  return formatChecker(asked.schema, `${param}.schema`);
 }
