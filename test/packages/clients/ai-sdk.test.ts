@@ -3,6 +3,7 @@ import { createAnthropic } from '@ai-sdk/anthropic';
 import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, type LanguageModel, type ModelMessage, stepCountIs, streamText, tool } from 'ai';
+import { expect } from 'vitest';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
 import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
@@ -48,10 +49,8 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
       messages.push({ role: 'user', content: question });
       const asked = { model, system: shop.system, messages, tools, stopWhen: stepCountIs(8) };
       if (stream) {
-        let failure: unknown;
-        const result = streamText({ ...asked, onError: ({ error }) => void (failure = error) });
-        for await (const _ of result.fullStream);
-        if (failure) throw failure;
+        const result = streamText({ ...asked, onError: () => undefined });
+        for await (const part of result.fullStream) if (part.type === 'error') throw part.error;
         answers.push(await result.text);
         messages.push(...(await result.responseMessages));
       } else {
@@ -69,6 +68,7 @@ const clients: Client[] = providers.flatMap(({ name, dialect, connect }) =>
     name: `ai, ${name}${stream ? ', streamed' : ''}`,
     dialect,
     stream,
+    overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
     agent: (door, shop) => agent(door, shop, connect, stream),
     quirks: { noTimeout: true },
   })),

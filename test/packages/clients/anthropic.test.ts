@@ -1,13 +1,14 @@
 /** Agents written with `@anthropic-ai/sdk` alone: the loop is the user's own, or the package's tool runner. */
 import Anthropic from '@anthropic-ai/sdk';
 import { betaZodTool } from '@anthropic-ai/sdk/helpers/beta/zod';
+import { expect } from 'vitest';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import { type Client, type Converse, type Door, type Shop, withoutV1 } from '../../fixtures/gateway/shop-agent.ts';
+import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
 
 const clientFor = ({ baseURL, apiKey, fetch, headers, timeout }: Door): Anthropic =>
   new Anthropic({
-    baseURL: withoutV1(baseURL),
+    baseURL,
     apiKey,
     ...(fetch ? { fetch } : {}),
     ...(headers ? { defaultHeaders: headers } : {}),
@@ -87,18 +88,23 @@ function runnerAgent(door: Door, shop: Shop, stream: boolean): Converse {
   };
 }
 
+const overflow = { status: 400, type: 'invalid_request_error', message: expect.stringContaining('prompt is too long') };
+
 const clients: Client[] = [false, true].flatMap((stream) => [
   {
     name: `@anthropic-ai/sdk, messages${stream ? ', streamed' : ''}`,
     dialect: 'messages',
     stream,
+    overflow,
     agent: (door, shop) => agent(door, shop, stream),
   },
   {
     name: `@anthropic-ai/sdk, toolRunner${stream ? ', streamed' : ''}`,
     dialect: 'messages',
     stream,
+    overflow,
     agent: (door, shop) => runnerAgent(door, shop, stream),
+    quirks: { refusedFirst: 1 },
   },
 ]);
 

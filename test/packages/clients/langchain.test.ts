@@ -5,7 +5,7 @@ import { ChatOpenAI } from '@langchain/openai';
 import { createAgent, tool } from 'langchain';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import { type Client, type Converse, type Door, type Shop, withoutV1 } from '../../fixtures/gateway/shop-agent.ts';
+import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
 
 type Connect = (door: Door) => ChatOpenAI | ChatAnthropic;
 
@@ -24,7 +24,7 @@ const anthropic: Connect = ({ model, apiKey, baseURL, fetch, headers, timeout })
   new ChatAnthropic({
     model,
     apiKey,
-    anthropicApiUrl: withoutV1(baseURL),
+    anthropicApiUrl: baseURL,
     clientOptions: {
       ...(fetch ? { fetch } : {}),
       ...(headers ? { defaultHeaders: headers } : {}),
@@ -79,6 +79,7 @@ const clients: Client[] = ways.flatMap(({ name, dialect, connect }) =>
     name: `langchain, ${name}${stream ? ', streamed' : ''}`,
     dialect,
     stream,
+    overflow: { name: 'ContextOverflowError' },
     agent: (door, shop) => agent(door, shop, connect, stream),
   })),
 );

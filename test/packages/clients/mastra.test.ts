@@ -1,6 +1,7 @@
 /** Agents written with Mastra, whose model is named by a URL. */
 import { Agent } from '@mastra/core/agent';
 import { createTool } from '@mastra/core/tools';
+import { expect } from 'vitest';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
 import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
@@ -43,8 +44,9 @@ const clients: Client[] = [false, true].map((stream) => ({
   name: `@mastra/core${stream ? ', streamed' : ''}`,
   dialect: 'chat',
   stream,
+  overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
   agent: (door, shop) => agent(door, shop, stream),
-  quirks: { noTimeout: true },
+  quirks: { noTimeout: true, noFetch: true },
 }));
 
 testClients(clients);

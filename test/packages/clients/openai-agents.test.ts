@@ -60,6 +60,7 @@ const clients: Client[] = [true, false].flatMap((useResponses) =>
     name: `@openai/agents, ${useResponses ? 'Responses' : 'Chat Completions'}${stream ? ', streamed' : ''}`,
     dialect: useResponses ? 'responses' : 'chat',
     stream,
+    overflow: { status: 400, code: 'context_length_exceeded' },
     agent: (door, shop) => agent(door, shop, { useResponses, stream }),
   })),
 );

@@ -42,9 +42,17 @@ function chatAgent(door: Door, shop: Shop, stream: boolean): Converse {
 }
 
 /** By default each request repeats the conversation; `named` continues the previous response by its id instead. */
-function responsesAgent(door: Door, shop: Shop, { stream, named }: { readonly stream: boolean; readonly named: boolean }): Converse {
+function responsesAgent(
+  door: Door,
+  shop: Shop,
+  { stream, named }: { readonly stream: boolean; readonly named: boolean },
+): Converse {
   const client = clientFor(door);
-  const tools = shop.tools.map((tool) => ({ type: 'function', strict: false, ...tool.function })) as OpenAI.Responses.FunctionTool[];
+  const tools = shop.tools.map((tool) => ({
+    type: 'function',
+    strict: false,
+    ...tool.function,
+  })) as OpenAI.Responses.FunctionTool[];
   return async (questions) => {
     const conversation: OpenAI.Responses.ResponseInputItem[] = [];
     const answers: string[] = [];
@@ -100,29 +108,35 @@ function runToolsAgent(door: Door, shop: Shop, stream: boolean): Converse {
   };
 }
 
+const overflow = { status: 400, code: 'context_length_exceeded' };
+
 const clients: Client[] = [false, true].flatMap((stream) => [
   {
     name: `openai, Chat Completions${stream ? ', streamed' : ''}`,
     dialect: 'chat',
     stream,
+    overflow,
     agent: (door, shop) => chatAgent(door, shop, stream),
   },
   {
     name: `openai, runTools${stream ? ', streamed' : ''}`,
     dialect: 'chat',
     stream,
+    overflow,
     agent: (door, shop) => runToolsAgent(door, shop, stream),
   },
   {
     name: `openai, Responses${stream ? ', streamed' : ''}`,
     dialect: 'responses',
     stream,
+    overflow,
     agent: (door, shop) => responsesAgent(door, shop, { stream, named: false }),
   },
   {
     name: `openai, Responses by previous_response_id${stream ? ', streamed' : ''}`,
     dialect: 'responses',
     stream,
+    overflow,
     agent: (door, shop) => responsesAgent(door, shop, { stream, named: true }),
   },
 ]);

@@ -4,7 +4,7 @@ import { AnthropicModel } from '@strands-agents/sdk/models/anthropic';
 import { OpenAIModel } from '@strands-agents/sdk/models/openai';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import { type Client, type Converse, type Door, type Shop, withoutV1 } from '../../fixtures/gateway/shop-agent.ts';
+import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
 
 type Connect = (door: Door) => Model;
 
@@ -29,7 +29,7 @@ const anthropic: Connect = (door) =>
   new AnthropicModel({
     modelId: door.model,
     apiKey: door.apiKey,
-    clientConfig: { baseURL: withoutV1(door.baseURL), ...configOf(door) },
+    clientConfig: { baseURL: door.baseURL, ...configOf(door) },
   });
 
 function agent(door: Door, shop: Shop, connect: Connect): Converse {
@@ -47,17 +47,39 @@ function agent(door: Door, shop: Shop, connect: Connect): Converse {
       callback: ({ expression }) => shop.calculator(expression),
     }),
   ];
+  const model = connect(door);
   return async (questions) => {
-    const assistant = new Agent({ model: connect(door), tools, systemPrompt: shop.system, printer: false });
+    const assistant = new Agent({ model, tools, systemPrompt: shop.system, printer: false });
     const answers: string[] = [];
     for (const question of questions) answers.push((await assistant.invoke(question)).toString());
     return answers;
   };
 }
 
+const overflow = { name: 'ContextWindowOverflowError' };
 const clients: Client[] = [
-  { name: 'strands, chat', dialect: 'chat', stream: true, agent: (door, shop) => agent(door, shop, openAI('chat')) },
+  {
+    name: 'strands, Responses',
+    dialect: 'responses',
+    stream: true,
+    overflow,
+    agent: (door, shop) => agent(door, shop, openAI('responses')),
+  },
+  {
+    name: 'strands, Anthropic',
+    dialect: 'messages',
+    stream: true,
+    overflow,
+    agent: (door, shop) => agent(door, shop, anthropic),
+  },
+  {
+    name: 'strands, Chat Completions',
+    dialect: 'chat',
+    stream: true,
+    overflow,
+    agent: (door, shop) => agent(door, shop, openAI('chat')),
+    quirks: { forks: true },
+  },
 ];
-void anthropic;
 
 testClients(clients);
