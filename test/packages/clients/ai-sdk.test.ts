@@ -17,10 +17,20 @@ const settings = ({ baseURL, apiKey, fetch, headers }: Door) => ({
   ...(headers ? { headers } : {}),
 });
 
-const providers: readonly { readonly name: string; readonly dialect: Client['dialect']; readonly connect: Connect }[] = [
+const providers: readonly {
+  readonly name: string;
+  readonly dialect: Client['dialect'];
+  readonly connect: Connect;
+  readonly dropsThoughts?: true;
+}[] = [
   { name: 'openai()', dialect: 'responses', connect: (door) => createOpenAI(settings(door))(door.model) },
   { name: 'anthropic()', dialect: 'messages', connect: (door) => createAnthropic(settings(door))(door.model) },
-  { name: 'openai.chat()', dialect: 'chat', connect: (door) => createOpenAI(settings(door)).chat(door.model) },
+  {
+    name: 'openai.chat()',
+    dialect: 'chat',
+    connect: (door) => createOpenAI(settings(door)).chat(door.model),
+    dropsThoughts: true,
+  },
   {
     name: 'openai-compatible',
     dialect: 'chat',
@@ -63,14 +73,14 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
   };
 }
 
-const clients: Client[] = providers.flatMap(({ name, dialect, connect }) =>
+const clients: Client[] = providers.flatMap(({ name, dialect, connect, ...drops }) =>
   [false, true].map((stream) => ({
     name: `ai, ${name}${stream ? ', streamed' : ''}`,
     dialect,
     stream,
     overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
     agent: (door, shop) => agent(door, shop, connect, stream),
-    quirks: { noTimeout: true },
+    quirks: { noTimeout: true, ...drops },
   })),
 );
 

@@ -1,6 +1,8 @@
-/** Agents written with LangChain's `createAgent`, which is a LangGraph graph, through its OpenAI and Anthropic models. */
+/** Agents written with LangChain's `createAgent` and with a LangGraph graph that remembers, through OpenAI's and Anthropic's models. */
 import { ChatAnthropic } from '@langchain/anthropic';
-import type { BaseMessage } from '@langchain/core/messages';
+import { type BaseMessage, SystemMessage } from '@langchain/core/messages';
+import { MemorySaver, MessagesAnnotation, StateGraph } from '@langchain/langgraph';
+import { ToolNode, toolsCondition } from '@langchain/langgraph/prebuilt';
 import { ChatOpenAI } from '@langchain/openai';
 import { createAgent, tool } from 'langchain';
 import { z } from 'zod';
@@ -32,23 +34,22 @@ const anthropic: Connect = ({ model, apiKey, baseURL, fetch, headers, timeout })
     },
   });
 
+const toolsOf = (shop: Shop) => [
+  tool(({ item }: { item: string }) => shop.lookup(item), {
+    name: 'lookup',
+    description: shop.lookupText,
+    schema: z.object({ item: z.string() }),
+  }),
+  tool(({ expression }: { expression: string }) => shop.calculator(expression), {
+    name: 'calculator',
+    description: shop.calculatorText,
+    schema: z.object({ expression: z.string() }),
+  }),
+];
+
+/** The conversation is the caller's to keep. */
 function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Converse {
-  const assistant = createAgent({
-    model: connect(door),
-    systemPrompt: shop.system,
-    tools: [
-      tool(({ item }: { item: string }) => shop.lookup(item), {
-        name: 'lookup',
-        description: shop.lookupText,
-        schema: z.object({ item: z.string() }),
-      }),
-      tool(({ expression }: { expression: string }) => shop.calculator(expression), {
-        name: 'calculator',
-        description: shop.calculatorText,
-        schema: z.object({ expression: z.string() }),
-      }),
-    ],
-  });
+  const assistant = createAgent({ model: connect(door), systemPrompt: shop.system, tools: toolsOf(shop) });
   return async (questions) => {
     let messages: BaseMessage[] = [];
     const answers: string[] = [];
@@ -68,20 +69,58 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
   };
 }
 
-const ways: readonly { readonly name: string; readonly dialect: Client['dialect']; readonly connect: Connect }[] = [
-  { name: 'ChatOpenAI', dialect: 'chat', connect: openAI(false) },
-  { name: 'ChatOpenAI with useResponsesApi', dialect: 'responses', connect: openAI(true) },
+/** A graph of one's own; its checkpoints keep the conversation, by thread. */
+function graph(door: Door, shop: Shop, connect: Connect, stream: boolean): Converse {
+  const tools = toolsOf(shop);
+  const model = connect(door).bindTools(tools);
+  const assistant = new StateGraph(MessagesAnnotation)
+    .addNode('assistant', async ({ messages }) => ({
+      messages: [await model.invoke([new SystemMessage(shop.system), ...messages])],
+    }))
+    .addNode('tools', new ToolNode(tools))
+    .addEdge('__start__', 'assistant')
+    .addConditionalEdges('assistant', toolsCondition)
+    .addEdge('tools', 'assistant')
+    .compile({ checkpointer: new MemorySaver() });
+  let conversations = 0;
+  return async (questions) => {
+    const config = { configurable: { thread_id: `${conversations++}` } };
+    const answers: string[] = [];
+    for (const question of questions) {
+      const asked = { messages: [{ role: 'user', content: question }] } as never;
+      if (stream) for await (const _ of await assistant.stream(asked, { ...config, streamMode: 'messages' }));
+      else await assistant.invoke(asked, config);
+      const { values } = await assistant.getState(config);
+      answers.push((values as { messages: BaseMessage[] }).messages.at(-1)?.text ?? '');
+    }
+    return answers;
+  };
+}
+
+interface Way {
+  readonly name: string;
+  readonly dialect: Client['dialect'];
+  readonly connect: Connect;
+  readonly quirks?: Client['quirks'];
+}
+
+const ways: readonly Way[] = [
+  { name: 'ChatOpenAI', dialect: 'chat', connect: openAI(false), quirks: { dropsThoughts: true } },
+  { name: 'ChatOpenAI over Responses', dialect: 'responses', connect: openAI(true) },
   { name: 'ChatAnthropic', dialect: 'messages', connect: anthropic },
 ];
 
-const clients: Client[] = ways.flatMap(({ name, dialect, connect }) =>
-  [false, true].map((stream) => ({
-    name: `langchain, ${name}${stream ? ', streamed' : ''}`,
-    dialect,
-    stream,
-    overflow: { name: 'ContextOverflowError' },
-    agent: (door, shop) => agent(door, shop, connect, stream),
-  })),
+const clients: Client[] = ways.flatMap(({ name, dialect, connect, quirks = {} }) =>
+  [false, true].flatMap((stream) =>
+    Object.entries({ langchain: agent, langgraph: graph }).map(([framework, write]) => ({
+      name: `${framework}, ${name}${stream ? ', streamed' : ''}`,
+      dialect,
+      stream,
+      overflow: { name: 'ContextOverflowError' },
+      agent: (door: Door, shop: Shop) => write(door, shop, connect, stream),
+      quirks,
+    })),
+  ),
 );
 
 testClients(clients);

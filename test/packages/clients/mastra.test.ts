@@ -6,7 +6,12 @@ import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
 import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
 
-function agent({ baseURL, apiKey, model, headers }: Door, shop: Shop, stream: boolean): Converse {
+interface Way {
+  readonly api: 'chat' | 'responses';
+  readonly stream: boolean;
+}
+
+function agent({ baseURL, apiKey, model, headers }: Door, shop: Shop, { api, stream }: Way): Converse {
   const lookup = createTool({
     id: 'lookup',
     description: shop.lookupText,
@@ -25,7 +30,13 @@ function agent({ baseURL, apiKey, model, headers }: Door, shop: Shop, stream: bo
     instructions: shop.system,
     tools: { lookup, calculator },
     maxRetries: 2,
-    model: { id: `ours/${model}`, url: baseURL, apiKey, ...(headers ? { headers } : {}) },
+    model: {
+      id: `ours/${model}`,
+      url: baseURL,
+      apiKey,
+      ...(api === 'responses' ? { api } : {}),
+      ...(headers ? { headers } : {}),
+    },
   });
   return async (questions) => {
     const messages: unknown[] = [];
@@ -40,13 +51,15 @@ function agent({ baseURL, apiKey, model, headers }: Door, shop: Shop, stream: bo
   };
 }
 
-const clients: Client[] = [false, true].map((stream) => ({
-  name: `@mastra/core${stream ? ', streamed' : ''}`,
-  dialect: 'chat',
-  stream,
-  overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
-  agent: (door, shop) => agent(door, shop, stream),
-  quirks: { noTimeout: true, noFetch: true },
-}));
+const clients: Client[] = (['chat', 'responses'] as const).flatMap((api) =>
+  [false, true].map((stream) => ({
+    name: `@mastra/core, ${api}${stream ? ', streamed' : ''}`,
+    dialect: api,
+    stream,
+    overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
+    agent: (door, shop) => agent(door, shop, { api, stream }),
+    quirks: { noTimeout: true, noFetch: true },
+  })),
+);
 
 testClients(clients);

@@ -7,10 +7,12 @@ import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-a
 
 interface Way {
   readonly useResponses: boolean;
+  /** The server keeps the conversation: each request names the response it goes on from. */
+  readonly named?: boolean;
   readonly stream: boolean;
 }
 
-function agent(door: Door, shop: Shop, { useResponses, stream }: Way): Converse {
+function agent(door: Door, shop: Shop, { useResponses, named, stream }: Way): Converse {
   const { baseURL, apiKey, fetch, headers, timeout } = door;
   const openAIClient = new OpenAI({
     baseURL,
@@ -42,26 +44,34 @@ function agent(door: Door, shop: Shop, { useResponses, stream }: Way): Converse 
   return async (questions) => {
     const session = new MemorySession();
     const answers: string[] = [];
+    let previousResponseId: string | undefined;
     for (const question of questions) {
-      if (stream) {
-        const result = await runner.run(assistant, question, { session, stream: true });
-        await result.completed;
-        answers.push(result.finalOutput ?? '');
-      } else {
-        answers.push((await runner.run(assistant, question, { session })).finalOutput ?? '');
-      }
+      const memory = named ? { ...(previousResponseId ? { previousResponseId } : {}) } : { session };
+      const result = stream
+        ? await runner.run(assistant, question, { ...memory, stream: true })
+        : await runner.run(assistant, question, memory);
+      if ('completed' in result) await result.completed;
+      answers.push(result.finalOutput ?? '');
+      previousResponseId = result.lastResponseId;
     }
     return answers;
   };
 }
 
-const clients: Client[] = [true, false].flatMap((useResponses) =>
+const ways = [
+  { name: 'Responses', useResponses: true },
+  { name: 'Responses by previousResponseId', useResponses: true, named: true },
+  { name: 'Chat Completions', useResponses: false, quirks: { dropsThoughts: true } },
+] as const;
+
+const clients: Client[] = ways.flatMap((way) =>
   [false, true].map((stream) => ({
-    name: `@openai/agents, ${useResponses ? 'Responses' : 'Chat Completions'}${stream ? ', streamed' : ''}`,
-    dialect: useResponses ? 'responses' : 'chat',
+    name: `@openai/agents, ${way.name}${stream ? ', streamed' : ''}`,
+    dialect: way.useResponses ? 'responses' : 'chat',
     stream,
     overflow: { status: 400, code: 'context_length_exceeded' },
-    agent: (door, shop) => agent(door, shop, { useResponses, stream }),
+    agent: (door, shop) => agent(door, shop, { ...way, stream }),
+    quirks: 'quirks' in way ? way.quirks : {},
   })),
 );
 

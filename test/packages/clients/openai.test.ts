@@ -124,6 +124,7 @@ const clients: Client[] = [false, true].flatMap((stream) => [
     stream,
     overflow,
     agent: (door, shop) => runToolsAgent(door, shop, stream),
+    quirks: { dropsThoughts: true },
   },
   {
     name: `openai, Responses${stream ? ', streamed' : ''}`,
