@@ -3,10 +3,11 @@ import { createAnthropic } from '@ai-sdk/anthropic';
 import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, type LanguageModel, type ModelMessage, stepCountIs, streamText, tool } from 'ai';
-import { expect } from 'vitest';
+import { expect, it } from 'vitest';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
+import { scripted, serve } from '../../fixtures/gateway/served.ts';
+import { ANSWERS, type Client, type Converse, type Door, QUESTIONS, Shop } from '../../fixtures/gateway/shop-agent.ts';
 
 type Connect = (door: Door) => LanguageModel;
 
@@ -57,7 +58,7 @@ function agent(door: Door, shop: Shop, connect: Connect, stream: boolean): Conve
     const answers: string[] = [];
     for (const question of questions) {
       messages.push({ role: 'user', content: question });
-      const asked = { model, system: shop.system, messages, tools, stopWhen: stepCountIs(8) };
+      const asked = { model, system: shop.system, messages, tools, maxOutputTokens: 1024, stopWhen: stepCountIs(8) };
       if (stream) {
         const result = streamText({ ...asked, onError: () => undefined });
         for await (const part of result.fullStream) if (part.type === 'error') throw part.error;
@@ -85,3 +86,22 @@ const clients: Client[] = providers.flatMap(({ name, dialect, connect, ...drops 
 );
 
 testClients(clients);
+
+it('ai, openai(): refers to what it was told by its id, and is understood', async () => {
+  const bodies: string[] = [];
+  const listening: typeof fetch = (input, init) => {
+    bodies.push(String(init?.body));
+    return fetch(input, init);
+  };
+  await using served = await serve(scripted());
+  const converse = agent(
+    { ...served.door, fetch: listening },
+    new Shop(),
+    (door) => createOpenAI(settings(door))(door.model),
+    false,
+  );
+  expect(await converse(QUESTIONS)).toEqual(ANSWERS);
+  expect(bodies[2]).toContain('"type":"item_reference"');
+  expect(bodies[2]).not.toContain(ANSWERS[0]);
+  expect(served.session.seal()[2]?.request.messages[5]).toMatchObject({ role: 'assistant', content: ANSWERS[0] });
+});

@@ -1,10 +1,11 @@
 /** Agents written with `@anthropic-ai/sdk` alone: the loop is the user's own, or the package's tool runner. */
 import Anthropic from '@anthropic-ai/sdk';
 import { betaZodTool } from '@anthropic-ai/sdk/helpers/beta/zod';
-import { expect } from 'vitest';
+import { expect, it } from 'vitest';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
+import { expectLinear, scripted, serve } from '../../fixtures/gateway/served.ts';
+import { type Client, type Converse, type Door, QUESTIONS, Shop } from '../../fixtures/gateway/shop-agent.ts';
 
 const clientFor = ({ baseURL, apiKey, fetch, headers, timeout }: Door): Anthropic =>
   new Anthropic({
@@ -109,3 +110,19 @@ const clients: Client[] = [false, true].flatMap((stream) => [
 ]);
 
 testClients(clients);
+
+it('@anthropic-ai/sdk, toolRunner: told that the server keeps no threads, it sends the whole conversation', async () => {
+  const bodies: { thread?: unknown; messages: unknown[] }[] = [];
+  const listening: typeof fetch = (input, init) => {
+    bodies.push(JSON.parse(String(init?.body)) as (typeof bodies)[number]);
+    return fetch(input, init);
+  };
+  await using served = await serve(scripted());
+  await runnerAgent({ ...served.door, fetch: listening }, new Shop(), false)(QUESTIONS.slice(0, 1));
+  expect(bodies.map(({ thread, messages }) => [thread !== undefined, messages.length])).toEqual([
+    [true, 1],
+    [false, 1],
+    [false, 3],
+  ]);
+  expectLinear(served.session.seal());
+});

@@ -1,10 +1,14 @@
 /** Agents written with Mastra, whose model is named by a URL. */
 import { Agent } from '@mastra/core/agent';
+import { RequestContext } from '@mastra/core/request-context';
 import { createTool } from '@mastra/core/tools';
-import { expect } from 'vitest';
+import { expect, it } from 'vitest';
 import { z } from 'zod';
+import type { ModelHandle } from '../../../src/core/contracts.ts';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import type { Client, Converse, Door, Shop } from '../../fixtures/gateway/shop-agent.ts';
+import { answering, expectScripted, scripted, serve, specFor } from '../../fixtures/gateway/served.ts';
+import { ANSWERS, type Client, type Converse, type Door, QUESTIONS, REPLIES, Shop } from '../../fixtures/gateway/shop-agent.ts';
+import { say } from '../../fixtures/gateway/streams.ts';
 
 interface Way {
   readonly api: 'chat' | 'responses';
@@ -58,8 +62,50 @@ const clients: Client[] = (['chat', 'responses'] as const).flatMap((api) =>
     stream,
     overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
     agent: (door, shop) => agent(door, shop, { api, stream }),
-    quirks: { noTimeout: true, noFetch: true },
+    quirks: { noTimeout: true, noFetch: true, mergesCalls: true },
   })),
 );
 
 testClients(clients);
+
+it('@mastra/core: calls made one after the other are sent as if made at once when the conversation goes on: a fork that says so', async () => {
+  const call = (sum: string): string => REPLIES[2]!.replace('3*81', sum);
+  const replies = [call('3*81'), call('3*27'), REPLIES[1]!, REPLIES[3]!];
+  const engine = scripted((_, place) => say(replies[place]!));
+  await using served = await serve(engine);
+  expect(await agent(served.door, new Shop(), { api: 'chat', stream: false })(QUESTIONS)).toEqual(ANSWERS);
+  const turns = served.session.seal();
+  expectScripted(turns, engine, replies);
+  expect(turns.map(({ fork }) => fork)).toEqual([
+    undefined,
+    undefined,
+    undefined,
+    { cause: 'edited_message', from: 2, message: 2 },
+  ]);
+});
+
+it('@mastra/core: a model resolved for each request serves many rollouts with one agent', async () => {
+  await using served = await serve(scripted(answering()));
+  const { gateway } = served;
+  const sessions = ['a', 'b', 'c'].map((id) => gateway.open(specFor(id)));
+  const assistant = new Agent({
+    id: 'assistant',
+    name: 'assistant',
+    instructions: 'Answer.',
+    model: ({ requestContext }) => {
+      const { baseURL, apiKey, name } = requestContext.get('door') as ModelHandle;
+      return { id: `ours/${name}` as const, url: baseURL, apiKey };
+    },
+  });
+  await Promise.all(
+    sessions.map((session, i) => {
+      const requestContext = new RequestContext([['door', session.model()]]);
+      return assistant.generate(`question ${i}`, { requestContext });
+    }),
+  );
+  for (const [i, session] of sessions.entries()) {
+    const [turn, ...others] = session.seal();
+    expect(others).toEqual([]);
+    expect(turn?.request.messages.at(-1)).toEqual({ role: 'user', content: `question ${i}` });
+  }
+});

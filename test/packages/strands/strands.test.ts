@@ -32,6 +32,7 @@ const anthropic: Connect = (door) =>
   new AnthropicModel({
     modelId: door.model,
     apiKey: door.apiKey,
+    maxTokens: 1024,
     clientConfig: { baseURL: door.baseURL, ...configOf(door) },
   });
 
@@ -70,6 +71,7 @@ const clients: Client[] = [
     stream: true,
     overflow,
     agent: (door, shop) => agent(door, shop, openAI('responses')),
+    quirks: { dropsThoughts: true },
   },
   {
     name: 'strands, Anthropic',
