@@ -8,11 +8,12 @@ const execArgv = ['--conditions=source'];
 
 export default defineConfig({
   test: {
+    silent: 'passed-only',
     projects: [
       { ...own, test: { ...test, name: 'own', include: ['src/**/*.test.ts', 'test/**/*.test.ts'], exclude, execArgv } },
       { ...own, test: { ...test, name: 'house', include: ['test/house/**/*.test.ts'], execArgv } },
       // Without our condition: some of these packages have one of the same name, for sources that Node does not run.
-      { test: { ...test, name: 'packages', include: ['test/packages/**/*.test.ts'], silent: 'passed-only' } },
+      { test: { ...test, name: 'packages', maxConcurrency: 20, include: ['test/packages/**/*.test.ts'] } },
     ],
   },
 });
