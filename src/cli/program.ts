@@ -12,6 +12,7 @@ import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
+import { showCommand } from './show.ts';
 import { trainCommand } from './train.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
@@ -37,6 +38,16 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
     ended(await evalCommand(entry, flags)),
   );
+  program
+    .command('show')
+    .description('show what a run kept: its rollouts, or one of them turn by turn')
+    .exitOverride()
+    .argument('<run>', 'directory of a run, or a store file')
+    .argument('[rollout]', 'id of the rollout to show turn by turn')
+    .option('--forks', 'only rollouts whose conversations did not simply go on', false)
+    .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
   return program;
 }
 
@@ -140,7 +151,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

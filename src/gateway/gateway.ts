@@ -100,8 +100,10 @@ export class Gateway implements SessionHost {
 
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
     const { question, writer } = dialect.read(parseJson(call.body), seat.session);
-    const named = JSON.stringify([seat.role, seat.thread, dialect.name, call.header('idempotency-key') ?? '']);
-    const key = hash('sha256', `${named}\n${call.body}`, 'base64');
+    const name = call.header('idempotency-key');
+    const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
+    const key = hash('sha256', `${who}\n${call.body}`, 'base64');
+    if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
     return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': question.ignored.join(',') } };

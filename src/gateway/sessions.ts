@@ -60,6 +60,7 @@ export class LiveSession implements Session {
   readonly #abort = new AbortController();
   readonly #handle: (role: string) => ModelHandle;
   readonly #onSeal: () => void;
+  readonly #named = new Map<string, string>();
   #inFlight = 0;
   #sampledTokens = 0;
   #reservedTokens = 0;
@@ -131,9 +132,29 @@ export class LiveSession implements Session {
   seal(): readonly Turn[] {
     if (!this.#abort.signal.aborted) {
       this.#abort.abort(sealed(this.spec.identity.rolloutId));
+      this.#setAsideUndelivered();
       this.#onSeal();
     }
     return this.recorded;
+  }
+
+  /** An answer that nobody got took no part in how the rollout ended. One that was continued was got after all. */
+  #setAsideUndelivered(): void {
+    const continued = new Set(this.recorded.map((turn) => turn.after));
+    for (const turn of [...this.answers.missed()].flat()) {
+      if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
+    }
+  }
+
+  /** Throws REQUEST_CONFLICT where this name was given to another request before. */
+  claim(idempotencyKey: string, request: string): void {
+    const known = this.#named.get(idempotencyKey) ?? request;
+    if (known !== request) {
+      throw new TrainyardError('REQUEST_CONFLICT', 'the Idempotency-Key was given to another request before', {
+        hint: 'use a new key for each request, and the same key only to repeat one',
+      });
+    }
+    this.#named.set(idempotencyKey, request);
   }
 
   private refuse(limit: LimitName, what: string): never {
