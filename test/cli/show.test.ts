@@ -30,10 +30,10 @@ beforeAll(async () => {
   await using store = await openSqliteStore(join(home.dir, 'store.sqlite'));
   const common = { taskId: 't', outcome: { kind: 'completed' }, grade: { kind: 'graded', reward: { value: 1 } } } as const;
   const fork = { cause: 'edited_message', from: 0, message: 1 } as const;
-  const escape = { role: 'assistant' as const, content: '\u001b[31mred' };
+  const coloured = { role: 'assistant' as const, content: '\u001b[31mred' };
   await store.append(randomTrajectory(1, { ...common, rolloutId: 'plain', turns: [turn(0, {})] }));
   await store.append(
-    randomTrajectory(2, { ...common, rolloutId: 'forked', turns: [turn(0, {}), turn(1, { fork, response: escape })] }),
+    randomTrajectory(2, { ...common, rolloutId: 'forked', turns: [turn(0, {}), turn(1, { fork, response: coloured })] }),
   );
 });
 afterAll(() => home.remove());
