@@ -79,7 +79,8 @@ export class Gateway implements SessionHost {
     const word = dialect ? dialect.failure : openAIError;
     try {
       if (route === null) return failed(notFound(call), word);
-      const seat = this.#sessions.find(bearer(call), route[1] ?? '');
+      const found = this.#sessions.find(bearer(call), route[1] ?? '');
+      const seat = { ...found, thread: call.header('x-sample-id') ?? found.thread };
       if (route[2] === 'models' && call.method === 'GET') return json(200, this.#models());
       if (dialect === undefined || call.method !== 'POST') return failed(notFound(call), word);
       return await this.#ask(seat, call, dialect);
