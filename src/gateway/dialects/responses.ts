@@ -67,7 +67,8 @@ export const responsesParameters: Parameters = {
 };
 
 const LOGPROBS = 'message.output_text.logprobs';
-const HANDLES = 'reasoning.encrypted_content';
+/** Always given. */
+const REASONING = 'reasoning.encrypted_content';
 
 const functionTool = z.object({
   type: z.literal('function'),
@@ -113,7 +114,7 @@ export const responses: Dialect = {
       ignored,
       formatErrorOf: formatOf(wire.text?.format),
     };
-    const options = { logprobs: question.logprobs, handles: wire.include?.includes(HANDLES) ?? false };
+    const { logprobs } = question;
     const echo = echoOf(wire);
     const keep = (head: AnswerHead, turn: Turn, items: readonly Item[]): void =>
       memory.keep({ id: responseId(head), previous, messages: [...fresh, turn.response], items });
@@ -121,13 +122,13 @@ export const responses: Dialect = {
       question,
       writer: {
         whole: ([turn], head) => {
-          const output = itemsOf(turn!, head, options);
+          const output = itemsOf(turn!, head, logprobs);
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
         events: (head) => {
           const isReplay = memory.response(responseId(head)) !== undefined;
-          return responsesEvents(head, echo, { ...options, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+          return responsesEvents(head, echo, { logprobs, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
         },
       },
     };
@@ -174,7 +175,9 @@ function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
 /** What has no effect inside parameters that have one. */
 function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
   const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${plain(type)}`]));
-  const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== HANDLES).map((name) => `include:${plain(name)}`);
+  const unknown = (include ?? [])
+    .filter((name) => name !== LOGPROBS && name !== REASONING)
+    .map((name) => `include:${plain(name)}`);
   const others = Object.entries(text ?? {}).filter(([name, value]) => name !== 'format' && value != null);
   return [...foreign, ...unknown, ...others.map(([name]) => `text.${plain(name)}`)];
 }
