@@ -16,6 +16,7 @@ import { isMarkedRetry } from './answers.ts';
 import { type Call, callOf, type Reply, responseOf } from './call.ts';
 import { chat } from './dialects/chat.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
+import { responses } from './dialects/responses.ts';
 import { EventStream } from './event-stream.ts';
 import { type Failure, failureOf, httpFailure, openAIError } from './http-errors.ts';
 import { answer, type Beginning, toolCallId } from './sampling.ts';
@@ -31,8 +32,8 @@ export interface GatewayOptions {
 
 /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024;
-const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|models)$/;
-const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat };
+const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|responses|models)$/;
+const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses };
 
 /** One question on its way: who asks what, in which words, and by which name its retries are known. */
 interface Asking {
