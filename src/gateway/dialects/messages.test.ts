@@ -213,7 +213,7 @@ describe('what a Messages request may ask', () => {
 
   it('names the stop sequence that was said first, and none where none was', async () => {
     const { session } = open({ replies: [ANSWER, ANSWER] });
-    const asked = { messages, stop_sequences: ['$9', '81', '$81', '🙂'] };
+    const asked = { messages, stop_sequences: ['$9', '🙂', '81', '$81'] };
     expect(await create(session, asked)).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: '81' });
     expect(await create(session, { messages, stop_sequences: ['$9'] })).toMatchObject({
       stop_reason: 'end_turn',
