@@ -16,10 +16,11 @@ import { isMarkedRetry } from './answers.ts';
 import { type Call, callOf, type Reply, responseOf } from './call.ts';
 import { chat } from './dialects/chat.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
+import { messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
 import { EventStream } from './event-stream.ts';
 import { type Failure, failureOf, httpFailure, openAIError } from './http-errors.ts';
-import { answer, type Beginning, toolCallId } from './sampling.ts';
+import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
 import { type LiveSession, type Seat, SessionTable } from './sessions.ts';
 
 export interface GatewayOptions {
@@ -32,8 +33,16 @@ export interface GatewayOptions {
 
 /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024;
-const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|responses|models)$/;
-const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses };
+/** Characters of the header that names ignored parameters. */
+const MOST_REPORTED = 2000;
+const COUNT = 'messages/count_tokens';
+const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|responses|messages(?:\/count_tokens)?|models)$/;
+const DIALECTS: Readonly<Record<string, Dialect>> = {
+  'chat/completions': chat,
+  responses,
+  messages,
+  [COUNT]: messages,
+};
 
 /** One question on its way: who asks what, in which words, and by which name its retries are known. */
 interface Asking {
@@ -84,6 +93,7 @@ export class Gateway implements SessionHost {
       const seat = { ...found, thread: call.header('x-sample-id') ?? found.thread };
       if (route[2] === 'models' && call.method === 'GET') return json(200, this.#models());
       if (dialect === undefined || call.method !== 'POST') return failed(notFound(call), word);
+      if (route[2] === COUNT) return this.#count(seat, call, dialect);
       return await this.#ask(seat, call, dialect);
     } catch (thrown) {
       return failed(failureOf(thrown), word);
@@ -100,6 +110,12 @@ export class Gateway implements SessionHost {
     return { object: 'list', data };
   }
 
+  /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
+  #count(seat: Seat, call: Call, dialect: Dialect): Reply {
+    const { question } = dialect.read(parseJson(call.body), seat.session);
+    return json(200, { input_tokens: promptOf(this.#options.renderer, seat, question).promptIds.length });
+  }
+
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
     const { question, writer } = dialect.read(parseJson(call.body), seat.session);
     const name = call.header('idempotency-key');
@@ -108,7 +124,7 @@ export class Gateway implements SessionHost {
     if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
-    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': question.ignored.join(',') } };
+    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
   }
 
   async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
@@ -176,6 +192,7 @@ export class Gateway implements SessionHost {
       promptTokens,
       toolCallId: (choice, index) => toolCallId(renderer, seat, seeds[choice]!, index),
       tokenText: renderer.tokenText,
+      text: renderer.text,
     };
   }
 }
@@ -192,6 +209,14 @@ function json(status: number, body: object): Reply {
 function failed(failure: Failure, word: Dialect['failure']): Reply {
   const reply = json(failure.status, word(failure));
   return failure.status === 429 ? { ...reply, headers: { 'retry-after': '1' } } : reply;
+}
+
+/** Names come from the client: only characters that a header may have, and no more than every client takes. */
+function inHeader(names: readonly string[]): string {
+  return names
+    .join(',')
+    .slice(0, MOST_REPORTED)
+    .replaceAll(/[^\x20-\x7e]/g, '?');
 }
 
 function notFound({ method, url }: Call): Failure {

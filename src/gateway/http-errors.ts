@@ -3,6 +3,7 @@
  * give up on what cannot (other 4xx), a code, and what to say.
  */
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { Json } from '../core/types.ts';
 
 interface Row {
   readonly status: number;
@@ -27,12 +28,14 @@ export interface Failure extends Row {
   readonly hint: string | undefined;
   /** The field of the request that it is about. */
   readonly param: string | undefined;
+  /** What the client's own code looks for in the error. */
+  readonly details?: Json | undefined;
 }
 
 export function failureOf(thrown: unknown): Failure {
   const { status, code } = (thrown instanceof TrainyardError && STATUS[thrown.code]) || { status: 503, code: 'internal_error' };
-  const { hint, param } = thrown instanceof TrainyardError ? thrown : {};
-  return { status, code, message: messageOf(thrown), hint, param };
+  const { hint, param, details } = thrown instanceof TrainyardError ? thrown : {};
+  return { status, code, message: messageOf(thrown), hint, param, details };
 }
 
 export function httpFailure(status: number, code: string, message: string, hint?: string): Failure {
