@@ -57,7 +57,7 @@ export interface SamplingSettings {
 }
 
 /** What can end a rollout early. All but `deadline` are the agent's own doing and are graded. */
-export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'deadline'] as const;
+export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'bytes', 'deadline'] as const;
 export type LimitName = (typeof LIMIT_NAMES)[number];
 
 export interface Limits {
