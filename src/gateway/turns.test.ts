@@ -158,7 +158,7 @@ describe('a call whose client is gone before the answer', () => {
     const left = new AbortController();
     const reply = await fetch(`${baseURL}/chat/completions`, {
       method: 'POST',
-      headers: { authorization: `Bearer ${apiKey}` },
+      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
       body: JSON.stringify({ messages: ask, stream: true }),
       signal: left.signal,
     });
