@@ -1,19 +1,17 @@
 /** `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. */
 import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
-import type { Message } from '../core/types.ts';
-import { openStoreOf, type RolloutLine, rolloutLine, type TurnLine, turnLine } from '../run/inspect.ts';
+import { turnSummary } from '../core/turn-summary.ts';
+import { openStoreOf, type RolloutLine, rolloutLine } from '../run/inspect.ts';
 import { count } from './phrases.ts';
 import { printable } from './screen/width.ts';
+import { turnText } from './turn-text.ts';
 
 export interface ShowFlags {
   readonly forks: boolean;
   readonly limit: number;
   readonly json: boolean;
 }
-
-/** Characters of a message that are shown. */
-const LONGEST = 160;
 
 export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
   await using store = await openStoreOf(path);
@@ -33,7 +31,7 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
   }
   const line = rolloutLine(trajectory);
   if (!flags.json) console.log(rolloutText(line));
-  for (const turn of trajectory.turns.map(turnLine)) out(turnText(turn), turn);
+  for (const turn of trajectory.turns.map(turnSummary)) out(turnText(turn), turn);
   return 0;
 }
 
@@ -48,32 +46,6 @@ function rolloutText({ rolloutId, taskId, outcome, reward, turns, samples, forks
     ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
     ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
   ].join(' · ');
-}
-
-function turnText(turn: TurnLine): string {
-  const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
-  const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
-  const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
-  const marks = [
-    `${promptTokens} + ${sampledTokens} tokens`,
-    ...(stopReason === 'length' ? ['cut off'] : []),
-    origin,
-    ...(fork === null ? [] : [styleText('yellow', `${fork.cause}${where}, instead of going on from turn ${fork.from}`)]),
-    ...(turn.undelivered ? ['nobody got it'] : []),
-    ...(turn.trainable ? [] : ['not trained']),
-    ...(turn.formatError === null ? [] : [`not in the format asked for: ${printable(turn.formatError)}`]),
-    ...(turn.ignored.length === 0 ? [] : [`without effect: ${turn.ignored.map(printable).join(', ')}`]),
-  ];
-  return [`  ${styleText('bold', `${index}`)} ${printable(thread)} · ${marks.join(' · ')}`, ...wordsOf(response)].join('\n');
-}
-
-function wordsOf({ reasoning, content, tool_calls: calls = [] }: Message): readonly string[] {
-  const said = [
-    ...(reasoning ? [`(${reasoning})`] : []),
-    ...(content ? [content] : []),
-    ...calls.map((call) => `${call.function.name}(${call.function.arguments})`),
-  ];
-  return said.map((text) => `    ${printable(text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text)}`);
 }
 
 function total(lines: readonly RolloutLine[], shown: number, limit: number): string {

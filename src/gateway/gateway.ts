@@ -91,6 +91,11 @@ export class Gateway implements SessionHost {
     return this.#sessions.open(spec);
   }
 
+  /** Ends every session. */
+  sealAll(): void {
+    for (const session of [...this.#sessions.all()]) session.seal();
+  }
+
   /** A key that dies with its rollout; without one it is good for all of them, and as long as the gateway lives. */
   key(capability: Capability, { rollout, role }: Pick<Grant, 'rollout' | 'role'> = {}): string {
     const session = rollout === undefined ? undefined : this.#sessions.get(rollout);

@@ -147,6 +147,7 @@ export class LiveSession implements Session {
       const complete: Turn = { ...turn, index: this.recorded.length };
       this.recorded.push(complete);
       this.#sampledTokens += turn.sampledIds.length;
+      this.spec.observer?.recorded?.(this.spec.identity, complete);
       return complete;
     });
   }
@@ -165,6 +166,7 @@ export class LiveSession implements Session {
       this.#abort.abort(sealed(this.spec.identity.rolloutId));
       this.#setAsideUndelivered();
       this.#parts.onSeal();
+      this.spec.observer?.sealed?.(this.spec.identity, this);
     }
     return this.recorded;
   }

@@ -6,7 +6,7 @@ import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Fork, ForkCause, Message, Trajectory, Turn } from '../core/types.ts';
+import type { ForkCause, Trajectory } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
 
@@ -22,23 +22,6 @@ export interface RolloutLine {
   readonly samples: number | null;
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
-}
-
-export interface TurnLine {
-  readonly index: number;
-  readonly thread: string;
-  readonly role: string;
-  readonly after: number | null;
-  readonly fork: Fork | null;
-  readonly promptTokens: number;
-  readonly sampledTokens: number;
-  readonly stopReason: Turn['stopReason'];
-  readonly policyVersion: number;
-  readonly trainable: boolean;
-  readonly undelivered: boolean;
-  readonly ignored: readonly string[];
-  readonly formatError: string | null;
-  readonly response: Message;
 }
 
 /** The store of a run directory, or the store file itself. */
@@ -66,26 +49,6 @@ export function rolloutLine(trajectory: Trajectory): RolloutLine {
     samples: samplesOf(trajectory),
     forks,
     abandoned: abandoned.length,
-  };
-}
-
-export function turnLine(turn: Turn): TurnLine {
-  const { index, thread, role, after = null, fork = null, stopReason, policyVersion, trainable, undelivered = false } = turn;
-  return {
-    index,
-    thread,
-    role,
-    after,
-    fork,
-    promptTokens: turn.promptIds.length,
-    sampledTokens: turn.sampledIds.length,
-    stopReason,
-    policyVersion,
-    trainable,
-    undelivered,
-    ignored: turn.request.ignored ?? [],
-    formatError: turn.formatError ?? null,
-    response: turn.response,
   };
 }
 
