@@ -150,6 +150,14 @@ describe('response_format', () => {
   });
 });
 
+describe('response_format with a tool call', () => {
+  it('is not checked before there is an answer', async () => {
+    const { session } = open({ replies: [LOOKUP] });
+    await post(session, JSON.stringify({ messages: ask, tools, response_format: { type: 'json_object' } }));
+    expect(session.seal()[0]).not.toHaveProperty('formatError');
+  });
+});
+
 describe('a call whose client is gone before the answer', () => {
   it('is no turn; that it was given up, and how far it came, is kept', async () => {
     const { session, gateway } = open({ reply: (_, __, signal) => slowly(say('It costs $81.'.repeat(50)), 5, signal) });
