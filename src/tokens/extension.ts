@@ -9,7 +9,7 @@
  */
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
-import { turnText } from './template-traits.ts';
+import { promptsThoughts, turnText } from './template-traits.ts';
 
 /** What is known of the conversation up to and with the turn that is extended. */
 export interface Spoken {
@@ -50,20 +50,21 @@ const PROBES: readonly { readonly messages: readonly Message[]; readonly turn: n
 
 export function createExtension(template: ChatTemplate, stopIds: readonly number[]): Extension {
   const verdicts = [false, true].map((withSystem) =>
-    [false, true].map((withTools) => verdictOf(template, stopIds, withSystem, withTools)),
+    [false, true].map((withTools) => verdictsOf(template, stopIds, withSystem, withTools)),
   );
-  const all = verdicts.flat();
-  const none = !all.includes(true);
+  const grows = (setting: readonly Verdict[]): boolean => setting.includes('grows') && !setting.includes('breaks');
+  const all = verdicts.flat(2);
+  const allGrow = grows(all) && !all.includes('rewrites');
   // The policy wrote ids of its own there; the template would write ours.
   const writesCallIds = written(template, called) !== written(template, OTHER_ID);
   const thoughts = thoughtsOf(template);
 
   return {
-    always: !none && !all.includes(false) && !writesCallIds && thoughts.always,
+    always: allGrow && !writesCallIds && thoughts.always,
     after({ request, response }, next) {
       const setting = settingOf(request);
       // Without the request, it has to hold whatever was in it.
-      const held = request ? verdicts[Number(setting.system)]![Number(setting.tools)] : !none && !all.includes(false);
+      const held = request ? grows(verdicts[Number(setting.system)]![Number(setting.tools)]!) : allGrow;
       if (!held || (writesCallIds && response?.tool_calls?.length)) return undefined;
       const after = template.encodeAfterTurn(next, setting);
       if (after === undefined || !template.knowsThoughts) return after?.ids;
@@ -113,43 +114,52 @@ function thoughtSinceQuestion(messages: readonly Message[]): boolean {
   return false;
 }
 
-/** True if it held in every probe that the template accepts (some know no tools, or no system message); undefined if it accepts none. */
-function verdictOf(
+/**
+ * What a probe shows. `rewrites`: an extension would be refused there, so nothing is wrong. `breaks`: it would be given, and be wrong.
+ * `refused`: the template does not accept the conversation (some know no tools, or no system message).
+ */
+type Verdict = 'grows' | 'rewrites' | 'breaks' | 'refused';
+
+function verdictsOf(
   template: ChatTemplate,
   stopIds: readonly number[],
   withSystem: boolean,
   withTools: boolean,
-): boolean | undefined {
+): readonly Verdict[] {
   const setting = { system: withSystem, tools: withTools, user: true, prefilled: false };
-  const found = PROBES.map(({ messages, turn }) => {
-    const whole = withSystem ? [system, ...messages] : messages;
-    return holdsFor(template, stopIds, whole, withTools ? [lookup] : [], turn + Number(withSystem), setting);
+  // Where the prompt opens the thoughts, there is no turn without them.
+  const thinking = promptsThoughts(template);
+  return PROBES.map(({ messages, turn }) => {
+    const spoken = messages.map((message) =>
+      thinking && message.role === 'assistant' ? { ...message, reasoning: 'x' } : message,
+    );
+    const whole = withSystem ? [system, ...spoken] : spoken;
+    return verdictOf(template, stopIds, whole, withTools ? [lookup] : [], turn + Number(withSystem), setting);
   });
-  if (found.includes(false)) return false;
-  return found.includes(true) ? true : undefined;
 }
 
 /** Whether a fresh rendering is the prompt before the turn, the turn, and what `encodeAfterTurn` gives. */
-function holdsFor(
+function verdictOf(
   template: ChatTemplate,
   stopIds: readonly number[],
   messages: readonly Message[],
   tools: readonly Tool[],
   turn: number,
   setting: Setting,
-): boolean | undefined {
+): Verdict {
   const whole = attempt(() => template.encode(messages, tools, true));
-  if (whole === undefined) return undefined;
+  if (whole === undefined) return 'refused';
+  const after = template.encodeAfterTurn(messages.slice(turn + 1), setting)?.ids;
+  if (after === undefined) return 'rewrites';
   const before = attempt(() => template.encode(messages.slice(0, turn), tools, true));
-  const after = attempt(() => template.encodeAfterTurn(messages.slice(turn + 1), setting))?.ids;
-  if (before === undefined || after === undefined || before.length + after.length > whole.length) return false;
+  if (before === undefined || before.length + after.length > whole.length) return 'breaks';
   const turnEnd = whole.length - after.length;
   const spoken = whole.subarray(before.length, turnEnd);
-  return (
+  const grows =
     before.every((id, i) => id === whole[i]) &&
     after.every((id, i) => id === whole[turnEnd + i]) &&
-    !spoken.some((id) => stopIds.includes(id))
-  );
+    !spoken.some((id) => stopIds.includes(id));
+  return grows ? 'grows' : 'breaks';
 }
 
 /** What the template writes for a turn of calls that a result follows. */

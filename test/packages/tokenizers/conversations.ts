@@ -81,6 +81,8 @@ export const SNIPPETS = [
   ],
 ] as const;
 
+type Lists = readonly (readonly string[])[];
+type DrawText = () => string;
 export type Random = () => number;
 
 /** Numbers in [0, 1). */
@@ -97,61 +99,62 @@ export function seeded(seed: number): Random {
 export const pick = <T>(random: Random, from: readonly T[]): T => from[Math.floor(random() * from.length)]!;
 
 /** Up to three snippets; the first list is as likely as the others together. */
-export function drawText(random: Random, lists: readonly (readonly string[])[] = SNIPPETS): string {
+export function drawText(random: Random, lists: Lists = SNIPPETS): string {
   const count = Math.floor(random() * 4);
   return Array.from({ length: count }, () => pick(random, random() < 0.5 ? lists[0]! : pick(random, lists))).join('');
 }
 
-export function drawConversation(random: Random, traits: Traits): Conversation {
+export function drawConversation(random: Random, traits: Traits, lists: Lists = SNIPPETS): Conversation {
+  const text = () => drawText(random, lists);
   const asked = !traits.anyOrder || random() < 0.95;
-  const opening: Message[] = random() < 0.4 ? [{ role: 'system', content: drawText(random) }] : [];
-  if (asked) opening.push({ role: 'user', content: drawText(random) });
+  const opening: Message[] = random() < 0.4 ? [{ role: 'system', content: text() }] : [];
+  if (asked) opening.push({ role: 'user', content: text() });
   if (opening.length === 0) opening.push({ role: 'system', content: 'Begin.' });
   const length = 1 + Math.floor(random() * 2.5);
-  const turns = Array.from({ length }, () => drawTurn(random, traits, asked));
-  return { tools: random() < 0.5 ? drawTools(random) : [], opening, turns };
+  const turns = Array.from({ length }, () => drawTurn(random, traits, asked, text));
+  return { tools: random() < 0.5 ? drawTools(random, text) : [], opening, turns };
 }
 
-function drawTurn(random: Random, traits: Traits, asked: boolean) {
+function drawTurn(random: Random, traits: Traits, asked: boolean, text: DrawText) {
   const calls =
-    random() < 0.5 ? Array.from({ length: 1 + Math.floor(random() * traits.calls) }, (_, i) => drawCall(random, i)) : [];
+    random() < 0.5 ? Array.from({ length: 1 + Math.floor(random() * traits.calls) }, (_, i) => drawCall(random, i, text)) : [];
   const said: Message = {
     role: 'assistant',
     // A space at its beginning becomes one token with the line break that the template writes before it.
-    content: random() < 0.2 ? null : drawText(random).trimStart(),
+    content: random() < 0.2 ? null : text().trimStart(),
     ...(calls.length > 0 ? { tool_calls: calls } : {}),
-    ...(traits.thoughts && asked && random() < 0.5 ? { reasoning: `I think ${drawText(random)}.` } : {}),
+    ...(traits.thoughts && asked && random() < 0.5 ? { reasoning: `I think ${text()}.` } : {}),
   };
-  return { said, next: drawNext(random, traits, calls) };
+  return { said, next: drawNext(random, traits, calls, text) };
 }
 
-function drawNext(random: Random, { anyOrder }: Traits, calls: readonly ToolCall[]): readonly Message[] {
+function drawNext(random: Random, { anyOrder }: Traits, calls: readonly ToolCall[], text: DrawText): readonly Message[] {
   const next: Message[] = calls.map(({ id }) => ({
     role: 'tool',
-    content: drawText(random),
+    content: text(),
     ...(random() < 0.5 ? { tool_call_id: id } : {}),
   }));
-  const user: Message = { role: 'user', content: drawText(random) };
-  if (anyOrder && random() < 0.1) next.push({ role: 'tool', content: drawText(random) });
-  if (anyOrder && random() < 0.1) next.push({ role: 'system', content: drawText(random) });
-  if (anyOrder && random() < 0.05) next.push({ role: 'assistant', content: drawText(random) });
+  const user: Message = { role: 'user', content: text() };
+  if (anyOrder && random() < 0.1) next.push({ role: 'tool', content: text() });
+  if (anyOrder && random() < 0.1) next.push({ role: 'system', content: text() });
+  if (anyOrder && random() < 0.05) next.push({ role: 'assistant', content: text() });
   if (next.length === 0 || (anyOrder && random() < 0.2)) next.push(user);
   return next;
 }
 
-function drawCall(random: Random, index: number): ToolCall {
-  const values = ['lamp', '', 3, 1.5, true, null, ['a', 2], { in: { deep: 'ß' } }, drawText(random)];
+function drawCall(random: Random, index: number, text: DrawText): ToolCall {
+  const values = ['lamp', '', 3, 1.5, true, null, ['a', 2], { in: { deep: 'ß' } }, text()];
   const args = Object.fromEntries(Array.from({ length: Math.floor(random() * 3) }, (_, i) => [`key${i}`, pick(random, values)]));
   const name = pick(random, ['lookup', 'buy_it', 'f']);
   return { id: `call0000${index}`, type: 'function', function: { name, arguments: JSON.stringify(args) } };
 }
 
-function drawTools(random: Random): readonly Tool[] {
+function drawTools(random: Random, text: DrawText): readonly Tool[] {
   const lookup = {
     name: 'lookup',
     description: 'a price',
     parameters: { type: 'object', properties: { item: { type: 'string' } } },
   };
-  const other = { name: 'buy_it', description: drawText(random), parameters: { type: 'object', properties: {} } };
+  const other = { name: 'buy_it', description: text(), parameters: { type: 'object', properties: {} } };
   return (random() < 0.5 ? [lookup] : [lookup, other]).map((tool) => ({ type: 'function' as const, function: tool }));
 }
