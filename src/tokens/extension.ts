@@ -68,7 +68,7 @@ export function createExtension(template: ChatTemplate, stopIds: readonly number
       if (!held || (writesCallIds && response?.tool_calls?.length)) return undefined;
       const after = template.encodeAfterTurn(next, setting);
       if (after === undefined || !template.knowsThoughts) return after?.ids;
-      const earlier = thoughtSinceQuestion(request?.messages ?? []);
+      const earlier = thoughtIn(request?.messages ?? [], thoughts.endAtQuestions);
       if (response?.reasoning === '' && !thoughts.emptyKept) return undefined;
       if (earlier && !thoughts.earlierKept) return undefined;
       return (earlier || response?.reasoning) && !after.keepsReasoning ? undefined : after.ids;
@@ -76,23 +76,29 @@ export function createExtension(template: ChatTemplate, stopIds: readonly number
   };
 }
 
+/** Which thoughts are still written later on. */
 interface Thoughts {
-  /** An empty block, behind a turn that a result follows. */
+  /** Whether a question takes away the thoughts before it. */
+  readonly endAtQuestions: boolean;
+  /** An empty block, in a turn that a result follows. */
   readonly emptyKept: boolean;
-  /** Those of a turn before the last one, with results in between. */
+  /** Those of turns before the last one. */
   readonly earlierKept: boolean;
   /** All of them, whatever follows. */
   readonly always: boolean;
 }
 
 function thoughtsOf(template: ChatTemplate): Thoughts {
-  if (!template.knowsThoughts) return { emptyKept: true, earlierKept: true, always: true };
+  if (!template.knowsThoughts) return { endAtQuestions: false, emptyKept: true, earlierKept: true, always: true };
   const kept = (...turns: readonly Message[]) =>
     template.textOf([question, ...turns], [lookup], true)?.includes('THOUGHT') ?? false;
-  const thinking = (turn: Message) => ({ ...turn, reasoning: 'THOUGHT' });
-  const emptyKept = written(template, { ...called, reasoning: '' })?.includes('</think>') ?? false;
-  const earlierKept = kept(thinking(called), result, { ...called, reasoning: 'MORE' }, result);
-  return { emptyKept, earlierKept, always: emptyKept && earlierKept && kept(thinking(said), question) };
+  const thinking = (turn: Message, reasoning = 'THOUGHT') => ({ ...turn, reasoning });
+  const keptInTurn = (turn: Message, next: Message) =>
+    [turn, thinking(turn, 'MORE')].every((later) => kept(thinking(turn), next, later, next));
+  const endAtQuestions = !kept(thinking(said), question);
+  const emptyKept = written(template, thinking(called, ''))?.includes('</think>') ?? false;
+  const earlierKept = keptInTurn(called, result) && (endAtQuestions || keptInTurn(said, question));
+  return { endAtQuestions, emptyKept, earlierKept, always: emptyKept && earlierKept && !endAtQuestions };
 }
 
 function settingOf(request: Spoken['request']): Setting {
@@ -105,10 +111,10 @@ function settingOf(request: Spoken['request']): Setting {
   };
 }
 
-/** Templates that drop thoughts drop them at the next question; those before the last one are gone already. */
-function thoughtSinceQuestion(messages: readonly Message[]): boolean {
+/** Whether there are thoughts among these messages, or since their last question. */
+function thoughtIn(messages: readonly Message[], sinceQuestion: boolean): boolean {
   for (let i = messages.length - 1; i >= 0; i--) {
-    if (messages[i]!.role === 'user') return false;
+    if (sinceQuestion && messages[i]!.role === 'user') return false;
     if (messages[i]!.role === 'assistant' && messages[i]!.reasoning) return true;
   }
   return false;

@@ -161,6 +161,13 @@ describe('the thoughts of Qwen3', () => {
     expect(extended).toBeUndefined();
   });
 
+  it('are not written where nobody asked', () => {
+    const opening: Message[] = [{ role: 'system', content: 'Begin.' }];
+    const { grown: extended, whole } = grown(qwen3, [], opening, [[thoughtText, thought, [result]]]);
+    expect(extended).toBeUndefined();
+    expect(whole).not.toContain('Hm.');
+  });
+
   it('are read apart from what it says, token by token', () => {
     const ids = qwen3.tokenizer.encodeRendered(`<think>\nI could ${hermesCall}\n</think>\n\nYes 🙂.\n${hermesCall}<|im_end|>`);
     const whole = qwen3.renderer.readResponse(ids);
