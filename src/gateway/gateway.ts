@@ -17,13 +17,15 @@ import { type Call, callOf, type Reply, responseOf, type UnreadCall } from './ca
 import { listSessions, openSession, type SessionDefaults, sealSession, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
+import { messages } from './dialects/messages.ts';
 import { EventStream } from './event-stream.ts';
 import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http-errors.ts';
 import { authorize, decoded, seatOf } from './identity.ts';
 import { type Capability, type Grant, Keyring } from './keys.ts';
 import { checkSize } from './limits.ts';
+import { modelList, modelNamed } from './models.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
-import { answer, type Beginning, toolCallId } from './sampling.ts';
+import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
 import { SessionTable } from './session-table.ts';
 import type { LiveSession, Seat } from './sessions.ts';
 import { WrongKeys } from './wrong-keys.ts';
@@ -43,8 +45,10 @@ export interface GatewayOptions {
 }
 
 const IDLE_MS = 3_600_000;
+/** Characters of the header that names ignored parameters. */
+const MOST_REPORTED = 2000;
 /** By route. */
-export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat };
+export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, messages };
 
 /** One question on its way: who asks what, in which words, and by which name its retries are known. */
 interface Asking {
@@ -136,7 +140,9 @@ export class Gateway implements SessionHost {
     if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, place, grant, call);
     if (does === 'models' || does === 'model') {
       if (grant.rollout !== undefined || place.rollout !== undefined) seatOf(this.#sessions, grant, place.rollout, call);
-      return json(200, does === 'models' ? this.#models() : this.#model(place.parameter));
+      const { modelName } = this.#options;
+      const isAnthropic = Boolean(call.header('anthropic-version'));
+      return json(200, does === 'models' ? modelList(modelName, isAnthropic) : modelNamed(decoded(place.parameter), modelName, isAnthropic));
     }
     if (does === 'list') return json(200, listSessions(this.#sessions));
     if (does === 'show') return json(200, showSession(this.#sessions, place.parameter));
@@ -145,14 +151,15 @@ export class Gateway implements SessionHost {
     return json(201, openSession(this.#sessions, this.#options.sessionDefaults, text === '' ? {} : parseJson(text)));
   }
 
-  async #callModel({ path }: Route, place: Place, grant: Grant, call: UnreadCall): Promise<Reply> {
+  async #callModel({ path, does }: Route, place: Place, grant: Grant, call: UnreadCall): Promise<Reply> {
     const seat = seatOf(this.#sessions, grant, place.rollout, call);
-    const dialect = DIALECTS[path];
+    const dialect = dialectOf(path);
     if (dialect === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
     if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
     const body = await readBody(call);
     seat.session.receive(Buffer.byteLength(body));
-    return await this.#ask(seat, { ...call, body }, dialect);
+    const read = { ...call, body };
+    return does === 'ask' ? await this.#ask(seat, read, dialect) : this.#count(seat, read, dialect);
   }
 
   #waitFor(ready: Promise<unknown>): void {
@@ -180,9 +187,8 @@ export class Gateway implements SessionHost {
   }
 
   #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header'>): Reply {
-    const path = place?.routes[0]?.path ?? '';
-    const own = DIALECTS[path.replace(/\/count_tokens$/, '')];
-    const word = (own ?? (call.header('anthropic-version') ? DIALECTS['messages'] : undefined))?.failure ?? openAIError;
+    const own = dialectOf(place?.routes[0]?.path ?? '') ?? (call.header('anthropic-version') ? messages : undefined);
+    const word = own?.failure ?? openAIError;
     const headers = headersOf(failure);
     return { ...json(failure.status, word(failure)), ...(headers ? { headers } : {}) };
   }
@@ -194,14 +200,11 @@ export class Gateway implements SessionHost {
     return { role, name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
   }
 
-  #models(): object {
-    const data = [{ id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' }];
-    return { object: 'list', data };
-  }
-
-  #model(id: string): object {
-    if (decoded(id) !== this.#options.modelName) throw new Refusal('not_found', `no model ${JSON.stringify(id.slice(0, 100))}`);
-    return { id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' };
+  /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
+  #count(seat: Seat, call: Call, dialect: Dialect): Reply {
+    const { question } = dialect.read(parseJson(call.body), seat.session);
+    checkSize(question);
+    return json(200, { input_tokens: promptOf(this.#options.renderer, seat, question).promptIds.length });
   }
 
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
@@ -211,7 +214,7 @@ export class Gateway implements SessionHost {
     const key = hash('sha256', `${named}\n${call.body}`, 'base64');
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
-    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': listed(question.ignored) } };
+    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
   }
 
   async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
@@ -279,6 +282,7 @@ export class Gateway implements SessionHost {
       promptTokens,
       toolCallId: (choice, index) => toolCallId(renderer, seat, seeds[choice]!, index),
       tokenText: renderer.tokenText,
+      text: renderer.text,
     };
   }
 }
@@ -296,11 +300,14 @@ function said({ method, url }: UnreadCall): string {
   return `${method} ${url.pathname.slice(0, 200)}`;
 }
 
-/** Clients refuse replies with long headers; the turn has all the names. */
-const MOST_LISTED = 2000;
+/** Names come from the client: only characters that a header may have, and no more than every client takes. */
+function inHeader(names: readonly string[]): string {
+  return names
+    .join(',')
+    .slice(0, MOST_REPORTED)
+    .replaceAll(/[^\x20-\x7e]/g, '?');
+}
 
-/** Names from outside, for a header: whatever a header cannot hold is percent-encoded. */
-function listed(names: readonly string[]): string {
-  const all = names.map((name) => encodeURIComponent(name.toWellFormed())).join(',');
-  return all.length <= MOST_LISTED ? all : all.slice(0, all.lastIndexOf(',', MOST_LISTED));
+function dialectOf(path: string): Dialect | undefined {
+  return path === 'messages/count_tokens' ? messages : DIALECTS[path];
 }

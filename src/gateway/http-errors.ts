@@ -3,6 +3,7 @@
  * give up on what cannot (other 4xx), a code, and what to say.
  */
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { Json } from '../core/types.ts';
 
 interface Row {
   readonly status: number;
@@ -61,6 +62,8 @@ export interface Failure extends Row {
   /** The field of the request that it is about. */
   readonly param: string | undefined;
   readonly headers?: Readonly<Record<string, string>> | undefined;
+  /** What the client's own code looks for in the error. */
+  readonly details?: Json | undefined;
 }
 
 export function failureOf(thrown: unknown): Failure {
@@ -69,8 +72,8 @@ export function failureOf(thrown: unknown): Failure {
     return { ...thrown.row, message, hint: thrown.hint, param: thrown.param, headers: thrown.headers };
   const row = thrown instanceof TrainyardError ? STATUS[thrown.code] : undefined;
   const { status, code } = row ?? { status: REFUSALS.internal_error, code: 'internal_error' };
-  const { hint, param } = thrown instanceof TrainyardError ? thrown : {};
-  return { status, code, message, hint, param };
+  const { hint, param, details } = thrown instanceof TrainyardError ? thrown : {};
+  return { status, code, message, hint, param, details };
 }
 
 /** Headers of an error reply: when to come back, where that helps. */

@@ -38,7 +38,7 @@ export interface Audience {
 }
 
 type UnrecordedTurn = Omit<Turn, 'index'>;
-type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
 export async function answer(
   parts: SamplerParts,
@@ -193,7 +193,7 @@ function startingOnce(audience: Audience, beginning: Beginning): Audience['push'
 }
 
 /** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
-function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
+export function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
   const { continues, fork } = relate(session.turns, { thread, role, messages, tools });
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };

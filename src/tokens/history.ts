@@ -149,10 +149,13 @@ function sameCall(a: ToolCall, b: ToolCall): boolean {
   return a.function.name === b.function.name && sameArguments(a.function.arguments, b.function.arguments);
 }
 
+/** As a client that parsed the arguments writes them: `-0` is then `0`, and what is no number in JavaScript is `null`. */
+const resent = (json: string): unknown => JSON.parse(JSON.stringify(JSON.parse(json)));
+
 function sameArguments(a: string, b: string): boolean {
   if (a === b) return true;
   try {
-    return isDeepStrictEqual(JSON.parse(a), JSON.parse(b));
+    return isDeepStrictEqual(resent(a), resent(b));
   } catch {
     return false;
   }

@@ -41,6 +41,8 @@ export interface Renderer {
   streamResponse(stopTexts?: readonly string[]): ResponseStream;
   /** Text of one id by itself. */
   tokenText(id: number): string;
+  /** Text of sampled ids as it stands, without the stop id. */
+  text(sampledIds: Int32Array): string;
 }
 
 /** Without its words, a turn is taken as one before which nobody thought aloud. */
@@ -71,6 +73,7 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
     readResponse: (sampledIds, _stopTexts = []) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
     streamResponse: (_stopTexts = []) => new ResponseStream(tokenizer.decode, stopIds),
     tokenText: (id) => tokenizer.decode([id]),
+    text: (sampledIds) => tokenizer.decode(stripStop(sampledIds, stopIds)),
   };
 }
 
