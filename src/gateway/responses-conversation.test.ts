@@ -49,11 +49,15 @@ const followUps: Record<string, (first: Response) => object> = {
       ...resultsOf(first),
     ],
   }),
-  'each call followed by its result': (first) => {
+  'each call, without its item id, followed by its result': (first) => {
     const results = resultsOf(first);
     const said = first.output.filter((item) => item.type !== 'function_call');
     return {
-      input: [{ role: 'user', content: question }, ...said, ...callsIn(first).flatMap((item, i) => [item, results[i]])],
+      input: [
+        { role: 'user', content: question },
+        ...said,
+        ...callsIn(first).flatMap(({ id: _, ...item }, i) => [item, results[i]]),
+      ],
     };
   },
   'the name of the response': (first) => ({ previous_response_id: first.id, input: resultsOf(first) }),

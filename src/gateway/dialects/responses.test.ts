@@ -165,6 +165,7 @@ describe('the memory of responses', () => {
   it('shares what a long conversation has in common, and forgets the oldest', () => {
     const memory = new ResponsesMemory();
     const kept = (i: number) => memory.response(`resp_${i}`);
+    memory.keep({ id: 'resp_0', previous: undefined, messages: [], items: [{ id: 'msg_first' }] });
     for (let i = 0; i < 10_001; i++) {
       memory.keep({
         id: `resp_${i}`,
@@ -177,7 +178,7 @@ describe('the memory of responses', () => {
     expect(kept(10_000)!.messages.length).toBe(1);
     const whole = conversationOf(kept(10_000)!);
     expect([whole.length, whole[0]!.content, whole.at(-1)!.content]).toEqual([10_001, '0', '10000']);
-    expect([kept(0), memory.item('msg_0')]).toEqual([undefined, undefined]);
+    expect([kept(0), memory.item('msg_0'), memory.item('msg_first')]).toEqual([undefined, undefined, undefined]);
     expect(memory.item('msg_1')).toBeDefined();
   });
 });
