@@ -18,12 +18,14 @@ import { listSessions, openSession, type SessionDefaults, sealSession, showSessi
 import { chat } from './dialects/chat.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
 import { messages } from './dialects/messages.ts';
+import { responses } from './dialects/responses.ts';
 import { EventStream } from './event-stream.ts';
 import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http-errors.ts';
 import { authorize, decoded, seatOf } from './identity.ts';
 import { type Capability, type Grant, Keyring } from './keys.ts';
 import { checkSize } from './limits.ts';
 import { modelList, modelNamed } from './models.ts';
+import { checkLength } from './prompt-length.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
 import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
 import { SessionTable } from './session-table.ts';
@@ -48,7 +50,7 @@ const IDLE_MS = 3_600_000;
 /** Characters of the header that names ignored parameters. */
 const MOST_REPORTED = 2000;
 /** By route. */
-export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, messages };
+export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
 /** One question on its way: who asks what, in which words, and by which name its retries are known. */
 interface Asking {
@@ -142,7 +144,10 @@ export class Gateway implements SessionHost {
       if (grant.rollout !== undefined || place.rollout !== undefined) seatOf(this.#sessions, grant, place.rollout, call);
       const { modelName } = this.#options;
       const isAnthropic = Boolean(call.header('anthropic-version'));
-      return json(200, does === 'models' ? modelList(modelName, isAnthropic) : modelNamed(decoded(place.parameter), modelName, isAnthropic));
+      return json(
+        200,
+        does === 'models' ? modelList(modelName, isAnthropic) : modelNamed(decoded(place.parameter), modelName, isAnthropic),
+      );
     }
     if (does === 'list') return json(200, listSessions(this.#sessions));
     if (does === 'show') return json(200, showSession(this.#sessions, place.parameter));
@@ -203,8 +208,10 @@ export class Gateway implements SessionHost {
   /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
   #count(seat: Seat, call: Call, dialect: Dialect): Reply {
     const { question } = dialect.read(parseJson(call.body), seat.session);
+    const { renderer, engine } = this.#options;
     checkSize(question);
-    return json(200, { input_tokens: promptOf(this.#options.renderer, seat, question).promptIds.length });
+    checkLength(renderer, engine.contextLength, question);
+    return json(200, { input_tokens: promptOf(renderer, seat, question).promptIds.length });
   }
 
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
