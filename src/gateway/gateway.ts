@@ -88,6 +88,11 @@ export class Gateway implements SessionHost {
     return this.#sessions.open(spec);
   }
 
+  /** Ends every session. */
+  sealAll(): void {
+    for (const session of [...this.#sessions.all()]) session.seal();
+  }
+
   /** A key that dies with its rollout; without one it is good for all of them, and as long as the gateway lives. */
   key(capability: Capability, { rollout, role }: Pick<Grant, 'rollout' | 'role'> = {}): string {
     const session = rollout === undefined ? undefined : this.#sessions.get(rollout);
@@ -163,8 +168,8 @@ export class Gateway implements SessionHost {
     if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
     const body = await readBody(call);
     seat.session.receive(Buffer.byteLength(body));
-    const read = { ...call, body };
-    return does === 'ask' ? await this.#ask(seat, read, dialect) : this.#count(seat, read, dialect);
+    if (does === 'count_tokens') return this.#count(seat, body, dialect);
+    return await this.#ask(seat, { ...call, body }, dialect);
   }
 
   #waitFor(ready: Promise<unknown>): void {
@@ -206,8 +211,8 @@ export class Gateway implements SessionHost {
   }
 
   /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
-  #count(seat: Seat, call: Call, dialect: Dialect): Reply {
-    const { question } = dialect.read(parseJson(call.body), seat.session);
+  #count(seat: Seat, body: string, dialect: Dialect): Reply {
+    const { question } = dialect.read(parseJson(body), seat.session);
     const { renderer, engine } = this.#options;
     checkSize(question);
     checkLength(renderer, engine.contextLength, question);
@@ -217,8 +222,10 @@ export class Gateway implements SessionHost {
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
     const { question, writer } = dialect.read(parseJson(call.body), seat.session);
     checkSize(question);
-    const named = JSON.stringify([seat.role, seat.thread, dialect.name, call.header('idempotency-key') ?? '']);
-    const key = hash('sha256', `${named}\n${call.body}`, 'base64');
+    const name = call.header('idempotency-key');
+    const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
+    const key = hash('sha256', `${who}\n${call.body}`, 'base64');
+    if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
     return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };

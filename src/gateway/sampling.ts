@@ -141,7 +141,8 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
     type: 'function' as const,
     function: call,
   }));
-  const formatError = question.formatErrorOf?.(said.content ?? '');
+  // Where the policy calls tools instead of answering there is nothing to check yet.
+  const formatError = said.content === null ? undefined : question.formatErrorOf?.(said.content);
   return {
     sampledIds: result.ids,
     logprobs: result.logprobs,

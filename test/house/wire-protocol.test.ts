@@ -3,6 +3,7 @@
  * parameters, the limits and the errors, both ways.
  */
 import { describe, expect, it } from 'vitest';
+import { FORK_CAUSES } from '../../src/core/types.ts';
 import type { Parameters } from '../../src/gateway/dialects/parameters.ts';
 import { DIALECTS } from '../../src/gateway/gateway.ts';
 import { REFUSALS, STATUS } from '../../src/gateway/http-errors.ts';
@@ -52,6 +53,12 @@ describe('docs/reference/wire-protocol.md', () => {
       .filter(({ depth, title }) => depth === 3 && title.startsWith('`'))
       .map(({ title }) => bare(title));
     expect(documented).toEqual(Object.keys(DIALECTS));
+  });
+
+  it('names exactly the causes of forks', () => {
+    const text = sections.find(({ title }) => title === 'Forks')?.lines.join(' ') ?? '';
+    const named = [...text.slice(text.indexOf('):')).matchAll(/`(\w+)`/g)].map(([, cause]) => cause);
+    expect(named).toEqual([...FORK_CAUSES]);
   });
 
   it('lists exactly the limits and timeouts', () => {

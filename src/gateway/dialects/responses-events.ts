@@ -5,10 +5,10 @@
  * A failure after the start is told twice, as `response.failed` and as `error`: some clients throw at the one, some at the other.
  */
 import type { Turn } from '../../core/types.ts';
-import type { ParsedCall } from '../../tokens/tool-calls.ts';
+import type { ParsedCall } from '../../tokens/formats/format.ts';
 import type { EventEncoder, Said } from '../event-stream.ts';
 import { failureOf, openAIError } from '../http-errors.ts';
-import { logprobsOf } from './chat.ts';
+import { logprobsOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 import type { Item } from './responses-memory.ts';
 import {

@@ -3,7 +3,7 @@
  * reply that is written twice has the same.
  */
 import type { Turn } from '../../core/types.ts';
-import { logprobsOf } from './chat.ts';
+import { logprobsOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 import type { Item } from './responses-memory.ts';
 

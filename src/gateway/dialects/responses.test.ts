@@ -13,7 +13,7 @@ const headOf = (id: string): AnswerHead => ({
   promptTokens: 1,
   toolCallId: (_, index) => `call_${id}_${index}`,
   tokenText: String,
-  text: (ids) => ids.join(' '),
+  text: String,
 });
 
 const user = { role: 'user', content: 'a' };

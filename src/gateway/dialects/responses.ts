@@ -66,6 +66,8 @@ export const responsesParameters: Parameters = {
   },
 };
 
+/** Characters that are recorded of what had no effect. */
+const LONGEST_NAME = 80;
 const LOGPROBS = 'message.output_text.logprobs';
 /** Always given. */
 const REASONING = 'reasoning.encrypted_content';
@@ -145,8 +147,9 @@ function previousOf({ previous_response_id: id }: Wire, memory: ResponsesMemory)
 
 function inputOf({ input, previous_response_id: previous }: Wire, memory: ResponsesMemory): readonly Message[] {
   if (typeof input === 'string') return [{ role: 'user', content: input }];
-  if (previous == null && (input ?? []).length === 0) throw invalid('input', 'expected a text or at least one item');
-  return messagesOf(input ?? [], memory);
+  const messages = messagesOf(input ?? [], memory);
+  if (previous == null && messages.length === 0) throw invalid('input', 'says nothing', 'give a text or at least one message');
+  return messages;
 }
 
 function requestedOf({ temperature, top_p, top_k, max_output_tokens: maxTokens }: Wire): Question['requested'] {
@@ -174,16 +177,11 @@ function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
 
 /** What has no effect inside parameters that have one. */
 function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
-  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${plain(type)}`]));
-  const unknown = (include ?? [])
-    .filter((name) => name !== LOGPROBS && name !== REASONING)
-    .map((name) => `include:${plain(name)}`);
+  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
+  const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
   const others = Object.entries(text ?? {}).filter(([name, value]) => name !== 'format' && value != null);
-  return [...foreign, ...unknown, ...others.map(([name]) => `text.${plain(name)}`)];
+  return [...foreign, ...unknown, ...others.map(([name]) => `text.${name}`)].map((name) => name.slice(0, LONGEST_NAME));
 }
-
-/** Fit for a header, whatever the client sent. */
-const plain = (name: string): string => name.replaceAll(/[^\w.-]/g, '_').slice(0, 80);
 
 function formatOf(format: unknown): Question['formatErrorOf'] {
   if (format == null) return undefined;
