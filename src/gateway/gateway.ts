@@ -7,7 +7,7 @@
  */
 import { hash } from 'node:crypto';
 import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
@@ -26,6 +26,7 @@ import { type Capability, type Grant, Keyring } from './keys.ts';
 import { checkSize } from './limits.ts';
 import { modelList, modelNamed } from './models.ts';
 import { checkLength } from './prompt-length.ts';
+import { Readiness } from './readiness.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
 import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
 import { SessionTable } from './session-table.ts';
@@ -67,8 +68,7 @@ export class Gateway implements SessionHost {
   readonly #sessions: SessionTable;
   readonly #keyring = new Keyring();
   readonly #wrongKeys: WrongKeys;
-  /** Why model calls cannot be answered yet, or at all. */
-  #notReady: string | undefined;
+  readonly #readiness: Readiness;
   /** Origin of the listener; until one listens, base URLs work in process only. */
   origin = 'http://trainyard.invalid';
 
@@ -77,7 +77,7 @@ export class Gateway implements SessionHost {
     const { clock, idleMs = IDLE_MS, ready } = this.#options;
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
-    if (ready) this.#waitFor(ready);
+    this.#readiness = new Readiness(ready);
   }
 
   get openSessions(): number {
@@ -130,7 +130,7 @@ export class Gateway implements SessionHost {
       }
       return await this.#serve(route, place, call);
     } catch (thrown) {
-      return this.#failed(failureOf(this.#counted(thrown, call)), place, call);
+      return this.#failed(failureOf(this.#wrongKeys.count(thrown, call.address)), place, call);
     }
   }
 
@@ -142,17 +142,13 @@ export class Gateway implements SessionHost {
   async #serve(route: Route, place: Place, call: UnreadCall): Promise<Reply> {
     const { does, who } = route;
     if (does === 'health') return json(200, { status: 'ok' });
-    if (does === 'ready') return this.#readiness();
+    if (does === 'ready') return this.#ready();
     const grant = authorize(this.#keyring, call, who);
     if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, place, grant, call);
     if (does === 'models' || does === 'model') {
       if (grant.rollout !== undefined || place.rollout !== undefined) seatOf(this.#sessions, grant, place.rollout, call);
-      const { modelName } = this.#options;
-      const isAnthropic = Boolean(call.header('anthropic-version'));
-      return json(
-        200,
-        does === 'models' ? modelList(modelName, isAnthropic) : modelNamed(decoded(place.parameter), modelName, isAnthropic),
-      );
+      const names = [this.#options.modelName, Boolean(call.header('anthropic-version'))] as const;
+      return json(200, does === 'models' ? modelList(...names) : modelNamed(decoded(place.parameter), ...names));
     }
     if (does === 'list') return json(200, listSessions(this.#sessions));
     if (does === 'show') return json(200, showSession(this.#sessions, place.parameter));
@@ -165,35 +161,16 @@ export class Gateway implements SessionHost {
     const seat = seatOf(this.#sessions, grant, place.rollout, call);
     const dialect = dialectOf(path);
     if (dialect === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
-    if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
+    this.#readiness.check();
     const body = await readBody(call);
     seat.session.receive(Buffer.byteLength(body));
     if (does === 'count_tokens') return this.#count(seat, body, dialect);
     return await this.#ask(seat, { ...call, body }, dialect);
   }
 
-  #waitFor(ready: Promise<unknown>): void {
-    this.#notReady = 'the engine is starting';
-    ready.then(
-      () => {
-        this.#notReady = undefined;
-      },
-      (thrown) => {
-        this.#notReady = `the engine did not start: ${messageOf(thrown)}`;
-      },
-    );
-  }
-
-  #readiness(): Reply {
-    if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
+  #ready(): Reply {
+    this.#readiness.check();
     return json(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
-  }
-
-  /** Who guesses keys is told to slow down; nobody else is. */
-  #counted(thrown: unknown, { address }: UnreadCall): unknown {
-    const isGuess = thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN';
-    if (!isGuess || address === undefined || this.#wrongKeys.allow(address)) return thrown;
-    return new Refusal('too_many_wrong_keys', 'too many requests with a wrong key came from this address');
   }
 
   #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header'>): Reply {
