@@ -26,7 +26,7 @@ const body = z.strictObject({
 
 export function openSession(sessions: SessionTable, defaults: SessionDefaults | undefined, raw: unknown): object {
   if (defaults === undefined) throw new Refusal('not_found', 'this gateway opens no sessions over HTTP');
-  const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw ?? {});
+  const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw);
   if (Object.keys(roles).length > 100) throw invalid('roles', 'more than 100');
   const identity = { rolloutId, groupId, taskId, purpose };
   const session = sessions.open({ ...defaults, identity, roles, signal: new AbortController().signal }, true);
