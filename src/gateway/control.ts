@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
-import type { Turn } from '../core/types.ts';
+import { turnSummary } from '../core/turn-summary.ts';
 import { invalid, parsed } from './dialects/parameters.ts';
 import { Refusal } from './http-errors.ts';
 import { decoded } from './identity.ts';
@@ -13,7 +13,7 @@ import type { SessionTable } from './session-table.ts';
 import type { LiveSession } from './sessions.ts';
 
 /** What a session opened over HTTP is sampled with and may use. */
-export type SessionDefaults = Pick<SessionSpec, 'sampling' | 'limits' | 'seed'>;
+export type SessionDefaults = Pick<SessionSpec, 'sampling' | 'limits' | 'seed' | 'observer'>;
 
 const name = z.string().regex(/^(?!\.{1,2}$)[\w.:~-]{1,128}$/, 'at most 128 letters, digits and . : ~ - _');
 const body = z.strictObject({
@@ -26,7 +26,7 @@ const body = z.strictObject({
 
 export function openSession(sessions: SessionTable, defaults: SessionDefaults | undefined, raw: unknown): object {
   if (defaults === undefined) throw new Refusal('not_found', 'this gateway opens no sessions over HTTP');
-  const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw ?? {});
+  const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw);
   if (Object.keys(roles).length > 100) throw invalid('roles', 'more than 100');
   const identity = { rolloutId, groupId, taskId, purpose };
   const session = sessions.open({ ...defaults, identity, roles, signal: new AbortController().signal }, true);
@@ -64,34 +64,5 @@ function summaryOf(session: LiveSession): object {
 
 function detailOf(session: LiveSession): object {
   const { turns, abandoned, limitHit = null } = session;
-  return { ...summaryOf(session), limitHit, turns: turns.map(turnOf), abandoned };
-}
-
-function turnOf({
-  index,
-  thread,
-  role,
-  after,
-  fork,
-  promptIds,
-  sampledIds,
-  stopReason,
-  request,
-  formatError,
-  response,
-}: Turn): object {
-  return {
-    index,
-    thread,
-    role,
-    after: after ?? null,
-    fork: fork ?? null,
-    promptTokens: promptIds.length,
-    sampledTokens: sampledIds.length,
-    stopReason,
-    dialect: request.dialect ?? null,
-    ignored: request.ignored ?? [],
-    formatError: formatError ?? null,
-    response,
-  };
+  return { ...summaryOf(session), limitHit, turns: turns.map(turnSummary), abandoned };
 }

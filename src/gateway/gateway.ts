@@ -7,7 +7,7 @@
  */
 import { hash } from 'node:crypto';
 import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
@@ -24,6 +24,9 @@ import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http
 import { authorize, decoded, seatOf } from './identity.ts';
 import { type Capability, type Grant, Keyring } from './keys.ts';
 import { checkSize } from './limits.ts';
+import { modelList, modelNamed } from './models.ts';
+import { checkLength } from './prompt-length.ts';
+import { Readiness } from './readiness.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
 import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
 import { SessionTable } from './session-table.ts';
@@ -45,6 +48,8 @@ export interface GatewayOptions {
 }
 
 const IDLE_MS = 3_600_000;
+/** Characters of the header that names ignored parameters. */
+const MOST_REPORTED = 2000;
 /** By route. */
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
@@ -63,8 +68,7 @@ export class Gateway implements SessionHost {
   readonly #sessions: SessionTable;
   readonly #keyring = new Keyring();
   readonly #wrongKeys: WrongKeys;
-  /** Why model calls cannot be answered yet, or at all. */
-  #notReady: string | undefined;
+  readonly #readiness: Readiness;
   /** Origin of the listener; until one listens, base URLs work in process only. */
   origin = 'http://trainyard.invalid';
 
@@ -73,7 +77,7 @@ export class Gateway implements SessionHost {
     const { clock, idleMs = IDLE_MS, ready } = this.#options;
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
-    if (ready) this.#waitFor(ready);
+    this.#readiness = new Readiness(ready);
   }
 
   get openSessions(): number {
@@ -82,6 +86,11 @@ export class Gateway implements SessionHost {
 
   open(spec: SessionSpec): Session {
     return this.#sessions.open(spec);
+  }
+
+  /** Ends every session. */
+  sealAll(): void {
+    for (const session of [...this.#sessions.all()]) session.seal();
   }
 
   /** A key that dies with its rollout; without one it is good for all of them, and as long as the gateway lives. */
@@ -121,7 +130,7 @@ export class Gateway implements SessionHost {
       }
       return await this.#serve(route, place, call);
     } catch (thrown) {
-      return this.#failed(failureOf(this.#counted(thrown, call)), place, call);
+      return this.#failed(failureOf(this.#wrongKeys.count(thrown, call.address)), place, call);
     }
   }
 
@@ -133,12 +142,13 @@ export class Gateway implements SessionHost {
   async #serve(route: Route, place: Place, call: UnreadCall): Promise<Reply> {
     const { does, who } = route;
     if (does === 'health') return json(200, { status: 'ok' });
-    if (does === 'ready') return this.#readiness();
+    if (does === 'ready') return this.#ready();
     const grant = authorize(this.#keyring, call, who);
     if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, place, grant, call);
     if (does === 'models' || does === 'model') {
       if (grant.rollout !== undefined || place.rollout !== undefined) seatOf(this.#sessions, grant, place.rollout, call);
-      return json(200, does === 'models' ? this.#models() : this.#model(place.parameter));
+      const names = [this.#options.modelName, Boolean(call.header('anthropic-version'))] as const;
+      return json(200, does === 'models' ? modelList(...names) : modelNamed(decoded(place.parameter), ...names));
     }
     if (does === 'list') return json(200, listSessions(this.#sessions));
     if (does === 'show') return json(200, showSession(this.#sessions, place.parameter));
@@ -149,43 +159,23 @@ export class Gateway implements SessionHost {
 
   async #callModel({ path, does }: Route, place: Place, grant: Grant, call: UnreadCall): Promise<Reply> {
     const seat = seatOf(this.#sessions, grant, place.rollout, call);
-    const dialect = DIALECTS[path.replace(/\/count_tokens$/, '')];
+    const dialect = dialectOf(path);
     if (dialect === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
-    if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
+    this.#readiness.check();
     const body = await readBody(call);
     seat.session.receive(Buffer.byteLength(body));
     if (does === 'count_tokens') return this.#count(seat, body, dialect);
     return await this.#ask(seat, { ...call, body }, dialect);
   }
 
-  #waitFor(ready: Promise<unknown>): void {
-    this.#notReady = 'the engine is starting';
-    ready.then(
-      () => {
-        this.#notReady = undefined;
-      },
-      (thrown) => {
-        this.#notReady = `the engine did not start: ${messageOf(thrown)}`;
-      },
-    );
-  }
-
-  #readiness(): Reply {
-    if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
+  #ready(): Reply {
+    this.#readiness.check();
     return json(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
   }
 
-  /** Who guesses keys is told to slow down; nobody else is. */
-  #counted(thrown: unknown, { address }: UnreadCall): unknown {
-    const isGuess = thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN';
-    if (!isGuess || address === undefined || this.#wrongKeys.allow(address)) return thrown;
-    return new Refusal('too_many_wrong_keys', 'too many requests with a wrong key came from this address');
-  }
-
   #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header'>): Reply {
-    const path = place?.routes[0]?.path ?? '';
-    const own = DIALECTS[path.replace(/\/count_tokens$/, '')];
-    const word = (own ?? (call.header('anthropic-version') ? DIALECTS['messages'] : undefined))?.failure ?? openAIError;
+    const own = dialectOf(place?.routes[0]?.path ?? '') ?? (call.header('anthropic-version') ? messages : undefined);
+    const word = own?.failure ?? openAIError;
     const headers = headersOf(failure);
     return { ...json(failure.status, word(failure)), ...(headers ? { headers } : {}) };
   }
@@ -197,30 +187,25 @@ export class Gateway implements SessionHost {
     return { role, name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
   }
 
-  #models(): object {
-    const data = [{ id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' }];
-    return { object: 'list', data };
-  }
-
   /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
   #count(seat: Seat, body: string, dialect: Dialect): Reply {
     const { question } = dialect.read(parseJson(body), seat.session);
-    return json(200, { input_tokens: promptOf(this.#options.renderer, seat, question).promptIds.length });
-  }
-
-  #model(id: string): object {
-    if (decoded(id) !== this.#options.modelName) throw new Refusal('not_found', `no model ${JSON.stringify(id.slice(0, 100))}`);
-    return { id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' };
+    const { renderer, engine } = this.#options;
+    checkSize(question);
+    checkLength(renderer, engine.contextLength, question);
+    return json(200, { input_tokens: promptOf(renderer, seat, question).promptIds.length });
   }
 
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
     const { question, writer } = dialect.read(parseJson(call.body), seat.session);
     checkSize(question);
-    const named = JSON.stringify([seat.role, seat.thread, dialect.name, call.header('idempotency-key') ?? '']);
-    const key = hash('sha256', `${named}\n${call.body}`, 'base64');
+    const name = call.header('idempotency-key');
+    const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
+    const key = hash('sha256', `${who}\n${call.body}`, 'base64');
+    if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
-    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': listed(question.ignored) } };
+    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
   }
 
   async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
@@ -306,11 +291,14 @@ function said({ method, url }: UnreadCall): string {
   return `${method} ${url.pathname.slice(0, 200)}`;
 }
 
-/** Clients refuse replies with long headers; the turn has all the names. */
-const MOST_LISTED = 2000;
+/** Names come from the client: only characters that a header may have, and no more than every client takes. */
+function inHeader(names: readonly string[]): string {
+  return names
+    .join(',')
+    .slice(0, MOST_REPORTED)
+    .replaceAll(/[^\x20-\x7e]/g, '?');
+}
 
-/** Names from outside, for a header: whatever a header cannot hold is percent-encoded. */
-function listed(names: readonly string[]): string {
-  const all = names.map((name) => encodeURIComponent(name.toWellFormed())).join(',');
-  return all.length <= MOST_LISTED ? all : all.slice(0, all.lastIndexOf(',', MOST_LISTED));
+function dialectOf(path: string): Dialect | undefined {
+  return path === 'messages/count_tokens' ? messages : DIALECTS[path];
 }

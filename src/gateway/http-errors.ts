@@ -61,9 +61,9 @@ export interface Failure extends Row {
   readonly hint: string | undefined;
   /** The field of the request that it is about. */
   readonly param: string | undefined;
+  readonly headers?: Readonly<Record<string, string>> | undefined;
   /** What the client's own code looks for in the error. */
   readonly details?: Json | undefined;
-  readonly headers?: Readonly<Record<string, string>> | undefined;
 }
 
 export function failureOf(thrown: unknown): Failure {

@@ -16,7 +16,7 @@ export const GATEWAY_LIMITS = {
   messages: 10_000,
   tools: 1_000,
   /** Parameters that have no effect. */
-  ignored: 200,
+  ignored: 2_000,
   headers: 200,
   headerBytes: 16 * 1024,
   /** Model calls of one rollout at the same time; more wait at the client. */

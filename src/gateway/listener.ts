@@ -43,7 +43,7 @@ interface Timeouts {
   readonly linger: number;
 }
 
-const TIMEOUTS: Timeouts = { headers: 10_000, request: 60_000, keepAlive: 60_000, linger: 1000 };
+export const TIMEOUTS: Timeouts = { headers: 10_000, request: 60_000, keepAlive: 60_000, linger: 1000 };
 /** Shorter tokens can be guessed. */
 const SHORTEST_TOKEN = 16;
 /** Unread bodies up to this size are read and dropped, so that the connection can be used again. */

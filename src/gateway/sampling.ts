@@ -14,6 +14,7 @@ import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
+import { checkLength } from './prompt-length.ts';
 import { effectiveSampling, type Seat } from './sessions.ts';
 
 export interface SamplerParts {
@@ -56,6 +57,7 @@ export async function answer(
   let prompt: Prompt | undefined;
   const startedAt = parts.clock.now();
   try {
+    checkLength(parts.renderer, parts.engine.contextLength, question);
     prompt = promptOf(parts.renderer, seat, question);
     const { promptIds } = prompt;
     for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, promptIds));
@@ -139,7 +141,8 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
     type: 'function' as const,
     function: call,
   }));
-  const formatError = question.formatErrorOf?.(said.content ?? '');
+  // Where the policy calls tools instead of answering there is nothing to check yet.
+  const formatError = said.content === null ? undefined : question.formatErrorOf?.(said.content);
   return {
     sampledIds: result.ids,
     logprobs: result.logprobs,

@@ -66,6 +66,7 @@ export class LiveSession implements Session {
   readonly openedAt: number;
   readonly #abort = new AbortController();
   readonly #parts: SessionParts;
+  readonly #named = new Map<string, string>();
   #activeAt: number;
   #inFlight = 0;
   #sampledTokens = 0;
@@ -146,6 +147,7 @@ export class LiveSession implements Session {
       const complete: Turn = { ...turn, index: this.recorded.length };
       this.recorded.push(complete);
       this.#sampledTokens += turn.sampledIds.length;
+      this.spec.observer?.recorded?.(this.spec.identity, complete);
       return complete;
     });
   }
@@ -162,9 +164,30 @@ export class LiveSession implements Session {
   seal(): readonly Turn[] {
     if (!this.#abort.signal.aborted) {
       this.#abort.abort(sealed(this.spec.identity.rolloutId));
+      this.#setAsideUndelivered();
       this.#parts.onSeal();
+      this.spec.observer?.sealed?.(this.spec.identity, this);
     }
     return this.recorded;
+  }
+
+  /** An answer that nobody got took no part in how the rollout ended. One that was continued was got after all. */
+  #setAsideUndelivered(): void {
+    const continued = new Set(this.recorded.map((turn) => turn.after));
+    for (const turn of [...this.answers.missed()].flat()) {
+      if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
+    }
+  }
+
+  /** Throws REQUEST_CONFLICT where this name was given to another request before. */
+  claim(idempotencyKey: string, request: string): void {
+    const known = this.#named.get(idempotencyKey) ?? request;
+    if (known !== request) {
+      throw new TrainyardError('REQUEST_CONFLICT', 'the Idempotency-Key was given to another request before', {
+        hint: 'use a new key for each request, and the same key only to repeat one',
+      });
+    }
+    this.#named.set(idempotencyKey, request);
   }
 
   private refuse(limit: LimitName, what: string): never {

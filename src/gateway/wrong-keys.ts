@@ -3,6 +3,8 @@
  * right one is never refused, whoever shares its address.
  */
 import type { Clock } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { Refusal } from './http-errors.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
 
 interface Bucket {
@@ -21,8 +23,14 @@ export class WrongKeys {
     this.#clock = clock;
   }
 
-  /** Counts one more; false if they are too many. */
-  allow(address: string): boolean {
+  /** What to answer instead of a failure: who sends many wrong keys is told to slow down, and nobody else is. */
+  count(thrown: unknown, address: string | undefined): unknown {
+    const isWrongKey = thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN';
+    if (!isWrongKey || address === undefined || this.#take(address)) return thrown;
+    return new Refusal('too_many_wrong_keys', 'too many requests with a wrong key came from this address');
+  }
+
+  #take(address: string): boolean {
     const now = this.#clock.now();
     const known = this.#buckets.get(address);
     const gained = known ? (Math.max(0, now - known.at) / 1000) * GATEWAY_LIMITS.wrongKeysPerSecond : 0;

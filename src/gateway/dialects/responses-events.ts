@@ -8,13 +8,12 @@ import type { Turn } from '../../core/types.ts';
 import type { ParsedCall } from '../../tokens/formats/format.ts';
 import type { EventEncoder, Said } from '../event-stream.ts';
 import { failureOf, openAIError } from '../http-errors.ts';
-import { logprobsOf } from './chat.ts';
+import { logprobsOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 import type { Item } from './responses-memory.ts';
 import {
   callItem,
   type Echo,
-  type ItemOptions,
   itemId,
   messageItem,
   reasoningItem,
@@ -25,7 +24,8 @@ import {
   textPart,
 } from './responses-output.ts';
 
-export interface Streaming extends ItemOptions {
+export interface Streaming {
+  readonly logprobs: boolean;
   /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
   readonly isReplay: boolean;
   /** Gets the turn with its items as they were streamed. */
@@ -71,17 +71,17 @@ class Output {
   /** Those that are done. */
   readonly items: Item[] = [];
   readonly #head: AnswerHead;
-  readonly #options: ItemOptions;
+  readonly #withLogprobs: boolean;
   readonly #answerId: string;
   #open: OpenItem | undefined;
   /** Tokens that no text has been written for yet. */
   #untold: object[] = [];
   #sequence = 0;
 
-  constructor(head: AnswerHead, options: Streaming) {
+  constructor(head: AnswerHead, { logprobs, isReplay }: Streaming) {
     this.#head = head;
-    this.#options = options;
-    this.#answerId = options.isReplay ? `${head.id}-again` : head.id;
+    this.#withLogprobs = logprobs;
+    this.#answerId = isReplay ? `${head.id}-again` : head.id;
   }
 
   event(type: string, data: object): string {
@@ -91,7 +91,7 @@ class Output {
   say({ piece }: Said): string {
     if (piece.kind === 'call') return this.#close('completed') + this.#call(piece.index, piece.call);
     if (piece.kind !== 'tokens') return this.#fill(piece.kind, piece.text);
-    if (this.#options.logprobs) this.#untold.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
+    if (this.#withLogprobs) this.#untold.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
     return '';
   }
 
@@ -116,7 +116,7 @@ class Output {
   #begin(kind: OpenItem['kind']): string {
     const id = itemId(kind === 'text' ? 'msg' : 'rs', this.#answerId, this.items.length);
     this.#open = { kind, id, text: '', logprobs: [] };
-    const item = kind === 'text' ? messageItem(id, 'in_progress', []) : reasoningItem(id, undefined, this.#options);
+    const item = kind === 'text' ? messageItem(id, 'in_progress', []) : reasoningItem(id, []);
     const part = kind === 'text' ? textPart('', []) : reasoningPart('');
     return this.#item('response.output_item.added', item) + this.#inPart('response.content_part.added', { part });
   }
@@ -130,7 +130,7 @@ class Output {
       kind === 'text'
         ? this.#inPart('response.output_text.done', { text, logprobs })
         : this.#inPart('response.reasoning_text.done', { text });
-    const item = kind === 'text' ? messageItem(id, status, [part]) : reasoningItem(id, text, this.#options);
+    const item = kind === 'text' ? messageItem(id, status, [part]) : reasoningItem(id, [part]);
     const events = done + this.#inPart('response.content_part.done', { part }) + this.#item('response.output_item.done', item);
     this.#open = undefined;
     this.items.push(item);

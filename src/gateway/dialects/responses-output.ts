@@ -3,7 +3,7 @@
  * reply that is written twice has the same.
  */
 import type { Turn } from '../../core/types.ts';
-import { logprobsOf } from './chat.ts';
+import { logprobsOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 import type { Item } from './responses-memory.ts';
 
@@ -21,13 +21,6 @@ export interface Echo {
   readonly metadata: unknown;
 }
 
-/** How the client wants its items. */
-export interface ItemOptions {
-  readonly logprobs: boolean;
-  /** Whether reasoning has an `encrypted_content`: not its text but a name for it, which is all that some clients send back. */
-  readonly handles: boolean;
-}
-
 export type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
 
 export const responseId = ({ id }: AnswerHead): string => `resp_${id}`;
@@ -38,9 +31,9 @@ export function itemId(kind: 'rs' | 'msg' | 'fc', answerId: string, place: numbe
   return `${kind}_${answerId}_${place}`;
 }
 
-export function reasoningItem(id: string, text: string | undefined, { handles }: ItemOptions): Item {
-  const parts = text === undefined ? [] : [reasoningPart(text)];
-  return { id, type: 'reasoning', summary: [], content: parts, ...(handles ? { encrypted_content: id } : {}) };
+/** Its `encrypted_content` is not its text but a name for it, which is all that some clients send back. */
+export function reasoningItem(id: string, parts: readonly object[]): Item {
+  return { id, type: 'reasoning', summary: [], content: parts, encrypted_content: id };
 }
 
 export const reasoningPart = (text: string): object => ({ type: 'reasoning_text', text });
@@ -66,12 +59,12 @@ export function callItem(
 }
 
 /** The items of a whole turn: what was thought, what was said, what was called. */
-export function itemsOf(turn: Turn, head: AnswerHead, options: ItemOptions): readonly Item[] {
+export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
-  if (reasoning) items.push(reasoningItem(itemId('rs', head.id, items.length), reasoning, options));
+  if (reasoning) items.push(reasoningItem(itemId('rs', head.id, items.length), [reasoningPart(reasoning)]));
   if (content || calls.length === 0) {
-    const logprobs = options.logprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : [];
+    const logprobs = withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : [];
     items.push(messageItem(itemId('msg', head.id, items.length), statusOf(turn), [textPart(content ?? '', logprobs)]));
   }
   for (const [index, call] of calls.entries()) {

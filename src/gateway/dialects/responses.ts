@@ -66,8 +66,11 @@ export const responsesParameters: Parameters = {
   },
 };
 
+/** Characters that are recorded of what had no effect. */
+const LONGEST_NAME = 80;
 const LOGPROBS = 'message.output_text.logprobs';
-const HANDLES = 'reasoning.encrypted_content';
+/** Always given. */
+const REASONING = 'reasoning.encrypted_content';
 
 const functionTool = z.object({
   type: z.literal('function'),
@@ -113,7 +116,7 @@ export const responses: Dialect = {
       ignored,
       formatErrorOf: formatOf(wire.text?.format),
     };
-    const options = { logprobs: question.logprobs, handles: wire.include?.includes(HANDLES) ?? false };
+    const { logprobs } = question;
     const echo = echoOf(wire);
     const keep = (head: AnswerHead, turn: Turn, items: readonly Item[]): void =>
       memory.keep({ id: responseId(head), previous, messages: [...fresh, turn.response], items });
@@ -121,13 +124,13 @@ export const responses: Dialect = {
       question,
       writer: {
         whole: ([turn], head) => {
-          const output = itemsOf(turn!, head, options);
+          const output = itemsOf(turn!, head, logprobs);
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
         events: (head) => {
           const isReplay = memory.response(responseId(head)) !== undefined;
-          return responsesEvents(head, echo, { ...options, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+          return responsesEvents(head, echo, { logprobs, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
         },
       },
     };
@@ -144,8 +147,9 @@ function previousOf({ previous_response_id: id }: Wire, memory: ResponsesMemory)
 
 function inputOf({ input, previous_response_id: previous }: Wire, memory: ResponsesMemory): readonly Message[] {
   if (typeof input === 'string') return [{ role: 'user', content: input }];
-  if (previous == null && (input ?? []).length === 0) throw invalid('input', 'expected a text or at least one item');
-  return messagesOf(input ?? [], memory);
+  const messages = messagesOf(input ?? [], memory);
+  if (previous == null && messages.length === 0) throw invalid('input', 'says nothing', 'give a text or at least one message');
+  return messages;
 }
 
 function requestedOf({ temperature, top_p, top_k, max_output_tokens: maxTokens }: Wire): Question['requested'] {
@@ -173,14 +177,11 @@ function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
 
 /** What has no effect inside parameters that have one. */
 function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
-  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${plain(type)}`]));
-  const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== HANDLES).map((name) => `include:${plain(name)}`);
+  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
+  const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
   const others = Object.entries(text ?? {}).filter(([name, value]) => name !== 'format' && value != null);
-  return [...foreign, ...unknown, ...others.map(([name]) => `text.${plain(name)}`)];
+  return [...foreign, ...unknown, ...others.map(([name]) => `text.${name}`)].map((name) => name.slice(0, LONGEST_NAME));
 }
-
-/** Fit for a header, whatever the client sent. */
-const plain = (name: string): string => name.replaceAll(/[^\w.-]/g, '_').slice(0, 80);
 
 function formatOf(format: unknown): Question['formatErrorOf'] {
   if (format == null) return undefined;

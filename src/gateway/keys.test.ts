@@ -1,0 +1,67 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { CAPABILITIES, type Grant, Keyring } from './keys.ts';
+
+const grants: fc.Arbitrary<Grant> = fc.record({
+  capability: fc.constantFrom(...CAPABILITIES),
+  rollout: fc.option(fc.string({ unit: 'binary' }), { nil: undefined }),
+  role: fc.option(fc.string(), { nil: undefined }),
+  session: fc.option(fc.nat(), { nil: undefined }),
+});
+
+describe('a key', () => {
+  it('stands for what it was made for, at its own gateway only', () => {
+    const [keyring, other] = [new Keyring(), new Keyring()];
+    fc.assert(
+      fc.property(grants, (grant) => {
+        const wellFormed = { ...grant, rollout: grant.rollout?.toWellFormed(), role: grant.role?.toWellFormed() };
+        const key = keyring.make(wellFormed);
+        expect(key).toMatch(/^ty-[\w-]+\.[\w-]{43}$/);
+        // The second time it is remembered.
+        expect([keyring.read(key), keyring.read(key)]).toEqual([wellFormed, wellFormed]);
+        expect(other.read(key)).toBeUndefined();
+      }),
+    );
+  });
+
+  it('with anything changed in it is none', () => {
+    const keyring = new Keyring();
+    const key = keyring.make({ capability: 'agent', rollout: 'r1', role: 'default' });
+    const wrong = new Set([
+      `${key}A`,
+      `${key}=`,
+      `${key} `,
+      key.slice(0, -1),
+      key.slice(3),
+      `ty-.${key.split('.')[1]}`,
+      '',
+      'ty-',
+      '.',
+    ]);
+    for (let i = 0; i < key.length; i++) {
+      for (const char of 'Aa0_.') if (char !== key[i]) wrong.add(key.slice(0, i) + char + key.slice(i + 1));
+    }
+    for (const one of wrong) expect(keyring.read(one), one).toBeUndefined();
+    expect(keyring.read(key)).toBeDefined();
+  });
+
+  it('cannot be given more by swapping its payload', () => {
+    const keyring = new Keyring();
+    const signature = keyring.make({ capability: 'agent' }).split('.')[1];
+    const payload = Buffer.from(JSON.stringify(['admin', null, null, null, 0])).toString('base64url');
+    expect(keyring.read(`ty-${payload}.${signature}`)).toBeUndefined();
+  });
+
+  it('is never made twice', () => {
+    const keyring = new Keyring();
+    const keys = Array.from({ length: 100 }, () => keyring.make({ capability: 'viewer' }));
+    expect(new Set(keys).size).toBe(100);
+  });
+
+  it('may be a token of someone else’s making', () => {
+    const keyring = new Keyring();
+    keyring.accept('correct horse battery', { capability: 'admin' });
+    expect(keyring.read('correct horse battery')).toEqual({ capability: 'admin' });
+    expect(keyring.read('correct horse batterY')).toBeUndefined();
+  });
+});
