@@ -81,7 +81,7 @@ const clients: Client[] = providers.flatMap(({ name, dialect, connect, ...drops 
     stream,
     overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
     agent: (door, shop) => agent(door, shop, connect, stream),
-    quirks: { noTimeout: true, ...drops },
+    quirks: { noTimeout: true, unmarkedRetries: true, ...drops },
   })),
 );
 

@@ -118,7 +118,7 @@ const clients: Client[] = ways.flatMap(({ name, dialect, connect, quirks = {} })
       stream,
       overflow: { name: 'ContextOverflowError' },
       agent: (door: Door, shop: Shop) => write(door, shop, connect, stream),
-      quirks,
+      quirks: { ...quirks, unmarkedRetries: true },
     })),
   ),
 );

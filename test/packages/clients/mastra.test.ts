@@ -62,7 +62,7 @@ const clients: Client[] = (['chat', 'responses'] as const).flatMap((api) =>
     stream,
     overflow: { statusCode: 400, isRetryable: false, responseBody: expect.stringContaining('context_length_exceeded') },
     agent: (door, shop) => agent(door, shop, { api, stream }),
-    quirks: { noTimeout: true, noFetch: true, mergesCalls: true },
+    quirks: { noTimeout: true, noFetch: true, mergesCalls: true, unmarkedRetries: true },
   })),
 );
 
