@@ -172,6 +172,26 @@ describe('a client that takes its time', () => {
     await expectRefused(reply, 408, 'request_timeout');
   });
 
+  it('has less of it for its headers than for its body', async () => {
+    await using own = await listen(open().gateway, { timeouts: { headers: 100, request: 3_600_000 } });
+    using client = await rawClient(own.origin);
+    client.send('GET /health HTTP/1.1\r\n');
+    expect((await client.reply()).status).toBe(408);
+  });
+
+  it('is not cut off in the midst of what it sends before it could read why', async () => {
+    await using own = await listen(open().gateway, { timeouts: { linger: 3_600_000 } });
+    using client = await rawClient(own.origin, { allowHalfOpen: true });
+    client.send('no request\r\n\r\n');
+    expect((await client.reply()).status).toBe(400);
+    for (let i = 0; i < 5; i++) {
+      client.send('nor this\r\n\r\n');
+      await sleep(10);
+    }
+    expect(client.socket.destroyed).toBe(false);
+    expect(repliesIn(client.text()).length).toBe(1);
+  });
+
   it('between two requests is cut off, as are many at once', async () => {
     const clients = await Promise.all(Array.from({ length: 300 }, () => rawClient(listener.origin)));
     for (const client of clients.slice(0, 150)) client.send('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
@@ -196,7 +216,9 @@ describe('a body', () => {
     client.send(head({ headers: ['transfer-encoding: chunked'] }));
     const chunk = Buffer.concat([Buffer.from('100000\r\n'), Buffer.alloc(0x100000, 32), Buffer.from('\r\n')]);
     for (let sent = 0; sent <= GATEWAY_LIMITS.bodyBytes; sent += 0x100000) client.send(chunk);
-    await expectRefused(await client.reply(), 413, 'request_too_large');
+    const reply = await client.reply();
+    expect(reply.headers.get('connection')).toBe('close');
+    await expectRefused(reply, 413, 'request_too_large');
     await client.closed;
   });
 
