@@ -47,7 +47,8 @@ export interface ChatTemplate {
   readonly endOfTurn: string | undefined;
 }
 
-const QUESTION: Message = { role: 'user', content: 'x' };
+/** Unlike what anyone asks: some templates compare messages. */
+const QUESTION: Message = { role: 'user', content: 'A question that nobody asks.' };
 const TOOL: Tool = {
   type: 'function',
   function: { name: 'x', description: 'x', parameters: { type: 'object', properties: {} } },
@@ -110,7 +111,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     return undefined;
   }
 
-  const endOfTurn = findEndOfTurn(tokenizer, () => renderAfterTurn([QUESTION], ASKED)?.text ?? '');
+  const endOfTurn = findEndOfTurn(tokenizer, () => renderAfterTurn([{ role: 'user', content: 'x' }], ASKED)?.text ?? '');
   return {
     encode: (messages, tools, generationPrompt) => refusing(() => encode(messages, tools, generationPrompt)),
     encodeAfterTurn(next, setting) {

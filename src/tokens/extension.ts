@@ -9,7 +9,7 @@
  */
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
-import { turnText } from './template-traits.ts';
+import { promptsThoughts, turnText } from './template-traits.ts';
 
 /** What is known of the conversation up to and with the turn that is extended. */
 export interface Spoken {
@@ -50,24 +50,25 @@ const PROBES: readonly { readonly messages: readonly Message[]; readonly turn: n
 
 export function createExtension(template: ChatTemplate, stopIds: readonly number[]): Extension {
   const verdicts = [false, true].map((withSystem) =>
-    [false, true].map((withTools) => verdictOf(template, stopIds, withSystem, withTools)),
+    [false, true].map((withTools) => verdictsOf(template, stopIds, withSystem, withTools)),
   );
-  const all = verdicts.flat();
-  const none = !all.includes(true);
+  const grows = (setting: readonly Verdict[]): boolean => setting.includes('grows') && !setting.includes('breaks');
+  const all = verdicts.flat(2);
+  const allGrow = grows(all) && !all.includes('rewrites');
   // The policy wrote ids of its own there; the template would write ours.
   const writesCallIds = written(template, called) !== written(template, OTHER_ID);
   const thoughts = thoughtsOf(template);
 
   return {
-    always: !none && !all.includes(false) && !writesCallIds && thoughts.always,
+    always: allGrow && !writesCallIds && thoughts.always,
     after({ request, response }, next) {
       const setting = settingOf(request);
       // Without the request, it has to hold whatever was in it.
-      const held = request ? verdicts[Number(setting.system)]![Number(setting.tools)] : !none && !all.includes(false);
+      const held = request ? grows(verdicts[Number(setting.system)]![Number(setting.tools)]!) : allGrow;
       if (!held || (writesCallIds && response?.tool_calls?.length)) return undefined;
       const after = template.encodeAfterTurn(next, setting);
       if (after === undefined || !template.knowsThoughts) return after?.ids;
-      const earlier = thoughtSinceQuestion(request?.messages ?? []);
+      const earlier = thoughtIn(request?.messages ?? [], thoughts.endAtQuestions);
       if (response?.reasoning === '' && !thoughts.emptyKept) return undefined;
       if (earlier && !thoughts.earlierKept) return undefined;
       return (earlier || response?.reasoning) && !after.keepsReasoning ? undefined : after.ids;
@@ -75,23 +76,29 @@ export function createExtension(template: ChatTemplate, stopIds: readonly number
   };
 }
 
+/** Which thoughts are still written later on. */
 interface Thoughts {
-  /** An empty block, behind a turn that a result follows. */
+  /** Whether a question takes away the thoughts before it. */
+  readonly endAtQuestions: boolean;
+  /** An empty block, in a turn that a result follows. */
   readonly emptyKept: boolean;
-  /** Those of a turn before the last one, with results in between. */
+  /** Those of turns before the last one. */
   readonly earlierKept: boolean;
   /** All of them, whatever follows. */
   readonly always: boolean;
 }
 
 function thoughtsOf(template: ChatTemplate): Thoughts {
-  if (!template.knowsThoughts) return { emptyKept: true, earlierKept: true, always: true };
+  if (!template.knowsThoughts) return { endAtQuestions: false, emptyKept: true, earlierKept: true, always: true };
   const kept = (...turns: readonly Message[]) =>
     template.textOf([question, ...turns], [lookup], true)?.includes('THOUGHT') ?? false;
-  const thinking = (turn: Message) => ({ ...turn, reasoning: 'THOUGHT' });
-  const emptyKept = written(template, { ...called, reasoning: '' })?.includes('</think>') ?? false;
-  const earlierKept = kept(thinking(called), result, { ...called, reasoning: 'MORE' }, result);
-  return { emptyKept, earlierKept, always: emptyKept && earlierKept && kept(thinking(said), question) };
+  const thinking = (turn: Message, reasoning = 'THOUGHT') => ({ ...turn, reasoning });
+  const keptInTurn = (turn: Message, next: Message) =>
+    [turn, thinking(turn, 'MORE')].every((later) => kept(thinking(turn), next, later, next));
+  const endAtQuestions = !kept(thinking(said), question);
+  const emptyKept = written(template, thinking(called, ''))?.includes('</think>') ?? false;
+  const earlierKept = keptInTurn(called, result) && (endAtQuestions || keptInTurn(said, question));
+  return { endAtQuestions, emptyKept, earlierKept, always: emptyKept && earlierKept && !endAtQuestions };
 }
 
 function settingOf(request: Spoken['request']): Setting {
@@ -104,52 +111,61 @@ function settingOf(request: Spoken['request']): Setting {
   };
 }
 
-/** Templates that drop thoughts drop them at the next question; those before the last one are gone already. */
-function thoughtSinceQuestion(messages: readonly Message[]): boolean {
+/** Whether there are thoughts among these messages, or since their last question. */
+function thoughtIn(messages: readonly Message[], sinceQuestion: boolean): boolean {
   for (let i = messages.length - 1; i >= 0; i--) {
-    if (messages[i]!.role === 'user') return false;
+    if (sinceQuestion && messages[i]!.role === 'user') return false;
     if (messages[i]!.role === 'assistant' && messages[i]!.reasoning) return true;
   }
   return false;
 }
 
-/** True if it held in every probe that the template accepts (some know no tools, or no system message); undefined if it accepts none. */
-function verdictOf(
+/**
+ * What a probe shows. `rewrites`: an extension would be refused there, so nothing is wrong. `breaks`: it would be given, and be wrong.
+ * `refused`: the template does not accept the conversation (some know no tools, or no system message).
+ */
+type Verdict = 'grows' | 'rewrites' | 'breaks' | 'refused';
+
+function verdictsOf(
   template: ChatTemplate,
   stopIds: readonly number[],
   withSystem: boolean,
   withTools: boolean,
-): boolean | undefined {
+): readonly Verdict[] {
   const setting = { system: withSystem, tools: withTools, user: true, prefilled: false };
-  const found = PROBES.map(({ messages, turn }) => {
-    const whole = withSystem ? [system, ...messages] : messages;
-    return holdsFor(template, stopIds, whole, withTools ? [lookup] : [], turn + Number(withSystem), setting);
+  // Where the prompt opens the thoughts, there is no turn without them.
+  const thinking = promptsThoughts(template);
+  return PROBES.map(({ messages, turn }) => {
+    const spoken = messages.map((message) =>
+      thinking && message.role === 'assistant' ? { ...message, reasoning: 'x' } : message,
+    );
+    const whole = withSystem ? [system, ...spoken] : spoken;
+    return verdictOf(template, stopIds, whole, withTools ? [lookup] : [], turn + Number(withSystem), setting);
   });
-  if (found.includes(false)) return false;
-  return found.includes(true) ? true : undefined;
 }
 
 /** Whether a fresh rendering is the prompt before the turn, the turn, and what `encodeAfterTurn` gives. */
-function holdsFor(
+function verdictOf(
   template: ChatTemplate,
   stopIds: readonly number[],
   messages: readonly Message[],
   tools: readonly Tool[],
   turn: number,
   setting: Setting,
-): boolean | undefined {
+): Verdict {
   const whole = attempt(() => template.encode(messages, tools, true));
-  if (whole === undefined) return undefined;
+  if (whole === undefined) return 'refused';
+  const after = template.encodeAfterTurn(messages.slice(turn + 1), setting)?.ids;
+  if (after === undefined) return 'rewrites';
   const before = attempt(() => template.encode(messages.slice(0, turn), tools, true));
-  const after = attempt(() => template.encodeAfterTurn(messages.slice(turn + 1), setting))?.ids;
-  if (before === undefined || after === undefined || before.length + after.length > whole.length) return false;
+  if (before === undefined || before.length + after.length > whole.length) return 'breaks';
   const turnEnd = whole.length - after.length;
   const spoken = whole.subarray(before.length, turnEnd);
-  return (
+  const grows =
     before.every((id, i) => id === whole[i]) &&
     after.every((id, i) => id === whole[turnEnd + i]) &&
-    !spoken.some((id) => stopIds.includes(id))
-  );
+    !spoken.some((id) => stopIds.includes(id));
+  return grows ? 'grows' : 'breaks';
 }
 
 /** What the template writes for a turn of calls that a result follows. */

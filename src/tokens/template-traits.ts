@@ -31,8 +31,12 @@ export function turnText(template: ChatTemplate, messages: readonly Message[], t
 export function mannerOf(template: ChatTemplate): Manner {
   const format = findFormat(turnText(template, callWithId('call00000'), [tool]));
   if (!template.knowsThoughts) return { format, thinks: 'unmarked' };
-  const prompt = template.textOf([question], [], true) ?? '';
-  return { format, thinks: prompt.trimEnd().endsWith('<think>') ? 'prompted' : 'tagged' };
+  return { format, thinks: promptsThoughts(template) ? 'prompted' : 'tagged' };
+}
+
+/** Whether the generation prompt opens the thoughts itself. */
+export function promptsThoughts(template: ChatTemplate): boolean {
+  return template.knowsThoughts && (template.textOf([question], [], true) ?? '').trimEnd().endsWith('<think>');
 }
 
 /** The one length of tool-call ids that the template accepts; undefined if it does not mind. */

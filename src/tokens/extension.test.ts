@@ -1,0 +1,66 @@
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { countingTemplate, lastThoughtTemplate, numberingTemplate } from '../../test/fixtures/tokens/templates.ts';
+import type { Message } from '../core/types.ts';
+import { createRenderer } from './renderer.ts';
+import { createTokenizer } from './tokenizer.ts';
+import { readTokenizerFiles } from './tokenizer-files.ts';
+
+const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
+const tokenizer = createTokenizer(files);
+const withTemplate = (chatTemplate: string) => createRenderer(createTokenizer({ ...files, chatTemplate }));
+
+const user: Message = { role: 'user', content: 'a' };
+const result: Message = { role: 'tool', content: 'b' };
+const thought: Message = { role: 'assistant', content: 'c', reasoning: 'd' };
+const said: Message = { role: 'assistant', content: 'e' };
+
+/** The turn that said `response` after these messages, followed by `next`: extended, and rendered afresh. */
+function both(
+  renderer: ReturnType<typeof withTemplate>,
+  messages: readonly Message[],
+  text: string,
+  response: Message,
+  next: Message,
+) {
+  const promptIds = renderer.open(messages, []);
+  const sampledIds = tokenizer.encodeRendered(`${text}<|im_end|>`);
+  const previous = { promptIds, sampledIds, stopReason: 'stop' as const, request: { messages, tools: [] }, response };
+  return { extended: renderer.extend(previous, [next]), afresh: renderer.open([...messages, response, next], []) };
+}
+
+describe('a turn is extended', () => {
+  const renderer = withTemplate(lastThoughtTemplate);
+
+  it('where its own thoughts stay, empty ones too', () => {
+    const one = both(renderer, [user], '<think>d</think>c', thought, result);
+    expect(one.extended).toEqual(one.afresh);
+    const empty = both(renderer, [user], '<think></think>c', { ...thought, reasoning: '' }, result);
+    expect(empty.extended).toEqual(empty.afresh);
+  });
+
+  it('not where an earlier turn’s thoughts went with it', () => {
+    for (const between of [result, user]) {
+      const { extended, afresh } = both(renderer, [user, thought, between], 'e', said, result);
+      expect(extended).toBeUndefined();
+      expect(tokenizer.decode(afresh)).not.toContain('<think>');
+    }
+  });
+
+  it('not where the template counts messages, in front or one by one', () => {
+    for (const source of [countingTemplate, numberingTemplate]) {
+      expect(both(withTemplate(source), [user], 'e', said, user).extended).toBeUndefined();
+      expect(withTemplate(source).extends).toBe(false);
+    }
+  });
+
+  it('not by messages that the template refuses; a fresh rendering then says why', () => {
+    const refusing = withTemplate(`{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}
+      {{- raise_exception('system messages come first') }}{%- endif %}{%- endfor %}${files.chatTemplate}`);
+    expect(refusing.extends).toBe(true);
+    const system: Message = { role: 'system', content: 'f' };
+    const previous = { promptIds: refusing.open([user], []), sampledIds: Int32Array.of(1), stopReason: 'length' as const };
+    expect(refusing.extend(previous, [system])).toBeUndefined();
+    expect(() => refusing.open([user, said, system], [])).toThrow(/system messages come first/);
+  });
+});

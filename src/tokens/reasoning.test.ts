@@ -1,0 +1,147 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { FORMATS } from './formats/find-format.ts';
+import type { CallFormat } from './formats/format.ts';
+import { hermes } from './formats/hermes.ts';
+import { type Assistant, type Manner, type Piece, parseAssistant, Speech } from './speech.ts';
+
+const tagged: Manner = { format: hermes, thinks: 'tagged' };
+const prompted: Manner = { format: hermes, thinks: 'prompted' };
+const call = '<tool_call>{"name":"f","arguments":{}}</tool_call>';
+
+describe('thoughts, where the template has a place for them', () => {
+  it.each<[string, Assistant]>([
+    ['<think>\nHm.\n</think>\n\nHello', { reasoning: 'Hm.', content: 'Hello', toolCalls: [] }],
+    ['<think>\n\n</think>\n\nHello', { reasoning: '', content: 'Hello', toolCalls: [] }],
+    [' \n<think>a\n\nb</think> Hello\n', { reasoning: 'a\n\nb', content: ' Hello\n', toolCalls: [] }],
+    ['<think>\nNever done\n', { reasoning: 'Never done', content: '', toolCalls: [] }],
+    ['<think>', { reasoning: '', content: '', toolCalls: [] }],
+    ['Hello', { content: 'Hello', toolCalls: [] }],
+    [' <thin', { content: ' <thin', toolCalls: [] }],
+    ['Hm.\n</think>\n\nHello', { content: 'Hm.\n</think>\n\nHello', toolCalls: [] }],
+    [`<think>${call}</think>\n\n`, { reasoning: call, content: '', toolCalls: [] }],
+    [`<think>a</think>\n\n${call}`, { reasoning: 'a', content: null, toolCalls: [{ name: 'f', arguments: '{}' }] }],
+    [`<think>a</think>b<think>${call}</think>`, { reasoning: 'a', content: `b<think>${call}</think>`, toolCalls: [] }],
+  ])('of %j are %j', (text, expected) => {
+    expect(parseAssistant(text, tagged)).toEqual(expected);
+  });
+
+  it('go on from the prompt where that has opened them', () => {
+    expect(parseAssistant('Hm.\n</think>\n\nHello', prompted)).toEqual({ reasoning: 'Hm.', content: 'Hello', toolCalls: [] });
+    expect(parseAssistant(`Hm. ${call}`, prompted)).toEqual({ reasoning: `Hm. ${call}`, content: '', toolCalls: [] });
+  });
+
+  it('come piece by piece, without the line breaks around them', () => {
+    const speech = new Speech(tagged);
+    const push = (text: string) => speech.push(text, false);
+    expect(push('<thi')).toEqual([]);
+    expect(push('nk>\n')).toEqual([]);
+    expect(push('\nHm')).toEqual([{ kind: 'reasoning', text: 'Hm' }]);
+    expect(push('\n')).toEqual([]);
+    expect(push('so')).toEqual([{ kind: 'reasoning', text: '\nso' }]);
+    expect(push('\n</thin')).toEqual([]);
+    expect(push('k>\n')).toEqual([]);
+    expect(push('\nOk')).toEqual([{ kind: 'text', text: 'Ok' }]);
+  });
+});
+
+/** Tags, whole calls of every format, and the parts of them. */
+const phrase = fc.oneof(
+  fc.constantFrom(
+    '<think>',
+    '</think>',
+    '<think>\n',
+    '\n</think>\n\n',
+    '\n',
+    ' ',
+    ';',
+    'words',
+    '<',
+    '<t',
+    '<tool_call>',
+    '</tool_call>',
+  ),
+  fc.constantFrom(
+    call,
+    '{"name":"f","arguments":{"a":"}</tool_call>"}}',
+    '[TOOL_CALLS]',
+    '[TOOL_CALLS][{"name":"f","arguments":{}}]',
+  ),
+  fc.constantFrom(
+    '{"name":"f","parameters":{}}',
+    '{"name":"f","parameters":{"a":"\\\\\\""}}',
+    '<|python_tag|>',
+    '<|python',
+    '{',
+    '}',
+    '[',
+    ']',
+  ),
+  fc.constantFrom('<function=f>', '</function>', '<parameter=a>', '\n1\n', '</parameter>', '</', '<parameter=', '>', '"', '\\'),
+  fc.constantFrom('<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>'),
+  fc.string({ unit: 'grapheme', maxLength: 4 }),
+);
+const CALLS: Readonly<Record<CallFormat['name'], string>> = {
+  hermes: call,
+  'qwen3-coder': '<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>',
+  llama: '{"name":"f","parameters":{"a":"}"}}',
+  mistral: '[TOOL_CALLS][{"name":"f","arguments":{"a":"]"}}]',
+};
+const speechText = fc
+  .tuple(
+    fc.constantFrom('', '', 'hm</think>\n', '<think>hm</think>\n'),
+    fc.constantFrom('', ...Object.values(CALLS)),
+    fc.array(phrase, { maxLength: 12 }),
+  )
+  .map(([thought, first, parts]) => thought + first + parts.join(''));
+
+function together(pieces: readonly Piece[], reasoned: boolean): Assistant {
+  const of = (kind: 'text' | 'reasoning') => pieces.flatMap((piece) => (piece.kind === kind ? [piece.text] : []));
+  const calls = pieces.flatMap((piece) => (piece.kind === 'call' ? [piece] : []));
+  expect(calls.map(({ index }) => index)).toEqual(calls.map((_, i) => i));
+  expect(pieces.findLastIndex(({ kind }) => kind === 'reasoning')).toBeLessThan(of('reasoning').length);
+  const content = of('text').length > 0 || calls.length === 0 ? of('text').join('') : null;
+  const rest = { content, toolCalls: calls.map((piece) => piece.call) };
+  return reasoned ? { reasoning: of('reasoning').join(''), ...rest } : rest;
+}
+
+describe.each(FORMATS)('what is said in the format $name', (format) => {
+  it.each(['unmarked', 'tagged', 'prompted'] as const)('is the same in any parts as at once, with thoughts %s', (thinks) => {
+    const calls = { some: 0, none: 0 };
+    fc.assert(
+      fc.property(speechText, fc.array(fc.nat(200), { maxLength: 60 }), (text, cuts) => {
+        const expected = parseAssistant(text, { format, thinks });
+        calls[expected.toolCalls.length > 0 ? 'some' : 'none']++;
+        const places = [...new Set([0, ...cuts.map((cut) => cut % (text.length + 1)), text.length])].toSorted((a, b) => a - b);
+        const speech = new Speech({ format, thinks });
+        const pieces = places.flatMap((place, i) => [...speech.push(text.slice(place, places[i + 1] ?? text.length), false)]);
+        pieces.push(...speech.push('', true));
+        expect(together(pieces, expected.reasoning !== undefined)).toEqual(expected);
+        expect(speech.said).toEqual(expected);
+      }),
+      { numRuns: 2000 },
+    );
+    expect(calls.some).toBeGreaterThan(20);
+    expect(calls.none).toBeGreaterThan(20);
+  });
+
+  it('has a call as soon as it is closed, and text as soon as it is none', () => {
+    const speech = new Speech({ format, thinks: 'tagged' });
+    const text = CALLS[format.name];
+    const before = [...text.slice(0, -1)].flatMap((character) => [...speech.push(character, false)]);
+    expect(before).toEqual([]);
+    expect(speech.push(text.slice(-1), false)).toMatchObject([{ kind: 'call', index: 0, call: { name: 'f' } }]);
+    expect(speech.push('word', false)).toEqual([{ kind: 'text', text: 'word' }]);
+  });
+
+  it('loses no text: what is no call is content', () => {
+    fc.assert(
+      fc.property(speechText, (text) => {
+        const { content, toolCalls } = parseAssistant(text, { format, thinks: 'unmarked' });
+        if (toolCalls.length === 0) expect(content).toBe(text);
+        for (const one of toolCalls) expect(() => JSON.parse(one.arguments)).not.toThrow();
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});
