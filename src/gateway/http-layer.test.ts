@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { type RawReply, rawClient, repliesIn } from '../../test/fixtures/gateway/raw-socket.ts';
@@ -275,6 +276,32 @@ describe('many requests', () => {
     await slow[Symbol.asyncDispose]();
     gateway.origin = listener.origin;
   });
+});
+
+it('bytes changed at random, or broken off, are answered or refused, and the next one is served', async () => {
+  const { gateway: own, session } = open({ spec: { limits: { turns: 10_000, tokens: 1e9, deadlineMs: 1000 } } });
+  await using bound = await listen(own, { timeouts });
+  const request = Buffer.from(whole().replace(key, session.model().apiKey));
+  const places = fc.nat({ max: request.length - 1 });
+  const changes = fc.array(fc.tuple(places, fc.nat({ max: 255 })), { minLength: 1, maxLength: 4 });
+  const cases = fc.sample(fc.record({ changes, length: fc.option(places, { freq: 3 }) }), { numRuns: 300, seed: 7 });
+  const replies = await Promise.all(
+    cases.map(async (one) => {
+      const bytes = Buffer.from(request);
+      for (const [place, byte] of one.changes) bytes[place] = byte;
+      using client = await rawClient(bound.origin);
+      client.send(bytes.subarray(0, one.length ?? bytes.length));
+      await client.closed;
+      return repliesIn(client.text());
+    }),
+  );
+  const first = replies.map(([reply]) => reply?.status ?? 0);
+  expect(first.filter((status) => status < 200 || status >= 500)).toEqual([]);
+  for (const reply of replies.flat()) expect(() => JSON.parse(reply.body)).not.toThrow();
+  expect(session.turns.length).toBe(
+    replies.flat().filter(({ status, body: said }) => status === 200 && said.includes('chatcmpl')).length,
+  );
+  expect((await fetch(`${bound.origin}/health`)).status).toBe(200);
 });
 
 describe('binding', () => {
