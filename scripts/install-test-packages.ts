@@ -12,7 +12,10 @@ for (const name of existsSync(root) ? readdirSync(root).toSorted() : []) {
   const lock = join(folder, 'package-lock.json');
   if (!existsSync(lock) || isCurrent(lock, join(folder, 'node_modules/.package-lock.json'))) continue;
   console.log(`installing test/packages/${name}`);
-  execFileSync('npm', ['ci', '--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error'], { cwd: folder, stdio: 'inherit' });
+  execFileSync('npm', ['ci', '--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error'], {
+    cwd: folder,
+    stdio: 'inherit',
+  });
 }
 
 function isCurrent(lock: string, installed: string): boolean {

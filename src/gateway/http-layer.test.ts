@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { type RawReply, rawClient, repliesIn } from '../../test/fixtures/gateway/raw-socket.ts';
@@ -172,6 +173,26 @@ describe('a client that takes its time', () => {
     await expectRefused(reply, 408, 'request_timeout');
   });
 
+  it('has less of it for its headers than for its body', async () => {
+    await using own = await listen(open().gateway, { timeouts: { headers: 100, request: 3_600_000 } });
+    using client = await rawClient(own.origin);
+    client.send('GET /health HTTP/1.1\r\n');
+    expect((await client.reply()).status).toBe(408);
+  });
+
+  it('is not cut off in the midst of what it sends before it could read why', async () => {
+    await using own = await listen(open().gateway, { timeouts: { linger: 3_600_000 } });
+    using client = await rawClient(own.origin, { allowHalfOpen: true });
+    client.send('no request\r\n\r\n');
+    expect((await client.reply()).status).toBe(400);
+    for (let i = 0; i < 5; i++) {
+      client.send('nor this\r\n\r\n');
+      await sleep(10);
+    }
+    expect(client.socket.destroyed).toBe(false);
+    expect(repliesIn(client.text()).length).toBe(1);
+  });
+
   it('between two requests is cut off, as are many at once', async () => {
     const clients = await Promise.all(Array.from({ length: 300 }, () => rawClient(listener.origin)));
     for (const client of clients.slice(0, 150)) client.send('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
@@ -196,7 +217,9 @@ describe('a body', () => {
     client.send(head({ headers: ['transfer-encoding: chunked'] }));
     const chunk = Buffer.concat([Buffer.from('100000\r\n'), Buffer.alloc(0x100000, 32), Buffer.from('\r\n')]);
     for (let sent = 0; sent <= GATEWAY_LIMITS.bodyBytes; sent += 0x100000) client.send(chunk);
-    await expectRefused(await client.reply(), 413, 'request_too_large');
+    const reply = await client.reply();
+    expect(reply.headers.get('connection')).toBe('close');
+    await expectRefused(reply, 413, 'request_too_large');
     await client.closed;
   });
 
@@ -253,6 +276,32 @@ describe('many requests', () => {
     await slow[Symbol.asyncDispose]();
     gateway.origin = listener.origin;
   });
+});
+
+it('bytes changed at random, or broken off, are answered or refused, and the next one is served', async () => {
+  const { gateway: own, session } = open({ spec: { limits: { turns: 10_000, tokens: 1e9, deadlineMs: 1000 } } });
+  await using bound = await listen(own, { timeouts });
+  const request = Buffer.from(whole().replace(key, session.model().apiKey));
+  const places = fc.nat({ max: request.length - 1 });
+  const changes = fc.array(fc.tuple(places, fc.nat({ max: 255 })), { minLength: 1, maxLength: 4 });
+  const cases = fc.sample(fc.record({ changes, length: fc.option(places, { freq: 3 }) }), { numRuns: 300, seed: 7 });
+  const replies = await Promise.all(
+    cases.map(async (one) => {
+      const bytes = Buffer.from(request);
+      for (const [place, byte] of one.changes) bytes[place] = byte;
+      using client = await rawClient(bound.origin);
+      client.send(bytes.subarray(0, one.length ?? bytes.length));
+      await client.closed;
+      return repliesIn(client.text());
+    }),
+  );
+  const first = replies.map(([reply]) => reply?.status ?? 0);
+  expect(first.filter((status) => status < 200 || status >= 500)).toEqual([]);
+  for (const reply of replies.flat()) expect(() => JSON.parse(reply.body)).not.toThrow();
+  expect(session.turns.length).toBe(
+    replies.flat().filter(({ status, body: said }) => status === 200 && said.includes('chatcmpl')).length,
+  );
+  expect((await fetch(`${bound.origin}/health`)).status).toBe(200);
 });
 
 describe('binding', () => {

@@ -92,15 +92,11 @@ function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server 
   const take = (incoming: IncomingMessage, outgoing: ServerResponse): void =>
     void serve({ gateway, local, timeouts, incoming, outgoing });
   const server = createServer(settings, take);
-  const refused = new WeakSet<Duplex>();
   server.on('checkContinue', take);
   server.on('checkExpectation', take);
   server.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, timeouts.linger));
   server.on('connect', (_, socket) => endWith(new Refusal('malformed_http', 'this is no proxy'), socket, timeouts.linger));
   server.on('clientError', (error, socket) => {
-    // The parser complains again about whatever follows.
-    if (refused.has(socket)) return;
-    refused.add(socket);
     // In the midst of a reply there is no place for another.
     if (answering.get(socket)?.headersSent || !socket.writable) socket.destroy();
     else endWith(refusalOf(error), socket, timeouts.linger);

@@ -1,6 +1,11 @@
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { countingTemplate, lastThoughtTemplate, numberingTemplate } from '../../test/fixtures/tokens/templates.ts';
+import {
+  countingTemplate,
+  forgetfulTemplate,
+  lastThoughtTemplate,
+  numberingTemplate,
+} from '../../test/fixtures/tokens/templates.ts';
 import type { Message } from '../core/types.ts';
 import { createRenderer } from './renderer.ts';
 import { createTokenizer } from './tokenizer.ts';
@@ -45,6 +50,24 @@ describe('a turn is extended', () => {
       expect(extended).toBeUndefined();
       expect(tokenizer.decode(afresh)).not.toContain('<think>');
     }
+  });
+
+  it('not where a question takes away thoughts from before the last one', () => {
+    const forgetful = withTemplate(forgetfulTemplate);
+    const once = both(forgetful, [user], '<think>d</think>c', thought, user);
+    expect(once.extended).toEqual(once.afresh);
+    const twice = both(forgetful, [user, thought, user], 'e', said, user);
+    expect(twice.extended).toBeUndefined();
+    expect(tokenizer.decode(twice.afresh)).not.toContain('<think>');
+  });
+
+  it('by a result where the template wants a call before it', () => {
+    const wanting = withTemplate(`{%- for m in messages %}{%- if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}
+      {{- raise_exception('no call before a result') }}{%- endif %}{%- endfor %}${files.chatTemplate}`);
+    const text = '<tool_call>{"name":"f","arguments":{}}</tool_call>';
+    const call = { id: 'g', type: 'function' as const, function: { name: 'f', arguments: '{}' } };
+    const { extended, afresh } = both(wanting, [user], text, { role: 'assistant', content: null, tool_calls: [call] }, result);
+    expect(extended).toEqual(afresh);
   });
 
   it('not where the template counts messages, in front or one by one', () => {
