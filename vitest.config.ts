@@ -5,6 +5,8 @@ const source = { conditions: ['source'] };
 const own = { resolve: source, ssr: { resolve: source } };
 const exclude = [...defaultExclude, 'test/packages/**', 'test/house/**'];
 const execArgv = ['--conditions=source'];
+/** What frameworks would report to their makers. */
+const quiet = { LANGSMITH_TRACING: 'false', OPENAI_AGENTS_DISABLE_TRACING: '1', MASTRA_TELEMETRY_DISABLED: '1' };
 
 export default defineConfig({
   test: {
@@ -13,7 +15,7 @@ export default defineConfig({
       { ...own, test: { ...test, name: 'own', include: ['src/**/*.test.ts', 'test/**/*.test.ts'], exclude, execArgv } },
       { ...own, test: { ...test, name: 'house', include: ['test/house/**/*.test.ts'], execArgv } },
       // Without our condition: some of these packages have one of the same name, for sources that Node does not run.
-      { test: { ...test, name: 'packages', maxConcurrency: 20, include: ['test/packages/**/*.test.ts'] } },
+      { test: { ...test, name: 'packages', include: ['test/packages/**/*.test.ts'], maxConcurrency: 20, env: quiet } },
     ],
   },
 });
