@@ -6,7 +6,7 @@
  *
  * Pure, and about words only: which ids a continuation gets is the renderer's business.
  */
-import { isDeepStrictEqual } from 'node:util';
+import { sameJson } from '../core/json.ts';
 import type { Fork, ForkCause, Message, Tool, ToolCall, Turn } from '../core/types.ts';
 
 /** What is compared of a turn. */
@@ -136,7 +136,7 @@ export function sameMessage(a: Message, b: Message): boolean {
 }
 
 function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
-  return a.length === b.length && isDeepStrictEqual(a, b);
+  return a.length === b.length && sameJson(a, b);
 }
 
 /** Whether the ids we gave the calls came back, which no other turn's do. */
@@ -152,7 +152,7 @@ function sameCall(a: ToolCall, b: ToolCall): boolean {
 function sameArguments(a: string, b: string): boolean {
   if (a === b) return true;
   try {
-    return isDeepStrictEqual(JSON.parse(a), JSON.parse(b));
+    return sameJson(JSON.parse(a), JSON.parse(b));
   } catch {
     return false;
   }
