@@ -12,6 +12,8 @@ import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
+import { SERVE_DEFAULTS, serveCommand } from './serve.ts';
+import { showCommand } from './show.ts';
 import { trainCommand } from './train.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
@@ -37,6 +39,30 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
     ended(await evalCommand(entry, flags)),
   );
+  program
+    .command('serve')
+    .description('put the policy at a URL, and capture what agents do with it')
+    .exitOverride()
+    .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
+    .option('--host <address>', `address to listen on; others than loopback need a token (default: ${SERVE_DEFAULTS.host})`)
+    .option('--port <n>', 'port to listen on (default: a free one)', port)
+    .option('--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN')
+    .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
+    .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
+    .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
+    .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (flags) => ended(await serveCommand(flags)));
+  program
+    .command('show')
+    .description('show what a run kept: its rollouts, or one of them turn by turn')
+    .exitOverride()
+    .argument('<run>', 'directory of a run, or a store file')
+    .argument('[rollout]', 'id of the rollout to show turn by turn')
+    .option('--forks', 'only rollouts whose conversations did not simply go on', false)
+    .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
   return program;
 }
 
@@ -120,6 +146,18 @@ function positive(text: string): number {
   return value;
 }
 
+function port(text: string): number {
+  const value = natural(text);
+  if (value > 65_535) throw new InvalidArgumentError('expected at most 65535');
+  return value;
+}
+
+function temperature(text: string): number {
+  const value = number(text);
+  if (value < 0 || value > 2) throw new InvalidArgumentError(`expected a number from 0 to 2, found ${JSON.stringify(text)}`);
+  return value;
+}
+
 function groupSize(text: string): number {
   const value = positive(text);
   if (value < 2) throw new InvalidArgumentError('expected at least 2: a rollout is compared with the others of its group');
@@ -140,7 +178,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'serve', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

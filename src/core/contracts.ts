@@ -217,6 +217,13 @@ export interface SessionSpec {
   readonly seed: number;
   /** Cancels model calls in flight. */
   readonly signal: AbortSignal;
+  readonly observer?: SessionObserver;
+}
+
+/** Whoever wants to know what happens in a session. Must not throw. */
+export interface SessionObserver {
+  recorded?(identity: RolloutIdentity, turn: Turn): void;
+  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'abandoned' | 'limitHit'>): void;
 }
 
 export interface Session {

@@ -5,6 +5,8 @@
  * A message says what was found; `hint` says what to do. The table is kept equal to docs/reference/errors.md by a test.
  */
 
+import type { Json } from './types.ts';
+
 /** Where a failure came from. */
 export type Boundary = 'usage' | 'model' | 'workflow' | 'grader' | 'gateway' | 'engine' | 'trainer' | 'store' | 'run';
 
@@ -66,16 +68,19 @@ export class TrainyardError extends Error {
   readonly hint: string | undefined;
   /** The field of a request that it is about. */
   readonly param: string | undefined;
+  /** What a program that gets the error looks for in it. */
+  readonly details: Json | undefined;
 
   constructor(
     code: ErrorCode,
     message: string,
-    options: { readonly hint?: string; readonly param?: string; readonly cause?: unknown } = {},
+    options: { readonly hint?: string; readonly param?: string; readonly details?: Json; readonly cause?: unknown } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.code = code;
     this.hint = options.hint;
     this.param = options.param;
+    this.details = options.details;
   }
 
   get boundary(): Boundary {

@@ -57,7 +57,7 @@ export interface SamplingSettings {
 }
 
 /** What can end a rollout early. All but `deadline` are the agent's own doing and are graded. */
-export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'deadline'] as const;
+export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'bytes', 'deadline'] as const;
 export type LimitName = (typeof LIMIT_NAMES)[number];
 
 export interface Limits {
@@ -109,6 +109,8 @@ export interface Turn {
   readonly thread: string;
   readonly role: string;
   readonly trainable: boolean;
+  /** Present where nobody got the answer, nor asked for it again before the rollout ended. Such a turn is not trained. */
+  readonly undelivered?: true;
   readonly promptIds: Int32Array;
   readonly sampledIds: Int32Array;
   /** Natural log-probability of each sampled id under `sampling.effective`; same length as `sampledIds`. */

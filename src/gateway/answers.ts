@@ -2,7 +2,8 @@
  * The answers of one session by request, so that a client's retry gets the answer it missed instead of a second turn.
  *
  * A question is in one of four states: `running` (being sampled), `owed` (its sampling failed or was cancelled; nothing was recorded),
- * held (recorded, and given to one attempt or more), `missed` (recorded, and every attempt it was given to missed it).
+ * held (recorded, and given to one attempt or more), `missed` (recorded, and every attempt it was given to missed it). A question that
+ * was refused is none: asking it again would be refused again.
  *
  *     asked ─▶ running ─▶ held ◀─▶ missed
  *                ▲  └──▶ owed
@@ -15,6 +16,8 @@
  *
  * Does not tell apart identical questions under way at the same time; clients do, by an idempotency key in `key`.
  */
+
+import { failureOf } from './http-errors.ts';
 
 /** What was sampled, as given to one attempt. */
 export interface Answer<T> {
@@ -62,13 +65,24 @@ export class Answers<T extends object> {
     // Those who wait for it go on when the state is up to date.
     const running: Promise<T> = sample()
       .catch((thrown) => {
-        if (owes) asked.owed++;
+        if (owes && isWorthRetrying(thrown)) asked.owed++;
         throw thrown;
       })
       .finally(() => asked.running.delete(running));
     asked.running.add(running);
     return give(asked, await running);
   }
+
+  /** What was sampled and nobody got. */
+  *missed(): Iterable<T> {
+    for (const asked of this.#asked.values()) yield* asked.missed;
+  }
+}
+
+/** A cancelled call is: its client may be back. */
+function isWorthRetrying(thrown: unknown): boolean {
+  const { status } = failureOf(thrown);
+  return status >= 500 || status === 429 || status === 410;
 }
 
 function nothingAsked<T>(): Asked<T> {

@@ -13,7 +13,14 @@ export interface Call {
   readonly body: string;
   /** Aborts when the client hangs up. */
   readonly signal: AbortSignal | undefined;
+  /** Where it came from, if from outside this process. */
+  readonly address?: string | undefined;
   header(name: string): string | null | undefined;
+}
+
+/** A call whose body may still be on its way: who asks, and what for, is settled before any of it is kept. */
+export interface UnreadCall extends Omit<Call, 'body'> {
+  readonly body: string | (() => Promise<string>);
 }
 
 export interface Reply {

@@ -255,7 +255,8 @@ describe('bad requests', () => {
       headers: { authorization: `Bearer ${apiKey}` },
       body: '{}',
     });
-    expect(bad.status).toBe(401);
+    expect(bad.status).toBe(400);
+    expect(await bad.json()).toMatchObject({ error: { code: 'malformed_http' } });
   });
 
   it('an unknown path is 404 in the client’s error shape', async () => {
@@ -267,13 +268,15 @@ describe('bad requests', () => {
 });
 
 describe('identity', () => {
-  it('a missing, wrong or foreign key is 401', async () => {
+  it('a missing or wrong key is 401, that of another rollout 404', async () => {
     const { gateway, session } = open();
     const other = gateway.open({ ...sessionSpec('r2'), signal: new AbortController().signal });
+    const statuses = [];
     for (const key of ['', 'ty-wrong', other.model().apiKey]) {
-      const response = await post(session, { messages: ask }, { authorization: `Bearer ${key}` });
-      expect(response.status).toBe(401);
+      statuses.push((await post(session, { messages: ask }, { authorization: `Bearer ${key}` })).status);
     }
+    expect(statuses).toEqual([401, 401, 404]);
+    expect([...session.turns, ...other.turns]).toEqual([]);
   });
 
   it('keys die at the seal: 410, and nothing more is recorded', async () => {

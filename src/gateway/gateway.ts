@@ -7,19 +7,28 @@
  */
 import { hash } from 'node:crypto';
 import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
-import { MAX_NESTING, nestingOf } from '../core/json.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';
-import { type Call, callOf, type Reply, responseOf } from './call.ts';
+import { parseJson, readBody } from './body.ts';
+import { type Call, callOf, type Reply, responseOf, type UnreadCall } from './call.ts';
+import { listSessions, openSession, type SessionDefaults, sealSession, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
+import { anthropicModels, messages } from './dialects/messages.ts';
+import { responses } from './dialects/responses.ts';
 import { EventStream } from './event-stream.ts';
-import { type Failure, failureOf, httpFailure, openAIError } from './http-errors.ts';
-import { answer, type Beginning, toolCallId } from './sampling.ts';
-import { type LiveSession, type Seat, SessionTable } from './sessions.ts';
+import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http-errors.ts';
+import { authorize, decoded, seatOf } from './identity.ts';
+import { type Capability, type Grant, Keyring } from './keys.ts';
+import { checkSize } from './limits.ts';
+import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
+import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
+import { SessionTable } from './session-table.ts';
+import type { LiveSession, Seat } from './sessions.ts';
+import { WrongKeys } from './wrong-keys.ts';
 
 export interface GatewayOptions {
   readonly engine: Engine;
@@ -27,12 +36,24 @@ export interface GatewayOptions {
   /** Reported as the model's name. */
   readonly modelName: string;
   readonly clock?: Clock;
+  /** Until it resolves, model calls are answered 503; without it the engine is ready. */
+  readonly ready?: Promise<unknown>;
+  /** After this long without a call a session is sealed; one hour. */
+  readonly idleMs?: number;
+  /** Without them no session is opened over HTTP. */
+  readonly sessionDefaults?: SessionDefaults;
 }
 
-/** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
-export const MAX_BODY_BYTES = 16 * 1024 * 1024;
-const ROUTE = /^\/r\/([^/]+)(?:\/v1)?\/(chat\/completions|models)$/;
-const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat };
+const IDLE_MS = 3_600_000;
+/** Characters of the header that names ignored parameters. */
+const MOST_REPORTED = 2000;
+/** By route. */
+export const DIALECTS: Readonly<Record<string, Dialect>> = {
+  'chat/completions': chat,
+  responses,
+  messages,
+  'messages/count_tokens': messages,
+};
 
 /** One question on its way: who asks what, in which words, and by which name its retries are known. */
 interface Asking {
@@ -46,20 +67,49 @@ interface Asking {
 
 export class Gateway implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
-  readonly #sessions = new SessionTable();
+  readonly #sessions: SessionTable;
+  readonly #keyring = new Keyring();
+  readonly #wrongKeys: WrongKeys;
+  /** Why model calls cannot be answered yet, or at all. */
+  #notReady: string | undefined;
   /** Origin of the listener; until one listens, base URLs work in process only. */
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
     this.#options = { clock: { now: Date.now }, ...options };
+    const { clock, idleMs = IDLE_MS, ready } = this.#options;
+    this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
+    this.#wrongKeys = new WrongKeys(clock);
+    if (ready) this.#waitFor(ready);
   }
 
   get openSessions(): number {
-    return this.#sessions.openSessions;
+    return this.#sessions.size;
   }
 
   open(spec: SessionSpec): Session {
-    return this.#sessions.open(spec, (session, role, key) => this.#modelHandle(session, role, key));
+    return this.#sessions.open(spec);
+  }
+
+  /** Ends every session. */
+  sealAll(): void {
+    for (const session of [...this.#sessions.all()]) session.seal();
+  }
+
+  /** A key that dies with its rollout; without one it is good for all of them, and as long as the gateway lives. */
+  key(capability: Capability, { rollout, role }: Pick<Grant, 'rollout' | 'role'> = {}): string {
+    const session = rollout === undefined ? undefined : this.#sessions.get(rollout);
+    if (rollout !== undefined && session === undefined) {
+      throw new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, {
+        hint: 'open its session first',
+      });
+    }
+    return this.#keyring.make({ capability, rollout, role, session: session?.number });
+  }
+
+  /** A secret that someone else chose and that is as good as a key of this capability. */
+  acceptToken(token: string, capability: Capability): void {
+    this.#keyring.accept(token, { capability });
   }
 
   /** As the global `fetch`, for the gateway's own URLs. */
@@ -72,39 +122,121 @@ export class Gateway implements SessionHost {
   };
 
   /** Answers one call. Never throws: a failure is an error reply in the dialect's shape. */
-  async answer(call: Call): Promise<Reply> {
-    const { pathname } = call.url;
-    const route = ROUTE.exec(pathname);
-    const dialect = DIALECTS[route?.[2] ?? ''];
-    const word = dialect ? dialect.failure : openAIError;
+  async answer(call: UnreadCall): Promise<Reply> {
+    const place = placeOf(call.url.pathname);
     try {
-      if (route === null) return failed(notFound(call), word);
-      const seat = this.#sessions.find(bearer(call), route[1] ?? '');
-      if (route[2] === 'models' && call.method === 'GET') return json(200, this.#models());
-      if (dialect === undefined || call.method !== 'POST') return failed(notFound(call), word);
-      return await this.#ask(seat, call, dialect);
+      const route = place && routeFor(place, call.method);
+      if (place === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
+      if (route === undefined) {
+        const allow = allowed(place);
+        throw new Refusal('method_not_allowed', `no route ${said(call)}`, `the path takes ${allow}`, { allow });
+      }
+      return await this.#serve(route, place, call);
     } catch (thrown) {
-      return failed(failureOf(thrown), word);
+      return this.#failed(failureOf(this.#counted(thrown, call)), place, call);
     }
   }
 
-  #modelHandle(session: LiveSession, role: string, apiKey: string): ModelHandle {
-    const baseURL = `${this.origin}/r/${session.pathSegment}/v1`;
+  /** The reply to a call that did not even get here, in the words of its route. */
+  refuse(refusal: Refusal, call: Pick<UnreadCall, 'url' | 'header'>): Reply {
+    return this.#failed(failureOf(refusal), placeOf(call.url.pathname), call);
+  }
+
+  async #serve(route: Route, place: Place, call: UnreadCall): Promise<Reply> {
+    const { does, who } = route;
+    if (does === 'health') return json(200, { status: 'ok' });
+    if (does === 'ready') return this.#readiness();
+    const grant = authorize(this.#keyring, call, who);
+    if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, place, grant, call);
+    if (does === 'models' || does === 'model') {
+      if (grant.rollout !== undefined || place.rollout !== undefined) seatOf(this.#sessions, grant, place.rollout, call);
+      return json(200, does === 'models' ? this.#models(call) : this.#model(place.parameter));
+    }
+    if (does === 'list') return json(200, listSessions(this.#sessions));
+    if (does === 'show') return json(200, showSession(this.#sessions, place.parameter));
+    if (does === 'seal') return json(200, sealSession(this.#sessions, place.parameter));
+    const text = await readBody(call);
+    return json(201, openSession(this.#sessions, this.#options.sessionDefaults, text === '' ? {} : parseJson(text)));
+  }
+
+  async #callModel({ path, does }: Route, place: Place, grant: Grant, call: UnreadCall): Promise<Reply> {
+    const seat = seatOf(this.#sessions, grant, place.rollout, call);
+    const dialect = DIALECTS[path];
+    if (dialect === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
+    if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
+    const body = await readBody(call);
+    seat.session.receive(Buffer.byteLength(body));
+    if (does === 'count_tokens') return this.#count(seat, body, dialect);
+    return await this.#ask(seat, { ...call, body }, dialect);
+  }
+
+  #waitFor(ready: Promise<unknown>): void {
+    this.#notReady = 'the engine is starting';
+    ready.then(
+      () => {
+        this.#notReady = undefined;
+      },
+      (thrown) => {
+        this.#notReady = `the engine did not start: ${messageOf(thrown)}`;
+      },
+    );
+  }
+
+  #readiness(): Reply {
+    if (this.#notReady !== undefined) throw new Refusal('not_ready', this.#notReady);
+    return json(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
+  }
+
+  /** Who guesses keys is told to slow down; nobody else is. */
+  #counted(thrown: unknown, { address }: UnreadCall): unknown {
+    const isGuess = thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN';
+    if (!isGuess || address === undefined || this.#wrongKeys.allow(address)) return thrown;
+    return new Refusal('too_many_wrong_keys', 'too many requests with a wrong key came from this address');
+  }
+
+  #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header'>): Reply {
+    const path = place?.routes[0]?.path ?? '';
+    const own = DIALECTS[path];
+    const word = (own ?? (call.header('anthropic-version') ? DIALECTS['messages'] : undefined))?.failure ?? openAIError;
+    const headers = headersOf(failure);
+    return { ...json(failure.status, word(failure)), ...(headers ? { headers } : {}) };
+  }
+
+  #modelHandle(session: LiveSession, role: string): ModelHandle {
+    const { rolloutId: rollout, number } = session;
+    const apiKey = this.#keyring.make({ capability: 'agent', rollout, role, session: number });
+    const baseURL = `${this.origin}/r/${encodeURIComponent(rollout)}/v1`;
     return { role, name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
   }
 
-  #models(): object {
+  #models({ header }: Pick<UnreadCall, 'header'>): object {
+    if (header('anthropic-version')) return anthropicModels(this.#options.modelName);
     const data = [{ id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' }];
     return { object: 'list', data };
   }
 
+  #model(id: string): object {
+    if (decoded(id) !== this.#options.modelName) throw new Refusal('not_found', `no model ${JSON.stringify(id.slice(0, 100))}`);
+    return { id: this.#options.modelName, object: 'model', created: 0, owned_by: 'trainyard' };
+  }
+
+  /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
+  #count(seat: Seat, body: string, dialect: Dialect): Reply {
+    const { question } = dialect.read(parseJson(body), seat.session);
+    checkSize(question);
+    return json(200, { input_tokens: promptOf(this.#options.renderer, seat, question).promptIds.length });
+  }
+
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
     const { question, writer } = dialect.read(parseJson(call.body), seat.session);
-    const named = JSON.stringify([seat.role, seat.thread, dialect.name, call.header('idempotency-key') ?? '']);
-    const key = hash('sha256', `${named}\n${call.body}`, 'base64');
+    checkSize(question);
+    const name = call.header('idempotency-key');
+    const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
+    const key = hash('sha256', `${who}\n${call.body}`, 'base64');
+    if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
     const asking = { seat, call, dialect, question, writer, key };
     const reply = question.stream ? await this.#stream(asking) : await this.#whole(asking);
-    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': question.ignored.join(',') } };
+    return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
   }
 
   async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
@@ -172,6 +304,7 @@ export class Gateway implements SessionHost {
       promptTokens,
       toolCallId: (choice, index) => toolCallId(renderer, seat, seeds[choice]!, index),
       tokenText: renderer.tokenText,
+      text: renderer.text,
     };
   }
 }
@@ -185,29 +318,14 @@ function json(status: number, body: object): Reply {
   return { status, body: JSON.stringify(body) };
 }
 
-function failed(failure: Failure, word: Dialect['failure']): Reply {
-  const reply = json(failure.status, word(failure));
-  return failure.status === 429 ? { ...reply, headers: { 'retry-after': '1' } } : reply;
+function said({ method, url }: UnreadCall): string {
+  return `${method} ${url.pathname.slice(0, 200)}`;
 }
 
-function notFound({ method, url }: Call): Failure {
-  return httpFailure(404, 'not_found', `no route ${method} ${url.pathname}`);
-}
-
-function bearer(call: Call): string {
-  return /^Bearer (\S+)$/i.exec(call.header('authorization') ?? '')?.[1] ?? '';
-}
-
-function parseJson(text: string): unknown {
-  if (text.length > MAX_BODY_BYTES) {
-    throw new TrainyardError('REQUEST_INVALID', `the body is larger than ${MAX_BODY_BYTES} bytes`);
-  }
-  if (nestingOf(text) > MAX_NESTING) {
-    throw new TrainyardError('REQUEST_INVALID', `the body is nested deeper than ${MAX_NESTING} levels`);
-  }
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new TrainyardError('REQUEST_INVALID', 'the body is not valid JSON');
-  }
+/** Names come from the client: only characters that a header may have, and no more than every client takes. */
+function inHeader(names: readonly string[]): string {
+  return names
+    .join(',')
+    .slice(0, MOST_REPORTED)
+    .replaceAll(/[^\x20-\x7e]/g, '?');
 }

@@ -1,67 +1,181 @@
 /**
- * The gateway over HTTP: a node:http server on the loopback interface that turns sockets into calls.
+ * The gateway over HTTP: a node:http server that turns sockets into calls. On the loopback interface, unless whoever binds it
+ * elsewhere brings a token.
  *
  * A client that hangs up cancels its call. A reply that could not be delivered is reported back, so that a retry is answered again
  * rather than sampled again. Of a stream, one text at a time is under way: a client that reads slowly is waited for without
- * collecting anything here, and at the latest until its rollout ends.
+ * collecting anything here, and at the latest until its rollout ends. Bodies are not read before their sender is known.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { contentTypeOf } from './call.ts';
+import type { Duplex } from 'node:stream';
+import { TrainyardError } from '../core/errors.ts';
+import { contentTypeOf, type Reply } from './call.ts';
 import type { EventStream } from './event-stream.ts';
-import { type Gateway, MAX_BODY_BYTES } from './gateway.ts';
+import type { Gateway } from './gateway.ts';
+import { Refusal } from './http-errors.ts';
+import { checkHead, isLoopback } from './http-guard.ts';
+import { GATEWAY_LIMITS, tooLarge } from './limits.ts';
+import { endWith, refusalOf, upgradeRequired } from './raw-reply.ts';
 
 export interface Listener extends AsyncDisposable {
   readonly origin: string;
 }
 
-/** Listens on 127.0.0.1 and makes the gateway's base URLs point there. */
-export async function listen(gateway: Gateway, port = 0): Promise<Listener> {
-  const server = createServer((incoming, outgoing) => void serve(gateway, incoming, outgoing));
-  server.headersTimeout = 10_000;
-  server.requestTimeout = 60_000;
-  server.keepAliveTimeout = 60_000;
+export interface ListenOptions {
+  /** 127.0.0.1 unless given. */
+  readonly host?: string;
+  readonly port?: number;
+  /** As good as an admin key. Anything but loopback is only bound with one. */
+  readonly token?: string;
+  readonly timeouts?: Partial<Timeouts>;
+}
+
+/** Milliseconds. */
+interface Timeouts {
+  /** From the connection, or the request before, to the end of the headers. */
+  readonly headers: number;
+  /** To the end of the body. */
+  readonly request: number;
+  /** Between two requests. */
+  readonly keepAlive: number;
+  /** For a client to read why it was refused while it is still sending. */
+  readonly linger: number;
+}
+
+const TIMEOUTS: Timeouts = { headers: 10_000, request: 60_000, keepAlive: 60_000, linger: 1000 };
+/** Shorter tokens can be guessed. */
+const SHORTEST_TOKEN = 16;
+/** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
+const DROPPED_BYTES = 1024 * 1024;
+
+/** Listens, and makes the gateway's base URLs point there. */
+export async function listen(gateway: Gateway, options: ListenOptions = {}): Promise<Listener> {
+  const { host = '127.0.0.1', port = 0, token } = options;
+  checkBind(host, token);
+  if (token !== undefined) gateway.acceptToken(token, 'admin');
+  const timeouts = { ...TIMEOUTS, ...options.timeouts };
+  const server = serverOf(gateway, isLoopback(host), timeouts);
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
-    server.listen(port, '127.0.0.1', resolve);
+    server.listen(port, host, resolve);
   });
-  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const bound = (server.address() as AddressInfo).port;
+  // Whoever binds every interface is reached on loopback too.
+  const name = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;
+  const origin = `http://${name.includes(':') ? `[${name}]` : name}:${bound}`;
   gateway.origin = origin;
   return { origin, [Symbol.asyncDispose]: () => close(server) };
 }
 
-async function serve(gateway: Gateway, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+function checkBind(host: string, token: string | undefined): void {
+  if (token === undefined && !isLoopback(host)) {
+    throw new TrainyardError('USAGE', `${JSON.stringify(host)} is not loopback, and no token was given`, {
+      hint: 'anyone who can reach the port could try keys: give a token, or bind 127.0.0.1',
+    });
+  }
+  if (token !== undefined && (token.length < SHORTEST_TOKEN || !/^[\x21-\x7e]+$/.test(token))) {
+    throw new TrainyardError('USAGE', `the token is not ${SHORTEST_TOKEN} or more printable ASCII characters`);
+  }
+}
+
+function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server {
+  const settings = {
+    headersTimeout: timeouts.headers,
+    requestTimeout: timeouts.request,
+    keepAliveTimeout: timeouts.keepAlive,
+    connectionsCheckingInterval: Math.ceil(Math.min(timeouts.headers, timeouts.request) / 2),
+    maxHeaderSize: GATEWAY_LIMITS.headerBytes,
+    // Missing ones are refused as JSON, with the malformed.
+    requireHostHeader: false,
+  };
+  const take = (incoming: IncomingMessage, outgoing: ServerResponse): void =>
+    void serve({ gateway, local, timeouts, incoming, outgoing });
+  const server = createServer(settings, take);
+  const refused = new WeakSet<Duplex>();
+  server.on('checkContinue', take);
+  server.on('checkExpectation', take);
+  server.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, timeouts.linger));
+  server.on('connect', (_, socket) => endWith(new Refusal('malformed_http', 'this is no proxy'), socket, timeouts.linger));
+  server.on('clientError', (error, socket) => {
+    // The parser complains again about whatever follows.
+    if (refused.has(socket)) return;
+    refused.add(socket);
+    // In the midst of a reply there is no place for another.
+    if (answering.get(socket)?.headersSent || !socket.writable) socket.destroy();
+    else endWith(refusalOf(error), socket, timeouts.linger);
+  });
+  return server;
+}
+
+/** The latest reply under way on a socket. */
+const answering = new WeakMap<Duplex, ServerResponse>();
+
+interface Exchange {
+  readonly gateway: Gateway;
+  readonly local: boolean;
+  readonly timeouts: Timeouts;
+  readonly incoming: IncomingMessage;
+  readonly outgoing: ServerResponse;
+}
+
+async function serve(exchange: Exchange): Promise<void> {
+  const { incoming, outgoing } = exchange;
   const hangUp = new AbortController();
   let undelivered: (() => void) | undefined;
+  answering.set(incoming.socket, outgoing);
   outgoing.once('close', () => {
+    if (answering.get(incoming.socket) === outgoing) answering.delete(incoming.socket);
     if (outgoing.writableFinished) return;
     hangUp.abort();
     undelivered?.();
   });
   try {
-    const body = await collect(incoming);
-    if (body === undefined) return void outgoing.writeHead(413, { connection: 'close' }).end();
-    const reply = await gateway.answer({
-      method: incoming.method ?? 'GET',
-      url: new URL(`http://localhost${incoming.url ?? '/'}`),
-      body,
-      signal: hangUp.signal,
-      header: (name) => incoming.headers[name] as string | undefined,
-    });
+    const reply = await replyTo(exchange, hangUp.signal);
     if (hangUp.signal.aborted) return reply.undelivered?.();
     undelivered = reply.undelivered;
-    const type = { ...reply.headers, 'content-type': contentTypeOf(reply) };
-    if (typeof reply.body === 'string') {
-      outgoing.writeHead(reply.status, { ...type, 'content-length': Buffer.byteLength(reply.body) }).end(reply.body);
-    } else {
-      outgoing.writeHead(reply.status, type);
-      await send(reply.body, outgoing);
-    }
+    const headers = { ...reply.headers, 'content-type': contentTypeOf(reply) };
+    if (typeof reply.body === 'string') return finish(exchange, reply.status, headers, reply.body);
+    outgoing.writeHead(reply.status, headers);
+    await send(reply.body, outgoing);
   } catch {
-    // Only a request line that is no path, a body that broke off, or a stream that was cut gets here.
-    if (outgoing.headersSent) outgoing.destroy();
-    else outgoing.writeHead(400, { connection: 'close' }).end();
+    // Only a stream that was cut gets here.
+    outgoing.destroy();
   }
+}
+
+async function replyTo({ gateway, local, incoming, outgoing }: Exchange, signal: AbortSignal): Promise<Reply> {
+  const header = (name: string): string | undefined => incoming.headers[name] as string | undefined;
+  try {
+    checkHead(incoming, local);
+  } catch (thrown) {
+    return gateway.refuse(thrown as Refusal, { url: new URL('http://localhost/'), header });
+  }
+  return await gateway.answer({
+    method: incoming.method ?? 'GET',
+    url: new URL(`http://localhost${incoming.url}`),
+    body: () => {
+      if (header('expect') !== undefined) outgoing.writeContinue();
+      return collect(incoming);
+    },
+    signal,
+    address: incoming.socket.remoteAddress,
+    header,
+  });
+}
+
+/** Sends a whole reply. To a client that is still sending, it says so and listens a little longer, or the reply would be lost. */
+function finish({ incoming, outgoing, timeouts }: Exchange, status: number, headers: Record<string, string>, body: string): void {
+  const length = { 'content-length': Buffer.byteLength(body) };
+  const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
+  if (incoming.complete || declared <= DROPPED_BYTES) {
+    outgoing.writeHead(status, { ...headers, ...length }).end(body);
+    return;
+  }
+  outgoing.writeHead(status, { ...headers, ...length, connection: 'close' }).write(body);
+  const end = (): void => void outgoing.end();
+  incoming.once('close', end).resume();
+  setTimeout(end, timeouts.linger).unref();
 }
 
 /** Rejects when the stream is cut or the client hangs up. */
@@ -91,21 +205,33 @@ function written(outgoing: ServerResponse, text: string): Promise<void> {
   });
 }
 
-const utf8 = new TextDecoder();
+/** A byte order mark is kept: it is no JSON. */
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** The whole body, or undefined if it is larger than a request may be. By events: an async iterator costs more than the rest. */
-function collect(incoming: IncomingMessage): Promise<string | undefined> {
+/** The whole body. By events: an async iterator costs more than the rest. */
+function collect(incoming: IncomingMessage): Promise<string> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
     let size = 0;
-    incoming.on('data', (chunk: Buffer) => {
+    const take = (chunk: Buffer): void => {
       size += chunk.length;
-      if (size <= MAX_BODY_BYTES) chunks.push(chunk);
-      else resolve(undefined);
+      if (size <= GATEWAY_LIMITS.bodyBytes) return void chunks.push(chunk);
+      chunks.length = 0;
+      incoming.off('data', take);
+      reject(tooLarge());
+    };
+    const brokenOff = (): void => reject(new Refusal('malformed_http', 'the body broke off'));
+    if (incoming.destroyed) return brokenOff();
+    incoming.on('data', take);
+    incoming.once('end', () => {
+      try {
+        resolve(utf8.decode(chunks.length === 1 ? chunks[0] : Buffer.concat(chunks)));
+      } catch {
+        reject(new TrainyardError('REQUEST_INVALID', 'the body is not UTF-8'));
+      }
     });
-    incoming.once('end', () => resolve(utf8.decode(chunks.length === 1 ? chunks[0] : Buffer.concat(chunks))));
-    incoming.once('error', reject);
-    incoming.once('close', reject);
+    incoming.once('error', brokenOff);
+    incoming.once('close', brokenOff);
   });
 }
 

@@ -43,7 +43,11 @@ describe('the second of two identical questions, when its first attempt timed ou
         fetch(`${baseURL}/chat/completions`, {
           method: 'POST',
           body: whole,
-          headers: { authorization: `Bearer ${apiKey}`, 'x-stainless-retry-count': `${count}` },
+          headers: {
+            authorization: `Bearer ${apiKey}`,
+            'content-type': 'application/json',
+            'x-stainless-retry-count': `${count}`,
+          },
           signal: signal ?? null,
         }).then((response) => response.json());
       await send(0);

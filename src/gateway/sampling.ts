@@ -39,7 +39,7 @@ export interface Audience {
 }
 
 type UnrecordedTurn = Omit<Turn, 'index'>;
-type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
 export async function answer(
   parts: SamplerParts,
@@ -140,7 +140,8 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
     type: 'function' as const,
     function: call,
   }));
-  const formatError = question.formatErrorOf?.(said.content ?? '');
+  // Where the policy calls tools instead of answering there is nothing to check yet.
+  const formatError = said.content === null ? undefined : question.formatErrorOf?.(said.content);
   return {
     sampledIds: result.ids,
     logprobs: result.logprobs,
@@ -194,7 +195,7 @@ function startingOnce(audience: Audience, beginning: Beginning): Audience['push'
 }
 
 /** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
-function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
+export function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
   const { continues, fork } = relate(session.turns, { thread, role, messages, tools });
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };

@@ -1,15 +1,13 @@
 /**
- * Sessions: the gateway's live lease for one rollout. A session knows its keys, its limits and its turns; it is never stored.
- *
- * Keys are random, one per role, and die at the seal. They are looked up by digest, so neither the table nor a comparison
- * reveals how much of a guess was right. A call in flight when the session is sealed is cancelled and never recorded.
+ * Sessions: the gateway's live lease for one rollout. A session knows its limits and its turns; it is never stored. A call in flight
+ * when it is sealed is cancelled and never recorded.
  */
-import { hash, randomBytes } from 'node:crypto';
-import type { ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
+import type { Clock, ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
 import { Answers } from './answers.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
+import { GATEWAY_LIMITS } from './limits.ts';
 
 /**
  * How often each prompt, by digest, was asked: the n-th time draws from its own seed. A call that was cancelled gives its number
@@ -33,8 +31,6 @@ export class Occurrences {
   }
 }
 
-/** Model calls of one rollout at the same time; more wait at the client. */
-const MOST_AT_ONCE = 256;
 /** Given-up calls kept of one rollout. */
 const MOST_ABANDONED = 1000;
 
@@ -44,8 +40,16 @@ export interface Reservation {
   release(): void;
 }
 
-/** Sealed keys remembered, so that a straggler learns that its rollout ended rather than that its key is wrong. */
-const TOMBSTONES = 10_000;
+export interface SessionParts {
+  readonly spec: SessionSpec;
+  /** Unique in its gateway: two sessions of one rollout, one after the other, are two. */
+  readonly number: number;
+  /** Whether someone in this process holds it, who will seal it. */
+  readonly remote: boolean;
+  readonly clock: Clock;
+  handle(role: string): ModelHandle;
+  onSeal(): void;
+}
 
 export class LiveSession implements Session {
   readonly spec: SessionSpec;
@@ -57,23 +61,42 @@ export class LiveSession implements Session {
   limitHit: LimitName | undefined;
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
+  readonly number: number;
+  readonly remote: boolean;
+  readonly openedAt: number;
   readonly #abort = new AbortController();
-  readonly #handle: (role: string) => ModelHandle;
-  readonly #onSeal: () => void;
+  readonly #parts: SessionParts;
+  readonly #named = new Map<string, string>();
+  #activeAt: number;
   #inFlight = 0;
   #sampledTokens = 0;
   #reservedTokens = 0;
+  #bytes = 0;
 
-  constructor(spec: SessionSpec, handle: (role: string) => ModelHandle, onSeal: () => void) {
-    this.spec = spec;
-    this.signal = AbortSignal.any([this.#abort.signal, spec.signal]);
-    this.#handle = handle;
-    this.#onSeal = onSeal;
+  constructor(parts: SessionParts) {
+    this.#parts = parts;
+    this.spec = parts.spec;
+    this.number = parts.number;
+    this.remote = parts.remote;
+    this.openedAt = this.#activeAt = parts.clock.now();
+    this.signal = AbortSignal.any([this.#abort.signal, this.spec.signal]);
   }
 
-  /** How the rollout is named in a URL. Compared as it stands: a path from outside is never decoded. */
-  get pathSegment(): string {
-    return encodeURIComponent(this.spec.identity.rolloutId);
+  get rolloutId(): string {
+    return this.spec.identity.rolloutId;
+  }
+
+  /** Milliseconds since something last happened; 0 while a call is under way. */
+  get idleMs(): number {
+    return this.#inFlight > 0 ? 0 : this.#parts.clock.now() - this.#activeAt;
+  }
+
+  get openCalls(): number {
+    return this.#inFlight;
+  }
+
+  get sampledTokens(): number {
+    return this.#sampledTokens;
   }
 
   get turns(): readonly Turn[] {
@@ -81,7 +104,7 @@ export class LiveSession implements Session {
   }
 
   model(role = 'default'): ModelHandle {
-    return this.#handle(role);
+    return this.#parts.handle(role);
   }
 
   role(name: string): Role {
@@ -90,11 +113,19 @@ export class LiveSession implements Session {
     return (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
   }
 
+  /** Takes note of a request's size; throws LIMIT_REACHED when the rollout's requests were too large together. */
+  receive(bytes: number): void {
+    this.#activeAt = this.#parts.clock.now();
+    this.#bytes += bytes;
+    if (this.#bytes > GATEWAY_LIMITS.rolloutBytes) this.refuse('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
+  }
+
   /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. */
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
-    if (this.#inFlight + count > MOST_AT_ONCE) throw busy(`the rollout has ${this.#inFlight} model calls under way`);
+    if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce)
+      throw busy(`the rollout has ${this.#inFlight} model calls under way`);
     if (this.recorded.length + this.#inFlight + count > turns) this.refuse('turns', `${turns} model calls`);
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
     if (left < count) this.refuse('tokens', `${tokens} sampled tokens`);
@@ -104,6 +135,7 @@ export class LiveSession implements Session {
     const release = (): void => {
       this.#inFlight -= count;
       this.#reservedTokens -= count * maxTokens;
+      this.#activeAt = this.#parts.clock.now();
     };
     return { maxTokens, release };
   }
@@ -115,6 +147,7 @@ export class LiveSession implements Session {
       const complete: Turn = { ...turn, index: this.recorded.length };
       this.recorded.push(complete);
       this.#sampledTokens += turn.sampledIds.length;
+      this.spec.observer?.recorded?.(this.spec.identity, complete);
       return complete;
     });
   }
@@ -131,9 +164,30 @@ export class LiveSession implements Session {
   seal(): readonly Turn[] {
     if (!this.#abort.signal.aborted) {
       this.#abort.abort(sealed(this.spec.identity.rolloutId));
-      this.#onSeal();
+      this.#setAsideUndelivered();
+      this.#parts.onSeal();
+      this.spec.observer?.sealed?.(this.spec.identity, this);
     }
     return this.recorded;
+  }
+
+  /** An answer that nobody got took no part in how the rollout ended. One that was continued was got after all. */
+  #setAsideUndelivered(): void {
+    const continued = new Set(this.recorded.map((turn) => turn.after));
+    for (const turn of [...this.answers.missed()].flat()) {
+      if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
+    }
+  }
+
+  /** Throws REQUEST_CONFLICT where this name was given to another request before. */
+  claim(idempotencyKey: string, request: string): void {
+    const known = this.#named.get(idempotencyKey) ?? request;
+    if (known !== request) {
+      throw new TrainyardError('REQUEST_CONFLICT', 'the Idempotency-Key was given to another request before', {
+        hint: 'use a new key for each request, and the same key only to repeat one',
+      });
+    }
+    this.#named.set(idempotencyKey, request);
   }
 
   private refuse(limit: LimitName, what: string): never {
@@ -156,63 +210,7 @@ export interface Seat {
   readonly thread: string;
 }
 
-export class SessionTable {
-  readonly #seats = new Map<string, Seat>();
-  readonly #sealed = new Set<string>();
-  #open = 0;
-
-  get openSessions(): number {
-    return this.#open;
-  }
-
-  open(spec: SessionSpec, handleOf: (session: LiveSession, role: string, key: string) => ModelHandle): LiveSession {
-    const handles = new Map<string, ModelHandle>();
-    const digests: string[] = [];
-    const handle = (role: string): ModelHandle => {
-      const known = handles.get(role);
-      if (known !== undefined) return known;
-      session.assertOpen();
-      const key = `ty-${randomBytes(32).toString('base64url')}`;
-      digests.push(digest(key));
-      this.#seats.set(digest(key), { session, role, thread: role });
-      const made = handleOf(session, role, key);
-      handles.set(role, made);
-      return made;
-    };
-    const session = new LiveSession(spec, handle, () => this.#bury(digests));
-    this.#open++;
-    return session;
-  }
-
-  /** Who is calling, or SESSION_UNKNOWN / SESSION_SEALED. */
-  find(key: string, pathSegment: string): Seat {
-    const digested = digest(key);
-    const seat = this.#seats.get(digested);
-    if (seat?.session.pathSegment === pathSegment) return seat;
-    if (this.#sealed.has(digested)) throw sealed(pathSegment);
-    throw new TrainyardError('SESSION_UNKNOWN', `no open rollout ${JSON.stringify(pathSegment)} with this key`, {
-      hint: 'use baseURL and apiKey of the same ctx.model(), and only while the rollout runs',
-    });
-  }
-
-  #bury(digests: readonly string[]): void {
-    this.#open--;
-    for (const key of digests) {
-      this.#seats.delete(key);
-      this.#sealed.add(key);
-    }
-    for (const oldest of this.#sealed) {
-      if (this.#sealed.size <= TOMBSTONES) break;
-      this.#sealed.delete(oldest);
-    }
-  }
-}
-
-function digest(key: string): string {
-  return hash('sha256', key, 'base64');
-}
-
-function sealed(rolloutId: string): TrainyardError {
+export function sealed(rolloutId: string): TrainyardError {
   return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
 }
 

@@ -151,8 +151,11 @@ function beside(entry: string | Entry, name: string): string {
 
 /** runs/shop-20261115-081703: named by the entry's folder and the time, numbered where that is taken. */
 function defaultRun(entry: string | Entry): string {
+  return freeRun(typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name);
+}
+
+export function freeRun(name: string): string {
   const time = new Date().toISOString().replace(/[-:]/g, '').replace('T', '-').slice(0, 15);
-  const name = typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name;
   const path = join('runs', `${name || 'run'}-${time}`);
   let number = 2;
   let free = path;

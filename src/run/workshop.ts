@@ -19,6 +19,7 @@ import type { Entry } from '../rollout/discovery.ts';
 import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
+import { openingWith } from './closers.ts';
 import type { EvalSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
 
@@ -65,26 +66,20 @@ export async function openWorkshop(
   entry: Entry,
   { stop, warn, kernels, engine = (model) => model, trainable }: WorkshopOptions,
 ): Promise<Workshop> {
-  const closers: AsyncDisposable[] = [];
-  const closeAll = async (): Promise<void> => {
-    for (const closer of closers.toReversed()) await closer[Symbol.asyncDispose]();
-  };
   checkTrainable(entry, trainable);
-  try {
+  return await openingWith(async (closers) => {
     await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
-    const model = await EmbeddedModel.open({ dir: settings.model, threads: settings.threads, variant: kernels });
-    closers.push(model);
+    const model = closers.add(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads, variant: kernels }));
     if (renderer.vocabSize > model.vocabSize) {
       throw new TrainyardError('MODEL_INVALID', `the tokenizer has ${renderer.vocabSize} tokens, the model ${model.vocabSize}`, {
         hint: 'tokenizer.json and model.safetensors must be of the same model',
       });
     }
-    const grader = await openGrader(settings, entry, stop);
+    const grader = closers.add(await openGrader(settings, entry, stop));
     if ('warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
-    closers.push(grader);
     const gateway = new Gateway({ engine: engine(model), renderer, modelName: 'policy' });
-    closers.push(await listen(gateway));
+    closers.add(await listen(gateway));
     const parts = {
       workflow: entry.workflow,
       trainable,
@@ -100,12 +95,9 @@ export async function openWorkshop(
       model,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store) => rolloutsOf({ ...parts, store }, warn),
-      [Symbol.asyncDispose]: closeAll,
+      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
-  } catch (thrown) {
-    await closeAll();
-    throw thrown;
-  }
+  });
 }
 
 function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {

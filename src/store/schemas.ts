@@ -78,6 +78,7 @@ const turn: z.ZodType<Turn> = z
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
+    undelivered: z.exactOptional(z.literal(true)),
     promptIds: z.instanceof(Int32Array),
     sampledIds: z.instanceof(Int32Array),
     logprobs: z.instanceof(Float32Array),

@@ -28,6 +28,12 @@ describe('a scripted engine', () => {
     expect(await engine().sample(request)).toEqual(result);
   });
 
+  it('ends where the listener has enough', async () => {
+    const cut = await engine().sample(request, undefined, (ids) => (ids.includes(9) ? { keep: ids.indexOf(9) + 1 } : undefined));
+    expect(cut).toMatchObject({ ids: Int32Array.of(5, 6, 7, 8, 9), stopReason: 'stop' });
+    expect(cut.logprobs.length).toBe(5);
+  });
+
   it('streams nothing after a cancellation', async () => {
     const stop = new AbortController();
     let pieces = 0;

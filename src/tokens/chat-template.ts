@@ -8,31 +8,57 @@
  */
 import { Template } from '@huggingface/jinja';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
+import type { Message, Tool } from '../core/types.ts';
 import { createProtector, type Protection } from './protection.ts';
+import { type ArgumentsShape, shapeMessages, shapeTool } from './shape-messages.ts';
 import type { Tokenizer } from './tokenizer.ts';
+
+/** What a conversation has before an assistant turn, as far as templates treat what follows differently. */
+export interface Setting {
+  readonly system: boolean;
+  readonly tools: boolean;
+  /** Whether anyone asked; a conversation may consist of other messages only. */
+  readonly user: boolean;
+  /** Whether the policy was asked to go on after an assistant message. */
+  readonly prefilled: boolean;
+}
+
+export interface AfterTurn {
+  /** From the control token that closes the turn to the end of the generation prompt. */
+  readonly ids: Int32Array;
+  /** Whether thoughts of that turn are still written. */
+  readonly keepsReasoning: boolean;
+}
 
 export interface ChatTemplate {
   /** Ids of the conversation; with `generationPrompt`, up to where the policy begins to speak. */
   encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array;
   /**
-   * Ids of what the template writes after an assistant turn when `next` follows, generation prompt included: from `endOfTurn`,
-   * the text of the control token that closes the turn. Undefined if no such token closes it.
+   * What the template writes after an assistant turn when `next` follows. Found on a short conversation of that setting, so the cost
+   * does not depend on the real one. Undefined if it writes what comes before the turn in another way then, if no control token closes
+   * the turn, or if it refuses these messages.
    */
-  encodeAfterTurn(next: readonly Message[], endOfTurn: string): Int32Array | undefined;
+  encodeAfterTurn(next: readonly Message[], setting: Setting): AfterTurn | undefined;
+  /** The rendered text, unprotected: for finding out how the template writes, never for prompts. Undefined if it refuses. */
+  textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined;
+  /** Whether the template has a word for thoughts. */
+  readonly knowsThoughts: boolean;
   /** The control token that closes an assistant turn of text, if one directly follows the text. */
   readonly endOfTurn: string | undefined;
 }
 
-/** What the template is shown; arguments are text or parsed, as it can handle them. */
-type ArgumentsShape = 'text' | 'parsed';
-
-type Protect = (text: string) => string;
+const QUESTION: Message = { role: 'user', content: 'x' };
+const TOOL: Tool = {
+  type: 'function',
+  function: { name: 'x', description: 'x', parameters: { type: 'object', properties: {} } },
+};
+const ASKED: Setting = { system: false, tools: false, user: true, prefilled: false };
 
 export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   const template = compile(tokenizer.chatTemplate);
   const protector = createProtector(tokenizer.controlTokens, tokenizer.chatTemplate);
   const argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
+  const openings = new Map<string, string>();
 
   function renderWith(messages: unknown, tools: readonly unknown[], generationPrompt: boolean): string {
     return template.render({
@@ -45,42 +71,73 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
 
   function begin(messages: readonly Message[], tools: readonly Tool[]): Protection {
     // Taken after parsing: JSON text can spell a character that its parsed form then contains.
-    const unprotected = [messages.map((message) => shapeMessage(message, argumentsShape, (text) => text)), tools];
-    return protector.begin(JSON.stringify(unprotected));
+    return protector.begin(JSON.stringify([shapeMessages(messages, argumentsShape, (text) => text), tools]));
   }
 
   function encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array {
     const { protect, restore } = begin(messages, tools);
-    const shaped = messages.map((message) => shapeMessage(message, argumentsShape, protect));
+    const shaped = shapeMessages(messages, argumentsShape, protect);
     const shapedTools = tools.map((tool) => shapeTool(tool, protect));
     return tokenizer.encodeRendered(renderWith(shaped, shapedTools, generationPrompt), restore);
   }
 
+  function openingOf(setting: Setting): string {
+    const key = JSON.stringify(setting);
+    const opening = openings.get(key) ?? renderWith(openingMessages(setting), setting.tools ? [TOOL] : [], true);
+    openings.set(key, opening);
+    return opening;
+  }
+
   /** Rendered text that follows a placeholder for what the assistant said, before `next`. */
-  function renderAfterTurn(next: readonly Message[]): { readonly text: string; readonly restore: Protect } | undefined {
+  function renderAfterTurn(next: readonly Message[], setting: Setting) {
     const { mark, protect, restore } = begin(next, []);
     // Protected strings put two marks side by side at most, so three of them are found where they were put and nowhere else.
     const placeholder = mark.repeat(3);
-    const shaped = next.map((message) => shapeMessage(message, argumentsShape, protect));
-    const spoken = { role: 'assistant', content: placeholder };
+    const thought = mark.repeat(4);
+    const opening = openingOf(setting);
     // Some templates want a call before a result; some do not write calls at all, and then the placeholder is lost in it.
-    for (const said of next[0]?.role === 'tool' ? [callTurn(placeholder, argumentsShape), spoken] : [spoken]) {
-      const rendered = renderWith([{ role: 'user', content: 'x' }, said, ...shaped], [], true);
-      const at = rendered.indexOf(placeholder);
-      if (at !== -1) return { text: rendered.slice(at + placeholder.length), restore };
+    for (const called of next[0]?.role === 'tool' ? [true, false] : [false]) {
+      const said = called ? callTurn(placeholder, argumentsShape) : { role: 'assistant', content: placeholder };
+      const thinking = { ...said, reasoning_content: thought };
+      const shaped = shapeMessages(called ? [CALLED, ...next] : next, argumentsShape, protect).slice(called ? 1 : 0);
+      const rendered = renderWith([...openingMessages(setting), thinking, ...shaped], setting.tools ? [TOOL] : [], true);
+      const thoughtAt = rendered.indexOf(thought);
+      const at = rendered.indexOf(placeholder, thoughtAt === -1 ? 0 : thoughtAt + thought.length);
+      if (at === -1) continue;
+      const keepsReasoning = thoughtAt !== -1;
+      return { text: rendered.slice(at + placeholder.length), restore, keepsReasoning, appends: rendered.startsWith(opening) };
     }
     return undefined;
   }
 
+  const endOfTurn = findEndOfTurn(tokenizer, () => renderAfterTurn([QUESTION], ASKED)?.text ?? '');
   return {
     encode: (messages, tools, generationPrompt) => refusing(() => encode(messages, tools, generationPrompt)),
-    encodeAfterTurn(next, endOfTurn) {
-      const after = refusing(() => renderAfterTurn(next));
-      const at = after?.text.indexOf(endOfTurn) ?? -1;
-      return after === undefined || at === -1 ? undefined : tokenizer.encodeRendered(after.text.slice(at), after.restore);
+    encodeAfterTurn(next, setting) {
+      const after = unlessRefused(() => renderAfterTurn(next, setting));
+      const at = endOfTurn === undefined ? -1 : (after?.text.indexOf(endOfTurn) ?? -1);
+      if (!after?.appends || at === -1) return undefined;
+      const ids = tokenizer.encodeRendered(after.text.slice(at), after.restore);
+      return { ids, keepsReasoning: after.keepsReasoning };
     },
-    endOfTurn: findEndOfTurn(tokenizer, () => renderAfterTurn([{ role: 'user', content: 'x' }])?.text ?? ''),
+    textOf(messages, tools, generationPrompt) {
+      const plain = (text: string) => text;
+      const shaped = shapeMessages(messages, argumentsShape, plain);
+      const shapedTools = tools.map((tool) => shapeTool(tool, plain));
+      return unlessRefused(() => renderWith(shaped, shapedTools, generationPrompt));
+    },
+    knowsThoughts: tokenizer.chatTemplate.includes('</think>'),
+    endOfTurn,
   };
+}
+
+/** What comes before the turn in a short conversation of this setting. */
+function openingMessages({ system, user, prefilled }: Setting): readonly Message[] {
+  const messages: Message[] = [];
+  if (system) messages.push({ role: 'system', content: 'x' });
+  if (user) messages.push(QUESTION);
+  if (prefilled) messages.push({ role: 'assistant', content: 'x' });
+  return messages;
 }
 
 function compile(source: string): Template {
@@ -101,6 +158,16 @@ function refusing<T>(render: () => T): T {
       hint: 'see which roles, orders of roles and tool fields the chat template of this model accepts',
       cause,
     });
+  }
+}
+
+/** What a template refuses is undefined; anything else that goes wrong is thrown. */
+function unlessRefused<T>(render: () => T): T | undefined {
+  try {
+    return render();
+  } catch (cause) {
+    if (cause instanceof TrainyardError) throw cause;
+    return undefined;
   }
 }
 
@@ -128,58 +195,14 @@ function findEndOfTurn(tokenizer: Tokenizer, renderAfter: () => string): string 
   }
 }
 
-function callTurn(argument: string, shape: ArgumentsShape): unknown {
+const CALLED: Message = {
+  role: 'assistant',
+  content: '',
+  tool_calls: [{ id: 'call00000', type: 'function', function: { name: 'x', arguments: '{}' } }],
+};
+
+function callTurn(argument: string, shape: ArgumentsShape): object {
   const given = shape === 'text' ? argument : { x: argument };
-  return {
-    role: 'assistant',
-    content: '',
-    tool_calls: [{ id: 'call00000', type: 'function', function: { name: 'x', arguments: given } }],
-  };
-}
-
-function shapeMessage(message: Message, argumentsShape: ArgumentsShape, protect: Protect): Record<string, unknown> {
-  return {
-    role: message.role,
-    // Templates search in the content; those that could do with null do as well with nothing.
-    content: protect(message.content ?? ''),
-    ...(message.tool_calls?.length
-      ? { tool_calls: message.tool_calls.map((call) => shapeCall(call, argumentsShape, protect)) }
-      : {}),
-    ...(message.tool_call_id === undefined ? {} : { tool_call_id: protect(message.tool_call_id) }),
-    ...(message.name === undefined ? {} : { name: protect(message.name) }),
-  };
-}
-
-function shapeCall(call: ToolCall, argumentsShape: ArgumentsShape, protect: Protect): Record<string, unknown> {
-  const { name, arguments: text } = call.function;
-  const parsed = argumentsShape === 'parsed' ? parseOr(text) : text;
-  return { id: protect(call.id), type: 'function', function: { name: protect(name), arguments: protectDeep(parsed, protect) } };
-}
-
-function shapeTool(tool: Tool, protect: Protect): Record<string, unknown> {
-  const { name, description, parameters } = tool.function;
-  return {
-    type: 'function',
-    function: {
-      name: protect(name),
-      ...(description === undefined ? {} : { description: protect(description) }),
-      ...(parameters === undefined ? {} : { parameters: protectDeep(parameters, protect) }),
-    },
-  };
-}
-
-/** Arguments that are not JSON were sampled that way; they are shown as the text they are. */
-function parseOr(text: string): Json {
-  try {
-    return JSON.parse(text) as Json;
-  } catch {
-    return text;
-  }
-}
-
-function protectDeep(value: Json, protect: Protect): Json {
-  if (typeof value === 'string') return protect(value);
-  if (value === null || typeof value !== 'object') return value;
-  if (Array.isArray(value)) return value.map((item: Json) => protectDeep(item, protect));
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [protect(key), protectDeep(item, protect)]));
+  const { id } = CALLED.tool_calls![0]!;
+  return { role: 'assistant', content: '', tool_calls: [{ id, type: 'function', function: { name: 'x', arguments: given } }] };
 }

@@ -92,9 +92,9 @@ function causeOf(from: Past, recorded: readonly Message[], { messages, tools }: 
   if (was.role === 'assistant' && is.role === 'assistant') return changedWords(was, is);
   const later = recorded.slice(common + 1);
   const keepsLater = messages.slice(common).some((message) => later.some((kept) => sameMessage(kept, message)));
-  if (messages.length < recorded.length && (keepsLater || (common > 0 && !isOpening(recorded, common)))) return 'compaction';
-  if (keepsLater) return 'edited_message';
-  return isOpening(recorded, common) ? 'side_call' : 'edited_message';
+  const opens = isOpening(recorded, common);
+  if (messages.length < recorded.length && (keepsLater || (was.role !== is.role && !opens))) return 'compaction';
+  return keepsLater || !opens ? 'edited_message' : 'side_call';
 }
 
 /** Whether nothing but system messages comes before this place. */
@@ -149,10 +149,13 @@ function sameCall(a: ToolCall, b: ToolCall): boolean {
   return a.function.name === b.function.name && sameArguments(a.function.arguments, b.function.arguments);
 }
 
+/** As a client that parsed the arguments writes them: `-0` is then `0`, and what is no number in JavaScript is `null`. */
+const resent = (json: string): unknown => JSON.parse(JSON.stringify(JSON.parse(json)));
+
 function sameArguments(a: string, b: string): boolean {
   if (a === b) return true;
   try {
-    return sameJson(JSON.parse(a), JSON.parse(b));
+    return sameJson(resent(a), resent(b));
   } catch {
     return false;
   }

@@ -2,18 +2,20 @@
  * The gateway's view of text and tokens: conversations in, prompt ids out; sampled ids in, what was said out.
  *
  * `extend` is the prefix bridge. The ids of a conversation so far are kept verbatim and only what is new is rendered and appended,
- * so a sampled token is never re-tokenised and the cost does not grow with the conversation. Whether a template allows it (what
- * it writes for earlier messages must not depend on later ones) is found out once, when it is loaded.
+ * so a sampled token is never re-tokenised and the cost does not grow with the conversation. Whether a template allows it is for
+ * extension.ts to find out.
  *
  * Does not decide whether a request continues a conversation: see history.ts.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
-import { canExtendTurns } from './extension-probe.ts';
+import { createExtension } from './extension.ts';
 import { ResponseStream } from './response-stream.ts';
+import { type Assistant, parseAssistant } from './speech.ts';
+import { beforeStop } from './stop-texts.ts';
+import { mannerOf, toolCallIdLengthOf } from './template-traits.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
-import { type Assistant, parseAssistant } from './tool-calls.ts';
 
 /** Prompts, and characters of each: some 10 MB at the very most. */
 const REMEMBERED_PROMPTS = 256;
@@ -41,6 +43,8 @@ export interface Renderer {
   streamResponse(stopTexts?: readonly string[]): ResponseStream;
   /** Text of one id by itself. */
   tokenText(id: number): string;
+  /** Text of sampled ids as it stands, without the stop id. */
+  text(sampledIds: Int32Array): string;
 }
 
 /** Without its words, a turn is taken as one before which nobody thought aloud. */
@@ -54,23 +58,29 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
   const template = createChatTemplate(tokenizer);
   const stopIds = stopIdsOf(tokenizer, template);
   const open = remembering((messages, tools) => template.encode(messages, tools, true));
-  const canExtend = template.endOfTurn !== undefined && canExtendTurns(template, template.endOfTurn, stopIds);
+  const extension = createExtension(template, stopIds);
+  const manner = mannerOf(template);
 
   return {
     vocabSize: tokenizer.vocabSize,
     stopIds,
-    extends: canExtend,
-    toolCallIdLength: undefined,
+    extends: extension.always,
+    toolCallIdLength: toolCallIdLengthOf(template),
     open,
-    extend({ promptIds, sampledIds, stopReason }, newMessages) {
-      const after = canExtend ? template.encodeAfterTurn(newMessages, template.endOfTurn!) : undefined;
+    extend(previous, newMessages) {
+      const { promptIds, sampledIds, stopReason } = previous;
+      const after = extension.after(previous, newMessages);
       if (after === undefined) return undefined;
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return concatenate(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
-    readResponse: (sampledIds, _stopTexts = []) => parseAssistant(tokenizer.decode(stripStop(sampledIds, stopIds))),
-    streamResponse: (_stopTexts = []) => new ResponseStream(tokenizer.decode, stopIds),
+    readResponse(sampledIds, stopTexts = []) {
+      const text = tokenizer.decode(stripStop(sampledIds, stopIds));
+      return parseAssistant(beforeStop(text, stopTexts) ?? text, manner);
+    },
+    streamResponse: (stopTexts = []) => new ResponseStream(tokenizer.decode, stopIds, manner, stopTexts),
     tokenText: (id) => tokenizer.decode([id]),
+    text: (sampledIds) => tokenizer.decode(stripStop(sampledIds, stopIds)),
   };
 }
 

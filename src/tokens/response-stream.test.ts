@@ -3,10 +3,10 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { createRenderer } from './renderer.ts';
 import { type Piece, piecesOf, ResponseStream } from './response-stream.ts';
+import { type Assistant, parseAssistant } from './speech.ts';
 import { TextStream } from './text-stream.ts';
 import { createTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
-import { type Assistant, parseAssistant } from './tool-calls.ts';
 
 const tokenizer = createTokenizer(await readTokenizerFiles(join(import.meta.dirname, '../../models/base')));
 const renderer = createRenderer(tokenizer);

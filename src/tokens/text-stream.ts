@@ -38,8 +38,13 @@ export class TextStream {
     const end = this.#stopIds.includes(this.#ids.at(-1) ?? -1) ? this.#ids.length - 1 : this.#ids.length;
     if (end <= this.#given) return '';
     const text = this.#decode(this.#ids.slice(0, end));
-    if (!last && text.endsWith(BROKEN)) return '';
-    const settled = text.slice(this.#givenLength);
+    let length = text.length;
+    while (!last && length > this.#givenLength && text[length - 1] === BROKEN) length--;
+    const settled = text.slice(this.#givenLength, length);
+    if (length < text.length) {
+      this.#givenLength = length;
+      return settled;
+    }
     this.#ids = this.#ids.slice(this.#given);
     this.#given = end - this.#given;
     this.#givenLength = this.#decode(this.#ids.slice(0, this.#given)).length;

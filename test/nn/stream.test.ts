@@ -69,6 +69,21 @@ describe('streaming', () => {
     expect(seen).not.toContain(true);
   });
 
+  it('ends where the listener has enough: the result is what it kept, of the version that sampled it', async () => {
+    const model = await openModel(LONG);
+    const asked = request(Int32Array.of(1), { maxTokens: 500 });
+    const whole = await model.sample(asked);
+    let heard = 0;
+    const cut = await model.sample(asked, undefined, (ids) => {
+      heard += ids.length;
+      return heard < 20 ? undefined : { keep: ids.length - (heard - 20) };
+    });
+    expect(cut).toEqual({ ...whole, ids: whole.ids.slice(0, 20), logprobs: whole.logprobs.slice(0, 20), stopReason: 'stop' });
+    expect(heard).toBe(20);
+    await model.publish(2);
+    expect((await model.sample(asked)).ids).toEqual(whole.ids);
+  });
+
   it('ends with a cancellation', async () => {
     const model = await openModel(LONG, 1);
     const stop = new AbortController();

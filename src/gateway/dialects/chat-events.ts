@@ -7,7 +7,7 @@
  */
 import type { EventEncoder, Said, Tokens } from '../event-stream.ts';
 import { failureOf, openAIError } from '../http-errors.ts';
-import { completionId, finishReason, logprobsOf, usageOf } from './chat.ts';
+import { completionId, finishReason, logprobsOf, usageOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 
 export interface ChunkOptions {

@@ -4,10 +4,11 @@
  * Reading is strict where silence would corrupt training; see `parameters.ts`. No I/O, no session state.
  */
 import { z } from 'zod';
-import type { Json, Message, Tool, Turn } from '../../core/types.ts';
+import type { Json, Message, Tool } from '../../core/types.ts';
 import { openAIError } from '../http-errors.ts';
+import { encodeChat } from './chat-answer.ts';
 import { chatEvents } from './chat-events.ts';
-import type { AnswerHead, Dialect, Question } from './dialect.ts';
+import type { Dialect, Question } from './dialect.ts';
 import { formatChecker } from './json-format.ts';
 import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
 import { areUsual } from './usual-messages.ts';
@@ -201,51 +202,4 @@ function toMessage(wire: z.infer<typeof message>): Message {
 function textOf(given: z.infer<typeof content>, separator: string): string | null {
   if (given == null || typeof given === 'string') return given ?? null;
   return given.map((part) => part.text ?? part.refusal ?? '').join(separator);
-}
-
-/** The response body. */
-export function encodeChat(turns: readonly Turn[], head: AnswerHead, logprobs: boolean): object {
-  return {
-    id: completionId(head),
-    object: 'chat.completion',
-    created: Math.floor(head.startedAt / 1000),
-    model: head.model,
-    choices: turns.map((turn, index) => {
-      const { content, reasoning, tool_calls: calls = [] } = turn.response;
-      return {
-        index,
-        message: {
-          role: 'assistant',
-          content,
-          refusal: null,
-          ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
-          ...(calls.length > 0 ? { tool_calls: calls } : {}),
-        },
-        logprobs: logprobs ? { content: logprobsOf(turn.sampledIds, turn.logprobs, head), refusal: null } : null,
-        finish_reason: finishReason(turn),
-      };
-    }),
-    usage: usageOf(turns),
-  };
-}
-
-export const completionId = ({ id }: AnswerHead): string => `chatcmpl-${id}`;
-
-export function logprobsOf(ids: Int32Array, logprobs: Float32Array, { tokenText }: Pick<AnswerHead, 'tokenText'>): object[] {
-  return Array.from(ids, (id, i) => {
-    const token = tokenText(id);
-    return { token, logprob: logprobs[i], bytes: [...Buffer.from(token)], top_logprobs: [] };
-  });
-}
-
-export function finishReason({ stopReason, response }: Turn): 'length' | 'tool_calls' | 'stop' {
-  if (stopReason === 'length') return 'length';
-  return (response.tool_calls ?? []).length > 0 ? 'tool_calls' : 'stop';
-}
-
-/** The prompt counts once, however many answers there are. */
-export function usageOf(turns: readonly Turn[]): object {
-  const prompt = turns[0]?.promptIds.length ?? 0;
-  const completion = turns.reduce((sum, turn) => sum + turn.sampledIds.length, 0);
-  return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
 }

@@ -36,6 +36,8 @@ export interface AnswerHead {
   toolCallId(choice: number, index: number): string;
   /** Text of one token, for log-probabilities: bytes that are no character by themselves show as U+FFFD. */
   tokenText(id: number): string;
+  /** Text of all ids of a turn, without the stop id. */
+  text(sampledIds: Int32Array): string;
 }
 
 /** Writes the answer to one question. Its turns are in the order of the choices, as many as were asked for. */

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { parseAssistant } from './tool-calls.ts';
+import { parseAssistant } from './speech.ts';
 
 const tagged = (json: string) => `<tool_call>${json}</tool_call>`;
 

@@ -1,0 +1,55 @@
+/** `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. */
+import { styleText } from 'node:util';
+import { TrainyardError } from '../core/errors.ts';
+import { turnSummary } from '../core/turn-summary.ts';
+import { openStoreOf, type RolloutLine, rolloutLine } from '../run/inspect.ts';
+import { count } from './phrases.ts';
+import { printable } from './screen/width.ts';
+import { turnText } from './turn-text.ts';
+
+export interface ShowFlags {
+  readonly forks: boolean;
+  readonly limit: number;
+  readonly json: boolean;
+}
+
+export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
+  await using store = await openStoreOf(path);
+  const out = (line: string, value: object): void => console.log(flags.json ? JSON.stringify(value) : line);
+  if (rolloutId === undefined) {
+    const lines = (await store.query()).map(rolloutLine);
+    const shown = flags.forks ? lines.filter(({ forks }) => Object.keys(forks).length > 0) : lines;
+    for (const line of shown.slice(-flags.limit)) out(rolloutText(line), line);
+    if (!flags.json) console.log(total(lines, shown.length, flags.limit));
+    return 0;
+  }
+  const trajectory = await store.read(rolloutId);
+  if (trajectory === undefined) {
+    throw new TrainyardError('FILE_NOT_FOUND', `${path} holds no rollout ${JSON.stringify(rolloutId)}`, {
+      hint: `list them: trainyard show ${path}`,
+    });
+  }
+  const line = rolloutLine(trajectory);
+  if (!flags.json) console.log(rolloutText(line));
+  for (const turn of trajectory.turns.map(turnSummary)) out(turnText(turn), turn);
+  return 0;
+}
+
+function rolloutText({ rolloutId, taskId, outcome, reward, turns, samples, forks, abandoned }: RolloutLine): string {
+  const causes = Object.entries(forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
+  return [
+    styleText('bold', printable(rolloutId)),
+    `task ${printable(taskId)}`,
+    outcome,
+    reward === null ? 'not graded' : `reward ${reward}`,
+    `${count(turns, 'turn')} in ${samples === null ? 'no sample' : count(samples, 'sample')}`,
+    ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
+    ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
+  ].join(' · ');
+}
+
+function total(lines: readonly RolloutLine[], shown: number, limit: number): string {
+  const forked = lines.filter(({ forks }) => Object.keys(forks).length > 0).length;
+  const hidden = shown > limit ? `; the last ${limit} are shown` : '';
+  return `${count(lines.length, 'rollout')}, ${forked} with forks${hidden}`;
+}

@@ -1,0 +1,161 @@
+/**
+ * A Responses answer as server-sent events: the response is created and in progress; each output item is added, filled and done; then
+ * the whole response, which lists the items as they were streamed. Text that follows a call is an item of its own.
+ *
+ * A failure after the start is told twice, as `response.failed` and as `error`: some clients throw at the one, some at the other.
+ */
+import type { Turn } from '../../core/types.ts';
+import type { ParsedCall } from '../../tokens/formats/format.ts';
+import type { EventEncoder, Said } from '../event-stream.ts';
+import { failureOf, openAIError } from '../http-errors.ts';
+import { logprobsOf } from './chat-answer.ts';
+import type { AnswerHead } from './dialect.ts';
+import type { Item } from './responses-memory.ts';
+import {
+  callItem,
+  type Echo,
+  itemId,
+  messageItem,
+  reasoningItem,
+  reasoningPart,
+  responseOf,
+  type Status,
+  statusOf,
+  textPart,
+} from './responses-output.ts';
+
+export interface Streaming {
+  readonly logprobs: boolean;
+  /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
+  readonly isReplay: boolean;
+  /** Gets the turn with its items as they were streamed. */
+  onEnd(turn: Turn, items: readonly Item[]): void;
+}
+
+export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streaming): EventEncoder {
+  const output = new Output(head, streaming);
+  const lifecycle = (type: string, written: Parameters<typeof responseOf>[2]): string =>
+    output.event(type, { response: responseOf(head, echo, written) });
+  return {
+    start: () => {
+      const written = { status: 'in_progress', output: [] } as const;
+      return lifecycle('response.created', written) + lifecycle('response.in_progress', written);
+    },
+    pieces: (all) => all.map((said) => output.say(said)).join(''),
+    end: ([turn]) => {
+      const status = statusOf(turn!);
+      const rest = output.end(status);
+      streaming.onEnd(turn!, output.items);
+      return rest + lifecycle(`response.${status}`, { status, output: output.items, turn: turn! });
+    },
+    failure: (thrown) => {
+      const failure = failureOf(thrown);
+      const { error } = openAIError(failure) as { error: { code: string; message: string; param: string | null } };
+      const { code, message, param } = error;
+      const failed = lifecycle('response.failed', { status: 'failed', output: output.items, error: { code, message } });
+      return failed + output.event('error', { code, message, param, error });
+    },
+  };
+}
+
+/** The item that is being filled. */
+interface OpenItem {
+  readonly kind: 'reasoning' | 'text';
+  readonly id: string;
+  text: string;
+  readonly logprobs: object[];
+}
+
+/** The output items of one answer while they are written. */
+class Output {
+  /** Those that are done. */
+  readonly items: Item[] = [];
+  readonly #head: AnswerHead;
+  readonly #withLogprobs: boolean;
+  readonly #answerId: string;
+  #open: OpenItem | undefined;
+  /** Tokens that no text has been written for yet. */
+  #untold: object[] = [];
+  #sequence = 0;
+
+  constructor(head: AnswerHead, { logprobs, isReplay }: Streaming) {
+    this.#head = head;
+    this.#withLogprobs = logprobs;
+    this.#answerId = isReplay ? `${head.id}-again` : head.id;
+  }
+
+  event(type: string, data: object): string {
+    return `event: ${type}\ndata: ${JSON.stringify({ type, sequence_number: this.#sequence++, ...data })}\n\n`;
+  }
+
+  say({ piece }: Said): string {
+    if (piece.kind === 'call') return this.#close('completed') + this.#call(piece.index, piece.call);
+    if (piece.kind !== 'tokens') return this.#fill(piece.kind, piece.text);
+    if (this.#withLogprobs) this.#untold.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
+    return '';
+  }
+
+  /** An answer without text or calls has an empty text. */
+  end(status: Status): string {
+    const isSilent = this.items.every((item) => item['type'] === 'reasoning') && this.#open?.kind !== 'text';
+    const opening = isSilent ? this.#close('completed') + this.#begin('text') : '';
+    if (this.#open?.kind === 'text') this.#open.logprobs.push(...this.#untold.splice(0));
+    return opening + this.#close(status);
+  }
+
+  #fill(kind: OpenItem['kind'], delta: string): string {
+    const opening = this.#open?.kind === kind ? '' : this.#close('completed') + this.#begin(kind);
+    const open = this.#open!;
+    open.text += delta;
+    if (kind === 'reasoning') return opening + this.#inPart('response.reasoning_text.delta', { delta });
+    const logprobs = this.#untold.splice(0);
+    open.logprobs.push(...logprobs);
+    return opening + this.#inPart('response.output_text.delta', { delta, logprobs });
+  }
+
+  #begin(kind: OpenItem['kind']): string {
+    const id = itemId(kind === 'text' ? 'msg' : 'rs', this.#answerId, this.items.length);
+    this.#open = { kind, id, text: '', logprobs: [] };
+    const item = kind === 'text' ? messageItem(id, 'in_progress', []) : reasoningItem(id, []);
+    const part = kind === 'text' ? textPart('', []) : reasoningPart('');
+    return this.#item('response.output_item.added', item) + this.#inPart('response.content_part.added', { part });
+  }
+
+  #close(status: Status): string {
+    const open = this.#open;
+    if (open === undefined) return '';
+    const { kind, id, text, logprobs } = open;
+    const part = kind === 'text' ? textPart(text, logprobs) : reasoningPart(text);
+    const done =
+      kind === 'text'
+        ? this.#inPart('response.output_text.done', { text, logprobs })
+        : this.#inPart('response.reasoning_text.done', { text });
+    const item = kind === 'text' ? messageItem(id, status, [part]) : reasoningItem(id, [part]);
+    const events = done + this.#inPart('response.content_part.done', { part }) + this.#item('response.output_item.done', item);
+    this.#open = undefined;
+    this.items.push(item);
+    return events;
+  }
+
+  #call(index: number, call: ParsedCall): string {
+    const id = itemId('fc', this.#answerId, this.items.length);
+    const callId = this.#head.toolCallId(0, index);
+    const at = { item_id: id, output_index: this.items.length };
+    const item = callItem(id, callId, 'completed', call);
+    const events =
+      this.#item('response.output_item.added', callItem(id, callId, 'in_progress', { ...call, arguments: '' })) +
+      this.event('response.function_call_arguments.delta', { ...at, delta: call.arguments }) +
+      this.event('response.function_call_arguments.done', { ...at, name: call.name, arguments: call.arguments }) +
+      this.#item('response.output_item.done', item);
+    this.items.push(item);
+    return events;
+  }
+
+  #item(type: string, item: Item): string {
+    return this.event(type, { output_index: this.items.length, item });
+  }
+
+  #inPart(type: string, data: object): string {
+    return this.event(type, { item_id: this.#open!.id, output_index: this.items.length, content_index: 0, ...data });
+  }
+}

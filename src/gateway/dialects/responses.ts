@@ -1,0 +1,208 @@
+/**
+ * OpenAI Responses, read into our nouns and written back.
+ *
+ * Reading is strict where silence would corrupt training; see `parameters.ts`. A client may name earlier responses and items of its
+ * rollout instead of repeating them: all answers are remembered while the rollout lasts, `store` or not, since whoever does not want
+ * them remembered does not name them. Responses cannot be fetched or deleted.
+ */
+import { z } from 'zod';
+import type { Message, Tool, Turn } from '../../core/types.ts';
+import { openAIError } from '../http-errors.ts';
+import type { AnswerHead, Dialect, Question } from './dialect.ts';
+import { formatChecker } from './json-format.ts';
+import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
+import { responsesEvents } from './responses-events.ts';
+import { messagesOf, parsedAt } from './responses-input.ts';
+import { conversationOf, type Item, type KeptResponse, type ResponsesMemory } from './responses-memory.ts';
+import { type Echo, itemsOf, responseId, responseOf, statusOf } from './responses-output.ts';
+
+export const responsesParameters: Parameters = {
+  honoured: [
+    'input',
+    'instructions',
+    'previous_response_id',
+    'model',
+    'tools',
+    'tool_choice',
+    'temperature',
+    'top_p',
+    'top_k',
+    'max_output_tokens',
+    'stream',
+    'include',
+    'text',
+  ],
+  ignored: [
+    'client_metadata',
+    'metadata',
+    'parallel_tool_calls',
+    'prompt_cache_key',
+    'prompt_cache_retention',
+    'reasoning',
+    'safety_identifier',
+    'seed',
+    'service_tier',
+    'store',
+    'stream_options',
+    'user',
+  ],
+  refused: {
+    background: is(false),
+    context_management: isEmpty,
+    conversation: never,
+    frequency_penalty: is(0),
+    logit_bias: isEmpty,
+    max_completion_tokens: never,
+    max_tokens: never,
+    max_tool_calls: never,
+    min_p: is(0),
+    n: is(1),
+    presence_penalty: is(0),
+    prompt: never,
+    repetition_penalty: is(1),
+    stop: isEmpty,
+    top_logprobs: is(0),
+    truncation: is('disabled'),
+  },
+};
+
+/** Characters that are recorded of what had no effect. */
+const LONGEST_NAME = 80;
+const LOGPROBS = 'message.output_text.logprobs';
+/** Always given. */
+const REASONING = 'reasoning.encrypted_content';
+
+const functionTool = z.object({
+  type: z.literal('function'),
+  name: z.string().min(1),
+  description: z.string().nullish(),
+  parameters: z.json().nullish(),
+});
+const body = z.object({
+  input: z.union([z.string(), z.array(z.unknown())], 'expected a text or a list of items').nullish(),
+  instructions: z.string().nullish(),
+  previous_response_id: z.string().nullish(),
+  model: z.string().max(256).nullish(),
+  tools: z.array(z.looseObject({ type: z.string() })).nullish(),
+  tool_choice: z.unknown().optional(),
+  temperature: z.number().min(0).max(2).nullish(),
+  top_p: z.number().gt(0).max(1).nullish(),
+  top_k: z.int().min(0).nullish(),
+  max_output_tokens: z.int().min(1).nullish(),
+  stream: z.boolean().nullish(),
+  include: z.array(z.string()).nullish(),
+  text: z.looseObject({ format: z.unknown().optional() }).nullish(),
+  parallel_tool_calls: z.unknown().optional(),
+  metadata: z.unknown().optional(),
+});
+type Wire = z.infer<typeof body>;
+
+export const responses: Dialect = {
+  name: 'responses',
+  read(raw, { responses: memory }) {
+    const wire = parsed(body, raw);
+    const ignored = [...ignoredIn(raw as object, responsesParameters), ...ignoredWithin(wire)];
+    const previous = previousOf(wire, memory);
+    const fresh = inputOf(wire, memory);
+    const instructions: Message[] = wire.instructions == null ? [] : [{ role: 'system', content: wire.instructions }];
+    const question: Question = {
+      messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
+      tools: toolsOf(wire),
+      requested: requestedOf(wire),
+      count: 1,
+      stopTexts: [],
+      stream: wire.stream ?? false,
+      logprobs: wire.include?.includes(LOGPROBS) ?? false,
+      ignored,
+      formatErrorOf: formatOf(wire.text?.format),
+    };
+    const { logprobs } = question;
+    const echo = echoOf(wire);
+    const keep = (head: AnswerHead, turn: Turn, items: readonly Item[]): void =>
+      memory.keep({ id: responseId(head), previous, messages: [...fresh, turn.response], items });
+    return {
+      question,
+      writer: {
+        whole: ([turn], head) => {
+          const output = itemsOf(turn!, head, logprobs);
+          keep(head, turn!, output);
+          return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
+        },
+        events: (head) => {
+          const isReplay = memory.response(responseId(head)) !== undefined;
+          return responsesEvents(head, echo, { logprobs, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+        },
+      },
+    };
+  },
+  failure: openAIError,
+};
+
+function previousOf({ previous_response_id: id }: Wire, memory: ResponsesMemory): KeptResponse | undefined {
+  if (id == null) return undefined;
+  const found = memory.response(id);
+  if (found) return found;
+  throw invalid('previous_response_id', `no response ${JSON.stringify(id)} was answered in this rollout`, 'send the whole input');
+}
+
+function inputOf({ input, previous_response_id: previous }: Wire, memory: ResponsesMemory): readonly Message[] {
+  if (typeof input === 'string') return [{ role: 'user', content: input }];
+  const messages = messagesOf(input ?? [], memory);
+  if (previous == null && messages.length === 0) throw invalid('input', 'says nothing', 'give a text or at least one message');
+  return messages;
+}
+
+function requestedOf({ temperature, top_p, top_k, max_output_tokens: maxTokens }: Wire): Question['requested'] {
+  return {
+    ...(temperature == null ? {} : { temperature }),
+    ...(top_p == null ? {} : { topP: top_p }),
+    ...(top_k == null ? {} : { topK: top_k }),
+    ...(maxTokens == null ? {} : { maxTokens }),
+  };
+}
+
+/** `none` is honoured by not showing the policy any tools; tools that only OpenAI could run are never shown. */
+function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
+  if (choice != null && choice !== 'auto' && choice !== 'none') {
+    throw refusal('tool_choice', choice, 'a forced call is not sampled; use "auto" or "none"');
+  }
+  const read = (tools ?? []).flatMap((tool, place): Tool[] => {
+    if (tool.type !== 'function') return [];
+    const { name, description, parameters } = parsedAt(functionTool, tool, `tools.${place}`);
+    const given = { name, ...(description == null ? {} : { description }), ...(parameters == null ? {} : { parameters }) };
+    return [{ type: 'function', function: given }];
+  });
+  return choice === 'none' ? [] : read;
+}
+
+/** What has no effect inside parameters that have one. */
+function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
+  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
+  const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
+  const others = Object.entries(text ?? {}).filter(([name, value]) => name !== 'format' && value != null);
+  return [...foreign, ...unknown, ...others.map(([name]) => `text.${name}`)].map((name) => name.slice(0, LONGEST_NAME));
+}
+
+function formatOf(format: unknown): Question['formatErrorOf'] {
+  if (format == null) return undefined;
+  const { type, schema } = format as { type?: unknown; schema?: unknown };
+  if (type === 'text') return undefined;
+  if (type === 'json_object') return formatChecker(undefined, 'text.format');
+  if (type === 'json_schema') return formatChecker(schema, 'text.format.schema');
+  throw refusal('text.format', format, 'use "text", "json_object" or "json_schema"');
+}
+
+function echoOf(wire: Wire): Echo {
+  return {
+    instructions: wire.instructions ?? null,
+    previous_response_id: wire.previous_response_id ?? null,
+    tools: wire.tools ?? [],
+    tool_choice: wire.tool_choice === 'none' ? 'none' : 'auto',
+    parallel_tool_calls: wire.parallel_tool_calls !== false,
+    temperature: wire.temperature ?? null,
+    top_p: wire.top_p ?? null,
+    max_output_tokens: wire.max_output_tokens ?? null,
+    text: { ...wire.text, format: wire.text?.format ?? { type: 'text' } },
+    metadata: wire.metadata ?? {},
+  };
+}

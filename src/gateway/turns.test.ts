@@ -1,0 +1,233 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { all, ask, clientOf, LOOKUP, open, post, say, slowly, tools, until } from '../../test/fixtures/gateway/streams.ts';
+import { scriptedLogprob } from '../testing/scripted-engine.ts';
+import { stitch } from '../tokens/stitch.ts';
+import { listen } from './listener.ts';
+
+const stitched = (turns: Parameters<typeof stitch>[0]) =>
+  stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+
+describe('several answers to one question (n)', () => {
+  const words = ['One.', 'Two, three.', 'Four.'];
+
+  it('are choices of one reply and a turn each, from the same prompt and seeds of their own', async () => {
+    const { session, engine } = open({ reply: (_, call) => say(`${words[call % 3]}<|im_end|>`) });
+    const reply = await clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, n: 3 });
+    expect(reply.choices.map(({ index, message }) => [index, message.content])).toEqual(words.map((text, i) => [i, text]));
+    const turns = session.seal();
+    expect(turns.map(({ response }) => response.content)).toEqual(words);
+    expect(turns.map(({ fork, after }) => [fork, after])).toEqual([0, 1, 2].map(() => [undefined, undefined]));
+    expect(new Set(engine.requests.map(({ seed }) => seed)).size).toBe(3);
+    expect(reply.usage).toMatchObject({
+      prompt_tokens: turns[0]!.promptIds.length,
+      completion_tokens: turns.reduce((sum, turn) => sum + turn.sampledIds.length, 0),
+    });
+  });
+
+  it('streamed, come as deltas of their own choice', async () => {
+    const { session } = open({ reply: (_, call) => slowly(say(`${words[call % 3]}<|im_end|>`), 1) });
+    const client = clientOf(session, true);
+    const chunks = await all(await client.chat.completions.create({ model: 'policy', messages: ask, n: 3, stream: true }));
+    for (const [i, text] of words.entries()) {
+      const own = chunks.flatMap(({ choices }) => choices).filter(({ index }) => index === i);
+      expect(own.map(({ delta }) => delta.content ?? '').join('')).toBe(text);
+      expect(own.map(({ finish_reason }) => finish_reason).filter((reason) => reason !== null)).toEqual(['stop']);
+      expect(own[0]!.delta.role).toBe('assistant');
+    }
+    expect(session.seal().length).toBe(3);
+  });
+
+  it('are all recorded or none: where one fails the others are cancelled', async () => {
+    let cancelled = 0;
+    const { session } = open({
+      reply: async (_, call, signal) => {
+        if (call === 1) throw new Error('the engine stumbled');
+        await sleep(5000, undefined, signal ? { signal } : {}).catch(() => cancelled++);
+        return say('late<|im_end|>');
+      },
+    });
+    expect((await post(session, JSON.stringify({ messages: ask, n: 3 }))).status).toBe(503);
+    expect(cancelled).toBe(2);
+    expect(session.seal()).toEqual([]);
+  });
+
+  it('that are more than the rollout may still have are refused as a whole', async () => {
+    const { session } = open({ spec: { limits: { turns: 2, tokens: 1000, deadlineMs: 1000 } } });
+    const reply = await post(session, JSON.stringify({ messages: ask, n: 3 }));
+    expect([reply.status, ((await reply.json()) as { error: { code: string } }).error.code]).toEqual([
+      400,
+      'rollout_limit_reached',
+    ]);
+    expect(session.seal()).toEqual([]);
+  });
+});
+
+describe('logprobs', () => {
+  it('are those of the sampled tokens, in a body and in a stream', async () => {
+    const { session } = open();
+    const client = clientOf(session, true);
+    const whole = await client.chat.completions.create({ model: 'policy', messages: ask, logprobs: true });
+    const content = whole.choices[0]!.logprobs!.content!;
+    const [turn] = session.turns;
+    expect(content.map(({ logprob }) => logprob)).toEqual([...turn!.sampledIds].map(scriptedLogprob));
+    expect(
+      content
+        .map(({ token }) => token)
+        .slice(0, 2)
+        .join(''),
+    ).toBe('It costs'.slice(0, content[0]!.token.length + content[1]!.token.length));
+    const chunks = await all(
+      await client.chat.completions.create({ model: 'policy', messages: ask, logprobs: true, stream: true }),
+    );
+    expect(chunks.flatMap(({ choices }) => choices[0]?.logprobs?.content ?? [])).toEqual(content);
+  });
+});
+
+describe('a turn says where its prompt comes from', () => {
+  const goOn = async (session: Parameters<typeof post>[0], messages: object[], more: object = {}) =>
+    ((await (await post(session, JSON.stringify({ messages, tools, ...more }))).json()) as { choices: { message: object }[] })
+      .choices[0]!.message;
+
+  it('a conversation that goes on is one chain and one sample', async () => {
+    const { session } = open({ replies: [LOOKUP] });
+    const called = await goOn(session, ask);
+    const said = await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }]);
+    await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }, said, { role: 'user', content: 'Sure?' }]);
+    const turns = session.seal();
+    expect(turns.map(({ after, fork }) => [after, fork])).toEqual([
+      [undefined, undefined],
+      [0, undefined],
+      [1, undefined],
+    ]);
+    expect(stitched(turns).length).toBe(1);
+  });
+
+  it('a rewritten answer forks with its cause, and nothing is merged', async () => {
+    const { session } = open();
+    await goOn(session, ask);
+    await goOn(session, [...ask, { role: 'assistant', content: 'It costs $82.' }, { role: 'user', content: 'Sure?' }]);
+    const turns = session.seal();
+    expect(turns[1]!.fork).toEqual({ cause: 'edited_message', from: 0, message: 1 });
+    expect(turns[1]!.after).toBeUndefined();
+    expect(stitched(turns).length).toBe(2);
+  });
+
+  it('other tools, asking again and a side call are told apart', async () => {
+    const { session } = open();
+    const said = await goOn(session, ask);
+    await goOn(session, ask);
+    await goOn(session, [...ask, said, { role: 'user', content: 'Sure?' }], { tool_choice: 'none' });
+    await goOn(session, [{ role: 'system', content: 'Write a title.' }, ...ask]);
+    expect(session.seal().map(({ fork }) => fork?.cause)).toEqual([undefined, 'asked_again', 'changed_tools', 'side_call']);
+  });
+});
+
+describe('parameters without effect', () => {
+  it('are recorded with the turn and reported to the client', async () => {
+    const { session } = open();
+    const reply = await post(session, JSON.stringify({ messages: ask, seed: 7, user: 'me', store: null, new_knob: true }));
+    expect(reply.headers.get('x-trainyard-ignored')).toBe('seed,user,new_knob');
+    expect(session.seal()[0]!.request.ignored).toEqual(['seed', 'user', 'new_knob']);
+  });
+});
+
+describe('response_format', () => {
+  const format = (schema: object) => ({ type: 'json_schema', json_schema: { name: 'answer', schema } });
+  const price = { type: 'object', properties: { price: { type: 'number' } }, required: ['price'] };
+
+  it.each([
+    ['{"price":81}', undefined],
+    ['{"price":"81"}', /price/],
+    ['It costs $81.', /not JSON/],
+  ])('%s is returned as sampled, and what is wrong with it is on the turn', async (text, wrong) => {
+    const { session } = open({ replies: [`${text}<|im_end|>`] });
+    const reply = await post(session, JSON.stringify({ messages: ask, response_format: format(price) }));
+    expect(((await reply.json()) as { choices: { message: { content: string } }[] }).choices[0]!.message.content).toBe(text);
+    const [turn] = session.seal();
+    if (wrong === undefined) expect(turn).not.toHaveProperty('formatError');
+    else expect(turn!.formatError).toMatch(wrong);
+  });
+});
+
+describe('response_format with a tool call', () => {
+  it('is not checked before there is an answer', async () => {
+    const { session } = open({ replies: [LOOKUP] });
+    await post(session, JSON.stringify({ messages: ask, tools, response_format: { type: 'json_object' } }));
+    expect(session.seal()[0]).not.toHaveProperty('formatError');
+  });
+});
+
+describe('a call whose client is gone before the answer', () => {
+  it('is no turn; that it was given up, and how far it came, is kept', async () => {
+    const { session, gateway } = open({ reply: (_, __, signal) => slowly(say('It costs $81.'.repeat(50)), 5, signal) });
+    await using _ = await listen(gateway);
+    const { baseURL, apiKey } = session.model();
+    const left = new AbortController();
+    const reply = await fetch(`${baseURL}/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ messages: ask, stream: true }),
+      signal: left.signal,
+    });
+    await reply.body!.getReader().read();
+    left.abort();
+    await until(() => session.abandoned.length === 1);
+    expect(session.abandoned[0]).toMatchObject({ thread: 'default', promptTokens: expect.any(Number) });
+    expect(session.abandoned[0]!.sampledTokens).toBeGreaterThan(0);
+    expect(session.seal()).toEqual([]);
+  });
+});
+
+describe('an answer that nobody got', () => {
+  const lose = async ({ session, gateway }: ReturnType<typeof open>, text: string): Promise<void> => {
+    const { baseURL, apiKey } = session.model();
+    const reply = await gateway.answer({
+      method: 'POST',
+      url: new URL(`${baseURL}/chat/completions`),
+      body: text,
+      signal: undefined,
+      header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
+    });
+    reply.undelivered?.();
+  };
+  const question = JSON.stringify({ messages: ask });
+
+  it('nor asked for again is kept, marked, and not trained', async () => {
+    const opened = open();
+    await lose(opened, question);
+    const [turn] = opened.session.seal();
+    expect(turn).toMatchObject({ undelivered: true, trainable: false });
+    expect(stitched([turn!])).toEqual([]);
+  });
+
+  it('but asked for again is an ordinary turn', async () => {
+    const opened = open();
+    await lose(opened, question);
+    await post(opened.session, question);
+    const turns = opened.session.seal();
+    expect(turns.map(({ trainable, undelivered }) => [trainable, undelivered])).toEqual([[true, undefined]]);
+  });
+
+  it('as it seemed, but was continued, is one too', async () => {
+    const opened = open();
+    await lose(opened, question);
+    const said = opened.session.turns[0]!.response;
+    await post(opened.session, JSON.stringify({ messages: [...ask, said, { role: 'user', content: 'Sure?' }] }));
+    expect(opened.session.seal().map(({ trainable, after }) => [trainable, after])).toEqual([
+      [true, undefined],
+      [true, 0],
+    ]);
+  });
+});
+
+describe('an idempotency key given to another request', () => {
+  it('is a conflict, and nothing is recorded', async () => {
+    const { session } = open();
+    const named = { headers: { 'idempotency-key': 'k1' } };
+    await post(session, JSON.stringify({ messages: ask }), named);
+    const reply = await post(session, JSON.stringify({ messages: [...ask, ...ask] }), named);
+    expect(reply.status).toBe(409);
+    expect(session.seal().length).toBe(1);
+  });
+});

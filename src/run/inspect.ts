@@ -1,0 +1,61 @@
+/**
+ * What a store holds, for looking at: rollouts in short, and one rollout turn by turn with how each turn came about. Reads only; a run
+ * that is still going may be looked at.
+ */
+import { existsSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { ForkCause, Trajectory } from '../core/types.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
+import { stitch } from '../tokens/stitch.ts';
+
+export interface RolloutLine {
+  readonly rolloutId: string;
+  readonly taskId: string;
+  readonly purpose: Trajectory['purpose'];
+  readonly outcome: string;
+  /** Null where it was not graded. */
+  readonly reward: number | null;
+  readonly turns: number;
+  /** Rows it is or would be trained as; null where it cannot be (greedy sampling, say). */
+  readonly samples: number | null;
+  readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
+  readonly abandoned: number;
+}
+
+/** The store of a run directory, or the store file itself. */
+export async function openStoreOf(path: string): Promise<Store> {
+  const file = existsSync(path) && statSync(path).isDirectory() ? join(path, 'store.sqlite') : path;
+  if (!existsSync(file)) {
+    throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, {
+      hint: 'give the directory of a run, or a store file',
+    });
+  }
+  return await openSqliteStore(file);
+}
+
+export function rolloutLine(trajectory: Trajectory): RolloutLine {
+  const { rolloutId, taskId, purpose, outcome, grade, turns, abandoned = [] } = trajectory;
+  const forks: Partial<Record<ForkCause, number>> = {};
+  for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
+  return {
+    rolloutId,
+    taskId,
+    purpose,
+    outcome: outcome.kind === 'truncated' ? `truncated (${outcome.limit})` : outcome.kind,
+    reward: grade.kind === 'graded' ? grade.reward.value : null,
+    turns: turns.length,
+    samples: samplesOf(trajectory),
+    forks,
+    abandoned: abandoned.length,
+  };
+}
+
+function samplesOf({ turns, rolloutId, groupId }: Trajectory): number | null {
+  try {
+    return stitch(turns, { advantageOf: () => 0, weight: 1, rolloutId, groupId }).length;
+  } catch {
+    return null;
+  }
+}

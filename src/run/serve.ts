@@ -1,0 +1,99 @@
+/**
+ * The policy behind the gateway, without a run: an agent of any kind is pointed at it, and what it does is captured as in training. One
+ * rollout is open from the start; more are opened over HTTP. Each is kept, ungraded, when its session is sealed.
+ */
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Session, SessionObserver, Store } from '../core/contracts.ts';
+import type { Outcome, RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
+import { Gateway } from '../gateway/gateway.ts';
+import { listen } from '../gateway/listener.ts';
+import { EmbeddedModel } from '../nn/policy.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
+import { loadRenderer } from '../tokens/renderer.ts';
+import { checkModelFolder } from './checkpoint.ts';
+import { openingWith } from './closers.ts';
+
+export interface ServeSettings {
+  readonly model: string;
+  readonly host: string;
+  readonly port: number;
+  /** As good as an admin key; must be given to bind anything but loopback. */
+  readonly token: string | undefined;
+  /** Directory where rollouts are kept. */
+  readonly run: string;
+  readonly temperature: number;
+  readonly threads: number;
+  readonly seed: number;
+}
+
+export interface Served extends AsyncDisposable {
+  readonly origin: string;
+  /** Of the rollout that is open from the start. */
+  readonly baseURL: string;
+  readonly apiKey: string;
+}
+
+const LIMITS = { turns: 100_000, tokens: 100_000_000, deadlineMs: 24 * 3_600_000 } as const;
+const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'eval' };
+
+/** Serves until disposed, which seals and keeps what is open. */
+export function serve(settings: ServeSettings, onTurn: (rolloutId: string, turn: Turn) => void): Promise<Served> {
+  return openingWith(async (closers) => {
+    await checkModelFolder(settings.model);
+    const renderer = await loadRenderer(settings.model);
+    const model = closers.add(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads }));
+    await mkdir(settings.run, { recursive: true });
+    const store = closers.add(await openSqliteStore(join(settings.run, 'store.sqlite')));
+    const keeper = keeperIn(store);
+    closers.defer(keeper.kept);
+    const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
+    const sampling = { temperature: settings.temperature, topP: 1, topK: 0, maxTokens: model.contextLength };
+    const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
+    const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults });
+    closers.defer(() => gateway.sealAll());
+    const { host, port, token } = settings;
+    const { origin } = closers.add(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
+    const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
+    const { baseURL, apiKey } = session.model();
+    return { origin, baseURL, apiKey, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
+  });
+}
+
+/** Appends sessions as they are sealed; `kept` waits for all of them, and throws if one could not be kept. */
+function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['sealed']>; kept(): Promise<unknown> } {
+  const keeping: Promise<void>[] = [];
+  let latest: Promise<unknown> = Promise.resolve();
+  return {
+    keep: (identity, session) => {
+      const { turns, abandoned } = session;
+      const endedAt = Date.now();
+      const trajectory: Trajectory = {
+        ...identity,
+        outcome: outcomeOf(session),
+        grade: { kind: 'ungraded', why: 'nothing grades what is served' },
+        turns,
+        ...(abandoned.length > 0 ? { abandoned } : {}),
+        startedAt: turns[0]?.startedAt ?? endedAt,
+        endedAt,
+      };
+      // One after the other: two sessions of one name must not find the same name free.
+      const kept = latest.then(async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) }));
+      latest = kept.catch(() => undefined);
+      keeping.push(kept);
+    },
+    kept: () => Promise.all(keeping),
+  };
+}
+
+/** Rollouts of an earlier session by the same name are kept too. */
+async function freeName(store: Store, rolloutId: string): Promise<string> {
+  let name = rolloutId;
+  for (let number = 2; (await store.read(name)) !== undefined; number++) name = `${rolloutId}-${number}`;
+  return name;
+}
+
+function outcomeOf({ turns, limitHit }: Pick<Session, 'turns' | 'limitHit'>): Outcome {
+  if (limitHit !== undefined) return { kind: 'truncated', limit: limitHit };
+  return turns.length === 0 ? { kind: 'rejected', reason: 'no_turns' } : { kind: 'completed' };
+}

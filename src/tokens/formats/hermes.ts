@@ -1,0 +1,28 @@
+/**
+ * Calls as Hermes and Qwen write them: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of them, with text before,
+ * between and after. A call's arguments are the source text of that JSON value, whatever kind of value it is.
+ */
+import { type CallFormat, markedReader } from './format.ts';
+import { callOf, skipSpace, ValueScan } from './json-source.ts';
+
+const OPEN = '<tool_call>';
+const CLOSE = '</tool_call>';
+
+export const hermes: CallFormat = {
+  name: 'hermes',
+  reader: () =>
+    markedReader(OPEN, () => {
+      const scan = new ValueScan();
+      return (text) => {
+        const start = skipSpace(text, OPEN.length);
+        if (start === text.length) return undefined;
+        if (text[start] !== '{') return 'no-call';
+        const end = scan.endOf(text, start);
+        if (end === undefined) return undefined;
+        const close = skipSpace(text, end);
+        if (!text.startsWith(CLOSE, close)) return CLOSE.startsWith(text.slice(close)) ? undefined : 'no-call';
+        const call = callOf(text.slice(start, end), 'arguments');
+        return call ? { calls: [call], length: close + CLOSE.length } : 'no-call';
+      };
+    }),
+};

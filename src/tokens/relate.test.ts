@@ -1,0 +1,131 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { Message, Tool } from '../core/types.ts';
+import { type Asked, type Past, relate } from './history.ts';
+
+const system: Message = { role: 'system', content: 'Be brief.' };
+const user = (content: string): Message => ({ role: 'user', content });
+const says = (content: string, more: Partial<Message> = {}): Message => ({ role: 'assistant', content, ...more });
+const calls = (...ids: string[]): Message => ({
+  role: 'assistant',
+  content: null,
+  tool_calls: ids.map((id) => ({ id, type: 'function', function: { name: 'add', arguments: '{"a":1}' } })),
+});
+const result = (content: string): Message => ({ role: 'tool', content });
+const add: Tool = { type: 'function', function: { name: 'add' } };
+
+const turn = (index: number, messages: readonly Message[], response: Message, more: Partial<Past> = {}): Past => ({
+  index,
+  thread: 'default',
+  role: 'default',
+  request: { messages, tools: [] },
+  response,
+  ...more,
+});
+const asked = (messages: readonly Message[], more: Partial<Asked> = {}): Asked => ({
+  thread: 'default',
+  role: 'default',
+  messages,
+  tools: [],
+  ...more,
+});
+
+const first = turn(0, [system, user('a')], says('b'));
+const second = turn(1, [system, user('a'), says('b'), user('c')], says('d'));
+const third = [system, user('a'), says('b'), user('c'), says('d'), user('e')];
+
+describe('a request that goes on from the latest turn', () => {
+  it('continues it without a fork', () => {
+    expect(relate([first, second], asked(third))).toEqual({ continues: { turn: second, newMessages: [user('e')] } });
+  });
+
+  it('is told from one that goes on from an equal answer by the ids of its tool calls', () => {
+    const one = turn(0, [user('a')], calls('x1', 'x2'));
+    const other = turn(1, [user('a')], calls('y1', 'y2'));
+    const goesOn = (message: Message) => relate([one, other], asked([user('a'), message, result('2')])).continues?.turn.index;
+    expect(goesOn(calls('x1', 'x2'))).toBe(0);
+    expect(goesOn(calls('y1', 'y2'))).toBe(1);
+    expect(goesOn(calls('', ''))).toBe(1);
+  });
+
+  it('begins a thread of its own without a fork, whatever other threads said', () => {
+    expect(relate([first], asked([user('x')], { thread: 'critic' }))).toEqual({});
+    expect(relate([], asked([user('x')]))).toEqual({});
+  });
+});
+
+describe('a request that does not simply go on says why', () => {
+  const causeOf = (turns: readonly Past[], request: Asked) => relate(turns, request).fork;
+
+  it.each<[string, readonly Past[], Asked, object]>([
+    ['asked_again', [first], asked([system, user('a')]), { from: 0 }],
+    ['asked_again', [first, second], asked([system, user('a'), says('b'), user('c')]), { from: 1 }],
+    ['rewound', [first, second], asked([system]), { from: 1 }],
+    [
+      'edited_message',
+      [first, second],
+      asked([system, user('a'), says('b'), user('other'), says('d'), user('e')]),
+      { message: 3 },
+    ],
+    ['edited_message', [first], asked([system, user('a'), says('B'), user('c')]), { from: 0, message: 2 }],
+    ['edited_message', [first], asked([{ ...system, content: 'Be long.' }, user('a'), says('b'), user('c')]), { message: 0 }],
+    ['changed_tools', [first], asked([system, user('a'), says('b'), user('c')], { tools: [add] }), { from: 0 }],
+    ['changed_tools', [first], asked([system, user('a')], { tools: [add] }), { from: 0 }],
+    ['side_call', [first], asked([{ role: 'system', content: 'Make a title.' }, user('a, b')]), { from: 0, message: 0 }],
+    ['side_call', [first, second], asked([system, user('something else')]), { message: 1 }],
+    ['compaction', [first, second], asked([system, user('a'), user('Summary: b, c, d.')]), { message: 2 }],
+    ['compaction', [first, second], asked([system, user('Summary.'), says('d')]), { message: 1 }],
+    ['role_change', [first], asked([system, user('a'), says('b'), user('c')], { thread: 'critic', role: 'critic' }), { from: 0 }],
+    [
+      'dropped_reasoning',
+      [turn(0, [user('a')], says('b', { reasoning: 'hm' }))],
+      asked([user('a'), says('b'), user('c')]),
+      { from: 0, message: 1 },
+    ],
+    [
+      'edited_message',
+      [turn(0, [user('a')], says('b', { reasoning: 'hm' }))],
+      asked([user('a'), says('b', { reasoning: 'ha' }), user('c')]),
+      { message: 1 },
+    ],
+    [
+      'dropped_tool_call',
+      [turn(0, [user('a')], calls('x', 'y'))],
+      asked([user('a'), calls('y'), result('1')]),
+      { from: 0, message: 1 },
+    ],
+  ])('%s', (cause, turns, request, more) => {
+    expect(causeOf(turns, request)).toMatchObject({ cause, ...more });
+  });
+
+  it('and still continues the turn it goes back to', () => {
+    const { continues, fork } = relate([first, second], asked([system, user('a'), says('b'), user('other')]));
+    expect(continues?.turn).toBe(first);
+    expect(fork).toEqual({ cause: 'edited_message', from: 1, message: 3 });
+  });
+});
+
+describe('whatever is asked', () => {
+  const word = fc.constantFrom('a', 'b', 'c');
+  const message: fc.Arbitrary<Message> = fc.oneof(
+    fc.record({ role: fc.constant('user' as const), content: word }),
+    fc.record({ role: fc.constant('assistant' as const), content: word }),
+  );
+  const messages = fc.array(message, { minLength: 1, maxLength: 5 });
+  const past = fc.array(fc.tuple(messages, word), { maxLength: 5 });
+
+  it('a continued turn’s words stand at its beginning, and only the latest turn of a thread goes on without a fork', () => {
+    fc.assert(
+      fc.property(past, messages, (recorded, request) => {
+        const turns = recorded.map(([before, said], i) => turn(i, before, says(said)));
+        const { continues, fork } = relate(turns, asked(request));
+        if (continues) {
+          const spoken = [...continues.turn.request.messages, continues.turn.response, ...continues.newMessages];
+          expect(spoken.map(({ role, content }) => [role, content])).toEqual(request.map(({ role, content }) => [role, content]));
+        }
+        expect(fork === undefined).toBe(turns.length === 0 || continues?.turn === turns.at(-1));
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});

@@ -1,0 +1,53 @@
+/**
+ * How a model writes, found from its chat template when it is loaded: the format of tool calls, where thoughts stand, and what tool-call
+ * ids must look like. Each by asking the template to render something and looking at what it wrote.
+ */
+import type { Message, Tool } from '../core/types.ts';
+import type { ChatTemplate } from './chat-template.ts';
+import { findFormat, PROBE_CALL } from './formats/find-format.ts';
+import type { Manner } from './speech.ts';
+
+/** Longer ids than any template is known to demand. */
+const LONGEST_ID = 64;
+
+const question: Message = { role: 'user', content: 'x' };
+const tool: Tool = {
+  type: 'function',
+  function: { name: PROBE_CALL.name, description: 'x', parameters: { type: 'object', properties: { key: { type: 'string' } } } },
+};
+
+/** What is written for the last assistant turn, up to the control token that closes it; undefined if the template refuses. */
+export function turnText(template: ChatTemplate, messages: readonly Message[], tools: readonly Tool[]): string | undefined {
+  const place = messages.findLastIndex((message) => message.role === 'assistant');
+  const before = template.textOf(messages.slice(0, place), tools, true);
+  const whole = template.textOf(messages, tools, false);
+  if (before === undefined || whole === undefined) return undefined;
+  let start = 0;
+  while (start < before.length && before[start] === whole[start]) start++;
+  const end = template.endOfTurn === undefined ? -1 : whole.indexOf(template.endOfTurn, start);
+  return whole.slice(start, end === -1 ? whole.length : end);
+}
+
+export function mannerOf(template: ChatTemplate): Manner {
+  const format = findFormat(turnText(template, callWithId('call00000'), [tool]));
+  if (!template.knowsThoughts) return { format, thinks: 'unmarked' };
+  const prompt = template.textOf([question], [], true) ?? '';
+  return { format, thinks: prompt.trimEnd().endsWith('<think>') ? 'prompted' : 'tagged' };
+}
+
+/** The one length of tool-call ids that the template accepts; undefined if it does not mind. */
+export function toolCallIdLengthOf(template: ChatTemplate): number | undefined {
+  const accepts = (length: number) => template.textOf(callWithId('a'.repeat(length)), [tool], true) !== undefined;
+  if (accepts(LONGEST_ID)) return undefined;
+  for (let length = 1; length < LONGEST_ID; length++) if (accepts(length)) return length;
+  return undefined;
+}
+
+function callWithId(id: string): readonly Message[] {
+  const tool_calls = [{ id, type: 'function' as const, function: PROBE_CALL }];
+  return [
+    question,
+    { role: 'assistant', content: '', tool_calls },
+    { role: 'tool', content: 'x', tool_call_id: id, name: PROBE_CALL.name },
+  ];
+}

@@ -1,0 +1,79 @@
+/** `trainyard serve`: a URL for any agent; what it did is shown while it happens and kept when it ends. */
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import OpenAI from 'openai';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { scratch, start, trainyard } from './command.ts';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+});
+afterAll(() => home.remove());
+
+interface Serving {
+  readonly origin: string;
+  readonly baseURL: string;
+  readonly apiKey: string;
+}
+
+/** Serves, lets the agent at it, then Ctrl-C. */
+async function served(agent: (serving: Serving) => Promise<void>, ...flags: readonly string[]) {
+  const process = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served'), ...flags]);
+  while (!process.stdout().includes('\n')) await sleep(20);
+  const serving = JSON.parse(process.stdout().split('\n')[0]!) as Serving;
+  await agent(serving);
+  process.child.kill('SIGINT');
+  return await process.ended;
+}
+
+const ask = async ({ baseURL, apiKey }: Serving): Promise<void> => {
+  const client = new OpenAI({ baseURL, apiKey });
+  const messages = [{ role: 'user' as const, content: 'How much is the lamp?' }];
+  const first = await client.chat.completions.create({ model: 'any', messages, max_tokens: 4 });
+  const next = { role: 'user' as const, content: 'Sure?' };
+  await client.chat.completions.create({ model: 'any', messages: [...messages, first.choices[0]!.message, next], max_tokens: 4 });
+};
+
+describe('trainyard serve', () => {
+  it('captures what an agent does, says so turn by turn, and keeps every session, also in a directory that has some', async () => {
+    const first = await served(ask);
+    expect(first.code).toBe(0);
+    const lines = first.stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    expect(lines.map(({ type }) => type)).toEqual(['serving', 'turn', 'turn', 'served']);
+    expect(lines.slice(1, 3).map(({ index, after }) => [index, after])).toEqual([
+      [0, null],
+      [1, 0],
+    ]);
+    const token = 'a-token-of-an-admin';
+    const second = await served(
+      async (serving) => {
+        const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' };
+        const opened = await fetch(`${serving.origin}/sessions`, { method: 'POST', headers, body: '{"rolloutId":"mine"}' });
+        await ask((await opened.json()) as Serving);
+        await ask(serving);
+      },
+      '--token',
+      token,
+    );
+    expect(second.code).toBe(0);
+    const shown = await trainyard('show', join(home.dir, 'served'), '--json');
+    const rollouts = shown.stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    expect(rollouts.map(({ rolloutId, turns, samples }) => [rolloutId, turns, samples]).toSorted()).toEqual([
+      ['local', 2, 1],
+      ['local-2', 2, 1],
+      ['mine', 2, 1],
+    ]);
+  });
+
+  it('refuses an address that others can reach without a token, before anything else', async () => {
+    const { code, stderr } = await trainyard('serve', '--host', '0.0.0.0', '--run', join(home.dir, 'open'));
+    expect([code, stderr]).toEqual([2, expect.stringContaining('no token was given')]);
+  });
+});
