@@ -15,7 +15,7 @@ import { type Server, startChild, startPortkey } from './gateway/servers.ts';
 import { AT_ONCE, type Contender, Lane, median, rounds, type Slice, spreadOf } from './gateway/slices.ts';
 
 const ROUNDS = 12;
-const WARM_UP_ROUNDS = 2;
+const WARM_UP_ROUNDS = 3;
 /** Requests one after the other, each of so many times, direct and through the gateway in turn. */
 const LATENCY_BLOCKS = 12;
 const LATENCY_REQUESTS = 100;
