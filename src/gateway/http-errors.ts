@@ -85,6 +85,8 @@ export function headersOf({ status, code, headers }: Failure): Readonly<Record<s
 /** OpenAI's error body, which is also that of routes without a dialect. */
 export function openAIError({ status, code, message, hint, param }: Failure): object {
   const type = status === 429 ? 'rate_limit_error' : status >= 500 ? 'server_error' : 'invalid_request_error';
-  const said = hint === undefined ? message : `${message} (${hint})`;
-  return { error: { message: said, type, param: param ?? null, code, ...(hint === undefined ? {} : { hint }) } };
+  // Agents know an overflow by these words.
+  const said = code === 'context_length_exceeded' ? `maximum context length exceeded: ${message}` : message;
+  const whole = hint === undefined ? said : `${said} (${hint})`;
+  return { error: { message: whole, type, param: param ?? null, code, ...(hint === undefined ? {} : { hint }) } };
 }

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { ERROR_CODES } from '../../src/core/errors.ts';
+import { FORK_CAUSES } from '../../src/core/types.ts';
 import { fencedLines, linkFaults, sectionsOf, tableRows } from './markdown.ts';
 import { lineCount, listFiles, readText, repository } from './sources.ts';
 
@@ -34,6 +35,18 @@ describe('docs/reference/errors.md', () => {
       expect(remedy, `${code}: what to do`).toMatch(/\w.*\.$/);
       expect(rest, `${code}: a row has five cells`).toEqual([]);
     }
+  });
+});
+
+describe('docs/guide/05-any-agent.md', () => {
+  it('lists exactly the causes of forks, and says for each what it means and what to do', () => {
+    const section = sectionsOf(readText('docs/guide/05-any-agent.md')).find(
+      ({ title }) => title === 'Where a conversation forks',
+    );
+    const rows = tableRows(section?.lines.join('\n') ?? '').filter(([cause]) => cause?.startsWith('`'));
+    expect(rows.map(([cause]) => cause?.slice(1, -1))).toEqual(FORK_CAUSES);
+    for (const [cause, meaning, remedy] of rows)
+      expect([meaning, remedy], cause).toEqual(Array(2).fill(expect.stringMatching(/\w.*\.$/)));
   });
 });
 

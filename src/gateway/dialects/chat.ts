@@ -67,7 +67,7 @@ export const chatParameters: Parameters = {
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
 
-const textPart = z.object({ type: z.enum(['text', 'refusal']), text: z.string().optional(), refusal: z.string().optional() });
+const textPart = z.object({ type: z.enum(['text', 'refusal']), text: z.string().nullish(), refusal: z.string().nullish() });
 const content = z.union([z.string(), z.array(textPart)]).nullish();
 const toolCall = z.object({
   id: z.string().default(''),
