@@ -1,119 +1,137 @@
 /**
- * What a model call costs the main thread outside the model: `npm run bench -- gateway`. A scripted engine answers at once; each session
- * is the shop agent's, two calls with a tool result between them. CPU time of the process per call, the client's share included, best
- * of several rounds that alternate between the ways of asking; ratios are to the first line.
+ * What the gateway costs: `npm run bench -- gateway`. All on loopback, each server a process of its own, this one asks.
  *
- * Ways: the plain `fetch` of the handle and of the platform, and the stock client on top of each.
+ * Compared with a bare proxy that does the least a gateway for training must do, and with Portkey's gateway as its users get it, which
+ * captures nothing; the added latency of one call at a time; thousands of open streams; how a conversation's cost grows. Method:
+ * `gateway/slices.ts`. The other files of that folder are the servers, the client and the conversation.
  */
-import OpenAI from 'openai';
-import { SYSTEM_PROMPT, TOOLS } from '../models/shop-domain.ts';
-import type { ModelHandle, Session } from '../src/core/contracts.ts';
-import { Gateway } from '../src/gateway/gateway.ts';
-import { listen } from '../src/gateway/listener.ts';
-import { scriptedEngine } from '../src/testing/scripted-engine.ts';
-import { createRenderer } from '../src/tokens/renderer.ts';
-import { loadTokenizer } from '../src/tokens/tokenizer.ts';
+import { loadavg } from 'node:os';
+import { bodiesOf, FIRST_TURN, loadMaterial } from './gateway/conversation.ts';
+import { growth, stitchRatio } from './gateway/growth.ts';
+import { openStreams } from './gateway/open-streams.ts';
+import { installPackages } from './gateway/packages.ts';
+import type { Door } from './gateway/served.ts';
+import { type Server, startChild, startPortkey } from './gateway/servers.ts';
+import { AT_ONCE, type Contender, Lane, median, rounds, type Slice, spreadOf } from './gateway/slices.ts';
 
-const ROUNDS = 9;
-const SESSIONS = 100;
-const AT_ONCE = 20;
+const ROUNDS = 12;
+const WARM_UP_ROUNDS = 3;
+/** Requests one after the other, each of so many times, direct and through the gateway in turn. */
+const LATENCY_BLOCKS = 12;
+const LATENCY_REQUESTS = 100;
 
-const tokenizer = await loadTokenizer(new URL('../models/base', import.meta.url).pathname);
-const CALL = { name: 'lookup', arguments: '{"item": "Binklex glove"}' };
-const LOOKUP = `<tool_call>{"name":"lookup","arguments":${CALL.arguments}}</tool_call><|im_end|>`;
-const ANSWER = 'The Binklex glove costs $81.<|im_end|>';
-const replies = [LOOKUP, ANSWER].map((text) => [...tokenizer.encodeRendered(text)]);
-const engine = scriptedEngine({
-  vocabSize: 512,
-  contextLength: 4096,
-  reply: ({ promptIds }) => replies[promptIds.includes(tokenizer.idOf('</tool_call>')!) ? 1 : 0]!,
-});
-const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
+const anyDoor: Door = { path: '/v1/chat/completions', authorization: 'Bearer key' };
+const headLines = ({ path, authorization }: Door): string =>
+  `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nauthorization: ${authorization}\r\n`;
 
-const question = [
-  { role: 'system' as const, content: SYSTEM_PROMPT },
-  { role: 'user' as const, content: 'How much is the "Binklex glove"?' },
-];
-const conversation = (id: string) => [
-  ...question,
-  { role: 'assistant' as const, content: null, tool_calls: [{ id, type: 'function' as const, function: CALL }] },
-  { role: 'tool' as const, tool_call_id: id, content: '{"price":81,"stock":3}' },
-];
-const tools = TOOLS as OpenAI.ChatCompletionTool[];
-
-let opened = 0;
-function open(): Session {
-  return gateway.open({
-    identity: { rolloutId: `r${opened++}`, groupId: 'g', taskId: 't', purpose: 'train' },
-    roles: {},
-    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-    limits: { turns: 4, tokens: 1000, deadlineMs: 1000 },
-    seed: 1,
-    signal: new AbortController().signal,
-  });
+function ours(name: string, server: Server, bodies: readonly Buffer[]): Contender {
+  const doors = async (count: number) => {
+    // What earlier conversations recorded is with the store by now.
+    await server.order({ kind: 'seal' });
+    return server.open(count);
+  };
+  return { name, server, bodies, headOf: headLines, doors, remembers: true };
 }
 
-type Ask = (handle: ModelHandle, messages: OpenAI.ChatCompletionMessageParam[]) => Promise<unknown>;
+function stateless(name: string, server: Server, bodies: readonly Buffer[], extra = '', door = anyDoor): Contender {
+  const doors = async (count: number) => Array.from({ length: count }, () => door);
+  return { name, server, bodies, headOf: (at) => headLines(at) + extra, doors, remembers: false };
+}
 
-function plainly(overHttp: boolean, stream: boolean): Ask {
-  return async ({ baseURL, apiKey, fetch }, messages) => {
-    const response = await (overHttp ? globalThis.fetch : fetch)(`${baseURL}/chat/completions`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'policy', messages, tools, stream }),
-    });
-    if (!response.ok) throw new Error(await response.text());
-    return stream ? await response.text() : await response.json();
+function printed(lane: Lane, slices: readonly Slice[]): void {
+  const rate = median(slices.map(({ perSecond }) => perSecond));
+  const cpu = median(slices.map(({ cpuPerRequest }) => cpuPerRequest));
+  console.log(
+    `${lane.contender.name.padEnd(22)} ${rate.toFixed(0).padStart(6)} requests/s  ${cpu.toFixed(0).padStart(5)} µs of CPU each`,
+  );
+}
+
+interface Ratio {
+  readonly median: number;
+  readonly min: number;
+  readonly max: number;
+}
+
+function ratioOf(a: readonly Slice[], b: readonly Slice[]): Ratio {
+  return spreadOf(a.map(({ perSecond }, round) => perSecond / b[round]!.perSecond));
+}
+
+async function throughput(upstream: Server, gateway: Server): Promise<Readonly<Record<string, unknown>>> {
+  const { reply } = await loadMaterial();
+  using bare = await startChild('bare-proxy', upstream.port);
+  using portkey = await startPortkey();
+  const [bodies, streamed] = [bodiesOf(reply, false), bodiesOf(reply, true)];
+  const provider = `x-portkey-provider: openai\r\nx-portkey-custom-host: http://127.0.0.1:${upstream.port}/v1\r\n`;
+  const lanes = [
+    new Lane(ours('gateway', gateway, bodies)),
+    new Lane(stateless('bare proxy', bare, bodies)),
+    new Lane(stateless('Portkey', portkey, bodies, provider)),
+    new Lane(ours('gateway, streamed', gateway, streamed)),
+    new Lane(stateless('Portkey, streamed', portkey, streamed, provider)),
+  ] as const;
+  for (const lane of lanes) await lane.check(reply);
+  await rounds(lanes, WARM_UP_ROUNDS);
+  const measured = await rounds(lanes, ROUNDS);
+  const slices = lanes.map((lane) => measured.get(lane)!);
+  for (const [i, lane] of lanes.entries()) printed(lane, slices[i]!);
+  const cpuRatio = (a: number, b: number): number =>
+    median(slices[a]!.map(({ cpuPerRequest }, round) => slices[b]![round]!.cpuPerRequest / cpuPerRequest));
+  const toBareProxy = ratioOf(slices[0]!, slices[1]!);
+  const toPortkey = ratioOf(slices[0]!, slices[2]!);
+  const toPortkeyStream = ratioOf(slices[3]!, slices[4]!);
+  const sizes = bodies.slice(FIRST_TURN + 1).map(({ length }) => length);
+  return {
+    ratioToBareProxy: toBareProxy.median,
+    ratioToPortkey: toPortkey.median,
+    ratioToPortkeyStream: toPortkeyStream.median,
+    spreads: { ratioToBareProxy: toBareProxy, ratioToPortkey: toPortkey, ratioToPortkeyStream: toPortkeyStream },
+    cpuRatios: { bareProxy: cpuRatio(0, 1), portkey: cpuRatio(0, 2), portkeyStream: cpuRatio(3, 4) },
+    cpuMicroseconds: Object.fromEntries(
+      lanes.map((lane, i) => [lane.contender.name, median(slices[i]!.map(({ cpuPerRequest }) => cpuPerRequest))]),
+    ),
+    requestsPerSecond: Object.fromEntries(
+      lanes.map((lane, i) => [lane.contender.name, median(slices[i]!.map(({ perSecond }) => perSecond))]),
+    ),
+    requestBytes: sizes.reduce((sum, size) => sum + size, 0) / sizes.length,
+    atOnce: AT_ONCE,
   };
 }
 
-function withClient(overHttp: boolean, stream: boolean): Ask {
-  return async ({ baseURL, apiKey, fetch }, messages) => {
-    const client = new OpenAI({ baseURL, apiKey, ...(overHttp ? {} : { fetch }) });
-    if (!stream) return await client.chat.completions.create({ model: 'policy', messages, tools });
-    let chunks = 0;
-    for await (const __ of await client.chat.completions.create({ model: 'policy', messages, tools, stream: true })) chunks++;
-    return chunks;
-  };
-}
-
-const ways: readonly (readonly [string, Ask])[] = [
-  ['in process, fetch', plainly(false, false)],
-  ['in process, fetch, streamed', plainly(false, true)],
-  ['over HTTP, fetch', plainly(true, false)],
-  ['over HTTP, fetch, streamed', plainly(true, true)],
-  ['in process, client', withClient(false, false)],
-  ['in process, client, streamed', withClient(false, true)],
-  ['over HTTP, client', withClient(true, false)],
-  ['over HTTP, client, streamed', withClient(true, true)],
-];
-
-/** Microseconds of CPU per call. */
-async function measure(ask: Ask): Promise<number> {
-  const before = process.cpuUsage();
-  for (let done = 0; done < SESSIONS; done += AT_ONCE) {
-    await Promise.all(
-      Array.from({ length: AT_ONCE }, async () => {
-        const session = open();
-        await ask(session.model(), question);
-        await ask(session.model(), conversation('call'));
-        if (session.seal().length !== 2) throw new Error('a call was not recorded');
-      }),
-    );
+async function latency(
+  upstream: Server,
+  gateway: Server,
+): Promise<{ readonly addedP50Ms: number; readonly directP50Ms: number }> {
+  const { reply } = await loadMaterial();
+  const bodies = bodiesOf(reply, false);
+  const through = new Lane(ours('gateway', gateway, bodies));
+  const direct = new Lane(stateless('upstream', upstream, bodies, '', { ...anyDoor, path: '/generate' }));
+  const added: number[] = [];
+  const directly: number[] = [];
+  for (let block = 0; block < LATENCY_BLOCKS; block++) {
+    const [p50, directP50] = [
+      median(await through.latencies(LATENCY_REQUESTS)),
+      median(await direct.latencies(LATENCY_REQUESTS)),
+    ];
+    added.push(p50 - directP50);
+    directly.push(directP50);
   }
-  const { user, system } = process.cpuUsage(before);
-  return (user + system) / (2 * SESSIONS);
+  return { addedP50Ms: median(added), directP50Ms: median(directly) };
 }
 
-/** Microseconds of CPU per call, by way. */
 export async function run(): Promise<Readonly<Record<string, unknown>>> {
-  await using _ = await listen(gateway);
-  const best = ways.map(() => Number.POSITIVE_INFINITY);
-  for (let round = 0; round < ROUNDS; round++) {
-    for (const [i, [, ask]] of ways.entries()) best[i] = Math.min(best[i]!, await measure(ask));
-  }
-  for (const [i, [name]] of ways.entries()) {
-    console.log(`${name.padEnd(30)} ${best[i]!.toFixed(0).padStart(5)} µs  ×${(best[i]! / best[0]!).toFixed(2)}`);
-  }
-  return Object.fromEntries(ways.map(([name], i) => [name, best[i]]));
+  installPackages();
+  const load = loadavg()[0];
+  const material = await loadMaterial();
+  const grown = growth(material);
+  console.log(`128 turns with the tokenizer of ${material.tokenizerName}:`, grown);
+  using upstream = await startChild('upstream');
+  using gateway = await startChild('served', upstream.port, '/generate-stream', AT_ONCE);
+  const compared = await throughput(upstream, gateway);
+  console.log(compared);
+  const waited = await latency(upstream, gateway);
+  console.log(waited);
+  const opened = await openStreams(upstream, bodiesOf(material.reply, true)[FIRST_TURN]!);
+  console.log(opened);
+  const result = { ...compared, ...waited, ...opened, ...grown, stitchRatio: await stitchRatio(material) };
+  return { ...result, tokenizer: material.tokenizerName, load };
 }

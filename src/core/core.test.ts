@@ -4,7 +4,7 @@ import { currentRollout, runInRollout } from './context.ts';
 import type { WorkflowContext } from './contracts.ts';
 import { defineGrader, defineWorkflow, isGrader, isWorkflow } from './define.ts';
 import { boundary, messageOf, TrainyardError } from './errors.ts';
-import { asJson, MAX_NESTING, nestingOf } from './json.ts';
+import { asJson, MAX_NESTING, nestingOf, sameJson } from './json.ts';
 
 const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as WorkflowContext;
 
@@ -70,11 +70,32 @@ describe('messageOf', () => {
   });
 });
 
+describe('sameJson', () => {
+  it.each([
+    [{ a: [1, { b: null }], c: 'x' }, { c: 'x', a: [1, { b: null }] }, true],
+    [{ a: 1, b: undefined }, { a: 1 }, true],
+    [{ a: 1 }, { a: 1, b: 2 }, false],
+    [{ a: 1, b: 2 }, { a: 1 }, false],
+    [{ a: 1 }, { b: 1 }, false],
+    [[1, 2], [2, 1], false],
+    [[1], [1, 2], false],
+    [[], {}, false],
+    [null, {}, false],
+    ['1', 1, false],
+    [{ toString: 1 }, { a: 1 }, false],
+  ])('of %j and %j is %s', (a, b, same) => {
+    expect(sameJson(a, b)).toBe(same);
+    expect(sameJson(b, a)).toBe(same);
+  });
+});
+
 describe('nestingOf', () => {
   it('counts levels, not brackets in strings', () => {
     expect(nestingOf('{"a":[{"b":"[[[{{{\\"]]"}],"c":{}}')).toBe(3);
     expect(nestingOf('"["')).toBe(0);
     expect(nestingOf('["\\"[["]')).toBe(1);
+    expect(nestingOf('["\\\\",[["\\\\\\"]]"]]]')).toBe(3);
+    expect(nestingOf('["never closed [[')).toBe(1);
   });
 
   it('keeps what is too deep out of asJson', () => {

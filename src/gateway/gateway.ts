@@ -8,6 +8,7 @@
 import { hash } from 'node:crypto';
 import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { linkSignals } from '../core/linked-signal.ts';
 import type { Turn } from '../core/types.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
@@ -210,11 +211,15 @@ export class Gateway implements SessionHost {
 
   async #whole({ seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
     const { session } = seat;
-    const signal = call.signal ? AbortSignal.any([session.signal, call.signal]) : session.signal;
+    const { signal, release } = linkSignals(session.signal, ...(call.signal ? [call.signal] : []));
     const sample = () => answer(this.#options, seat, dialect.name, question, signal);
-    const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
-    session.assertOpen();
-    return { ...json(200, writer.whole(turns, this.#head(seat, beginningOf(turns)))), undelivered: miss };
+    try {
+      const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
+      session.assertOpen();
+      return { ...json(200, writer.whole(turns, this.#head(seat, beginningOf(turns)))), undelivered: miss };
+    } finally {
+      release();
+    }
   }
 
   /** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turn, all at once. */

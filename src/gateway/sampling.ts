@@ -8,6 +8,7 @@
 import { hash } from 'node:crypto';
 import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { sameJson } from '../core/json.ts';
 import type { DialectName, SamplingSettings, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
@@ -68,7 +69,7 @@ export async function answer(
     };
     const sampling = { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
-    const request = { dialect, messages: question.messages, tools: question.tools, ...ignored };
+    const request = { dialect, ...remembered(session.turns[prompt.after ?? -1], question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
       const sampled = await sample(parts, { seat, question, promptIds, sampling, seed, signal: own, listener, onSampled });
@@ -202,6 +203,19 @@ export function promptOf(renderer: Renderer, { session, role, thread }: Seat, { 
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
   return { promptIds: renderer.open(messages, tools), ...(why ? { fork: why } : {}) };
+}
+
+/**
+ * The words of a request, as the objects of the turn before wherever it repeats them to the letter: kept once, not once for every
+ * turn that follows.
+ */
+function remembered(before: Turn | undefined, { messages, tools }: Question): Pick<Turn['request'], 'messages' | 'tools'> {
+  if (before === undefined) return { messages, tools };
+  const known = before.request;
+  return {
+    messages: messages.map((message, i) => (sameJson(known.messages[i], message) ? known.messages[i]! : message)),
+    tools: sameJson(known.tools, tools) ? known.tools : tools,
+  };
 }
 
 interface Draw {

@@ -6,7 +6,7 @@
  *
  * Pure, and about words only: which ids a continuation gets is the renderer's business.
  */
-import { isDeepStrictEqual } from 'node:util';
+import { sameJson } from '../core/json.ts';
 import type { Fork, ForkCause, Message, Tool, ToolCall, Turn } from '../core/types.ts';
 
 /** What is compared of a turn. */
@@ -136,7 +136,7 @@ export function sameMessage(a: Message, b: Message): boolean {
 }
 
 function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
-  return a.length === b.length && isDeepStrictEqual(a, b);
+  return a.length === b.length && sameJson(a, b);
 }
 
 /** Whether the ids we gave the calls came back, which no other turn's do. */
@@ -155,7 +155,7 @@ const resent = (json: string): unknown => JSON.parse(JSON.stringify(JSON.parse(j
 function sameArguments(a: string, b: string): boolean {
   if (a === b) return true;
   try {
-    return isDeepStrictEqual(resent(a), resent(b));
+    return sameJson(resent(a), resent(b));
   } catch {
     return false;
   }

@@ -15,23 +15,21 @@ export function shapeMessages(messages: readonly Message[], argumentsShape: Argu
 
 /** Results that do not say whose they are belong to the calls before them that have none yet, in order. */
 function withResultIds(messages: readonly Message[]): readonly Message[] {
-  let unanswered: string[] = [];
+  let unanswered: readonly string[] = [];
   return messages.map((message, i) => {
-    if (message.role !== 'tool') {
-      unanswered = (message.tool_calls ?? []).map((call) => call.id);
-      for (const result of resultsFrom(messages, i + 1)) {
-        unanswered = unanswered.filter((id) => id !== result.tool_call_id);
-      }
-      return message;
-    }
-    const id = message.tool_call_id === undefined ? unanswered.shift() : undefined;
-    return id === undefined ? message : { ...message, tool_call_id: id };
+    if (message.role !== 'tool') unanswered = unansweredAfter(messages, i);
+    const [id, ...others] = unanswered;
+    if (message.role !== 'tool' || message.tool_call_id !== undefined || id === undefined) return message;
+    unanswered = others;
+    return { ...message, tool_call_id: id };
   });
 }
 
-function resultsFrom(messages: readonly Message[], from: number): readonly Message[] {
-  const end = messages.findIndex((message, i) => i >= from && message.role !== 'tool');
-  return messages.slice(from, end === -1 ? messages.length : end);
+/** Ids of the calls of this message that none of the results behind it names. */
+function unansweredAfter(messages: readonly Message[], place: number): readonly string[] {
+  const ids = new Set(messages[place]!.tool_calls?.map((call) => call.id));
+  for (let i = place + 1; ids.size > 0 && messages[i]?.role === 'tool'; i++) ids.delete(messages[i]!.tool_call_id ?? '');
+  return [...ids];
 }
 
 function shapeMessage(message: Message, argumentsShape: ArgumentsShape, protect: Protect): object {

@@ -12,10 +12,10 @@ const BROKEN = '\uFFFD';
 export class TextStream {
   readonly #decode: (ids: readonly number[]) => string;
   readonly #stopIds: readonly number[];
-  /** Ids whose text was given out last, then those whose text was not. */
+  /** Ids whose text was given out last, then those whose text was not, or not all of it. */
   #ids: number[] = [];
   #given = 0;
-  /** Length of the text of the first `#given` ids. */
+  /** How much of the text of all these ids was given out; at least the text of the first `#given` of them. */
   #givenLength = 0;
 
   constructor(decode: (ids: readonly number[]) => string, stopIds: readonly number[]) {

@@ -7,8 +7,15 @@
  *
  * Decoding keeps control tokens and does no clean-up: a response is shown as it was sampled.
  */
+import { byteLevelDecoder } from './byte-level-decoder.ts';
 import { createPlainLibrary, SEPARATOR, sectionEncoder, vocabularySize } from './plain-library.ts';
-import { type AddedToken, readTokenizerFiles, type TokenizerConfig, type TokenizerFiles } from './tokenizer-files.ts';
+import {
+  type AddedToken,
+  readTokenizerFiles,
+  type TokenizerConfig,
+  type TokenizerDefinition,
+  type TokenizerFiles,
+} from './tokenizer-files.ts';
 
 export interface Tokenizer {
   /** One more than the largest id. */
@@ -55,10 +62,13 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
     return Int32Array.from(ids);
   }
 
-  function decode(ids: Iterable<number>): string {
+  const verbatim = (id: number): string | undefined =>
+    textOfControl.get(id) ?? (plain.id_to_token(id) === undefined || id === separatorId ? UNKNOWN : undefined);
+
+  function decodeAny(ids: Iterable<number>): string {
     const separated: string[] = [];
     const plainIds = Array.from(ids, (id) => {
-      const text = textOfControl.get(id) ?? (plain.id_to_token(id) === undefined || id === separatorId ? UNKNOWN : undefined);
+      const text = verbatim(id);
       if (text === undefined) return id;
       separated.push(text);
       return separatorId;
@@ -69,6 +79,11 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
     return text.replaceAll(SEPARATOR, () => separated[next++]!);
   }
 
+  const blanks = new Map(
+    definition.added_tokens.filter((token) => !control.includes(token)).map(({ id, content }) => [id, content]),
+  );
+  const bytes = { verbatim: (id: number) => verbatim(id) ?? blanks.get(id), spelt: (id: number) => plain.id_to_token(id)! };
+
   return {
     vocabSize,
     controlTokens: [...controlByText.keys()],
@@ -77,8 +92,12 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
     idOf: (token) => controlByText.get(token)?.id ?? (token === SEPARATOR ? undefined : plain.token_to_id(token)),
     encodeText: (text) => Int32Array.from(encodeSection(text.toWellFormed(), true)),
     encodeRendered,
-    decode,
+    decode: spellsBytes(definition) ? byteLevelDecoder(bytes) : decodeAny,
   };
+}
+
+function spellsBytes({ decoder, model }: TokenizerDefinition): boolean {
+  return (decoder as { type?: unknown } | undefined | null)?.type === 'ByteLevel' && !model['end_of_word_suffix'];
 }
 
 /** Longest first: where two control tokens start at one place, the longer one is meant. */

@@ -4,13 +4,14 @@
  * Reading is strict where silence would corrupt training; see `parameters.ts`. No I/O, no session state.
  */
 import { z } from 'zod';
-import type { Message, Tool } from '../../core/types.ts';
+import type { Json, Message, Tool } from '../../core/types.ts';
 import { openAIError } from '../http-errors.ts';
 import { encodeChat } from './chat-answer.ts';
 import { chatEvents } from './chat-events.ts';
 import type { Dialect, Question } from './dialect.ts';
 import { formatChecker } from './json-format.ts';
 import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
+import { areUsual } from './usual-messages.ts';
 
 export const chatParameters: Parameters = {
   honoured: [
@@ -85,9 +86,11 @@ const message = z.discriminatedUnion('role', [
   }),
   z.object({ role: z.literal('tool'), content, tool_call_id: z.string().nullish(), name: z.string().nullish() }),
 ]);
+/** What came out of a JSON text is JSON; to look at all of it again would cost more than to read it. */
+const parsedJson = z.custom<Json>((value) => value !== undefined);
 const tool = z.object({
   type: z.literal('function'),
-  function: z.object({ name: z.string().min(1), description: z.string().nullish(), parameters: z.json().nullish() }),
+  function: z.object({ name: z.string().min(1), description: z.string().nullish(), parameters: parsedJson.nullish() }),
 });
 const stopText = z.string().min(1);
 const body = z.object({
@@ -108,10 +111,12 @@ const body = z.object({
   response_format: z.unknown().optional(),
 });
 
+const withoutMessages = body.omit({ messages: true });
+
 export const chat: Dialect = {
   name: 'chat',
   read(raw) {
-    const wire = parsed(body, raw);
+    const wire = wireOf(raw);
     const ignored = ignoredIn(raw as object, chatParameters);
     if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
     const includeUsage = wire.stream_options?.include_usage ?? false;
@@ -138,6 +143,11 @@ export const chat: Dialect = {
 };
 
 type Wire = z.infer<typeof body>;
+
+function wireOf(raw: unknown): Wire {
+  const { messages } = (raw ?? {}) as { readonly messages?: unknown };
+  return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages: messages as Wire['messages'] } : parsed(body, raw);
+}
 
 function requestedOf({ temperature, top_p, top_k, max_tokens, max_completion_tokens }: Wire): Question['requested'] {
   if (max_tokens != null && max_completion_tokens != null) {

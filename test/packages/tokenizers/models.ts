@@ -19,14 +19,23 @@ export interface Model {
   readonly renderer: Renderer;
 }
 
+/** A tokenizer takes a second to load. */
+function once<T>(load: () => Promise<T>): () => Promise<T> {
+  let loaded: Promise<T> | undefined;
+  return () => {
+    loaded ??= load();
+    return loaded;
+  };
+}
+
 /** The same word as in the table of docs/reference/templates.md. */
 export const MODELS = {
-  'models/base': () => modelOf(join(import.meta.dirname, '../../../models/base')),
-  'Qwen2.5': () => modelOf(folderOf('qwen2_5')),
-  Qwen3: () => modelOf(folderOf('qwen3')),
-  'Qwen3-Coder': () => modelOf(folderOf('qwen3'), 'qwen3-coder.jinja'),
-  'Llama-3.1': () => modelOf(folderOf('llama3_1'), 'llama-3.1.jinja'),
-  'Mistral Nemo': () => modelOf(folderOf('mistral_nemo')),
+  'models/base': once(() => modelOf(join(import.meta.dirname, '../../../models/base'))),
+  'Qwen2.5': once(() => modelOf(folderOf('qwen2_5'))),
+  Qwen3: once(() => modelOf(folderOf('qwen3'))),
+  'Qwen3-Coder': once(() => modelOf(folderOf('qwen3'), 'qwen3-coder.jinja')),
+  'Llama-3.1': once(() => modelOf(folderOf('llama3_1'), 'llama-3.1.jinja')),
+  'Mistral Nemo': once(() => modelOf(folderOf('mistral_nemo'))),
 } as const;
 export type ModelName = keyof typeof MODELS;
 

@@ -1,0 +1,24 @@
+import { describe, expect, it } from 'vitest';
+import { ask, open, post, tools } from '../../test/fixtures/gateway/streams.ts';
+
+describe('the words of a conversation', () => {
+  it('are kept once, however many turns repeat them, and as each request wrote them', async () => {
+    const { session } = open({ replies: ['Hm.<|im_end|>', 'Well.<|im_end|>'] });
+    const system = (content: string | null) => ({ role: 'system', content });
+    const more = [
+      { role: 'assistant', content: 'Hm.' },
+      { role: 'user', content: 'And now?' },
+    ];
+    for (const messages of [
+      [system(''), ...ask],
+      [system(null), ...ask, ...more],
+    ]) {
+      await post(session, JSON.stringify({ messages, tools }));
+    }
+    const [first, second] = session.seal();
+    expect(second!.after).toBe(0);
+    expect(second!.request.messages[1]).toBe(first!.request.messages[1]);
+    expect(second!.request.tools).toBe(first!.request.tools);
+    expect(second!.request.messages).toEqual([system(null), ...ask, ...more]);
+  });
+});
