@@ -1,7 +1,7 @@
 /**
  * The whole of it on one page: reinforcement learning of the triage agent, by hand, on the public pieces of the package.
  *
- *   npx node --conditions=source examples/loop.ts [steps]
+ *   npx node --conditions=trainyard-source examples/loop.ts [steps]
  *
  * One step: try each of a few tasks several times; see which tries did better than the others at the same task; make what
  * those said a little more likely; serve the new policy. There is nothing else to it. `trainyard train` does the same and takes

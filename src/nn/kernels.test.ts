@@ -132,7 +132,7 @@ describe('compiling in both ways', () => {
       const memory = new WebAssembly.Memory({ initial: 64, maximum: 64, shared: true });
       const isOptimised = (module) => %IsTurboFanFunction(new WebAssembly.Instance(module, { env: { memory } }).exports.gemm);
       console.log(JSON.stringify({ merged: isOptimised(merged), written: isOptimised(written) }));`;
-    const flags = ['--conditions=source', '--allow-natives-syntax', '--input-type=module'];
+    const flags = ['--conditions=trainyard-source', '--allow-natives-syntax', '--input-type=module'];
     return JSON.parse(execFileSync(process.execPath, [...flags, '-e', script], { encoding: 'utf8' }));
   }
 

@@ -2,7 +2,7 @@
  * Trains a small agent in a process that is killed with SIGKILL again and again and taken up again each time, then compares: the
  * last checkpoint must be, byte for byte, that of a run that nobody disturbed, and the history must be clean.
  *
- *     node --conditions=source test/chaos/kill.ts --kills 20 --seed 1 [--staleness 2]
+ *     node --conditions=trainyard-source test/chaos/kill.ts --kills 20 --seed 1 [--staleness 2]
  *
  * Kills come by number of lines of history (the same point every time for a seed) and by the clock, in turns. Exits 1 if anything
  * differs.
@@ -107,7 +107,7 @@ async function runToTheEnd(run: KillRun): Promise<void> {
 
 function start(run: KillRun) {
   const fixture = join(ROOT, 'test/fixtures/kill-run.ts');
-  const child = spawn(process.execPath, ['--conditions=source', fixture, JSON.stringify(run)], {
+  const child = spawn(process.execPath, ['--conditions=trainyard-source', fixture, JSON.stringify(run)], {
     cwd: ROOT,
     stdio: ['ignore', 'ignore', 'pipe'],
   });

@@ -132,7 +132,7 @@ describe('files', () => {
 
   it('an output that nobody reads ends the run quietly', async () => {
     const entry = await home.write('unread.ts', good);
-    const shell = `"${process.execPath}" --conditions=source "${ROOT}/src/cli/main.ts" train "${entry}" --tasks "${home.dir}/tasks.jsonl" --run "${home.dir}/unread" | true`;
+    const shell = `"${process.execPath}" --conditions=trainyard-source "${ROOT}/src/cli/main.ts" train "${entry}" --tasks "${home.dir}/tasks.jsonl" --run "${home.dir}/unread" | true`;
     const ended = await new Promise<string>((resolve) => {
       const child = spawn('sh', ['-c', shell], { stdio: ['ignore', 'ignore', 'pipe'] });
       let said = '';

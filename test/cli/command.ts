@@ -32,7 +32,7 @@ export async function scratch(): Promise<{
 
 /** `shell` is run before the command, in the same process: for limits. */
 export function start(args: readonly string[], cwd = ROOT, shell = ':') {
-  const command = [process.execPath, '--conditions=source', join(ROOT, 'src/cli/main.ts'), ...args];
+  const command = [process.execPath, '--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...args];
   const child = spawn('sh', ['-c', `${shell}; exec "$@"`, 'sh', ...command], {
     cwd,
     stdio: ['ignore', 'pipe', 'pipe'],

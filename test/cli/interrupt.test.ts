@@ -10,7 +10,7 @@ const WORK = join(ROOT, 'test/fixtures/cli/work.ts');
 const CTRL_C = '\u0003';
 
 async function piped(what: string, ...signals: readonly (NodeJS.Signals | number)[]) {
-  const child = spawn(process.execPath, ['--conditions=source', WORK, what], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(process.execPath, ['--conditions=trainyard-source', WORK, what], { stdio: ['ignore', 'pipe', 'pipe'] });
   let said = '';
   const begun = new Promise<void>((resolve) => {
     child.stdout.setEncoding('utf8').on('data', (text: string) => {
@@ -67,7 +67,7 @@ describe('the second signal', () => {
 });
 
 describe('at a terminal', () => {
-  const run = (what: string) => onTerminal([process.execPath, '--conditions=source', WORK, what], { env: { NO_COLOR: '1' } });
+  const run = (what: string) => onTerminal([process.execPath, '--conditions=trainyard-source', WORK, what], { env: { NO_COLOR: '1' } });
   const counts = (lines: readonly string[], pattern: RegExp): number => lines.filter((line) => pattern.test(line)).length;
 
   it('Ctrl-C finishes the step, says how to go on, and gives the cursor back', async () => {
@@ -107,7 +107,7 @@ describe('at a terminal', () => {
   });
 
   it('a window that gets narrower has a narrower view, and nothing of the wide one is left', async () => {
-    const { terminal, until, type, ended } = onTerminal([process.execPath, '--conditions=source', WORK, 'softly'], {
+    const { terminal, until, type, ended } = onTerminal([process.execPath, '--conditions=trainyard-source', WORK, 'softly'], {
       env: { NO_COLOR: '1' },
       narrowedTo: 50,
     });

@@ -32,7 +32,7 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
-const MAIN = ['--conditions=source', join(ROOT, 'src/cli/main.ts')];
+const MAIN = ['--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts')];
 const trainArgs = (run: string, steps: number): string[] => [
   ...['train', join(home.dir, 'agent.ts'), '--run', join(home.dir, run), '--steps', `${steps}`],
   ...['--groups-per-step', '2', '--group', '4'],

@@ -1,4 +1,4 @@
-/** A real run, killed for real; `node --conditions=source test/chaos/kill.ts` is the long form. */
+/** A real run, killed for real; `node --conditions=trainyard-source test/chaos/kill.ts` is the long form. */
 import { expect, it } from 'vitest';
 import { FAULTS } from '../../src/testing/check-history.ts';
 import { killRun } from '../chaos/kill.ts';

@@ -11,7 +11,7 @@ const text = readFileSync(path, 'utf8');
 
 describe('examples/loop.ts', () => {
   it('tries, learns and evaluates', async () => {
-    const { stdout, stderr } = await promisify(execFile)(process.execPath, ['--conditions=source', path, '2']);
+    const { stdout, stderr } = await promisify(execFile)(process.execPath, ['--conditions=trainyard-source', path, '2']);
     expect(stderr).toBe('');
     const [before, first, second, after, ...rest] = stdout.trimEnd().split('\n');
     expect(before).toMatch(/^held-out success before: \d+\.\d %$/);
