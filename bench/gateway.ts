@@ -104,7 +104,7 @@ async function latency(
   const { reply } = await loadMaterial();
   const bodies = bodiesOf(reply, false);
   const through = new Lane(ours('gateway', gateway, bodies));
-  const direct = new Lane(stateless('upstream', upstream, bodies, '', { ...anyDoor, path: '/generate' }));
+  const direct = new Lane(stateless('upstream', upstream, bodies, '', anyDoor));
   const added: number[] = [];
   const directly: number[] = [];
   for (let block = 0; block < LATENCY_BLOCKS; block++) {
@@ -125,7 +125,7 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
   const grown = growth(material);
   console.log(`128 turns with the tokenizer of ${material.tokenizerName}:`, grown);
   using upstream = await startChild('upstream');
-  using gateway = await startChild('served', upstream.port, '/generate-stream', AT_ONCE);
+  using gateway = await startChild('served', upstream.port, '/v1/chat/completions', AT_ONCE);
   const compared = await throughput(upstream, gateway);
   console.log(compared);
   const waited = await latency(upstream, gateway);

@@ -63,8 +63,11 @@ export function wordsAt(place: number, count: number): string {
   ).join(' ');
 }
 
+/** Stands in every question for the number of its conversation: what one conversation says, no other does. */
+export const NUMBER = 'No. 0000000';
+
 export const question = (turn: number): string =>
-  `Thank you. And the ${wordsAt(turn, 12)}: how much is it, is it in stock, and could you send ${turn + 1} of them to us by the end of the week?`;
+  `Order ${NUMBER}. Thank you. And the ${wordsAt(turn, 12)}: how much is it, is it in stock, and could you send ${turn + 1} of them to us by the end of the week?`;
 
 export interface Material {
   readonly tokenizer: Tokenizer;
@@ -104,6 +107,14 @@ export function messagesOf(turn: number, reply: string): readonly Message[] {
     messages.push({ role: 'user', content: question(k) });
   }
   return messages;
+}
+
+/** The body of one conversation. */
+export function numbered(body: Buffer, conversation: number): Buffer {
+  const own = Buffer.from(body);
+  const number = `No. ${String(conversation).padStart(7, '0')}`;
+  for (let at = own.indexOf(NUMBER); at !== -1; at = own.indexOf(NUMBER, at + 1)) own.write(number, at, 'latin1');
+  return own;
 }
 
 /** Request bodies by turn; the first place is empty. */

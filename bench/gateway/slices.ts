@@ -3,10 +3,11 @@
  * inside a round and their median is the result. So whatever else the machine does meets all of them alike.
  *
  * Every request continues a conversation: its first turn was asked before the slice, turns 2 to 6 are measured, then comes the next
- * conversation. Bodies are the same bytes for all servers.
+ * conversation. Bodies are the same for all servers but for the conversation's number in each question, so that nothing new was
+ * tokenised before.
  */
-import { Connection } from './connection.ts';
-import { FIRST_TURN, LAST_TURN } from './conversation.ts';
+import { type Answered, Connection } from './connection.ts';
+import { FIRST_TURN, LAST_TURN, numbered } from './conversation.ts';
 import type { Door } from './served.ts';
 import type { Server } from './servers.ts';
 
@@ -34,7 +35,13 @@ export interface Slice {
   readonly cpuPerRequest: number;
 }
 
+interface Conversation {
+  readonly head: string;
+  readonly number: number;
+}
+
 export class Lane {
+  static #conversations = 0;
   readonly contender: Contender;
   #connections: readonly Connection[] = [];
   /** Conversations that a slice may use up, by what the last one did. */
@@ -46,7 +53,7 @@ export class Lane {
 
   async slice(): Promise<Slice> {
     const { server } = this.contender;
-    const heads = await this.#prepare();
+    const conversations = await this.#prepare();
     const cpu = server.cpu;
     const start = performance.now();
     const until = start + SLICE_MS;
@@ -54,10 +61,10 @@ export class Lane {
     await Promise.all(
       this.#connections.map(async (connection) => {
         while (performance.now() < until) {
-          const head = heads.pop();
-          if (head === undefined) return;
+          const conversation = conversations.pop();
+          if (conversation === undefined) return;
           for (let turn = FIRST_TURN + 1; turn <= LAST_TURN && performance.now() < until; turn++) {
-            await this.#ask(connection, head, turn);
+            await this.#ask(connection, conversation, turn);
             requests++;
           }
         }
@@ -72,12 +79,12 @@ export class Lane {
   /** Milliseconds of each of so many requests, one after the other. */
   async latencies(count: number): Promise<readonly number[]> {
     this.#enough = Math.ceil(count / TURNS);
-    const heads = await this.#prepare();
+    const conversations = await this.#prepare();
     const latencies: number[] = [];
-    for (const head of heads) {
+    for (const conversation of conversations) {
       for (let turn = FIRST_TURN + 1; turn <= LAST_TURN; turn++) {
         const start = performance.now();
-        await this.#ask(this.#connections[0]!, head, turn);
+        await this.#ask(this.#connections[0]!, conversation, turn);
         latencies.push(performance.now() - start);
       }
     }
@@ -87,8 +94,8 @@ export class Lane {
 
   /** Whether a reply says what the upstream said. */
   async check(expected: string): Promise<void> {
-    const [head] = await this.#prepare();
-    const { status, raw } = await this.#connections[0]!.ask(head!, this.contender.bodies[FIRST_TURN + 1]!);
+    const [conversation] = await this.#prepare();
+    const { status, raw } = await this.#ask(this.#connections[0]!, conversation!, FIRST_TURN + 1);
     this.#close();
     const said = raw.includes('data: ') ? streamed(raw) : contentOf(raw);
     if (status !== 200 || said !== expected) throw new Error(`${this.contender.name} answered ${status}: ${raw.slice(0, 2000)}`);
@@ -99,25 +106,27 @@ export class Lane {
   }
 
   /** Connections too are new in every slice: servers close those that wait while others are measured. */
-  async #prepare(): Promise<string[]> {
+  async #prepare(): Promise<Conversation[]> {
     const { contender } = this;
     this.#close();
     this.#connections = Array.from({ length: AT_ONCE }, () => new Connection(contender.server.port));
-    const heads = (await contender.doors(this.#enough)).map((door) => contender.headOf(door));
-    if (!contender.remembers) return heads;
-    const left = [...heads];
+    const doors = await contender.doors(this.#enough);
+    const conversations = doors.map((door) => ({ head: contender.headOf(door), number: Lane.#conversations++ }));
+    if (!contender.remembers) return conversations;
+    const left = [...conversations];
     await Promise.all(
       this.#connections.map(async (connection) => {
-        for (let head = left.pop(); head !== undefined; head = left.pop()) await this.#ask(connection, head, FIRST_TURN);
+        for (let one = left.pop(); one !== undefined; one = left.pop()) await this.#ask(connection, one, FIRST_TURN);
       }),
     );
-    return heads;
+    return conversations;
   }
 
-  async #ask(connection: Connection, head: string, turn: number): Promise<void> {
-    const answered = await connection.ask(head, this.contender.bodies[turn]!);
+  async #ask(connection: Connection, { head, number }: Conversation, turn: number): Promise<Answered> {
+    const answered = await connection.ask(head, numbered(this.contender.bodies[turn]!, number));
     if (answered.status !== 200)
       throw new Error(`${this.contender.name} answered ${answered.status}: ${answered.raw.slice(0, 2000)}`);
+    return answered;
   }
 }
 

@@ -9,20 +9,27 @@ import type { Pool } from './packages.ts';
 
 const JSON_HEADERS = { 'content-type': 'application/json' };
 
+/** What is read of the upstream's words; a choice of a stream has one token. */
 interface Generated {
-  readonly ids: readonly number[];
-  readonly logprobs: readonly number[];
-  readonly stopReason: 'stop' | 'length';
-  readonly policyVersion: number;
+  readonly choices: readonly [
+    { readonly token_ids: readonly number[]; readonly logprobs: { readonly content: readonly { readonly logprob: number }[] } },
+  ];
 }
+
+const GENERATE = '/v1/chat/completions';
 
 /** What the upstream says, as typed arrays. */
 export async function generate(pool: Pool, body: string, signal?: AbortSignal): Promise<SampleResult> {
-  const response = await pool.request({ path: '/generate', method: 'POST', headers: JSON_HEADERS, body, signal });
+  const response = await pool.request({ path: GENERATE, method: 'POST', headers: JSON_HEADERS, body, signal });
   const text = await response.body.text();
   if (response.statusCode !== 200) throw new TrainyardError('ENGINE_FAILED', `the upstream answered ${response.statusCode}`);
-  const { ids, logprobs, stopReason, policyVersion } = JSON.parse(text) as Generated;
-  return { ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs), stopReason, policyVersion };
+  const [{ token_ids: ids, logprobs }] = (JSON.parse(text) as Generated).choices;
+  return {
+    ids: Int32Array.from(ids),
+    logprobs: Float32Array.from(logprobs.content, ({ logprob }) => logprob),
+    stopReason: 'stop',
+    policyVersion: 1,
+  };
 }
 
 export function upstreamEngine(pool: Pool, vocabSize: number, streamPath: string): Engine {
@@ -34,7 +41,7 @@ export function upstreamEngine(pool: Pool, vocabSize: number, streamPath: string
       const { maxTokens, temperature } = request.sampling;
       const body = `{"prompt":[${request.promptIds.join()}],"max_tokens":${maxTokens},"temperature":${temperature},"seed":${request.seed}}`;
       if (onTokens === undefined) return generate(pool, body, signal);
-      return generateStream(pool, { path: streamPath, body, signal }, onTokens);
+      return generateStream(pool, { path: streamPath, body: `{"stream":true,${body.slice(1)}`, signal }, onTokens);
     },
   };
 }
@@ -50,14 +57,15 @@ async function generateStream(
   let rest = '';
   const read = (chunk: Buffer): void => {
     const from = ids.length;
-    const events = (rest + chunk.toString('latin1')).split('\n\n');
+    const events = (rest + chunk.toString()).split('\n\n');
     rest = events.pop()!;
     for (const event of events) {
-      const { id, logprob } = JSON.parse(event.slice('data: '.length)) as { id: number; logprob: number };
-      ids.push(id);
-      logprobs.push(logprob);
+      if (event === 'data: [DONE]') continue;
+      const [{ token_ids: tokens, logprobs: told }] = (JSON.parse(event.slice('data: '.length)) as Generated).choices;
+      ids.push(tokens[0]!);
+      logprobs.push(told.content[0]!.logprob);
     }
-    onTokens(Int32Array.from(ids.slice(from)), Float32Array.from(logprobs.slice(from)));
+    if (ids.length > from) onTokens(Int32Array.from(ids.slice(from)), Float32Array.from(logprobs.slice(from)));
   };
   await new Promise<void>((resolve, reject) => {
     body.on('data', read);

@@ -1,8 +1,9 @@
 /**
- * The mock engine, a process of its own on a bare socket: whatever is asked, it says the same 200 tokens, at once.
+ * The mock engine, a process of its own on a bare socket: whatever is asked, it says the same 200 tokens, at once, in the words of an
+ * OpenAI-compatible inference server that was asked for ids and log-probabilities. Every server that is compared gets the same bytes,
+ * whether it reads them or passes them on.
  *
- * `/generate` answers ids and log-probabilities as JSON, `/generate-stream` as 200 events in 20 writes, `/trickle` one token a second
- * until it is told to let go; `/v1/chat/completions` says the same as OpenAI would, for a gateway that only passes text on.
+ * `/trickle` gives one token a second until it is told to let go; any other path the whole answer, or 200 events in 20 writes.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { loadMaterial, type Material } from './conversation.ts';
@@ -12,10 +13,8 @@ const TRICKLE_MS = 1000;
 const openAI = { id: 'chatcmpl-mock', created: 1_700_000_000, model: 'gpt-4o' };
 
 const material = await loadMaterial();
-const generated = whole({ ids: material.replyIds, logprobs: material.logprobs, stopReason: 'stop', policyVersion: 1 });
-const generatedEvents = writesOf(tokenEvents(material));
 const completion = whole(completionOf(material));
-const completionEvents = writesOf(chunkEvents(material));
+const completionEvents = writesOf(material.replyIds.map((_, place) => eventOf(place)));
 const STREAM_HEAD = 'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n';
 let letGo = false;
 
@@ -36,9 +35,7 @@ const server = createServer({ noDelay: true }, (socket) => {
 });
 
 function reply(socket: Socket, path: string, body: Buffer): void {
-  if (path === '/generate') socket.write(generated);
-  else if (path === '/generate-stream') stream(socket, generatedEvents);
-  else if (path === '/trickle') trickle(socket);
+  if (path === '/trickle') trickle(socket);
   else if (!path.startsWith('/v1/chat/completions')) socket.end('HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n');
   else if (body.includes('"stream":true')) stream(socket, completionEvents);
   else socket.write(completion);
@@ -55,12 +52,12 @@ function stream(socket: Socket, writes: readonly string[]): void {
 }
 
 function trickle(socket: Socket): void {
-  const { replyIds, logprobs } = material;
+  const { replyIds } = material;
   let told = 0;
   socket.write(STREAM_HEAD);
   const tell = (): void => {
     const place = letGo ? replyIds.length - 1 : told++ % (replyIds.length - 1);
-    socket.write(chunked(tokenEvent(replyIds[place]!, logprobs[place]!)));
+    socket.write(chunked(eventOf(place)));
     if (!letGo) return;
     socket.write('0\r\n\r\n');
     clearInterval(timer);
@@ -86,25 +83,29 @@ function writesOf(events: readonly string[]): readonly string[] {
   return [...writes.slice(0, -1), `${writes.at(-1)!}0\r\n\r\n`];
 }
 
-function tokenEvent(id: number, logprob: number): string {
-  return `data: {"id":${id},"logprob":${logprob}}\n\n`;
-}
-
-function tokenEvents({ replyIds, logprobs }: Material): readonly string[] {
-  return replyIds.map((id, i) => tokenEvent(id, logprobs[i]!));
+/** One token as an inference server tells it. */
+function tokenAt(place: number): object {
+  const { replyIds, logprobs, tokenizer } = material;
+  const token = tokenizer.decode([replyIds[place]!]);
+  return { token, logprob: logprobs[place], bytes: [...Buffer.from(token)], top_logprobs: [] };
 }
 
 function completionOf({ reply: content, replyIds }: Material): object {
-  const choices = [{ index: 0, message: { role: 'assistant', content, refusal: null }, logprobs: null, finish_reason: 'stop' }];
-  const usage = { prompt_tokens: 800, completion_tokens: replyIds.length, total_tokens: 800 + replyIds.length };
-  return { ...openAI, object: 'chat.completion', choices, usage };
+  const logprobs = { content: replyIds.map((_, place) => tokenAt(place)) };
+  const message = { role: 'assistant', content, refusal: null };
+  const choices = [{ index: 0, message, logprobs, finish_reason: 'stop', token_ids: replyIds }];
+  const usage = { prompt_tokens: 600, completion_tokens: replyIds.length, total_tokens: 600 + replyIds.length };
+  const promptIds = Array.from({ length: 600 }, (_, i) => replyIds[i % replyIds.length]!);
+  return { ...openAI, object: 'chat.completion', choices, usage, prompt_token_ids: promptIds };
 }
 
-function chunkEvents({ replyIds, tokenizer }: Material): readonly string[] {
-  const chunk = (delta: object, finish_reason: string | null) =>
-    `data: ${JSON.stringify({ ...openAI, object: 'chat.completion.chunk', choices: [{ index: 0, delta, logprobs: null, finish_reason }] })}\n\n`;
-  const texts = replyIds.slice(0, -1).map((id) => chunk({ content: tokenizer.decode([id]) }, null));
-  return [...texts, `${chunk({}, 'stop')}data: [DONE]\n\n`];
+function eventOf(place: number): string {
+  const last = place === material.replyIds.length - 1;
+  const delta = last ? {} : { content: material.tokenizer.decode([material.replyIds[place]!]) };
+  const logprobs = { content: [tokenAt(place)] };
+  const choice = { index: 0, delta, logprobs, finish_reason: last ? 'stop' : null, token_ids: [material.replyIds[place]!] };
+  const event = `data: ${JSON.stringify({ ...openAI, object: 'chat.completion.chunk', choices: [choice] })}\n\n`;
+  return last ? `${event}data: [DONE]\n\n` : event;
 }
 
 process.on('message', () => {

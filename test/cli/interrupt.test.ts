@@ -67,7 +67,8 @@ describe('the second signal', () => {
 });
 
 describe('at a terminal', () => {
-  const run = (what: string) => onTerminal([process.execPath, '--conditions=trainyard-source', WORK, what], { env: { NO_COLOR: '1' } });
+  const run = (what: string) =>
+    onTerminal([process.execPath, '--conditions=trainyard-source', WORK, what], { env: { NO_COLOR: '1' } });
   const counts = (lines: readonly string[], pattern: RegExp): number => lines.filter((line) => pattern.test(line)).length;
 
   it('Ctrl-C finishes the step, says how to go on, and gives the cursor back', async () => {
