@@ -3,7 +3,7 @@
  * 130 interrupted, 143 terminated. docs/reference/cli.md is kept equal to the flags by a test.
  */
 import { readFileSync } from 'node:fs';
-import { Command, CommanderError, InvalidArgumentError } from 'commander';
+import { Command, CommanderError, InvalidArgumentError, Option } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
@@ -59,6 +59,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .exitOverride()
     .argument('<run>', 'directory of a run, or a store file')
     .argument('[rollout]', 'id of the rollout to show turn by turn')
+    .addOption(new Option('--purpose <which>', 'only rollouts of training, or of evaluations').choices(['train', 'eval']))
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
     .option('--json', 'one JSON object a line', false)

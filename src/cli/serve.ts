@@ -4,11 +4,12 @@ import { styleText } from 'node:util';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turn-summary.ts';
 import type { Turn } from '../core/types.ts';
+import type { Failure } from '../gateway/http-errors.ts';
 import { type Served, type ServeSettings, serve } from '../run/serve.ts';
 import { EVAL_DEFAULTS, freeRun, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guard.ts';
 import { describe } from './lines.ts';
-import { asCalled } from './phrases.ts';
+import { asCalled, count } from './phrases.ts';
 import { printable } from './screen/width.ts';
 import { turnText } from './turn-text.ts';
 
@@ -36,24 +37,26 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
     const summary = turnSummary(turn);
     say([`${styleText('dim', printable(rolloutId))} ${turnText(summary).trimStart()}`], { type: 'turn', rolloutId, ...summary });
   };
+  const onFailure = ({ status, code, message }: Failure, path: string): void => {
+    const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
+    say([line], { type: 'refused', status, code, message, path });
+  };
   return await guarded(emit, { steps: false }, async ({ stop }) => {
     {
-      await using served = await serve(settings, onTurn);
-      const { origin, baseURL, apiKey } = served;
-      say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, model: settings.model, run: settings.run });
+      await using served = await serve(settings, { onTurn, onFailure });
+      const { origin, baseURL, apiKey, adminKey } = served;
+      const { model, run } = settings;
+      say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, adminKey, model, run });
       if (!stop.aborted) await once(stop, 'abort');
     }
-    const way = asCalled(`trainyard show ${settings.run}`);
-    say(['', `${turns === 1 ? '1 turn' : `${turns} turns`} kept in ${settings.run}. Look at them:`, `  ${way}`], {
-      type: 'served',
-      turns,
-      run: settings.run,
-    });
+    const kept = `${count(turns, 'turn')} kept in ${settings.run}.`;
+    const look = ['Look at them:', `  ${asCalled(`trainyard show ${settings.run}`)}`];
+    say(['', kept, ...(turns > 0 ? look : [])], { type: 'served', turns, run: settings.run });
     return 0;
   });
 }
 
-function welcome({ model, temperature }: ServeSettings, { baseURL, apiKey }: Served): readonly string[] {
+function welcome({ model, temperature, run }: ServeSettings, { origin, baseURL, apiKey, adminKey }: Served): readonly string[] {
   return [
     `Serving ${styleText('bold', model)} at temperature ${temperature}. Point an agent at it; everything it samples is captured.`,
     '',
@@ -62,7 +65,11 @@ function welcome({ model, temperature }: ServeSettings, { baseURL, apiKey }: Ser
     `  ANTHROPIC_BASE_URL=${baseURL.replace(/\/v1$/, '')}`,
     `  ANTHROPIC_API_KEY=${apiKey}`,
     '',
-    'Any model name will do. Ctrl-C ends it.',
+    'That is one rollout. Another one, with a URL and key of its own, for each run of your agent:',
+    '',
+    `  curl -X POST -H "authorization: Bearer ${adminKey}" ${origin}/sessions`,
+    '',
+    `Any model name will do. Rollouts are kept in ${run} when they end; Ctrl-C ends them all.`,
     '',
   ];
 }

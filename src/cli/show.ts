@@ -2,22 +2,25 @@
 import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { turnSummary } from '../core/turn-summary.ts';
-import { openStoreOf, type RolloutLine, rolloutLine } from '../run/inspect.ts';
+import type { Purpose } from '../core/types.ts';
+import { openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
 import { count } from './phrases.ts';
 import { printable } from './screen/width.ts';
 import { turnText } from './turn-text.ts';
 
 export interface ShowFlags {
   readonly forks: boolean;
+  readonly purpose?: Purpose;
   readonly limit: number;
   readonly json: boolean;
 }
 
 export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
   await using store = await openStoreOf(path);
+  const steps = await stepsIn(store);
   const out = (line: string, value: object): void => console.log(flags.json ? JSON.stringify(value) : line);
   if (rolloutId === undefined) {
-    const lines = (await store.query()).map(rolloutLine);
+    const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map((one) => rolloutLine(one, steps));
     const shown = flags.forks ? lines.filter(({ forks }) => Object.keys(forks).length > 0) : lines;
     for (const line of shown.slice(-flags.limit)) out(rolloutText(line), line);
     if (!flags.json) console.log(total(lines, shown.length, flags.limit));
@@ -26,23 +29,39 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
   const trajectory = await store.read(rolloutId);
   if (trajectory === undefined) {
     throw new TrainyardError('FILE_NOT_FOUND', `${path} holds no rollout ${JSON.stringify(rolloutId)}`, {
-      hint: `list them: trainyard show ${path}`,
+      hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
     });
   }
-  const line = rolloutLine(trajectory);
-  if (!flags.json) console.log(rolloutText(line));
-  for (const turn of trajectory.turns.map(turnSummary)) out(turnText(turn), turn);
+  if (!flags.json) console.log(rolloutText(rolloutLine(trajectory, steps)));
+  for (const turn of trajectory.turns) {
+    const summary = turnSummary(turn);
+    const rewritten = rewrittenAt(turn, trajectory.turns);
+    out(turnText(summary, rewritten), { ...summary, rewritten });
+  }
   return 0;
 }
 
-function rolloutText({ rolloutId, taskId, outcome, reward, turns, samples, forks, abandoned }: RolloutLine): string {
+function rolloutText({
+  rolloutId,
+  taskId,
+  purpose,
+  outcome,
+  reward,
+  turns,
+  samples,
+  step,
+  forks,
+  abandoned,
+}: RolloutLine): string {
   const causes = Object.entries(forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
   return [
     styleText('bold', printable(rolloutId)),
     `task ${printable(taskId)}`,
     outcome,
     reward === null ? 'not graded' : `reward ${reward}`,
-    `${count(turns, 'turn')} in ${samples === null ? 'no sample' : count(samples, 'sample')}`,
+    count(turns, 'turn'),
+    ...(purpose === 'eval' || samples === null ? ['not for training'] : [count(samples, 'sample')]),
+    ...(step === null ? [] : [`trained in step ${step}`]),
     ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
     ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
   ].join(' · ');

@@ -2,12 +2,13 @@
 import { styleText } from 'node:util';
 import type { TurnSummary } from '../core/turn-summary.ts';
 import type { Message } from '../core/types.ts';
+import type { Rewritten } from '../run/inspect.ts';
 import { printable } from './screen/width.ts';
 
 /** Characters of a message that are shown. */
 const LONGEST = 160;
 
-export function turnText(turn: TurnSummary): string {
+export function turnText(turn: TurnSummary, rewritten: Rewritten | null = null): string {
   const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
   const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
   const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
@@ -21,7 +22,22 @@ export function turnText(turn: TurnSummary): string {
     ...(turn.formatError === null ? [] : [`not in the format asked for: ${printable(turn.formatError)}`]),
     ...(turn.ignored.length === 0 ? [] : [`without effect: ${turn.ignored.map(printable).join(', ')}`]),
   ];
-  return [`  ${styleText('bold', `${index}`)} ${printable(thread)} · ${marks.join(' · ')}`, ...wordsOf(response)].join('\n');
+  const changed = rewritten ? [changedLine('was', rewritten.was), changedLine('is', rewritten.is)] : [];
+  return [
+    `  ${styleText('bold', `${index}`)} ${printable(thread)} · ${marks.join(' · ')}`,
+    ...changed,
+    ...wordsOf(response),
+  ].join('\n');
+}
+
+function changedLine(word: string, message: Message | null): string {
+  const said =
+    message === null
+      ? 'nothing'
+      : `${message.role}: ${wordsOf(message)
+          .map((line) => line.trim())
+          .join(' ')}`;
+  return styleText('dim', `    ${word.padEnd(3)} ${said}`);
 }
 
 function wordsOf({ reasoning, content, tool_calls: calls = [] }: Message): readonly string[] {

@@ -1,7 +1,7 @@
 /**
  * From a body as it came to JSON: its declared type, its size, its nesting. What the JSON must hold is for whoever reads it.
  */
-import { TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import { nestingOf } from '../core/json.ts';
 import type { UnreadCall } from './call.ts';
 import { Refusal } from './http-errors.ts';
@@ -27,8 +27,9 @@ export function parseJson(text: string): unknown {
   }
   try {
     return JSON.parse(text);
-  } catch {
-    throw new TrainyardError('REQUEST_INVALID', 'the body is not valid JSON');
+  } catch (thrown) {
+    const found = text === '' ? 'it is empty' : messageOf(thrown).slice(0, 200);
+    throw new TrainyardError('REQUEST_INVALID', `the body is not valid JSON: ${found}`);
   }
 }
 

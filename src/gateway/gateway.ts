@@ -46,9 +46,12 @@ export interface GatewayOptions {
   readonly idleMs?: number;
   /** Without them no session is opened over HTTP. */
   readonly sessionDefaults?: SessionDefaults;
+  /** Told of every call that is answered with an error. */
+  readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
 const IDLE_MS = 3_600_000;
+const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/completions, responses or messages to it';
 /** Characters of the header that names ignored parameters. */
 const MOST_REPORTED = 2000;
 /** By route. */
@@ -124,7 +127,7 @@ export class Gateway implements SessionHost {
     const place = placeOf(call.url.pathname);
     try {
       const route = place && routeFor(place, call.method);
-      if (place === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
+      if (place === undefined) throw new Refusal('not_found', `no route ${said(call)}`, ROUTES_HINT);
       if (route === undefined) {
         const allow = allowed(place);
         throw new Refusal('method_not_allowed', `no route ${said(call)}`, `the path takes ${allow}`, { allow });
@@ -174,7 +177,8 @@ export class Gateway implements SessionHost {
     return json(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
   }
 
-  #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header'>): Reply {
+  #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header' | 'url'>): Reply {
+    this.#options.onFailure?.(failure, call.url.pathname);
     const own = dialectOf(place?.routes[0]?.path ?? '') ?? (call.header('anthropic-version') ? messages : undefined);
     const word = own?.failure ?? openAIError;
     const headers = headersOf(failure);

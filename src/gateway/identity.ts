@@ -26,7 +26,7 @@ export function authorize(keyring: Keyring, call: Headers, who: readonly Capabil
   const grant = keyring.read(credentialOf(call));
   if (grant === undefined) {
     throw new TrainyardError('SESSION_UNKNOWN', 'this is not a key of this gateway', {
-      hint: 'use baseURL and apiKey of the same ctx.model(), and only while the rollout runs',
+      hint: 'use the base URL and key that were given together, and only while the rollout runs; keys change with every start',
     });
   }
   if (who.includes(grant.capability)) return grant;

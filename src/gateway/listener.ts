@@ -57,7 +57,7 @@ export async function listen(gateway: Gateway, options: ListenOptions = {}): Pro
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
   const server = serverOf(gateway, isLoopback(host), timeouts);
   await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
+    server.once('error', (cause) => reject(cannotListen(cause, host, port)));
     server.listen(port, host, resolve);
   });
   const bound = (server.address() as AddressInfo).port;
@@ -68,6 +68,15 @@ export async function listen(gateway: Gateway, options: ListenOptions = {}): Pro
   return { origin, [Symbol.asyncDispose]: () => close(server) };
 }
 
+function cannotListen(cause: NodeJS.ErrnoException, host: string, port: number): TrainyardError {
+  const taken = cause.code === 'EADDRINUSE';
+  const message = taken ? `port ${port} of ${host} is taken` : `cannot listen on ${host}, port ${port}: ${cause.message}`;
+  return new TrainyardError('USAGE', message, {
+    cause,
+    hint: taken ? 'give another port, or none for a free one' : 'give an address of this machine and a port that you may use',
+  });
+}
+
 function checkBind(host: string, token: string | undefined): void {
   if (token === undefined && !isLoopback(host)) {
     throw new TrainyardError('USAGE', `${JSON.stringify(host)} is not loopback, and no token was given`, {
@@ -75,7 +84,9 @@ function checkBind(host: string, token: string | undefined): void {
     });
   }
   if (token !== undefined && (token.length < SHORTEST_TOKEN || !/^[\x21-\x7e]+$/.test(token))) {
-    throw new TrainyardError('USAGE', `the token is not ${SHORTEST_TOKEN} or more printable ASCII characters`);
+    throw new TrainyardError('USAGE', `the token is not ${SHORTEST_TOKEN} or more printable ASCII characters`, {
+      hint: 'make one: openssl rand -hex 16',
+    });
   }
 }
 

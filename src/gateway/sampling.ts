@@ -202,7 +202,17 @@ export function promptOf(renderer: Renderer, { session, role, thread }: Seat, { 
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
-  return { promptIds: renderer.open(messages, tools), ...(why ? { fork: why } : {}) };
+  const rendered = renderer.open(messages, tools);
+  const latest = session.turns.findLast((turn) => turn.thread === thread && turn.role === role);
+  // What the client changed need not change a token: the template may not write it.
+  if (why && latest && beginsWith(rendered, latest)) return { promptIds: rendered, after: latest.index };
+  return { promptIds: rendered, ...(why ? { fork: why } : {}) };
+}
+
+function beginsWith(ids: Int32Array, { promptIds, sampledIds }: Turn): boolean {
+  const { length } = promptIds;
+  if (ids.length < length + sampledIds.length) return false;
+  return promptIds.every((id, i) => ids[i] === id) && sampledIds.every((id, i) => ids[length + i] === id);
 }
 
 /**

@@ -67,7 +67,7 @@ function failureError(failed: readonly Trajectory[], all: number, sampled: boole
   const hint =
     sampled || refused
       ? 'fix the error it throws'
-      : 'and none of them reached the policy: build the agent’s client from ctx.model()';
+      : 'none of them got an answer from the policy: if that is not because of this error, build the agent’s client from ctx.model()';
   return new TrainyardError(
     'FAILURE_BUDGET',
     `${failed.length} of the last ${all} rollouts failed; the first (${first?.rolloutId}): ${cause}`,

@@ -6,7 +6,7 @@ import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { ForkCause, Trajectory } from '../core/types.ts';
+import type { ForkCause, Message, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
 
@@ -20,6 +20,8 @@ export interface RolloutLine {
   readonly turns: number;
   /** Rows it is or would be trained as; null where it cannot be (greedy sampling, say). */
   readonly samples: number | null;
+  /** The step that trained it. */
+  readonly step: number | null;
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
 }
@@ -35,7 +37,13 @@ export async function openStoreOf(path: string): Promise<Store> {
   return await openSqliteStore(file);
 }
 
-export function rolloutLine(trajectory: Trajectory): RolloutLine {
+/** Which step trained which rollout. */
+export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>> {
+  const manifests = await store.manifests();
+  return new Map(manifests.flatMap(({ step, rolloutIds }) => rolloutIds.map((id) => [id, step] as const)));
+}
+
+export function rolloutLine(trajectory: Trajectory, steps: ReadonlyMap<string, number>): RolloutLine {
   const { rolloutId, taskId, purpose, outcome, grade, turns, abandoned = [] } = trajectory;
   const forks: Partial<Record<ForkCause, number>> = {};
   for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
@@ -47,9 +55,23 @@ export function rolloutLine(trajectory: Trajectory): RolloutLine {
     reward: grade.kind === 'graded' ? grade.reward.value : null,
     turns: turns.length,
     samples: samplesOf(trajectory),
+    step: steps.get(rolloutId) ?? null,
     forks,
     abandoned: abandoned.length,
   };
+}
+
+export interface Rewritten {
+  /** Of the turn that the request would have continued. */
+  readonly was: Message | null;
+  readonly is: Message | null;
+}
+
+/** The message at which a turn's request departs from the turn it forked from. */
+export function rewrittenAt({ fork, request }: Turn, turns: readonly Turn[]): Rewritten | null {
+  const from = fork?.message === undefined ? undefined : turns.find(({ index }) => index === fork.from);
+  if (from === undefined || fork?.message === undefined) return null;
+  return { was: [...from.request.messages, from.response][fork.message] ?? null, is: request.messages[fork.message] ?? null };
 }
 
 function samplesOf({ turns, rolloutId, groupId }: Trajectory): number | null {

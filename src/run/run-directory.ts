@@ -47,6 +47,17 @@ export async function createRunDirectory(path: string, record: object): Promise<
   });
 }
 
+/** Creates or adopts a directory that is no run's, for one process at a time. */
+export async function lockFolder(path: string): Promise<AsyncDisposable> {
+  const root = resolve(path);
+  await boundary('USAGE', `cannot create the directory ${path}`, () => makeFolder(root));
+  if (existsSync(join(root, RUN_FILE))) {
+    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a training run`, { hint: 'give --run another directory' });
+  }
+  const lock = takeLock(root);
+  return { [Symbol.asyncDispose]: async () => lock.close() };
+}
+
 /** Locks the directory of a run that is taken up again. */
 export async function reopenRunDirectory(path: string): Promise<RunDirectory> {
   const root = resolve(path);

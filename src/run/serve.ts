@@ -2,17 +2,18 @@
  * The policy behind the gateway, without a run: an agent of any kind is pointed at it, and what it does is captured as in training. One
  * rollout is open from the start; more are opened over HTTP. Each is kept, ungraded, when its session is sealed.
  */
-import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Session, SessionObserver, Store } from '../core/contracts.ts';
 import type { Outcome, RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
+import type { Failure } from '../gateway/http-errors.ts';
 import { listen } from '../gateway/listener.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
+import { lockFolder } from './run-directory.ts';
 
 export interface ServeSettings {
   readonly model: string;
@@ -32,31 +33,44 @@ export interface Served extends AsyncDisposable {
   /** Of the rollout that is open from the start. */
   readonly baseURL: string;
   readonly apiKey: string;
+  /** Opens, reads and seals sessions. */
+  readonly adminKey: string;
+}
+
+export interface ServeObserver {
+  onTurn(rolloutId: string, turn: Turn): void;
+  onFailure(failure: Failure, path: string): void;
 }
 
 const LIMITS = { turns: 100_000, tokens: 100_000_000, deadlineMs: 24 * 3_600_000 } as const;
 const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'eval' };
 
 /** Serves until disposed, which seals and keeps what is open. */
-export function serve(settings: ServeSettings, onTurn: (rolloutId: string, turn: Turn) => void): Promise<Served> {
+export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObserver): Promise<Served> {
   return openingWith(async (closers) => {
     await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
     const model = closers.add(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads }));
-    await mkdir(settings.run, { recursive: true });
+    closers.add(await lockFolder(settings.run));
     const store = closers.add(await openSqliteStore(join(settings.run, 'store.sqlite')));
     const keeper = keeperIn(store);
     closers.defer(keeper.kept);
     const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
     const sampling = { temperature: settings.temperature, topP: 1, topK: 0, maxTokens: model.contextLength };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
-    const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults });
+    const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults, onFailure });
     closers.defer(() => gateway.sealAll());
     const { host, port, token } = settings;
     const { origin } = closers.add(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
     const { baseURL, apiKey } = session.model();
-    return { origin, baseURL, apiKey, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
+    return {
+      origin,
+      baseURL,
+      apiKey,
+      adminKey: gateway.key('admin'),
+      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+    };
   });
 }
 

@@ -1,4 +1,7 @@
 /** `trainyard serve`: a URL for any agent; what it did is shown while it happens and kept when it ends. */
+import { once } from 'node:events';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
@@ -70,6 +73,29 @@ describe('trainyard serve', () => {
       ['local-2', 2, 1],
       ['mine', 2, 1],
     ]);
+  });
+
+  it('says in one line what it refused, and serves nobody else’s directory', async () => {
+    const run = join(home.dir, 'refusing');
+    const ended = await served(async ({ baseURL }) => {
+      await fetch(`${baseURL}/chat/completions`, { method: 'POST' });
+      const second = await trainyard('serve', '--run', join(home.dir, 'served'));
+      expect([second.code, second.stderr]).toEqual([1, expect.stringContaining('another process is using')]);
+    });
+    expect(ended.stdout).toContain('"type":"refused","status":401');
+    await mkdir(run);
+    await writeFile(join(run, 'run.json'), '{}');
+    const inside = await trainyard('serve', '--run', run);
+    expect([inside.code, inside.stderr]).toEqual([2, expect.stringContaining('holds a training run')]);
+  });
+
+  it('says what to do about a port that is taken', async () => {
+    const server = createServer().listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const { port } = server.address() as AddressInfo;
+    const { code, stderr } = await trainyard('serve', '--port', `${port}`, '--run', join(home.dir, 'taken'));
+    server.close();
+    expect([code, stderr]).toEqual([2, expect.stringContaining('is taken\n  give another port')]);
   });
 
   it('refuses an address that others can reach without a token, before anything else', async () => {

@@ -31,9 +31,14 @@ beforeAll(async () => {
   const common = { taskId: 't', outcome: { kind: 'completed' }, grade: { kind: 'graded', reward: { value: 1 } } } as const;
   const fork = { cause: 'edited_message', from: 0, message: 1 } as const;
   const coloured = { role: 'assistant' as const, content: '\u001b[31mred' };
-  await store.append(randomTrajectory(1, { ...common, rolloutId: 'plain', turns: [turn(0, {})] }));
+  await store.append(randomTrajectory(1, { ...common, purpose: 'train', rolloutId: 'plain', turns: [turn(0, {})] }));
   await store.append(
-    randomTrajectory(2, { ...common, rolloutId: 'forked', turns: [turn(0, {}), turn(1, { fork, response: coloured })] }),
+    randomTrajectory(2, {
+      ...common,
+      purpose: 'train',
+      rolloutId: 'forked',
+      turns: [turn(0, {}), turn(1, { fork, response: coloured })],
+    }),
   );
 });
 afterAll(() => home.remove());
@@ -42,8 +47,8 @@ describe('trainyard show', () => {
   it('lists rollouts with their turns, samples and the causes of their forks', async () => {
     const { code, stdout } = await trainyard('show', home.dir);
     expect(code).toBe(0);
-    expect(stdout).toMatch(/plain · task t · completed · reward 1 · 1 turn in 1 sample\n/);
-    expect(stdout).toMatch(/forked · .* · 2 turns in 2 samples · forks: edited_message\n/);
+    expect(stdout).toMatch(/plain · task t · completed · reward 1 · 1 turn · 1 sample\n/);
+    expect(stdout).toMatch(/forked · .* · 2 turns · 2 samples · forks: edited_message\n/);
     expect(stdout).toContain('2 rollouts, 1 with forks');
   });
 
@@ -61,6 +66,7 @@ describe('trainyard show', () => {
     const { stdout } = await trainyard('show', home.dir, 'forked');
     expect(stdout).toContain('0 main · 3 + 2 tokens · rendered afresh');
     expect(stdout).toContain('edited_message at message 1, instead of going on from turn 0');
+    expect(stdout).toContain('was assistant: answer 0');
     expect(stdout).not.toContain('\u001b[31m');
   });
 

@@ -49,7 +49,7 @@ export const chatParameters: Parameters = {
     best_of: is(1),
     frequency_penalty: is(0),
     function_call: is('auto'),
-    functions: never,
+    functions: isEmpty,
     logit_bias: isEmpty,
     min_p: is(0),
     min_tokens: is(0),
@@ -67,15 +67,16 @@ export const chatParameters: Parameters = {
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
 
-const textPart = z.object({ type: z.enum(['text', 'refusal']), text: z.string().nullish(), refusal: z.string().nullish() });
-const content = z.union([z.string(), z.array(textPart)]).nullish();
+const part = z.looseObject({ type: z.string(), text: z.string().nullish(), refusal: z.string().nullish() });
+const text = z.union([z.string(), z.array(part)], { error: 'expected a text or a list of text parts' });
+const content = text.nullish();
 const toolCall = z.object({
   id: z.string().default(''),
   type: z.literal('function').default('function'),
   function: z.object({ name: z.string(), arguments: z.string() }),
 });
 const message = z.discriminatedUnion('role', [
-  z.object({ role: z.enum(['system', 'developer', 'user']), content, name: z.string().nullish() }),
+  z.object({ role: z.enum(['system', 'developer', 'user']), content: text, name: z.string().nullish() }),
   z.object({
     role: z.literal('assistant'),
     content,
@@ -182,24 +183,31 @@ function formatOf(format: unknown): Question['formatErrorOf'] {
   throw refusal('response_format', format, 'use "text", "json_object" or "json_schema"');
 }
 
-function toMessage(wire: z.infer<typeof message>): Message {
+function toMessage(wire: z.infer<typeof message>, place: number): Message {
+  const at = `messages.${place}.content`;
   if (wire.role === 'assistant') {
     const calls = wire.tool_calls ?? [];
     const reasoning = wire.reasoning_content ?? wire.reasoning;
+    if (wire.content == null && calls.length === 0) throw invalid(at, 'expected a text, since there are no tool calls');
     return {
       role: 'assistant',
-      content: textOf(wire.content, ''),
+      content: textOf(wire.content, '', at),
       ...(calls.length > 0 ? { tool_calls: calls } : {}),
       ...(reasoning ? { reasoning } : {}),
     };
   }
-  const text = textOf(wire.content, '\n');
+  const said = textOf(wire.content, '\n', at);
   const name = wire.name ? { name: wire.name } : {};
-  if (wire.role !== 'tool') return { role: wire.role === 'developer' ? 'system' : wire.role, content: text, ...name };
-  return { role: 'tool', content: text, ...(wire.tool_call_id ? { tool_call_id: wire.tool_call_id } : {}), ...name };
+  if (wire.role !== 'tool') return { role: wire.role === 'developer' ? 'system' : wire.role, content: said, ...name };
+  return { role: 'tool', content: said, ...(wire.tool_call_id ? { tool_call_id: wire.tool_call_id } : {}), ...name };
 }
 
-function textOf(given: z.infer<typeof content>, separator: string): string | null {
+function textOf(given: z.infer<typeof content>, separator: string, at: string): string | null {
   if (given == null || typeof given === 'string') return given ?? null;
-  return given.map((part) => part.text ?? part.refusal ?? '').join(separator);
+  const texts = given.map(({ type, text: said, refusal: refused }, i) => {
+    if (type === 'text') return said ?? '';
+    if (type === 'refusal') return refused ?? '';
+    throw refusal(`${at}.${i}.type`, type, 'the policy reads text');
+  });
+  return texts.join(separator);
 }

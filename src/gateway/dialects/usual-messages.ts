@@ -17,10 +17,11 @@ function isUsual(message: unknown): boolean {
   if (role === 'assistant') {
     const { reasoning, reasoning_content: thought } = message;
     if ((reasoning != null && typeof reasoning !== 'string') || (thought != null && typeof thought !== 'string')) return false;
-    return isText(content) && (calls == null || (Array.isArray(calls) && calls.every(isUsualCall)));
+    const isCalling = Array.isArray(calls) && calls.length > 0 && calls.every(isUsualCall);
+    return typeof content === 'string' ? calls == null || isCalling : content == null && isCalling;
   }
   if (role === 'tool') return isText(content) && (message['tool_call_id'] == null || typeof message['tool_call_id'] === 'string');
-  return (role === 'system' || role === 'user' || role === 'developer') && isText(content);
+  return (role === 'system' || role === 'user' || role === 'developer') && typeof content === 'string';
 }
 
 const isText = (content: unknown): boolean => content == null || typeof content === 'string';
