@@ -6,9 +6,9 @@
  *
  * Knows nothing of conversations that grow; that is the renderer's business.
  */
-import { Template } from '@huggingface/jinja';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, Tool } from '../core/types.ts';
+import { compileJinja, type Render } from './jinja.ts';
 import { createProtector, type Protection } from './protection.ts';
 import { type ArgumentsShape, shapeMessages, shapeTool } from './shape-messages.ts';
 import type { Tokenizer } from './tokenizer.ts';
@@ -56,13 +56,13 @@ const TOOL: Tool = {
 const ASKED: Setting = { system: false, tools: false, user: true, prefilled: false };
 
 export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
-  const template = compile(tokenizer.chatTemplate);
+  const render = compile(tokenizer.chatTemplate);
   const protector = createProtector(tokenizer.controlTokens, tokenizer.chatTemplate);
   const argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
   const openings = new Map<string, string>();
 
   function renderWith(messages: unknown, tools: readonly unknown[], generationPrompt: boolean): string {
-    return template.render({
+    return render({
       ...tokenizer.specialTokens,
       messages,
       tools: tools.length === 0 ? null : tools,
@@ -141,9 +141,9 @@ function openingMessages({ system, user, prefilled }: Setting): readonly Message
   return messages;
 }
 
-function compile(source: string): Template {
+function compile(source: string): Render {
   try {
-    return new Template(source);
+    return compileJinja(source);
   } catch (cause) {
     throw new TrainyardError('TOKENIZER_INVALID', `the chat template is not valid Jinja: ${messageOf(cause)}`, { cause });
   }
