@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { compileJinja } from './jinja.ts';
+import { compileJinja, pythonNumber } from './jinja.ts';
 
 const rendered = (source: string, variables: Readonly<Record<string, unknown>> = {}) => compileJinja(source)(variables);
 
@@ -48,5 +48,30 @@ describe('a template that makes no sense', () => {
   it('is refused where it is no template, and where it strips what is no text', () => {
     expect(() => compileJinja('{% if %}')).toThrow();
     expect(() => rendered('{{ x.strip() }}', { x: 1 })).toThrow('only text');
+  });
+});
+
+describe('numbers', () => {
+  it.each([
+    ['1', '1'],
+    ['-0', '0'],
+    ['1.0', '1.0'],
+    ['-0.0', '-0.0'],
+    ['0.10', '0.1'],
+    ['5e3', '5000.0'],
+    ['12345678901234567890', '12345678901234567890'],
+    ['9999999999999998.0', '9999999999999998.0'],
+    ['1e16', '1e+16'],
+    ['1E-7', '1e-07'],
+    ['0.0001', '0.0001'],
+    ['0.00001', '1e-05'],
+    ['1.5e300', '1.5e+300'],
+  ])('%s is %s in Python', (source, written) => {
+    expect(pythonNumber(source)).toBe(written);
+  });
+
+  it('are told by their mark, and never by what a text says', () => {
+    const render = compileJinja('{{ x | tojson }}');
+    expect(render({ x: ['§§1.0', '§1.0', '§§a', '1.0'] }, '§§')).toBe('[§§1.0, "§1.0", "§§a", "1.0"]');
   });
 });

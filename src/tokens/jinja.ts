@@ -3,20 +3,24 @@
  * templates use, and takes no filters of ours; so these places of the parsed template are made to call functions of ours instead:
  *
  * - `strip`, `lstrip`, `rstrip` and `trim`: which characters they take away, and what counts as white space;
- * - `tojson`: empty lists and objects where it indents, and very small numbers;
+ * - `tojson`: empty lists and objects where it indents, and numbers;
  * - `==` and `!=`: objects and lists are equal if what is in them is.
  *
  * All else is the library's: `none` equals a missing value, which is `null` in `tojson`; and `selectattr` finds nothing that is undefined.
  */
 import { Template } from '@huggingface/jinja';
 
-export type Render = (variables: Readonly<Record<string, unknown>>) => string;
+/** Text that begins with `numberMark` is a number, written like this: `tojson` puts no quotes around it. */
+export type Render = (variables: Readonly<Record<string, unknown>>, numberMark?: string) => string;
 
 /** Throws what the library says of a source that is no template; so does rendering of what a template refuses. */
 export function compileJinja(source: string): Render {
   const template = new Template(source);
   rewriteIn(template.parsed as unknown as Node);
-  return (variables) => template.render({ ...variables, ...FUNCTIONS });
+  return (variables, numberMark) => {
+    const tojson = (value: unknown, ...options: readonly unknown[]) => toJson(value, formOf(options.at(-1), numberMark), '\n');
+    return template.render({ ...variables, ...FUNCTIONS, 'python tojson': tojson });
+  };
 }
 
 interface Node {
@@ -34,7 +38,6 @@ const FUNCTIONS = {
   'python strip': (text: unknown, characters: unknown) => rstrip(lstrip(text, characters), characters),
   'python lstrip': lstrip,
   'python rstrip': rstrip,
-  'python tojson': (value: unknown, ...options: readonly unknown[]) => toJson(value, formOf(options.at(-1)), '\n'),
   'python ==': equal,
   'python !=': (a: unknown, b: unknown) => !equal(a, b),
 } as const;
@@ -51,15 +54,20 @@ function rewriteIn(part: unknown): unknown {
 }
 
 function rewritten(node: Node): Node {
-  const call = (name: string, args: readonly unknown[]): Node =>
-    `python ${name}` in FUNCTIONS
-      ? { type: 'CallExpression', callee: { type: 'Identifier', value: `python ${name}` }, args }
-      : node;
-  if (node.type === 'BinaryExpression') return call((node['operator'] as Held).value as string, [node['left'], node['right']]);
+  const call = (name: string, args: readonly unknown[]): Node => ({
+    type: 'CallExpression',
+    callee: { type: 'Identifier', value: `python ${name}` },
+    args,
+  });
+  if (node.type === 'BinaryExpression') {
+    const operator = (node['operator'] as Held).value;
+    return operator === '==' || operator === '!=' ? call(operator, [node['left'], node['right']]) : node;
+  }
   if (node.type === 'CallExpression') {
     const { type, object, property, computed } = node['callee'] as Node;
     const name = type === 'MemberExpression' && !computed ? (property as Node)['value'] : undefined;
-    return name === 'tojson' ? node : call(String(name), [object, ...(node['args'] as readonly unknown[])]);
+    const strips = name === 'strip' || name === 'lstrip' || name === 'rstrip';
+    return strips ? call(name, [object, ...(node['args'] as readonly unknown[])]) : node;
   }
   if (node.type !== 'FilterExpression') return node;
   const filter = node['filter'] as Node;
@@ -106,10 +114,11 @@ interface Form {
   readonly key: string;
   readonly sorted: boolean;
   readonly ascii: boolean;
+  readonly numberMark: string | undefined;
 }
 
 /** From the keyword arguments of `tojson`. */
-function formOf(options: unknown): Form {
+function formOf(options: unknown, numberMark: string | undefined): Form {
   const option = (name: string): unknown => (options instanceof Map ? (options.get(name) as Held | undefined)?.value : undefined);
   const width = option('indent');
   const indent = typeof width === 'number' ? ' '.repeat(width) : '';
@@ -121,6 +130,7 @@ function formOf(options: unknown): Form {
     key: key ?? ': ',
     sorted: option('sort_keys') === true,
     ascii: option('ensure_ascii') === true,
+    numberMark,
   };
 }
 
@@ -147,17 +157,31 @@ function toJson(value: unknown, form: Form, margin: string): string {
   );
 }
 
-function jsonString(text: string, { ascii }: Form): string {
+function jsonString(text: string, { ascii, numberMark }: Form): string {
+  if (numberMark && text.startsWith(numberMark) && /^[-\d]/.test(text.slice(numberMark.length))) return text;
   const json = JSON.stringify(text);
   const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
   // Protected text is marked with DEL or a private-use character; marks have to come through.
   return ascii ? json.replace(/[\u0080-\uDFFF\uF900-\uFFFF]/g, escaped) : json;
 }
 
-/** Python turns to exponents earlier than JavaScript, and gives them two digits. */
+/** Of a number whose source is not known: one that has no fraction is an integer. */
 function jsonNumber(value: number): string {
-  if (value === 0 || Math.abs(value) >= 1e-4) return JSON.stringify(value);
-  return value.toExponential().replace(/-(\d)$/, '-0$1');
+  return Number.isInteger(value) ? JSON.stringify(value) : pythonFloat(value);
+}
+
+/** As Python writes the number that this JSON is. Integers have any number of digits there, and `1.0` is none of them. */
+export function pythonNumber(source: string): string {
+  if (/[.eE]/.test(source)) return pythonFloat(Number(source));
+  return source === '-0' ? '0' : source;
+}
+
+/** Python turns to exponents elsewhere than JavaScript, and gives them two digits. */
+function pythonFloat(value: number): string {
+  const exponent = Number(value.toExponential().split('e')[1]);
+  if (exponent < -4 || exponent >= 16) return value.toExponential().replace(/([+-])(\d)$/, '$10$2');
+  if (Object.is(value, -0)) return '-0.0';
+  return Number.isInteger(value) ? `${value}.0` : String(value);
 }
 
 // ── equality ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
