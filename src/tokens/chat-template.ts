@@ -6,11 +6,11 @@
  *
  * Knows nothing of conversations that grow; that is the renderer's business.
  */
-import { Template } from '@huggingface/jinja';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, Tool } from '../core/types.ts';
+import { compileJinja, type Render } from './jinja.ts';
 import { createProtector, type Protection } from './protection.ts';
-import { type ArgumentsShape, shapeMessages, shapeTool } from './shape-messages.ts';
+import { type ArgumentsShape, type Shape, shapeMessages, shapeTool } from './shape-messages.ts';
 import type { Tokenizer } from './tokenizer.ts';
 
 /** What a conversation has before an assistant turn, as far as templates treat what follows differently. */
@@ -56,30 +56,30 @@ const TOOL: Tool = {
 const ASKED: Setting = { system: false, tools: false, user: true, prefilled: false };
 
 export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
-  const template = compile(tokenizer.chatTemplate);
+  const render = compile(tokenizer.chatTemplate);
   const protector = createProtector(tokenizer.controlTokens, tokenizer.chatTemplate);
   const argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
+  const plainShape: Shape = { arguments: argumentsShape, numberMark: '' };
   const openings = new Map<string, string>();
 
-  function renderWith(messages: unknown, tools: readonly unknown[], generationPrompt: boolean): string {
-    return template.render({
-      ...tokenizer.specialTokens,
-      messages,
-      tools: tools.length === 0 ? null : tools,
-      add_generation_prompt: generationPrompt,
-    });
+  function renderWith(messages: unknown, tools: readonly unknown[], generationPrompt: boolean, numberMark = ''): string {
+    const shown = { messages, tools: tools.length === 0 ? null : tools, add_generation_prompt: generationPrompt };
+    return render({ ...tokenizer.specialTokens, ...shown }, numberMark);
   }
+
+  /** Protected strings begin with one mark at most, so two of them before a number are found there and nowhere else. */
+  const shapeWith = (mark: string): Shape => ({ arguments: argumentsShape, numberMark: mark + mark });
 
   function begin(messages: readonly Message[], tools: readonly Tool[]): Protection {
     // Taken after parsing: JSON text can spell a character that its parsed form then contains.
-    return protector.begin(JSON.stringify([shapeMessages(messages, argumentsShape, (text) => text), tools]));
+    return protector.begin(JSON.stringify([shapeMessages(messages, plainShape, (text) => text), tools]));
   }
 
   function encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array {
-    const { protect, restore } = begin(messages, tools);
-    const shaped = shapeMessages(messages, argumentsShape, protect);
+    const { mark, protect, restore } = begin(messages, tools);
+    const shaped = shapeMessages(messages, shapeWith(mark), protect);
     const shapedTools = tools.map((tool) => shapeTool(tool, protect));
-    return tokenizer.encodeRendered(renderWith(shaped, shapedTools, generationPrompt), restore);
+    return tokenizer.encodeRendered(renderWith(shaped, shapedTools, generationPrompt, mark + mark), restore);
   }
 
   function openingOf(setting: Setting): string {
@@ -100,8 +100,9 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     for (const called of next[0]?.role === 'tool' ? [true, false] : [false]) {
       const said = called ? callTurn(placeholder, argumentsShape) : { role: 'assistant', content: placeholder };
       const thinking = { ...said, reasoning_content: thought };
-      const shaped = shapeMessages(called ? [CALLED, ...next] : next, argumentsShape, protect).slice(called ? 1 : 0);
-      const rendered = renderWith([...openingMessages(setting), thinking, ...shaped], setting.tools ? [TOOL] : [], true);
+      const shaped = shapeMessages(called ? [CALLED, ...next] : next, shapeWith(mark), protect).slice(called ? 1 : 0);
+      const conversation = [...openingMessages(setting), thinking, ...shaped];
+      const rendered = renderWith(conversation, setting.tools ? [TOOL] : [], true, mark + mark);
       const thoughtAt = rendered.indexOf(thought);
       const at = rendered.indexOf(placeholder, thoughtAt === -1 ? 0 : thoughtAt + thought.length);
       if (at === -1) continue;
@@ -123,7 +124,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     },
     textOf(messages, tools, generationPrompt) {
       const plain = (text: string) => text;
-      const shaped = shapeMessages(messages, argumentsShape, plain);
+      const shaped = shapeMessages(messages, plainShape, plain);
       const shapedTools = tools.map((tool) => shapeTool(tool, plain));
       return unlessRefused(() => renderWith(shaped, shapedTools, generationPrompt));
     },
@@ -141,9 +142,9 @@ function openingMessages({ system, user, prefilled }: Setting): readonly Message
   return messages;
 }
 
-function compile(source: string): Template {
+function compile(source: string): Render {
   try {
-    return new Template(source);
+    return compileJinja(source);
   } catch (cause) {
     throw new TrainyardError('TOKENIZER_INVALID', `the chat template is not valid Jinja: ${messageOf(cause)}`, { cause });
   }

@@ -32,7 +32,7 @@ export function relate<T extends Past>(turns: readonly T[], asked: Asked): Relat
   const latest = own.at(-1);
   const continues = continuedBy(own, asked);
   if (continues && continues.turn === latest) return { continues };
-  if (continues) return { continues, fork: departure(own, asked, continues.turn.index) };
+  if (continues) return { continues, fork: departure(own, asked, continues.turn) };
   if (latest !== undefined) return { fork: departure(own, asked) };
   const other = turns.findLast((turn) => newMessagesAfter(turn, asked.messages) !== undefined);
   return other ? { fork: { cause: 'role_change', from: other.index } } : {};
@@ -65,18 +65,20 @@ export function newMessagesAfter({ request, response }: Pick<Turn, 'request' | '
 // ── why a conversation did not simply go on ──────────────────────────────────────────────────────────────────────────────
 
 /** Compares with the turn whose conversation has most in common with the request, the latest of those. */
-function departure(turns: readonly Past[], asked: Asked, continued?: number): Fork {
+function departure(turns: readonly Past[], asked: Asked, continued?: Past): Fork {
   let from = turns.at(-1)!;
   let common = -1;
   for (const turn of turns.toReversed()) {
     const shared = sharedMessages(spoken(turn), asked.messages);
-    if (shared > common && turn.index !== continued) {
+    if (shared > common && turn !== continued) {
       from = turn;
       common = shared;
     }
   }
   const recorded = spoken(from);
-  const cause = causeOf(from, recorded, asked, common);
+  // Another answer to the same question: nothing was edited, the policy did say that.
+  const otherAnswer = common < recorded.length && continued?.request.messages.length === common;
+  const cause = otherAnswer ? 'rewound' : causeOf(from, recorded, asked, common);
   const differs = common < asked.messages.length && common < recorded.length;
   return { cause, from: from.index, ...(differs ? { message: common } : {}) };
 }

@@ -46,5 +46,10 @@ describe('protected text', () => {
   it('keeps its white space where it is', () => {
     const { protect, restore } = createProtector(['<s>'], '').begin('');
     expect(restore(protect(' \t<s> \n').trim())).toBe('<s>');
+    // White space in Python, where templates come from, though not in JavaScript.
+    const [before, after] = protect('\u0085\u001C<s>\u001F')
+      .split(/<.*>/)
+      .map((text) => text.replaceAll('\u007F', '|'));
+    expect([before, after]).toEqual(['\u0085\u001C|', '|\u001F']);
   });
 });

@@ -8,8 +8,10 @@
  * Strings not at risk are rendered as they are, so a template may look into them.
  */
 import { TrainyardError } from '../core/errors.ts';
+import { WHITE_SPACE } from './jinja.ts';
 
 const DELETE = '\u007F';
+const VISIBLE = new RegExp(`[^${WHITE_SPACE}]+`, 'gu');
 const PRIVATE_USE = [
   [0xe000, 0xf8ff],
   [0xf0000, 0xffffd],
@@ -48,7 +50,7 @@ export function createProtector(controlTokens: readonly string[], template: stri
       const mark = unusedCharacter(contents + template);
       return {
         mark,
-        protect: (text) => (atRisk(text) ? text.replace(/\S+/gu, (run) => mark + [...run].join(mark) + mark) : text),
+        protect: (text) => (atRisk(text) ? text.replace(VISIBLE, (run) => mark + [...run].join(mark) + mark) : text),
         restore: (text) => text.replaceAll(mark, ''),
       };
     },

@@ -103,6 +103,13 @@ describe('a request that does not simply go on says why', () => {
     expect(continues?.turn).toBe(first);
     expect(fork).toEqual({ cause: 'edited_message', from: 1, message: 3 });
   });
+
+  it('rewound, where it goes on from another of several answers to one question, as nothing of the past was edited', () => {
+    const answers = ['b', 'c', 'd'].map((word, i) => turn(i, [user('a')], says(word)));
+    const { continues, fork } = relate(answers, asked([user('a'), says('b'), user('e')]));
+    expect(continues?.turn).toBe(answers[0]);
+    expect(fork).toEqual({ cause: 'rewound', from: 2, message: 1 });
+  });
 });
 
 describe('whatever is asked', () => {

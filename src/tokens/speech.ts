@@ -56,6 +56,8 @@ export class Speech {
   #part: Part;
   #place: Place = 'start';
   #undecided = '';
+  /** White space that it begins with, before the first word. */
+  #blank = 0;
   #pieces: Piece[] = [];
   #reasoning: string | undefined;
   /** Line breaks at the end of the thoughts so far. */
@@ -107,9 +109,10 @@ export class Speech {
   }
 
   #open(last: boolean): boolean {
-    const words = this.#undecided.trimStart();
+    while (this.#undecided[this.#blank]?.trim() === '') this.#blank++;
+    const words = this.#undecided.slice(this.#blank);
     if (words.startsWith(THINK)) {
-      this.#take(this.#undecided.length - words.length + THINK.length);
+      this.#take(this.#blank + THINK.length);
       this.#reasoning = '';
       this.#part = 'reasoning';
     } else if (last || !THINK.startsWith(words)) this.#part = 'speaking';
@@ -136,12 +139,14 @@ export class Speech {
       if (this.#place === 'start') this.#place = 'after calls';
       return true;
     }
-    const aside = startOf(THINK, this.#undecided, last);
-    const length = Math.min(step?.length ?? 0, aside);
+    if (step === undefined) return false;
+    // No further than a tag that begins in this text can reach, or a text of many steps would be searched whole in each.
+    const near = this.#undecided.slice(0, step.length + THINK.length - 1);
+    const length = Math.min(step.length, startOf(THINK, near, last || near.length < this.#undecided.length));
     if (length > 0) {
       this.#place = 'within text';
       this.#say(this.#take(length));
-    } else if (step !== undefined && this.#undecided.startsWith(THINK)) {
+    } else if (this.#undecided.startsWith(THINK)) {
       this.#place = 'within text';
       this.#part = 'aside';
       this.#say(this.#take(THINK.length));

@@ -13,13 +13,15 @@ export const hermes: CallFormat = {
   reader: () =>
     markedReader(OPEN, () => {
       const scan = new ValueScan();
+      let start = OPEN.length;
+      let close = 0;
       return (text) => {
-        const start = skipSpace(text, OPEN.length);
+        start = skipSpace(text, start);
         if (start === text.length) return undefined;
         if (text[start] !== '{') return 'no-call';
         const end = scan.endOf(text, start);
-        if (end === undefined) return undefined;
-        const close = skipSpace(text, end);
+        if (end === undefined || end === 'no-value') return end && 'no-call';
+        close = skipSpace(text, Math.max(close, end));
         if (!text.startsWith(CLOSE, close)) return CLOSE.startsWith(text.slice(close)) ? undefined : 'no-call';
         const call = callOf(text.slice(start, end), 'arguments');
         return call ? { calls: [call], length: close + CLOSE.length } : 'no-call';

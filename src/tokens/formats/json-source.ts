@@ -53,7 +53,10 @@ export function elementSources(list: string): readonly string[] {
 
 /** Where the JSON value that starts at `start` ends, if it is valid; for anything else some place after `start`. */
 function valueEnd(text: string, start: number): number {
-  if (text[start] === '{' || text[start] === '[') return new ValueScan().endOf(text, start) ?? text.length;
+  if (text[start] === '{' || text[start] === '[') {
+    const end = new ValueScan().endOf(text, start);
+    return typeof end === 'number' ? end : text.length;
+  }
   if (text[start] === '"') return stringEnd(text, start);
   let at = start + 1;
   while (at < text.length && !/[\s,}\]]/.test(text[at]!)) at++;
@@ -68,33 +71,44 @@ function stringEnd(text: string, start: number): number {
 
 /** JSON's own white space, not Unicode's. */
 export function skipSpace(text: string, from: number, alsoSkipped = ''): number {
-  const skipped = ` \t\n\r${alsoSkipped}`;
   let at = from;
-  while (at < text.length && skipped.includes(text[at]!)) at++;
+  while (at < text.length && (SPACE.includes(text[at]!) || alsoSkipped.includes(text[at]!))) at++;
   return at;
 }
+
+const SPACE = ' \t\n\r';
+/** All that can stand outside strings: marks, numbers, and the letters of `true`, `false` and `null`. */
+const OUTSIDE_STRINGS = new Set(`${SPACE}[]{},:0123456789+-.Eaeflnrstu`);
 
 /** Looks for the end of one object or list, and remembers how far it got, so that more text does not mean starting over. */
 export class ValueScan {
   #at: number | undefined;
   #depth = 0;
   #inString = false;
-  #end: number | undefined;
+  #end: number | 'no-value' | undefined;
 
-  /** Where the value at `start` ends; undefined if the text ends first. The same text and start as the last time, or longer. */
-  endOf(text: string, start: number): number | undefined {
+  /**
+   * Where the value at `start` ends; undefined if the text ends first. The same text and start as the last time, or longer.
+   * `no-value` as soon as something comes that no JSON has: so a text of many beginnings is not read to its end for each of them.
+   */
+  endOf(text: string, start: number): number | 'no-value' | undefined {
     let at = this.#at ?? start;
     while (this.#end === undefined && at < text.length) {
       const character = text[at]!;
       // The character after a backslash may not be there yet; then it is skipped when it comes.
       if (this.#inString && character === '\\') at++;
       else if (character === '"') this.#inString = !this.#inString;
-      else if (!this.#inString && (character === '{' || character === '[')) this.#depth++;
-      else if (!this.#inString && (character === '}' || character === ']')) this.#depth--;
+      else if (!this.#inString) this.#stepOver(character);
       at++;
-      if (this.#depth === 0 && !this.#inString) this.#end = at;
+      if (this.#depth === 0 && !this.#inString) this.#end ??= at;
     }
     this.#at = at;
     return this.#end;
+  }
+
+  #stepOver(character: string): void {
+    if (character === '{' || character === '[') this.#depth++;
+    else if (character === '}' || character === ']') this.#depth--;
+    else if (!OUTSIDE_STRINGS.has(character)) this.#end = 'no-value';
   }
 }

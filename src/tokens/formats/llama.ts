@@ -12,18 +12,22 @@ export const llama: CallFormat = {
   name: 'llama',
   reader() {
     let scan = new ValueScan();
+    let space = 0;
     const decided = (step: Step): Step => {
       scan = new ValueScan();
+      space = 0;
       return step;
     };
     return (text, last, place) => {
       const plain: Step = { kind: 'text', length: text.length };
       if (place === 'within text') return plain;
-      const start = place === 'start' ? afterTag(text, skipSpace(text, 0)) : skipSpace(text, 0, ';');
+      space = skipSpace(text, space, place === 'start' ? '' : ';');
+      const start = place === 'start' ? afterTag(text, space) : space;
       if (start === undefined || start === text.length) return last ? decided(plain) : undefined;
       if (text[start] !== '{') return decided(plain);
       const end = scan.endOf(text, start);
-      if (end === undefined) return last ? decided(plain) : undefined;
+      if (end === undefined && !last) return undefined;
+      if (typeof end !== 'number') return decided(plain);
       const call = callOf(text.slice(start, end), 'parameters');
       return decided(call ? { kind: 'calls', calls: [call], length: end } : plain);
     };

@@ -12,12 +12,13 @@ export const mistral: CallFormat = {
   reader: () =>
     markedReader(OPEN, () => {
       const scan = new ValueScan();
+      let start = OPEN.length;
       return (text) => {
-        const start = skipSpace(text, OPEN.length);
+        start = skipSpace(text, start);
         if (start === text.length) return undefined;
         if (text[start] !== '[') return 'no-call';
         const length = scan.endOf(text, start);
-        if (length === undefined) return undefined;
+        if (length === undefined || length === 'no-value') return length && 'no-call';
         const source = text.slice(start, length);
         if (!Array.isArray(parseOr(source))) return 'no-call';
         const calls = elementSources(source).map((element) => callOf(element, 'arguments'));

@@ -18,26 +18,46 @@ const PARAMETER_END = '</parameter>';
 
 export const qwen3Coder: CallFormat = {
   name: 'qwen3-coder',
-  reader: () => markedReader(OPEN, () => readCall),
+  reader: () => markedReader(OPEN, () => new CallReading().read),
 };
 
 type Verdict = 'no-call' | undefined;
 
-function readCall(text: string): { readonly calls: readonly ParsedCall[]; readonly length: number } | Verdict {
-  const cursor = new Cursor(text, OPEN.length);
-  const name = cursor.takes(FUNCTION) ? cursor.name() : undefined;
-  if (name === undefined) return cursor.verdict;
-  const members: string[] = [];
-  while (cursor.takes(PARAMETER)) {
-    const key = cursor.name();
-    const value = key === undefined ? undefined : cursor.until(PARAMETER_END);
-    if (key === undefined || value === undefined) return cursor.verdict;
-    members.push(`${JSON.stringify(key)}:${jsonOf(value)}`);
+/** One call. Goes on behind the last parameter that was complete, so that more text does not mean starting over. */
+class CallReading {
+  readonly #cursor = new Cursor(OPEN.length);
+  readonly #members: string[] = [];
+  #name: string | undefined;
+  #key: string | undefined;
+
+  readonly read = (text: string): { readonly calls: readonly ParsedCall[]; readonly length: number } | Verdict => {
+    const cursor = this.#cursor;
+    cursor.text = text;
+    this.#name ??= cursor.tag(FUNCTION);
+    if (this.#name === undefined) return cursor.verdict;
+    if (!this.#readParameters()) return cursor.verdict;
+    const parameterMayCome = cursor.verdict === undefined;
+    const end = cursor.at;
+    if (!cursor.takes(FUNCTION_END)) return parameterMayCome ? undefined : cursor.verdict;
+    if (!cursor.takes(CLOSE)) {
+      cursor.at = end;
+      return cursor.verdict;
+    }
+    return { calls: [{ name: this.#name, arguments: `{${this.#members.join(',')}}` }], length: cursor.at };
+  };
+
+  /** False where one of them is not complete. */
+  #readParameters(): boolean {
+    const cursor = this.#cursor;
+    for (;;) {
+      this.#key ??= cursor.tag(PARAMETER);
+      if (this.#key === undefined) return !cursor.inTag;
+      const value = cursor.until(PARAMETER_END);
+      if (value === undefined) return false;
+      this.#members.push(`${JSON.stringify(this.#key)}:${jsonOf(value)}`);
+      this.#key = undefined;
+    }
   }
-  const parameterMayCome = cursor.verdict === undefined;
-  if (!cursor.takes(FUNCTION_END)) return parameterMayCome ? undefined : cursor.verdict;
-  if (!cursor.takes(CLOSE)) return cursor.verdict;
-  return { calls: [{ name, arguments: `{${members.join(',')}}` }], length: cursor.at };
 }
 
 function jsonOf(value: string): string {
@@ -46,46 +66,50 @@ function jsonOf(value: string): string {
   return parsed === undefined || typeof parsed === 'string' ? JSON.stringify(text) : text.trim();
 }
 
-/** Reads on from `at`. Where something cannot be read, `verdict` says whether more text could change that. */
+/** Reads on from `at`, which stays where it is if something cannot be read; `verdict` says whether more text could change that. */
 class Cursor {
-  readonly #text: string;
+  text = '';
   at: number;
   verdict: Verdict;
+  /** Whether the last tag that was looked for had begun. */
+  inTag = false;
+  #searched = 0;
 
-  constructor(text: string, at: number) {
-    this.#text = text;
+  constructor(at: number) {
     this.at = at;
   }
 
   /** Whether this comes next, after white space. */
   takes(literal: string): boolean {
-    const at = skipSpace(this.#text, this.at);
-    const found = this.#text.startsWith(literal, at);
-    if (found) this.at = at + literal.length;
-    else if (!literal.startsWith(this.#text.slice(at))) this.verdict = 'no-call';
-    else this.verdict = undefined;
+    this.at = skipSpace(this.text, this.at);
+    const found = this.text.startsWith(literal, this.at);
+    if (found) this.at += literal.length;
+    else this.verdict = literal.startsWith(this.text.slice(this.at, this.at + literal.length)) ? undefined : 'no-call';
     return found;
   }
 
-  /** The rest of a tag: a name on one line, then `>`. */
-  name(): string | undefined {
+  /** The name in a tag that begins like this: on one line, then `>`. */
+  tag(beginning: string): string | undefined {
+    this.inTag = this.takes(beginning);
+    if (!this.inTag) return undefined;
     const end = /[<>\n]/g;
     end.lastIndex = this.at;
-    const found = end.exec(this.#text);
+    const found = end.exec(this.text);
     const closed = found?.[0] === '>' && found.index > this.at;
     this.verdict = found && !closed ? 'no-call' : undefined;
-    if (!closed) return undefined;
-    const name = this.#text.slice(this.at, found.index);
-    this.at = found.index + 1;
+    const name = closed ? this.text.slice(this.at, found.index) : undefined;
+    this.at = closed ? found.index + 1 : this.at - beginning.length;
     return name;
   }
 
   until(literal: string): string | undefined {
-    const end = this.#text.indexOf(literal, this.at);
+    const end = this.text.indexOf(literal, Math.max(this.at, this.#searched));
     this.verdict = undefined;
+    this.#searched = this.text.length - literal.length + 1;
     if (end === -1) return undefined;
-    const between = this.#text.slice(this.at, end);
+    const between = this.text.slice(this.at, end);
     this.at = end + literal.length;
+    this.#searched = this.at;
     return between;
   }
 }
