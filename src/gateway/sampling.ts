@@ -58,8 +58,7 @@ export async function answer(
   let prompt: Prompt | undefined;
   const startedAt = parts.clock.now();
   try {
-    checkLength(parts.renderer, parts.engine.contextLength, question);
-    prompt = promptOf(parts.renderer, seat, question);
+    prompt = promptOf(parts, seat, question);
     const { promptIds } = prompt;
     for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, promptIds));
     const seeds = draws.map(({ seed }) => seed);
@@ -197,10 +196,16 @@ function startingOnce(audience: Audience, beginning: Beginning): Audience['push'
 }
 
 /** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
-export function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
+export function promptOf(
+  { renderer, engine }: Pick<SamplerParts, 'renderer' | 'engine'>,
+  { session, role, thread }: Seat,
+  { messages, tools }: Question,
+): Prompt {
+  checkLength(renderer, engine.contextLength, messages);
   const { continues, fork } = relate(session.turns, { thread, role, messages, tools });
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
+  checkLength(renderer, engine.contextLength, messages, tools);
   const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
   return { promptIds: renderer.open(messages, tools), ...(why ? { fork: why } : {}) };
 }
