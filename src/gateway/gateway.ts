@@ -244,8 +244,12 @@ export class Gateway implements SessionHost {
     );
     await Promise.race([first.promise, answered]);
     session.signal.throwIfAborted();
-    session.signal.addEventListener('abort', () => events.stop(session.signal.reason), { once: true });
+    const stop = (): void => events.stop(session.signal.reason);
+    session.signal.addEventListener('abort', stop, { once: true });
+    // A rollout may stream for hours: what it asked and was told must not hang on its signal until it ends.
+    events.onDelivered = () => session.signal.removeEventListener('abort', stop);
     const undelivered = (): void => {
+      events.onDelivered?.();
       left.abort();
       answered.then(
         ({ miss }) => miss(),
