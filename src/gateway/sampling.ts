@@ -68,7 +68,8 @@ export async function answer(
     };
     const sampling = { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
-    const request = { dialect, ...remembered(session.turns[prompt.after ?? -1], question), ...ignored };
+    const before = session.turns[prompt.after ?? prompt.fork?.from ?? -1];
+    const request = { dialect, ...remembered(before, question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
       const sampled = await sample(parts, { seat, question, promptIds, sampling, seed, signal: own, listener, onSampled });
@@ -211,8 +212,8 @@ export function promptOf(
 }
 
 /**
- * The words of a request, as the objects of the turn before wherever it repeats them to the letter: kept once, not once for every
- * turn that follows.
+ * The words of a request, as the objects of the turn before, or of the one it forked from, wherever it repeats them to the letter: kept
+ * once, not once for every turn that follows.
  */
 function remembered(before: Turn | undefined, { messages, tools }: Question): Pick<Turn['request'], 'messages' | 'tools'> {
   if (before === undefined) return { messages, tools };
