@@ -1,6 +1,7 @@
 /**
- * How deep JSON text is nested, and whether two values are the same JSON. Deep nesting parses without complaint and then overflows the stack of whatever walks it: a schema,
- * a copy, a serialiser. Text from outside is measured before it is used.
+ * How deep JSON text is nested and how much it holds, and whether two values are the same JSON. Deep nesting parses without complaint
+ * and then overflows the stack of whatever walks it: a schema, a copy, a serialiser. Millions of tiny values parse in no time and then
+ * cost a schema seconds and gigabytes. Text from outside is measured before it is used.
  */
 import type { Json } from './types.ts';
 
@@ -9,20 +10,33 @@ export const MAX_NESTING = 200;
 
 const [QUOTE, BACKSLASH] = [0x22, 0x5c];
 /** In ASCII the braces are the brackets with one bit set. */
-const [OPENING, CLOSING, BRACE_BIT] = [0x5b, 0x5d, 0x20];
+const [OPENING, CLOSING, BRACE_BIT, COMMA] = [0x5b, 0x5d, 0x20, 0x2c];
 
-/** Of valid JSON; brackets inside strings do not count. */
-export function nestingOf(json: string): number {
+export interface JsonSize {
+  /** Levels. */
+  readonly nesting: number;
+  /** Lists, objects and what is in them, within a factor of two. */
+  readonly values: number;
+}
+
+/** Of valid JSON; what is inside strings does not count. */
+export function sizeOfJson(json: string): JsonSize {
   let depth = 0;
   let deepest = 0;
+  let values = 1;
   for (let i = 0; i < json.length; i++) {
     const code = json.charCodeAt(i);
     if (code === QUOTE) i = endOfString(json, i + 1);
-    else if ((code & ~BRACE_BIT) === OPENING) deepest = Math.max(deepest, ++depth);
-    else if ((code & ~BRACE_BIT) === CLOSING) depth--;
+    else if (code === COMMA) values++;
+    else if ((code & ~BRACE_BIT) === OPENING) {
+      values++;
+      deepest = Math.max(deepest, ++depth);
+    } else if ((code & ~BRACE_BIT) === CLOSING) depth--;
   }
-  return deepest;
+  return { nesting: deepest, values };
 }
+
+export const nestingOf = (json: string): number => sizeOfJson(json).nesting;
 
 /** Place of the quote that ends a string. Most of a request is strings, and finding a character costs far less than looking at each. */
 function endOfString(json: string, start: number): number {

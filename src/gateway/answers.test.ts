@@ -1,6 +1,7 @@
 import { setImmediate as settled } from 'node:timers/promises';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
 import { type Answer, Answers, isMarkedRetry } from './answers.ts';
 
@@ -249,5 +250,28 @@ describe('whatever the order of asking, hanging up, noticing, failing and retryi
       }),
       { numRuns: 1000 },
     );
+  });
+});
+
+describe('a question that was refused', () => {
+  const refused = () => Promise.reject(new TrainyardError('LIMIT_REACHED', 'no more'));
+
+  it('is forgotten', async () => {
+    const answers = new Answers<Turn>();
+    for (const key of ['a', 'b', 'c']) await expect(answers.get(key, false, refused)).rejects.toThrow('no more');
+    expect(answers.size).toBe(0);
+  });
+
+  it('is remembered as long as a retry of it waits, or one attempt was answered', async () => {
+    const answers = new Answers<Turn>();
+    const { sample } = sampler();
+    const first = Promise.withResolvers<Turn>();
+    const asked = answers.get('k', false, () => first.promise);
+    const retry = answers.get('k', true, sample);
+    first.reject(new TrainyardError('LIMIT_REACHED', 'no more'));
+    await expect(asked).rejects.toThrow('no more');
+    expect((await retry).value.index).toBe(0);
+    await expect(answers.get('k', false, refused)).rejects.toThrow('no more');
+    expect((await answers.get('k', true, sample)).value.index).toBe(0);
   });
 });

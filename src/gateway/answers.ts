@@ -36,6 +36,8 @@ interface Asked<T> {
   /** A retry came before its first attempt. That one, when it comes, asks nothing new: if it is cancelled, nothing is owed. */
   overtaken: boolean;
   latest: T | undefined;
+  /** Attempts that wait for one that runs. */
+  waiting: number;
 }
 
 export class Answers<T extends object> {
@@ -56,7 +58,8 @@ export class Answers<T extends object> {
         break;
       }
       // It may yet be cancelled with its connection; then one of those who waited samples, and the others wait for that one.
-      const value = await oldest.catch(() => undefined);
+      asked.waiting++;
+      const value = await oldest.catch(() => undefined).finally(() => asked.waiting--);
       if (value !== undefined) return give(asked, value);
     }
     asked.owed = Math.max(0, asked.owed - 1);
@@ -70,7 +73,17 @@ export class Answers<T extends object> {
       })
       .finally(() => asked.running.delete(running));
     asked.running.add(running);
-    return give(asked, await running);
+    try {
+      return give(asked, await running);
+    } finally {
+      // What was refused is forgotten, or an agent that goes on asking beyond its limits would fill the memory.
+      if (isNothing(asked)) this.#asked.delete(key);
+    }
+  }
+
+  /** How many different questions are remembered. */
+  get size(): number {
+    return this.#asked.size;
   }
 
   /** What was sampled and nobody got. */
@@ -86,7 +99,12 @@ function isWorthRetrying(thrown: unknown): boolean {
 }
 
 function nothingAsked<T>(): Asked<T> {
-  return { running: new Set(), holders: new Map(), missed: new Set(), owed: 0, overtaken: false, latest: undefined };
+  return { running: new Set(), holders: new Map(), missed: new Set(), owed: 0, overtaken: false, latest: undefined, waiting: 0 };
+}
+
+/** Whether it makes no difference that this was asked. */
+function isNothing({ running, owed, overtaken, latest, waiting }: Asked<object>): boolean {
+  return running.size === 0 && owed === 0 && !overtaken && latest === undefined && waiting === 0;
 }
 
 function give<T>(asked: Asked<T>, value: T): Answer<T> {

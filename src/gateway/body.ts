@@ -1,8 +1,8 @@
 /**
- * From a body as it came to JSON: its declared type, its size, its nesting. What the JSON must hold is for whoever reads it.
+ * From a body as it came to JSON: its declared type, its size, its nesting, how much it holds. What the JSON must hold is for whoever reads it.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { nestingOf } from '../core/json.ts';
+import { sizeOfJson } from '../core/json.ts';
 import type { UnreadCall } from './call.ts';
 import { Refusal } from './http-errors.ts';
 import { GATEWAY_LIMITS, tooLarge } from './limits.ts';
@@ -22,8 +22,15 @@ export async function readBody({ body, header }: UnreadCall): Promise<string> {
 }
 
 export function parseJson(text: string): unknown {
-  if (nestingOf(text) > GATEWAY_LIMITS.nesting) {
+  const { nesting, values } = sizeOfJson(text);
+  if (nesting > GATEWAY_LIMITS.nesting) {
     throw new TrainyardError('REQUEST_INVALID', `the body is nested deeper than ${GATEWAY_LIMITS.nesting} levels`);
+  }
+  if (values > GATEWAY_LIMITS.values) {
+    throw new TrainyardError(
+      'REQUEST_INVALID',
+      `the body holds some ${values} values; at most ${GATEWAY_LIMITS.values} are read`,
+    );
   }
   try {
     return JSON.parse(text);

@@ -82,6 +82,7 @@ function readable(reply: Reply, events: EventStream, signal: AbortSignal | undef
         const text = await events.read();
         if (text === undefined) controller.close();
         else controller.enqueue(encoder.encode(text));
+        if (events.drained) events.delivered();
       },
       cancel: leave,
     },

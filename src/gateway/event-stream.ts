@@ -38,6 +38,8 @@ interface Waiting {
 export class EventStream {
   /** Called when the stream is cut, also if all of it was read but its reader has not come back for the end. */
   onCut: ((reason: unknown) => void) | undefined;
+  /** Called when all of it is in the client's hands, and nobody needs to cut it any more. */
+  onDelivered: (() => void) | undefined;
   #encoder: EventEncoder | undefined;
   /** Written but not read. */
   #text = '';
@@ -95,6 +97,12 @@ export class EventStream {
     return new Promise((resolve, reject) => {
       this.#waiting = { resolve, reject };
     });
+  }
+
+  /** To be said by whoever handed all of it over. */
+  delivered(): void {
+    this.onCut = undefined;
+    this.onDelivered?.();
   }
 
   /** Ends it for a client that waits to read with a failure that it will see; for one that does not, by a cut. */

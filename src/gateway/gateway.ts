@@ -26,7 +26,6 @@ import { authorize, decoded, seatOf } from './identity.ts';
 import { type Capability, type Grant, Keyring } from './keys.ts';
 import { checkSize } from './limits.ts';
 import { modelList, modelNamed } from './models.ts';
-import { checkLength } from './prompt-length.ts';
 import { Readiness } from './readiness.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
 import { answer, type Beginning, promptOf, toolCallId } from './sampling.ts';
@@ -195,10 +194,8 @@ export class Gateway implements SessionHost {
   /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
   #count(seat: Seat, body: string, dialect: Dialect): Reply {
     const { question } = dialect.read(parseJson(body), seat.session);
-    const { renderer, engine } = this.#options;
     checkSize(question);
-    checkLength(renderer, engine.contextLength, question);
-    return json(200, { input_tokens: promptOf(renderer, seat, question).promptIds.length });
+    return json(200, { input_tokens: promptOf(this.#options, seat, question).promptIds.length });
   }
 
   async #ask(seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
@@ -251,8 +248,12 @@ export class Gateway implements SessionHost {
     );
     await Promise.race([first.promise, answered]);
     session.signal.throwIfAborted();
-    session.signal.addEventListener('abort', () => events.stop(session.signal.reason), { once: true });
+    const stop = (): void => events.stop(session.signal.reason);
+    session.signal.addEventListener('abort', stop, { once: true });
+    // A rollout may stream for hours: what it asked and was told must not hang on its signal until it ends.
+    events.onDelivered = () => session.signal.removeEventListener('abort', stop);
     const undelivered = (): void => {
+      events.onDelivered?.();
       left.abort();
       answered.then(
         ({ miss }) => miss(),

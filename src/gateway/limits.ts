@@ -13,6 +13,8 @@ export const GATEWAY_LIMITS = {
   /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
   bodyBytes: 16 * MiB,
   nesting: MAX_NESTING,
+  /** Items and members of a body: checking each costs a hundred times what parsing it does. */
+  values: 200_000,
   messages: 10_000,
   tools: 1_000,
   /** Parameters that have no effect. */

@@ -192,9 +192,7 @@ async function send(events: EventStream, outgoing: ServerResponse): Promise<void
   for (let text = await events.read(); text !== undefined; text = await events.read()) {
     // Clients hang up at `[DONE]`; so the end goes with it, or an answer that arrived would look as if it had not.
     if (events.drained) {
-      outgoing.end(text, () => {
-        events.onCut = undefined;
-      });
+      outgoing.end(text, () => events.delivered());
       return;
     }
     await written(outgoing, text);

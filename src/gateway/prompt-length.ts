@@ -3,8 +3,8 @@
  * nobody else is served; what cannot fit is refused without it. What passes is measured in tokens by the engine, as ever.
  */
 import { TrainyardError } from '../core/errors.ts';
+import type { Message, Tool } from '../core/types.ts';
 import type { Renderer } from '../tokens/renderer.ts';
-import type { Question } from './dialects/dialect.ts';
 
 /** Normal forms make a text shorter, by less than this factor. */
 const NORMALISING = 4;
@@ -13,9 +13,18 @@ const SHORT = 64 * 1024;
 
 const longest = new WeakMap<Renderer, number>();
 
-/** Throws CONTEXT_OVERFLOW. */
-export function checkLength(renderer: Renderer, contextLength: number, { messages }: Question): void {
-  const length = messages.reduce((sum, { content }) => sum + (content?.length ?? 0), 0);
+/** Throws CONTEXT_OVERFLOW. `tools`: those that are to be rendered; none where a recorded prompt has them already. */
+export function checkLength(
+  renderer: Renderer,
+  contextLength: number,
+  messages: readonly Message[],
+  tools: readonly Tool[] = [],
+): void {
+  let length = tools.length === 0 ? 0 : JSON.stringify(tools).length;
+  for (const { content, reasoning, tool_calls: calls } of messages) {
+    length += (content?.length ?? 0) + (reasoning?.length ?? 0);
+    for (const call of calls ?? []) length += call.function.arguments.length;
+  }
   if (length <= SHORT || length <= NORMALISING * longestTokenOf(renderer) * contextLength) return;
   throw new TrainyardError(
     'CONTEXT_OVERFLOW',

@@ -58,8 +58,7 @@ export async function answer(
   let prompt: Prompt | undefined;
   const startedAt = parts.clock.now();
   try {
-    checkLength(parts.renderer, parts.engine.contextLength, question);
-    prompt = promptOf(parts.renderer, seat, question);
+    prompt = promptOf(parts, seat, question);
     const { promptIds } = prompt;
     for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, promptIds));
     const seeds = draws.map(({ seed }) => seed);
@@ -69,7 +68,8 @@ export async function answer(
     };
     const sampling = { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
-    const request = { dialect, ...remembered(session.turns[prompt.after ?? -1], question), ...ignored };
+    const before = session.turns[prompt.after ?? prompt.fork?.from ?? -1];
+    const request = { dialect, ...remembered(before, question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
       const sampled = await sample(parts, { seat, question, promptIds, sampling, seed, signal: own, listener, onSampled });
@@ -197,10 +197,16 @@ function startingOnce(audience: Audience, beginning: Beginning): Audience['push'
 }
 
 /** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
-export function promptOf(renderer: Renderer, { session, role, thread }: Seat, { messages, tools }: Question): Prompt {
+export function promptOf(
+  { renderer, engine }: Pick<SamplerParts, 'renderer' | 'engine'>,
+  { session, role, thread }: Seat,
+  { messages, tools }: Question,
+): Prompt {
+  checkLength(renderer, engine.contextLength, messages);
   const { continues, fork } = relate(session.turns, { thread, role, messages, tools });
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
+  checkLength(renderer, engine.contextLength, messages, tools);
   const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
   const rendered = renderer.open(messages, tools);
   const latest = session.turns.findLast((turn) => turn.thread === thread && turn.role === role);
@@ -216,8 +222,8 @@ function beginsWith(ids: Int32Array, { promptIds, sampledIds }: Turn): boolean {
 }
 
 /**
- * The words of a request, as the objects of the turn before wherever it repeats them to the letter: kept once, not once for every
- * turn that follows.
+ * The words of a request, as the objects of the turn before, or of the one it forked from, wherever it repeats them to the letter: kept
+ * once, not once for every turn that follows.
  */
 function remembered(before: Turn | undefined, { messages, tools }: Question): Pick<Turn['request'], 'messages' | 'tools'> {
   if (before === undefined) return { messages, tools };

@@ -5,6 +5,7 @@
 import type { Clock, ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
+import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
@@ -27,7 +28,9 @@ export class Occurrences {
   }
 
   giveBack(prompt: string, number: number): void {
-    this.#taken.get(prompt)?.delete(number);
+    const taken = this.#taken.get(prompt);
+    taken?.delete(number);
+    if (taken?.size === 0) this.#taken.delete(prompt);
   }
 }
 
@@ -120,15 +123,18 @@ export class LiveSession implements Session {
     if (this.#bytes > GATEWAY_LIMITS.rolloutBytes) this.refuse('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
   }
 
-  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. */
+  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left, ENGINE_BUSY when there may yet be. */
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
     if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce)
       throw busy(`the rollout has ${this.#inFlight} model calls under way`);
-    if (this.recorded.length + this.#inFlight + count > turns) this.refuse('turns', `${turns} model calls`);
+    if (this.recorded.length + count > turns) this.refuse('turns', `${turns} model calls`);
+    if (tokens - this.#sampledTokens < count) this.refuse('tokens', `${tokens} sampled tokens`);
+    // Calls under way may come to nothing, or to less than they may sample: only what was used ends a rollout.
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
-    if (left < count) this.refuse('tokens', `${tokens} sampled tokens`);
+    if (this.recorded.length + this.#inFlight + count > turns || left < count)
+      throw busy(`the rollout’s ${this.#inFlight} model calls under way may use up what it has left`);
     const maxTokens = Math.min(wanted, Math.floor(left / count));
     this.#inFlight += count;
     this.#reservedTokens += count * maxTokens;
@@ -171,12 +177,21 @@ export class LiveSession implements Session {
     return this.recorded;
   }
 
-  /** An answer that nobody got took no part in how the rollout ended. One that was continued was got after all. */
+  /** An answer that nobody got took no part in how the rollout ended. One whose words came back was got after all. */
   #setAsideUndelivered(): void {
-    const continued = new Set(this.recorded.map((turn) => turn.after));
+    const continued = new Set(this.recorded.map((turn) => turn.after ?? this.#reworded(turn)));
     for (const turn of [...this.answers.missed()].flat()) {
       if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
     }
+  }
+
+  /** The turn whose answer stands in this one's request, where the template or the client left it there in other tokens. */
+  #reworded({ fork, request }: Turn): number | undefined {
+    const from = fork && this.recorded[fork.from];
+    if (from === undefined) return undefined;
+    if (newMessagesAfter(from, request.messages) !== undefined) return from.index;
+    const isShortened = fork?.cause === 'dropped_reasoning' || fork?.cause === 'dropped_tool_call';
+    return isShortened && fork.message === from.request.messages.length ? from.index : undefined;
   }
 
   /** Throws REQUEST_CONFLICT where this name was given to another request before. */

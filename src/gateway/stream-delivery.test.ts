@@ -1,3 +1,4 @@
+import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import {
@@ -21,6 +22,7 @@ import {
 } from '../../test/fixtures/gateway/streams.ts';
 import type { Script } from '../testing/scripted-engine.ts';
 import { listen } from './listener.ts';
+import type { LiveSession } from './sessions.ts';
 
 /** A stream over HTTP that is all sampled and of which nothing more is read. */
 async function unreadStream() {
@@ -222,5 +224,17 @@ describe('many streams', () => {
     const text = await textOf(response);
     expect(text.length).toBeGreaterThan(0);
     expect(text.includes('[DONE]')).toBe(false);
+  });
+
+  it('those that are over, read or given up, leave nothing on the signal of their rollout', async () => {
+    const { gateway, session } = open({ replies: [ANSWER, ANSWER, 'word '.repeat(100)] });
+    await using _ = await listen(gateway);
+    await (await post(session)).text();
+    expect(await textOf(await rawPost(session))).toContain('[DONE]');
+    const reader = (await post(session)).body!.getReader();
+    await reader.read();
+    await reader.cancel();
+    const { signal } = session as LiveSession;
+    await until(() => getEventListeners(signal, 'abort').length === 0);
   });
 });

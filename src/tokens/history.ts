@@ -69,8 +69,10 @@ function departure(turns: readonly Past[], asked: Asked, continued?: Past): Fork
   let from = turns.at(-1)!;
   let common = -1;
   for (const turn of turns.toReversed()) {
+    // No longer than what the best has in common: it cannot be better. So a conversation that forks at every turn costs one comparison.
+    if (turn.request.messages.length < common || turn === continued) continue;
     const shared = sharedMessages(spoken(turn), asked.messages);
-    if (shared > common && turn !== continued) {
+    if (shared > common) {
       from = turn;
       common = shared;
     }
