@@ -8,6 +8,7 @@
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, Tool } from '../core/types.ts';
+import { framing, type TextAfterTurn } from './frames.ts';
 import { compileJinja, type Render } from './jinja.ts';
 import { createProtector, type Protection } from './protection.ts';
 import { type ArgumentsShape, type Shape, shapeMessages, shapeTool } from './shape-messages.ts';
@@ -90,7 +91,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   }
 
   /** Rendered text that follows a placeholder for what the assistant said, before `next`. */
-  function renderAfterTurn(next: readonly Message[], setting: Setting) {
+  function renderAfterTurn(next: readonly Message[], setting: Setting): TextAfterTurn | undefined {
     const { mark, protect, restore } = begin(next, []);
     // Protected strings put two marks side by side at most, so three of them are found where they were put and nowhere else.
     const placeholder = mark.repeat(3);
@@ -112,11 +113,12 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     return undefined;
   }
 
+  const framed = framing(renderAfterTurn, tokenizer.chatTemplate, (text) => !protector.atRisk(text));
   const endOfTurn = findEndOfTurn(tokenizer, () => renderAfterTurn([{ role: 'user', content: 'x' }], ASKED)?.text ?? '');
   return {
     encode: (messages, tools, generationPrompt) => refusing(() => encode(messages, tools, generationPrompt)),
     encodeAfterTurn(next, setting) {
-      const after = unlessRefused(() => renderAfterTurn(next, setting));
+      const after = unlessRefused(() => framed(next, setting));
       const at = endOfTurn === undefined ? -1 : (after?.text.indexOf(endOfTurn) ?? -1);
       if (!after?.appends || at === -1) return undefined;
       const ids = tokenizer.encodeRendered(after.text.slice(at), after.restore);

@@ -28,6 +28,8 @@ export interface Protection {
 export interface Protector {
   /** `contents`: all that will be rendered, as one string in which no character is left out or escaped away. */
   begin(contents: string): Protection;
+  /** Whether a string can take part in a control token's text. */
+  atRisk(text: string): boolean;
 }
 
 /**
@@ -46,6 +48,7 @@ export function createProtector(controlTokens: readonly string[], template: stri
   };
 
   return {
+    atRisk,
     begin(contents) {
       const mark = unusedCharacter(contents + template);
       return {
