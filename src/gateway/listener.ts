@@ -57,7 +57,7 @@ export async function listen(gateway: Gateway, options: ListenOptions = {}): Pro
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
   const server = serverOf(gateway, isLoopback(host), timeouts);
   await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
+    server.once('error', (error) => reject(unbound(error, host, port)));
     server.listen(port, host, resolve);
   });
   const bound = (server.address() as AddressInfo).port;
@@ -77,6 +77,21 @@ function checkBind(host: string, token: string | undefined): void {
   if (token !== undefined && (token.length < SHORTEST_TOKEN || !/^[\x21-\x7e]+$/.test(token))) {
     throw new TrainyardError('USAGE', `the token is not ${SHORTEST_TOKEN} or more printable ASCII characters`);
   }
+}
+
+/** What the system says when it does not give us the address. */
+function unbound(error: NodeJS.ErrnoException, host: string, port: number): Error {
+  const why = {
+    EADDRINUSE: 'is taken by another process',
+    EADDRNOTAVAIL: 'is not an address of this machine',
+    EACCES: 'is not for this user to take',
+    ENOTFOUND: 'is not a name that is known here',
+  }[error.code ?? ''];
+  if (why === undefined) return error;
+  return new TrainyardError('USAGE', `${host}:${port} ${why}`, {
+    hint: 'give another port or host, or port 0 for a free port',
+    cause: error,
+  });
 }
 
 function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server {

@@ -5,6 +5,7 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Session, SessionObserver, Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Outcome, RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';
@@ -77,8 +78,8 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
         startedAt: turns[0]?.startedAt ?? endedAt,
         endedAt,
       };
-      // One after the other: two sessions of one name must not find the same name free.
-      const kept = latest.then(async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) }));
+      // One after the other, so that they are numbered in the order they ended.
+      const kept = latest.then(() => append(store, trajectory));
       latest = kept.catch(() => undefined);
       keeping.push(kept);
     },
@@ -86,11 +87,18 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
   };
 }
 
-/** Rollouts of an earlier session by the same name are kept too. */
-async function freeName(store: Store, rolloutId: string): Promise<string> {
-  let name = rolloutId;
-  for (let number = 2; (await store.read(name)) !== undefined; number++) name = `${rolloutId}-${number}`;
-  return name;
+/** Under a name of its own: rollouts of an earlier session by the same name are kept too, also those of another process. */
+async function append(store: Store, trajectory: Trajectory): Promise<void> {
+  for (let number = 1; ; number++) {
+    const rolloutId = number === 1 ? trajectory.rolloutId : `${trajectory.rolloutId}-${number}`;
+    if ((await store.read(rolloutId)) !== undefined) continue;
+    try {
+      return await store.append({ ...trajectory, rolloutId });
+    } catch (thrown) {
+      const isTaken = thrown instanceof TrainyardError && thrown.code === 'STORE_CONFLICT';
+      if (!isTaken) throw thrown;
+    }
+  }
 }
 
 function outcomeOf({ turns, limitHit }: Pick<Session, 'turns' | 'limitHit'>): Outcome {
