@@ -176,8 +176,10 @@ export class LiveSession implements Session {
 
   /** An answer that nobody got took no part in how the rollout ended. One whose words came back was got after all. */
   #setAsideUndelivered(): void {
+    const missed = [...this.answers.missed()].flat();
+    if (missed.length === 0) return;
     const continued = new Set(this.recorded.map((turn) => turn.after ?? this.#reworded(turn)));
-    for (const turn of [...this.answers.missed()].flat()) {
+    for (const turn of missed) {
       if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
     }
   }
