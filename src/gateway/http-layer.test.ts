@@ -334,9 +334,20 @@ describe('binding', () => {
     expect((await client.reply()).status).toBe(200);
   });
 
+  it('to a port that is taken says so, and what to do', async () => {
+    const { gateway } = open();
+    await using first = await listen(gateway);
+    const port = Number(new URL(first.origin).port);
+    await expect(listen(open().gateway, { port })).rejects.toMatchObject({
+      code: 'USAGE',
+      message: `port ${port} of 127.0.0.1 is taken`,
+    });
+  });
+
   it('to IPv6 loopback needs none', async () => {
-    await using bound = await listen(open().gateway, { host: '::1' }).catch((thrown: NodeJS.ErrnoException) => {
-      if (thrown.code === 'EADDRNOTAVAIL' || thrown.code === 'EAFNOSUPPORT') return undefined;
+    await using bound = await listen(open().gateway, { host: '::1' }).catch((thrown: Error) => {
+      const { code } = (thrown.cause ?? thrown) as NodeJS.ErrnoException;
+      if (code === 'EADDRNOTAVAIL' || code === 'EAFNOSUPPORT') return undefined;
       throw thrown;
     });
     if (bound) expect((await fetch(`${bound.origin}/health`)).status).toBe(200);

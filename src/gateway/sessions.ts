@@ -123,18 +123,15 @@ export class LiveSession implements Session {
     if (this.#bytes > GATEWAY_LIMITS.rolloutBytes) this.refuse('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
   }
 
-  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left, ENGINE_BUSY when there may yet be. */
+  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. */
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
     if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce)
       throw busy(`the rollout has ${this.#inFlight} model calls under way`);
-    if (this.recorded.length + count > turns) this.refuse('turns', `${turns} model calls`);
-    if (tokens - this.#sampledTokens < count) this.refuse('tokens', `${tokens} sampled tokens`);
-    // Calls under way may come to nothing, or to less than they may sample: only what was used ends a rollout.
+    if (this.recorded.length + this.#inFlight + count > turns) this.refuse('turns', `${turns} model calls`);
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
-    if (this.recorded.length + this.#inFlight + count > turns || left < count)
-      throw busy(`the rollout’s ${this.#inFlight} model calls under way may use up what it has left`);
+    if (left < count) this.refuse('tokens', `${tokens} sampled tokens`);
     const maxTokens = Math.min(wanted, Math.floor(left / count));
     this.#inFlight += count;
     this.#reservedTokens += count * maxTokens;
@@ -179,8 +176,10 @@ export class LiveSession implements Session {
 
   /** An answer that nobody got took no part in how the rollout ended. One whose words came back was got after all. */
   #setAsideUndelivered(): void {
+    const missed = [...this.answers.missed()].flat();
+    if (missed.length === 0) return;
     const continued = new Set(this.recorded.map((turn) => turn.after ?? this.#reworded(turn)));
-    for (const turn of [...this.answers.missed()].flat()) {
+    for (const turn of missed) {
       if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
     }
   }

@@ -115,3 +115,25 @@ describe('a JSON Schema', () => {
     expect(formatChecker({ items: { $ref: '#' } }, 'x')('['.repeat(5000) + ']'.repeat(5000))).toMatch('too deep');
   });
 });
+
+describe('a schema that makes much work of few words', () => {
+  const TOO_MUCH = 'too deep or too involved to be checked against the schema';
+  const many = (length: number): string[] => Array.from({ length }, (_, i) => `v${i}`);
+  const ten = Array(10).fill({});
+
+  it.each([
+    ['a long enum for each item', { items: { enum: [...many(20_000), {}] } }, ten],
+    [
+      'many required names for each item',
+      { items: { required: many(20_000) } },
+      Array(10).fill(Object.fromEntries(many(20_000).map((name) => [name, 1]))),
+    ],
+    ['a long reference many times', { anyOf: Array(10).fill({ $ref: `#${'/'.repeat(2_000_000)}` }) }, {}],
+  ])('is not followed to its end: %s', (_, schema, value) => {
+    expect(schemaFault(schema, value)).toBe(TOO_MUCH);
+  });
+
+  it('is followed where it is merely long', () => {
+    expect(schemaFault({ items: { enum: many(5000) } }, Array(10).fill('v4999'))).toBeUndefined();
+  });
+});

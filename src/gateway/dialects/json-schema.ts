@@ -9,7 +9,7 @@ import { isDeepStrictEqual } from 'node:util';
 
 export type Schema = boolean | Readonly<Record<string, unknown>>;
 
-/** Schemas applied to values in one check. */
+/** Schemas applied to values in one check, and what is compared along the way: values of an enum, required names, parts of references. */
 const MOST_STEPS = 100_000;
 /** References inside references, without any value below them. */
 const MOST_DEPTH = 500;
@@ -40,7 +40,8 @@ export function schemaFault(schema: Schema, value: unknown): string | undefined 
 }
 
 function faultOf(check: Check, schema: unknown, value: unknown, at: Place): string | undefined {
-  if (++check.steps > MOST_STEPS || at.depth > MOST_DEPTH) throw new TooMuch();
+  spend(check, 1);
+  if (at.depth > MOST_DEPTH) throw new TooMuch();
   if (schema === false) return fault(at, 'nothing is allowed here');
   if (!isObject(schema)) return undefined;
   for (const keyword of KEYWORDS) {
@@ -48,6 +49,11 @@ function faultOf(check: Check, schema: unknown, value: unknown, at: Place): stri
     if (found !== undefined) return found;
   }
   return undefined;
+}
+
+function spend(check: Check, steps: number): void {
+  check.steps += steps;
+  if (check.steps > MOST_STEPS) throw new TooMuch();
 }
 
 // ── one value ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,8 +64,9 @@ const type: Keyword = (_, { type: wanted }, value, at) => {
   return fault(at, `expected ${types.join(' or ')}, found ${typeName(value)}`);
 };
 
-const choice: Keyword = (_, schema, value, at) => {
+const choice: Keyword = (check, schema, value, at) => {
   const { enum: values } = schema;
+  if (Array.isArray(values)) spend(check, values.length);
   if (Array.isArray(values) && !values.some((one) => isSame(one, value))) return fault(at, `expected one of ${shown(values)}`);
   if (Object.hasOwn(schema, 'const') && !isSame(schema['const'], value)) return fault(at, `expected ${shown(schema['const'])}`);
   return undefined;
@@ -101,6 +108,7 @@ function within(
 const members: Keyword = (check, schema, value, at) => {
   if (!isObject(value)) return undefined;
   const { required, properties, additionalProperties: others, patternProperties } = schema;
+  if (Array.isArray(required)) spend(check, required.length);
   const missing = Array.isArray(required) ? required.find((name) => !Object.hasOwn(value, String(name))) : undefined;
   if (missing !== undefined) return fault(at, `${shown(missing)} is missing`);
   const known = isObject(properties) ? properties : {};
@@ -135,6 +143,7 @@ const elements: Keyword = (check, { prefixItems, items }, value, at) => {
 
 const reference: Keyword = (check, { $ref: ref }, value, at) => {
   if (typeof ref !== 'string') return undefined;
+  spend(check, Math.ceil(ref.length / 100));
   const target = resolve(check.root, ref);
   if (target === undefined) return fault(at, `the schema has no ${shown(ref)}`);
   return faultOf(check, target, value, deeper(at));
