@@ -31,6 +31,7 @@ describe('a template writes what it does in Python', () => {
     ],
     ['{{ "yes" if x == y else "no" }}', { x: { a: [1, { b: 'c' }] }, y: { a: [1, { b: 'c' }] } }, 'yes'],
     ['{{ "yes" if x == y else "no" }}', { x: { a: [1] }, y: { a: [2] } }, 'no'],
+    ['{{ "yes" if x == y else "no" }}', { x: { a: 1 }, y: { b: 1 } }, 'no'],
     ['{{ "yes" if x != y else "no" }}', { x: [1], y: [1, 1] }, 'yes'],
     ['{{ "yes" if true == 1 and "1" != 1 else "no" }}', {}, 'yes'],
     [

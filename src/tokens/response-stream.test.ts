@@ -166,6 +166,39 @@ describe('a response, while it is sampled', () => {
     expect(most).toBeLessThan(4);
   });
 
+  it('decodes a bounded number of ids per token also where bytes that make no character go on and on', () => {
+    let most = 0;
+    const decode = (ids: readonly number[]) => {
+      most = Math.max(most, ids.length);
+      return new TextDecoder().decode(Uint8Array.from(ids));
+    };
+    const stream = new TextStream(decode, []);
+    const bytes = [...Array<number>(1000).fill(0x80), ...Buffer.from('漢'), ...Array<number>(1000).fill(0xf0)];
+    const given = bytes.map((byte) => stream.push([byte])).join('');
+    expect(most).toBeLessThan(100);
+    expect(given + stream.end()).toBe(decode(bytes));
+    expect(given.length).toBeGreaterThan(1990);
+  });
+
+  it('is the decoding of all its bytes, whichever they are and however they arrive', () => {
+    const decode = (ids: readonly number[]) => new TextDecoder('utf-8', { ignoreBOM: true }).decode(Uint8Array.from(ids));
+    const byte = fc.oneof(
+      fc.constantFrom(0x80, 0xe6, 0xbc, 0xa2, 0xf0, 0x9f, 0x99),
+      fc.constantFrom(0x82, 0xff, 0xed, 0xa0),
+      fc.nat(255),
+    );
+    const parts = fc.array(fc.array(byte, { maxLength: 9 }), { maxLength: 60 });
+    fc.assert(
+      fc.property(parts, (arriving) => {
+        const stream = new TextStream(decode, [0x99]);
+        const all = arriving.flat();
+        const given = arriving.map((bytes) => stream.push(bytes)).join('');
+        expect(given + stream.end()).toBe(decode(all.at(-1) === 0x99 ? all.slice(0, -1) : all));
+      }),
+      { numRuns: 1000 },
+    );
+  });
+
   it('that is whole already has the same pieces', () => {
     fc.assert(
       fc.property(text, (said) => {

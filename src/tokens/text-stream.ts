@@ -8,6 +8,10 @@
 
 /** How decoders show bytes that are no character, or not yet one. */
 const BROKEN = '\uFFFD';
+/** A character has four bytes at most, so three may wait for the last; decoders show them as one or as three. */
+const MOST_WAITING = 3;
+/** Ids that wait before some are forgotten, and those kept then: more than enough to find where characters begin again. */
+const [MANY, ENOUGH] = [64, 16];
 
 export class TextStream {
   readonly #decode: (ids: readonly number[]) => string;
@@ -39,15 +43,27 @@ export class TextStream {
     if (end <= this.#given) return '';
     const text = this.#decode(this.#ids.slice(0, end));
     let length = text.length;
-    while (!last && length > this.#givenLength && text[length - 1] === BROKEN) length--;
+    const least = last ? text.length : Math.max(this.#givenLength, text.length - MOST_WAITING);
+    while (length > least && text[length - 1] === BROKEN) length--;
     const settled = text.slice(this.#givenLength, length);
     if (length < text.length) {
       this.#givenLength = length;
+      if (end - this.#given > MANY) this.#forget(text, end);
       return settled;
     }
     this.#ids = this.#ids.slice(this.#given);
     this.#given = end - this.#given;
     this.#givenLength = this.#decode(this.#ids.slice(0, this.#given)).length;
     return settled;
+  }
+  /** Where bytes that make no character go on and on, the first of them are decided: only the last are decoded again. */
+  #forget(text: string, end: number): void {
+    const kept = this.#ids.slice(end - ENOUGH);
+    const tail = this.#decode(kept.slice(0, ENOUGH));
+    const waiting = text.length - this.#givenLength;
+    if (!text.endsWith(tail) || tail.length < waiting) return;
+    this.#ids = kept;
+    this.#given = 0;
+    this.#givenLength = tail.length - waiting;
   }
 }
