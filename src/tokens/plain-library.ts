@@ -26,15 +26,11 @@ export interface Library {
   id_to_token(id: number): string | undefined;
 }
 
-/** `separatorId` must be no token's id. */
-export function createPlainLibrary(
-  definition: TokenizerDefinition,
-  config: TokenizerConfig,
-  control: readonly AddedToken[],
-  separatorId: number,
-): Library {
+/** `definition` without control tokens; `separatorId` must be no token's id. */
+export function createPlainLibrary(definition: TokenizerDefinition, config: TokenizerConfig, separatorId: number): Library {
+  const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
   try {
-    return new HuggingFaceTokenizer(withoutControl(definition, control, separatorId), config);
+    return new HuggingFaceTokenizer({ ...definition, added_tokens: [...definition.added_tokens, separator] }, config);
   } catch (cause) {
     throw new TrainyardError('TOKENIZER_INVALID', `tokenizer.json is not usable: ${messageOf(cause)}`, { cause });
   }
@@ -60,18 +56,12 @@ export function sectionEncoder(plain: Library): (text: string, first: boolean) =
 }
 
 /** The same tokenizer without control tokens: neither as added tokens nor as something that text could be merged into. */
-function withoutControl(
-  definition: TokenizerDefinition,
-  control: readonly AddedToken[],
-  separatorId: number,
-): TokenizerDefinition {
+export function withoutControl(definition: TokenizerDefinition, control: readonly AddedToken[]): TokenizerDefinition {
   const { model } = definition;
   const removed = new Set(control.map((token) => token.content).filter((text) => text !== model.unk_token));
-  const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
-  const whitespace = definition.added_tokens.filter((token) => !control.includes(token));
   return {
     ...definition,
-    added_tokens: [...whitespace, separator],
+    added_tokens: definition.added_tokens.filter((token) => !control.includes(token)),
     model: {
       ...model,
       vocab: withoutEntries(model.vocab, removed),
