@@ -9,7 +9,14 @@
  */
 import { byteLevelDecoder } from './byte-level-decoder.ts';
 import { byteLevelEncoder } from './byte-level-encoder.ts';
-import { createPlainLibrary, SEPARATOR, sectionEncoder, vocabularySize, withoutControl } from './plain-library.ts';
+import {
+  createPlainLibrary,
+  rememberSections,
+  SEPARATOR,
+  sectionEncoder,
+  vocabularySize,
+  withoutControl,
+} from './plain-library.ts';
 import {
   type AddedToken,
   readTokenizerFiles,
@@ -50,7 +57,7 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const separatorId = vocabSize;
   const textOnly = withoutControl(definition, control);
   const plain = createPlainLibrary(textOnly, config, separatorId);
-  const encodeSection = byteLevelEncoder(textOnly, config, plain) ?? sectionEncoder(plain);
+  const encodeSection = rememberSections(byteLevelEncoder(textOnly, config, plain) ?? sectionEncoder(plain));
 
   function encodeRendered(rendered: string, restore: (text: string) => string = (text) => text): Int32Array {
     const tokens = Array.from(rendered.matchAll(controlPattern), ([text]) => controlByText.get(text)!);
