@@ -5,8 +5,8 @@
  * Bytes that are no UTF-8 show as U+FFFD. Texts that stand for themselves (control tokens) end a run of bytes.
  */
 
-/** Printable bytes are spelt as themselves, the others by the characters from U+0100 on, in order. */
-function spelling(): ReadonlyMap<string, number> {
+/** Printable bytes are spelt as themselves, the others by the characters from U+0100 on, in order. Gives the bytes in order. */
+export function spelling(): ReadonlyMap<string, number> {
   const isPrintable = (byte: number): boolean => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
   const bytes = new Map<string, number>();
   let others = 0;

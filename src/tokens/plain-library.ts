@@ -26,52 +26,47 @@ export interface Library {
   id_to_token(id: number): string | undefined;
 }
 
-/** `separatorId` must be no token's id. */
-export function createPlainLibrary(
-  definition: TokenizerDefinition,
-  config: TokenizerConfig,
-  control: readonly AddedToken[],
-  separatorId: number,
-): Library {
+/** `definition` without control tokens; `separatorId` must be no token's id. */
+export function createPlainLibrary(definition: TokenizerDefinition, config: TokenizerConfig, separatorId: number): Library {
+  const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
   try {
-    return new HuggingFaceTokenizer(withoutControl(definition, control, separatorId), config);
+    return new HuggingFaceTokenizer({ ...definition, added_tokens: [...definition.added_tokens, separator] }, config);
   } catch (cause) {
     throw new TrainyardError('TOKENIZER_INVALID', `tokenizer.json is not usable: ${messageOf(cause)}`, { cause });
   }
 }
 
-/**
- * Encodes the text between two control tokens. Prompts of one run share most of their sections (system message, tools, role
- * names), and encoding is most of the cost of a prompt, so short sections are remembered.
- */
-export function sectionEncoder(plain: Library): (text: string, first: boolean) => readonly number[] {
-  const remembered = new Map<string, readonly number[]>();
+/** Encodes the text between two control tokens; `first` where no token precedes it. */
+export type EncodeSection = (text: string, first: boolean) => readonly number[];
+
+export function sectionEncoder(plain: Library): EncodeSection {
   const encode = (text: string) => plain.encode(text, { add_special_tokens: false }).ids.map(known);
+  // Some tokenizers put a space before the text only where nothing precedes it.
+  return (text, first) => (first ? encode(text) : encode(SEPARATOR + text).slice(1));
+}
+
+/** Prompts of one run share most of their sections (system message, tools, role names), so short ones are remembered. */
+export function rememberSections(encode: EncodeSection): EncodeSection {
+  const remembered = new Map<string, readonly number[]>();
   return (text, first) => {
-    // Some tokenizers put a space before the text only where nothing precedes it.
-    if (first) return encode(text);
+    if (first) return encode(text, first);
     const before = remembered.get(text);
     if (before) return before;
-    const ids = encode(SEPARATOR + text).slice(1);
+    const ids = encode(text, first);
     if (remembered.size >= REMEMBERED_SECTIONS) remembered.clear();
-    if (text.length <= REMEMBERED_LENGTH) remembered.set(text, ids);
+    // A copy: the section itself keeps all of the prompt that it was cut out of.
+    if (text.length <= REMEMBERED_LENGTH) remembered.set(Buffer.from(text).toString(), ids);
     return ids;
   };
 }
 
 /** The same tokenizer without control tokens: neither as added tokens nor as something that text could be merged into. */
-function withoutControl(
-  definition: TokenizerDefinition,
-  control: readonly AddedToken[],
-  separatorId: number,
-): TokenizerDefinition {
+export function withoutControl(definition: TokenizerDefinition, control: readonly AddedToken[]): TokenizerDefinition {
   const { model } = definition;
   const removed = new Set(control.map((token) => token.content).filter((text) => text !== model.unk_token));
-  const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
-  const whitespace = definition.added_tokens.filter((token) => !control.includes(token));
   return {
     ...definition,
-    added_tokens: [...whitespace, separator],
+    added_tokens: definition.added_tokens.filter((token) => !control.includes(token)),
     model: {
       ...model,
       vocab: withoutEntries(model.vocab, removed),

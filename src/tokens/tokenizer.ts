@@ -8,7 +8,15 @@
  * Decoding keeps control tokens and does no clean-up: a response is shown as it was sampled.
  */
 import { byteLevelDecoder } from './byte-level-decoder.ts';
-import { createPlainLibrary, SEPARATOR, sectionEncoder, vocabularySize } from './plain-library.ts';
+import { byteLevelEncoder } from './byte-level-encoder.ts';
+import {
+  createPlainLibrary,
+  rememberSections,
+  SEPARATOR,
+  sectionEncoder,
+  vocabularySize,
+  withoutControl,
+} from './plain-library.ts';
 import {
   type AddedToken,
   readTokenizerFiles,
@@ -47,8 +55,9 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const controlPattern = patternOf([...controlByText.keys()]);
   const vocabSize = vocabularySize(definition);
   const separatorId = vocabSize;
-  const plain = createPlainLibrary(definition, config, control, separatorId);
-  const encodeSection = sectionEncoder(plain);
+  const textOnly = withoutControl(definition, control);
+  const plain = createPlainLibrary(textOnly, config, separatorId);
+  const encodeSection = rememberSections(byteLevelEncoder(textOnly, config, plain) ?? sectionEncoder(plain));
 
   function encodeRendered(rendered: string, restore: (text: string) => string = (text) => text): Int32Array {
     const tokens = Array.from(rendered.matchAll(controlPattern), ([text]) => controlByText.get(text)!);

@@ -3,9 +3,13 @@
  * and of text by itself; and what it encodes it decodes.
  */
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Message } from '../../../src/core/types.ts';
+import { byteLevelEncoder } from '../../../src/tokens/byte-level-encoder.ts';
+import { withoutControl } from '../../../src/tokens/plain-library.ts';
 import type { TokenizerFiles } from '../../../src/tokens/tokenizer-files.ts';
+import { awkwardText } from '../../fixtures/tokens/awkward-text.ts';
 import { drawConversation, drawText, SNIPPETS, seeded } from './conversations.ts';
 import { MODELS, type ModelName } from './models.ts';
 
@@ -35,6 +39,17 @@ describe.each(NAMES)('the tokenizer of %s', (name) => {
     }
     expect(different.slice(0, 3)).toEqual([]);
     expect(tokens).toBeGreaterThan(STRINGS);
+  });
+
+  it('encodes any text by itself, to the ids of the library', { timeout: 300_000 }, async () => {
+    const { files, tokenizer } = await MODELS[name]();
+    const reference = new HuggingFaceTokenizer(files.definition, files.config);
+    const textOnly = withoutControl(files.definition, files.definition.added_tokens);
+    expect(byteLevelEncoder(textOnly, files.config, reference)).toBeDefined();
+    const check = fc.property(awkwardText, (text) => {
+      expect([...tokenizer.encodeText(text)]).toEqual(reference.encode(text, { add_special_tokens: false }).ids);
+    });
+    fc.assert(check, { numRuns: STRINGS });
   });
 
   it('gives whole conversations the ids of their rendered text', { timeout: 300_000 }, async () => {

@@ -1,0 +1,57 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { bytePairEncoder, type IdMerge } from './byte-pairs.ts';
+
+const idOfByte = Array.from({ length: 256 }, (_, byte) => 255 - byte);
+
+/** Slow and obvious: looks at all neighbours for each merge. */
+function slowly(bytes: Uint8Array, merges: readonly IdMerge[]): number[] {
+  const ids = Array.from(bytes, (byte) => idOfByte[byte]!);
+  const rankAt = (i: number) => merges.findLastIndex(({ left, right }) => left === ids[i] && right === ids[i + 1]);
+  for (;;) {
+    let best = { at: -1, rank: Number.POSITIVE_INFINITY };
+    for (let at = 0; at + 1 < ids.length; at++) {
+      const rank = rankAt(at);
+      if (rank !== -1 && rank < best.rank) best = { at, rank };
+    }
+    if (best.at === -1) return ids;
+    ids.splice(best.at, 2, merges[best.rank]!.merged);
+  }
+}
+
+/** Merges of the first bytes and of what they become; now and then the same neighbours twice. */
+const anyMerges = fc.array(fc.tuple(fc.nat(), fc.nat()), { minLength: 1, maxLength: 40 }).map((pairs) => {
+  const symbols = [0, 1, 2, 3].map((byte) => ({ id: idOfByte[byte]!, spelt: `${byte}` }));
+  return pairs.map(([a, b]): IdMerge => {
+    const left = symbols[a % symbols.length]!;
+    const right = symbols[b % symbols.length]!;
+    const spelt = left.spelt + right.spelt;
+    const merged = symbols.find((symbol) => symbol.spelt === spelt) ?? { id: 256 + symbols.length, spelt };
+    if (!symbols.includes(merged)) symbols.push(merged);
+    return { left: left.id, right: right.id, merged: merged.id };
+  });
+});
+const anyBytes = fc.uint8Array({ max: 4, maxLength: 60 });
+
+describe('merging bytes', () => {
+  it('is merging the neighbours of the lowest rank, leftmost first, again and again', () => {
+    const check = fc.property(anyMerges, fc.array(anyBytes, { minLength: 1, maxLength: 5 }), (merges, words) => {
+      const encode = bytePairEncoder(idOfByte, merges);
+      for (const word of words) expect(encode(word)).toEqual(slowly(word, merges));
+    });
+    fc.assert(check, { numRuns: 2000 });
+  });
+
+  it('is the same for words that are too long for the shared working memory, and for those after them', () => {
+    const merges = [
+      { left: 255, right: 254, merged: 256 },
+      { left: 256, right: 256, merged: 257 },
+      { left: 254, right: 254, merged: 258 },
+      { left: 257, right: 258, merged: 259 },
+    ];
+    const encode = bytePairEncoder(idOfByte, merges);
+    const drawn = fc.sample(fc.uint8Array({ max: 2, minLength: 1000, maxLength: 1100, size: 'max' }), { numRuns: 20, seed: 1 });
+    expect(drawn.some((word) => word.length > 1024)).toBe(true);
+    for (const word of drawn) expect(encode(word)).toEqual(slowly(word, merges));
+  });
+});
