@@ -33,6 +33,10 @@ export interface Reply {
   undelivered?(): void;
 }
 
+export function jsonReply(status: number, body: object): Reply {
+  return { status, body: JSON.stringify(body) };
+}
+
 export const contentTypeOf = ({ body }: Reply): string =>
   typeof body === 'string' ? 'application/json' : 'text/event-stream; charset=utf-8';
 

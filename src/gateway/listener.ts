@@ -107,13 +107,18 @@ function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server 
   server.on('checkExpectation', take);
   server.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, timeouts.linger));
   server.on('connect', (_, socket) => endWith(new Refusal('malformed_http', 'this is no proxy'), socket, timeouts.linger));
-  server.on('clientError', (error, socket) => {
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    // A client that closes with a reply unread resets the connection; one that has read it does not.
+    if (error.code === 'ECONNRESET') unread.get(socket)?.();
     // In the midst of a reply there is no place for another.
     if (answering.get(socket)?.headersSent || !socket.writable) socket.destroy();
     else endWith(refusalOf(error), socket, timeouts.linger);
   });
   return server;
 }
+
+/** What to call if the latest whole reply on a socket turns out not to have been read. */
+const unread = new WeakMap<Duplex, () => void>();
 
 /** The latest reply under way on a socket. */
 const answering = new WeakMap<Duplex, ServerResponse>();
@@ -131,6 +136,7 @@ async function serve(exchange: Exchange): Promise<void> {
   const hangUp = new AbortController();
   let undelivered: (() => void) | undefined;
   answering.set(incoming.socket, outgoing);
+  unread.delete(incoming.socket);
   outgoing.once('close', () => {
     if (answering.get(incoming.socket) === outgoing) answering.delete(incoming.socket);
     if (outgoing.writableFinished) return;
@@ -142,7 +148,10 @@ async function serve(exchange: Exchange): Promise<void> {
     if (hangUp.signal.aborted) return reply.undelivered?.();
     undelivered = reply.undelivered;
     const headers = { ...reply.headers, 'content-type': contentTypeOf(reply) };
-    if (typeof reply.body === 'string') return finish(exchange, reply.status, headers, reply.body);
+    if (typeof reply.body === 'string') {
+      if (reply.undelivered) unread.set(incoming.socket, reply.undelivered);
+      return finish(exchange, reply.status, headers, reply.body);
+    }
     outgoing.writeHead(reply.status, headers);
     await send(reply.body, outgoing);
   } catch {

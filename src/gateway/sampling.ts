@@ -180,7 +180,7 @@ async function allOrNone<S, T>(
  * has a rule for them, they are as long as it wants.
  */
 export function toolCallId({ toolCallIdLength }: Renderer, { session }: Seat, seed: number, index: number): string {
-  const name = `${session.spec.identity.rolloutId}_${seed.toString(36)}_${index}`;
+  const name = `${session.spec.identity.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
   if (toolCallIdLength === undefined) return `call_${name}`;
   return hash('sha256', name, 'base64')
     .replaceAll(/[^A-Za-z0-9]/g, '')
