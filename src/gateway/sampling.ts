@@ -10,7 +10,7 @@ import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import type { DialectName, SamplingSettings, Turn } from '../core/types.ts';
-import { relate } from '../tokens/history.ts';
+import { type Asked, relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 import type { Question } from './dialects/dialect.ts';
@@ -60,6 +60,7 @@ export async function answer(
   try {
     prompt = promptOf(parts, seat, question);
     const { promptIds } = prompt;
+    const known = session.turns.length;
     for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, promptIds));
     const seeds = draws.map(({ seed }) => seed);
     const told = audience && startingOnce(audience, { startedAt, promptTokens: promptIds.length, seeds });
@@ -85,7 +86,10 @@ export async function answer(
         endedAt: parts.clock.now(),
       };
     };
-    return session.record(await allOrNone(signal, seeds, sampleOne));
+    const turns = await allOrNone(signal, seeds, sampleOne);
+    // Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile.
+    const fork = prompt.fork ?? (session.turns.length === known ? undefined : relate(session.turns, asked(seat, question)).fork);
+    return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
     if (thrown instanceof TrainyardError && thrown.code === 'CONTEXT_OVERFLOW') session.limitHit ??= 'context';
@@ -199,11 +203,13 @@ function startingOnce(audience: Audience, beginning: Beginning): Audience['push'
 /** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
 export function promptOf(
   { renderer, engine }: Pick<SamplerParts, 'renderer' | 'engine'>,
-  { session, role, thread }: Seat,
-  { messages, tools }: Question,
+  seat: Seat,
+  question: Question,
 ): Prompt {
+  const { session, role, thread } = seat;
+  const { messages, tools } = question;
   checkLength(renderer, engine.contextLength, messages);
-  const { continues, fork } = relate(session.turns, { thread, role, messages, tools });
+  const { continues, fork } = relate(session.turns, asked(seat, question));
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   checkLength(renderer, engine.contextLength, messages, tools);
@@ -214,6 +220,8 @@ export function promptOf(
   if (why && latest && beginsWith(rendered, latest)) return { promptIds: rendered, after: latest.index };
   return { promptIds: rendered, ...(why ? { fork: why } : {}) };
 }
+
+const asked = ({ role, thread }: Seat, { messages, tools }: Question): Asked => ({ role, thread, messages, tools });
 
 function beginsWith(ids: Int32Array, { promptIds, sampledIds }: Turn): boolean {
   const { length } = promptIds;

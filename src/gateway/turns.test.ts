@@ -113,6 +113,19 @@ describe('a turn says where its prompt comes from', () => {
     expect(stitched(turns).length).toBe(2);
   });
 
+  it('calls side by side that go on from one turn are branches, and say so', async () => {
+    const { session } = open();
+    const said = await goOn(session, ask);
+    await Promise.all(['Sure?', 'Why?'].map((content) => goOn(session, [...ask, said, { role: 'user', content }])));
+    const turns = session.seal();
+    expect(turns.map(({ after, fork }) => [after, fork?.cause])).toEqual([
+      [undefined, undefined],
+      [0, undefined],
+      [0, 'edited_message'],
+    ]);
+    expect(stitched(turns).length).toBe(2);
+  });
+
   it('other tools, asking again and a side call are told apart', async () => {
     const { session } = open();
     const said = await goOn(session, ask);
