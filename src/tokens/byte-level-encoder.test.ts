@@ -66,7 +66,7 @@ describe('encoding bytes', () => {
     ],
     ['two tokens with one id', model({ vocab: { ...base.model.vocab, an: Object(base.model.vocab)['a'] } })],
     ['a merge to something that is no token', model({ merges: [...base.model.merges!, ['z', 'ÿ']] })],
-    ['merges written in two ways', model({ merges: [...base.model.merges!, 'a z'] })],
+    ['merges written in two ways', model({ merges: [...base.model.merges!, 'a n'] })],
     ['characters changed otherwise', { ...base, normalizer: { type: 'NFKC' } }],
     ['no words', { ...base, pre_tokenizer: null }],
     ['a space before the text', { ...base, pre_tokenizer: { ...bytes, add_prefix_space: true, use_regex: true } }],
@@ -103,9 +103,8 @@ describe('encoding bytes', () => {
 
   it('is right about the first words after more words than it remembers', () => {
     const { encode, slowly } = both(base);
-    const texts = Array.from({ length: 40 }, (_, i) =>
-      Array.from({ length: 1000 }, (_, j) => `w${(i * 1000 + j).toString(36)}!`).join(' '),
-    );
+    const word = (i: number) => i.toString(16).replace(/\d/g, (digit) => 'ghijklmnop'[Number(digit)]!);
+    const texts = Array.from({ length: 40 }, (_, i) => Array.from({ length: 1000 }, (_, j) => word(i * 1000 + j)).join(' '));
     const expected = texts.map(slowly);
     expect(new Set(texts.flatMap((text) => text.split(' '))).size).toBe(40_000);
     for (let round = 0; round < 2; round++) expect(texts.map((text) => encode!(text))).toEqual(expected);
