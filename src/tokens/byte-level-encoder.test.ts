@@ -20,6 +20,9 @@ const splitBy = (changed: object, after: object = bytes) => ({
 const QWEN =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+const TEXT = { Sequence: { id: 'A', type_id: 0 } };
+const SPECIAL = { SpecialToken: { id: 'a', type_id: 0 } };
+
 function both(definition: TokenizerDefinition, config = {}) {
   const library = createPlainLibrary(definition, { ...files.config, ...config }, 640);
   return {
@@ -39,10 +42,7 @@ describe('encoding bytes', () => {
     ['with possessive words', splitBy({ pattern: { Regex: '\\p{L}++|\\p{N}{1,3}+|[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+' } })],
     ['whose pattern leaves text between its words', splitBy({})],
     ['whose pattern also finds nothing', splitBy({ pattern: { Regex: '\\p{L}*' } })],
-    [
-      'with control tokens put around it',
-      { ...base, post_processor: { type: 'TemplateProcessing', single: [{ Sequence: { id: 'A' } }] } },
-    ],
+    ['with control tokens put around it', { ...base, post_processor: { type: 'TemplateProcessing', single: [SPECIAL, TEXT] } }],
   ])('gives what the library gives, for any text: a tokenizer %s', (_, definition) => {
     const { encode, slowly } = both(definition);
     const check = fc.property(awkwardText, (text) => {
@@ -79,6 +79,7 @@ describe('encoding bytes', () => {
       'something done afterwards that we do not know',
       { ...base, post_processor: { type: 'BertProcessing', sep: ['a', 1], cls: ['b', 2] } },
     ],
+    ['its text twice', { ...base, post_processor: { type: 'TemplateProcessing', single: [TEXT, TEXT] } }],
     ['text in lower case', base, { do_lowercase_and_remove_accent: true }],
     ['white space removed', base, { remove_space: true }],
   ])('is left to the library for a tokenizer with %s', (_, definition, config = {}) => {
