@@ -20,6 +20,9 @@ const splitBy = (changed: object, after: object = bytes) => ({
 const QWEN =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+const TEXT = { Sequence: { id: 'A', type_id: 0 } };
+const SPECIAL = { SpecialToken: { id: 'a', type_id: 0 } };
+
 function both(definition: TokenizerDefinition, config = {}) {
   const library = createPlainLibrary(definition, { ...files.config, ...config }, 640);
   return {
@@ -39,10 +42,7 @@ describe('encoding bytes', () => {
     ['with possessive words', splitBy({ pattern: { Regex: '\\p{L}++|\\p{N}{1,3}+|[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+' } })],
     ['whose pattern leaves text between its words', splitBy({})],
     ['whose pattern also finds nothing', splitBy({ pattern: { Regex: '\\p{L}*' } })],
-    [
-      'with control tokens put around it',
-      { ...base, post_processor: { type: 'TemplateProcessing', single: [{ Sequence: { id: 'A' } }] } },
-    ],
+    ['with control tokens put around it', { ...base, post_processor: { type: 'TemplateProcessing', single: [SPECIAL, TEXT] } }],
   ])('gives what the library gives, for any text: a tokenizer %s', (_, definition) => {
     const { encode, slowly } = both(definition);
     const check = fc.property(awkwardText, (text) => {
@@ -66,7 +66,7 @@ describe('encoding bytes', () => {
     ],
     ['two tokens with one id', model({ vocab: { ...base.model.vocab, an: Object(base.model.vocab)['a'] } })],
     ['a merge to something that is no token', model({ merges: [...base.model.merges!, ['z', 'ÿ']] })],
-    ['merges written in two ways', model({ merges: [...base.model.merges!, 'a z'] })],
+    ['merges written in two ways', model({ merges: [...base.model.merges!, 'a n'] })],
     ['characters changed otherwise', { ...base, normalizer: { type: 'NFKC' } }],
     ['no words', { ...base, pre_tokenizer: null }],
     ['a space before the text', { ...base, pre_tokenizer: { ...bytes, add_prefix_space: true, use_regex: true } }],
@@ -79,6 +79,7 @@ describe('encoding bytes', () => {
       'something done afterwards that we do not know',
       { ...base, post_processor: { type: 'BertProcessing', sep: ['a', 1], cls: ['b', 2] } },
     ],
+    ['its text twice', { ...base, post_processor: { type: 'TemplateProcessing', single: [TEXT, TEXT] } }],
     ['text in lower case', base, { do_lowercase_and_remove_accent: true }],
     ['white space removed', base, { remove_space: true }],
   ])('is left to the library for a tokenizer with %s', (_, definition, config = {}) => {
@@ -103,9 +104,8 @@ describe('encoding bytes', () => {
 
   it('is right about the first words after more words than it remembers', () => {
     const { encode, slowly } = both(base);
-    const texts = Array.from({ length: 40 }, (_, i) =>
-      Array.from({ length: 1000 }, (_, j) => `w${(i * 1000 + j).toString(36)}!`).join(' '),
-    );
+    const word = (i: number) => i.toString(16).replace(/\d/g, (digit) => 'ghijklmnop'[Number(digit)]!);
+    const texts = Array.from({ length: 40 }, (_, i) => Array.from({ length: 1000 }, (_, j) => word(i * 1000 + j)).join(' '));
     const expected = texts.map(slowly);
     expect(new Set(texts.flatMap((text) => text.split(' '))).size).toBe(40_000);
     for (let round = 0; round < 2; round++) expect(texts.map((text) => encode!(text))).toEqual(expected);

@@ -31,7 +31,15 @@ const split = z.strictObject({
 const words = z.strictObject({ type: z.literal('Sequence'), pretokenizers: z.tuple([split, bytesOnly]) });
 
 /** These put control tokens around the text at most, which is not asked for here. */
-const surrounding = z.looseObject({ type: z.literal(['ByteLevel', 'TemplateProcessing']) });
+const item = z.union([
+  z.strictObject({ SpecialToken: z.unknown() }),
+  z.strictObject({ Sequence: z.looseObject({ id: z.literal('A') }) }),
+]);
+const once = z.array(item).refine((items) => items.filter((one) => 'Sequence' in one).length === 1);
+const surrounding = z.union([
+  z.looseObject({ type: z.literal('ByteLevel') }),
+  z.looseObject({ type: z.literal('TemplateProcessing'), single: once }),
+]);
 const postProcessor = z.union([surrounding, z.looseObject({ type: z.literal('Sequence'), processors: z.array(surrounding) })]);
 
 const knownDefinition = z.looseObject({

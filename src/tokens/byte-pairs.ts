@@ -25,7 +25,6 @@ export function bytePairEncoder(idOfByte: readonly number[], merges: readonly Id
   return (bytes) => {
     const length = bytes.length;
     const { id, before, after, rank, queue } = length <= SHORT ? short : workspace(length);
-    queue.clear();
     for (let i = 0; i < length; i++) {
       id[i] = idOfByte[bytes[i]!]!;
       before[i] = i - 1;
@@ -99,10 +98,7 @@ function smallestFirst(room: number) {
     return first;
   }
 
-  const clear = (): void => {
-    size = 0;
-  };
-  return { add, take, clear };
+  return { add, take };
 }
 
 /** Two ids → rank or NONE: an open hash table at most half full, since a Map with a key for each pair takes several times as long. */

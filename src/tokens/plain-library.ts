@@ -75,6 +75,11 @@ export function withoutControl(definition: TokenizerDefinition, control: readonl
   };
 }
 
+/** Enough to know the tokens and to decode. */
+export function withoutMerging(definition: TokenizerDefinition): TokenizerDefinition {
+  return { ...definition, model: { ...definition.model, ...(definition.model.merges && { merges: [] }) } };
+}
+
 function withoutEntries(vocab: Vocabulary, removed: ReadonlySet<string>): Vocabulary {
   // A list's positions are ids, so an entry is made unmatchable there instead of removed.
   if (Array.isArray(vocab)) return vocab.map(([text, score]) => [removed.has(text) ? SEPARATOR + text : text, score]);

@@ -115,6 +115,20 @@ describe('the tokenizer', () => {
   });
 });
 
+describe('a tokenizer that writes a space before the text', () => {
+  const model = { type: 'BPE', vocab: { '▁': 0, a: 1, '▁a': 2, '<t>': 3 }, merges: [['▁', 'a'] as const] };
+  const token = { ...files.definition.added_tokens[3]!, id: 3, content: '<t>' };
+  const pre_tokenizer = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'first' };
+  const spaced = createTokenizer({ ...files, definition: { ...files.definition, added_tokens: [token], model, pre_tokenizer } });
+
+  it('writes it at the beginning, not after a control token, whatever it encoded before', () => {
+    for (let round = 0; round < 2; round++) {
+      expect([...spaced.encodeRendered('a<t>a<t> a')]).toEqual([2, 3, 1, 3, 2]);
+      expect([...spaced.encodeText('a')]).toEqual([2]);
+    }
+  });
+});
+
 describe('a folder that is not a tokenizer', () => {
   let folder = '';
   beforeAll(async () => {

@@ -16,6 +16,7 @@ import {
   sectionEncoder,
   vocabularySize,
   withoutControl,
+  withoutMerging,
 } from './plain-library.ts';
 import {
   type AddedToken,
@@ -56,8 +57,11 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const vocabSize = vocabularySize(definition);
   const separatorId = vocabSize;
   const textOnly = withoutControl(definition, control);
-  const plain = createPlainLibrary(textOnly, config, separatorId);
-  const encodeSection = rememberSections(byteLevelEncoder(textOnly, config, plain) ?? sectionEncoder(plain));
+  // Its merges are most of what the library loads, and only its own way of encoding needs them.
+  const vocabulary = spellsBytes(definition) ? createPlainLibrary(withoutMerging(textOnly), config, separatorId) : undefined;
+  const encodeBytes = vocabulary && byteLevelEncoder(textOnly, config, vocabulary);
+  const plain = encodeBytes ? vocabulary : createPlainLibrary(textOnly, config, separatorId);
+  const encodeSection = rememberSections(encodeBytes ?? sectionEncoder(plain));
 
   function encodeRendered(rendered: string, restore: (text: string) => string = (text) => text): Int32Array {
     const tokens = Array.from(rendered.matchAll(controlPattern), ([text]) => controlByText.get(text)!);
