@@ -11,6 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import { createExtension } from './extension.ts';
+import { grown } from './growing-ids.ts';
 import { ResponseStream } from './response-stream.ts';
 import { type Assistant, parseAssistant } from './speech.ts';
 import { beforeStop } from './stop-texts.ts';
@@ -72,7 +73,7 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       const after = extension.after(previous, newMessages);
       if (after === undefined) return undefined;
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
-      return concatenate(promptIds, sampledIds, closed ? after.subarray(1) : after);
+      return grown(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
     readResponse(sampledIds, stopTexts = []) {
       const text = tokenizer.decode(stripStop(sampledIds, stopIds));
@@ -118,14 +119,4 @@ function stopIdsOf(tokenizer: Tokenizer, template: ChatTemplate): readonly numbe
     );
   }
   return [...new Set(ids)];
-}
-
-function concatenate(...parts: readonly Int32Array[]): Int32Array {
-  const whole = new Int32Array(parts.reduce((length, part) => length + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
 }
