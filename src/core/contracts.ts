@@ -109,6 +109,7 @@ export interface GraderRunner extends AsyncDisposable {
 // ── the policy ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export interface SampleRequest {
+  /** Not to be changed; may be a part of a larger buffer that prompts share. */
   readonly promptIds: Int32Array;
   readonly sampling: SamplingSettings;
   readonly stopIds: readonly number[];

@@ -230,9 +230,7 @@ describe('whatever agents do', () => {
           for (const { rolloutId, groupId } of trajectories) {
             const stored = (await store.read(rolloutId))!;
             for (const { promptIds } of stored.turns)
-              expect(
-                engine.requests.some((request) => Buffer.from(request.promptIds.buffer).equals(Buffer.from(promptIds.buffer))),
-              ).toBe(true);
+              expect(engine.requests.some((request) => request.promptIds.join() === promptIds.join())).toBe(true);
             const samples = stitch(stored.turns, { advantageOf: () => 1, weight: 1, rolloutId, groupId });
             const trained = samples.flatMap(({ tokens, mask, logprobs }) =>
               [...tokens].flatMap((id, i) => (mask[i] ? [[id, logprobs[i]]] : [])),
