@@ -3,7 +3,6 @@
  * as one body or as events. Who may ask is settled before.
  */
 import { hash } from 'node:crypto';
-import { linkSignals } from '../core/linked-signal.ts';
 import type { Turn } from '../core/types.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';
@@ -47,7 +46,7 @@ export async function ask(parts: AskParts, seat: Seat, call: Call, dialect: Dial
 
 async function whole(parts: AskParts, { seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
   const { session } = seat;
-  const { signal, release } = linkSignals(session.signal, ...(call.signal ? [call.signal] : []));
+  const { signal, release } = session.join(call);
   const sample = () => answer(parts, seat, dialect.name, question, signal);
   try {
     const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);

@@ -9,10 +9,13 @@ import type { EventStream } from './event-stream.ts';
 
 export interface Call {
   readonly method: string;
-  readonly url: URL;
+  /** Of the URL, as it stands there: percent-encoded, without the query. */
+  readonly path: string;
   readonly body: string;
   /** Aborts when the client hangs up. */
   readonly signal: AbortSignal | undefined;
+  /** Of the signal, where it is there for this call alone: then whoever else wants to end the call may abort it too. */
+  readonly controller?: AbortController;
   /** Where it came from, if from outside this process. */
   readonly address?: string | undefined;
   header(name: string): string | null | undefined;
@@ -53,7 +56,7 @@ export async function callOf(input: string | URL | Request, init: RequestInit = 
 }
 
 function callParts(url: string | URL, method: string, headers: Headers): Omit<Call, 'body' | 'signal'> {
-  return { method, url: new URL(url), header: (name) => headers.get(name) };
+  return { method, path: new URL(url).pathname, header: (name) => headers.get(name) };
 }
 
 export function responseOf(reply: Reply, signal: AbortSignal | undefined): Response {

@@ -384,7 +384,7 @@ describe('hang-ups and retries', () => {
     const send = (key: string) =>
       gateway.answer({
         method: 'POST',
-        url: new URL(`${baseURL}/chat/completions`),
+        path: new URL(`${baseURL}/chat/completions`).pathname,
         body,
         signal: undefined,
         header: (name) => (name === 'authorization' ? `Bearer ${key}` : undefined),

@@ -104,7 +104,7 @@ export class Gateway implements SessionHost {
 
   /** Answers one call. Never throws: a failure is an error reply in the dialect's shape. */
   async answer(call: UnreadCall): Promise<Reply> {
-    const place = placeOf(call.url.pathname);
+    const place = placeOf(call.path);
     try {
       const route = place && routeFor(place, call.method);
       if (place === undefined) throw new Refusal('not_found', `no route ${said(call)}`, ROUTES_HINT);
@@ -119,8 +119,8 @@ export class Gateway implements SessionHost {
   }
 
   /** The reply to a call that did not even get here, in the words of its route. */
-  refuse(refusal: Refusal, call: Pick<UnreadCall, 'url' | 'header'>): Reply {
-    return this.#failed(failureOf(refusal), placeOf(call.url.pathname), call);
+  refuse(refusal: Refusal, call: Pick<UnreadCall, 'path' | 'header'>): Reply {
+    return this.#failed(failureOf(refusal), placeOf(call.path), call);
   }
 
   async #serve(route: Route, place: Place, call: UnreadCall): Promise<Reply> {
@@ -157,8 +157,8 @@ export class Gateway implements SessionHost {
     return jsonReply(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
   }
 
-  #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header' | 'url'>): Reply {
-    this.#options.onFailure?.(failure, call.url.pathname);
+  #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header' | 'path'>): Reply {
+    this.#options.onFailure?.(failure, call.path);
     const own = dialectOf(place?.routes[0]?.path ?? '') ?? (call.header('anthropic-version') ? messages : undefined);
     const word = own?.failure ?? openAIError;
     const headers = headersOf(failure);
@@ -173,8 +173,8 @@ export class Gateway implements SessionHost {
   }
 }
 
-function said({ method, url }: UnreadCall): string {
-  return `${method} ${url.pathname.slice(0, 200)}`;
+function said({ method, path }: UnreadCall): string {
+  return `${method} ${path.slice(0, 200)}`;
 }
 
 function dialectOf(path: string): Dialect | undefined {

@@ -134,18 +134,20 @@ interface Exchange {
 async function serve(exchange: Exchange): Promise<void> {
   const { incoming, outgoing } = exchange;
   const hangUp = new AbortController();
+  let isGone = false;
   let undelivered: (() => void) | undefined;
   answering.set(incoming.socket, outgoing);
   unread.delete(incoming.socket);
   outgoing.once('close', () => {
     if (answering.get(incoming.socket) === outgoing) answering.delete(incoming.socket);
     if (outgoing.writableFinished) return;
+    isGone = true;
     hangUp.abort();
     undelivered?.();
   });
   try {
-    const reply = await replyTo(exchange, hangUp.signal);
-    if (hangUp.signal.aborted) return reply.undelivered?.();
+    const reply = await replyTo(exchange, hangUp);
+    if (isGone) return reply.undelivered?.();
     undelivered = reply.undelivered;
     const headers = { ...reply.headers, 'content-type': contentTypeOf(reply) };
     if (typeof reply.body === 'string') {
@@ -160,21 +162,22 @@ async function serve(exchange: Exchange): Promise<void> {
   }
 }
 
-async function replyTo({ gateway, local, incoming, outgoing }: Exchange, signal: AbortSignal): Promise<Reply> {
+async function replyTo({ gateway, local, incoming, outgoing }: Exchange, controller: AbortController): Promise<Reply> {
   const header = (name: string): string | undefined => incoming.headers[name] as string | undefined;
   try {
     checkHead(incoming, local);
   } catch (thrown) {
-    return gateway.refuse(thrown as Refusal, { url: new URL('http://localhost/'), header });
+    return gateway.refuse(thrown as Refusal, { path: '/', header });
   }
   return await gateway.answer({
     method: incoming.method ?? 'GET',
-    url: new URL(`http://localhost${incoming.url}`),
+    path: incoming.url!.split('?', 1)[0]!,
     body: () => {
       if (header('expect') !== undefined) outgoing.writeContinue();
       return collect(incoming);
     },
-    signal,
+    signal: controller.signal,
+    controller,
     address: incoming.socket.remoteAddress,
     header,
   });

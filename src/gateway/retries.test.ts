@@ -15,7 +15,7 @@ describe('a retry that itself comes too late', () => {
     const { baseURL, apiKey } = session.model();
     const lost = await gateway.answer({
       method: 'POST',
-      url: new URL(`${baseURL}/chat/completions`),
+      path: new URL(`${baseURL}/chat/completions`).pathname,
       body: text,
       signal: undefined,
       header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),

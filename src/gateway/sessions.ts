@@ -4,9 +4,11 @@
  */
 import type { Clock, ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { type LinkedSignal, linkSignals } from '../core/linked-signal.ts';
 import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
+import type { Call } from './call.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
 
@@ -70,6 +72,8 @@ export class LiveSession implements Session {
   readonly #abort = new AbortController();
   readonly #parts: SessionParts;
   readonly #named = new Map<string, string>();
+  /** Of calls under way. One listener for all of them: one for each costs as much as the rest of the call's bookkeeping. */
+  readonly #joined = new Set<AbortController>();
   #activeAt: number;
   #inFlight = 0;
   #sampledTokens = 0;
@@ -83,6 +87,10 @@ export class LiveSession implements Session {
     this.remote = parts.remote;
     this.openedAt = this.#activeAt = parts.clock.now();
     this.signal = AbortSignal.any([this.#abort.signal, this.spec.signal]);
+    const end = (): void => {
+      for (const controller of this.#joined) controller.abort(this.signal.reason);
+    };
+    this.signal.addEventListener('abort', end, { once: true });
   }
 
   get rolloutId(): string {
@@ -153,6 +161,14 @@ export class LiveSession implements Session {
       this.spec.observer?.recorded?.(this.spec.identity, complete);
       return complete;
     });
+  }
+
+  /** A signal that aborts with the call's and with the session's, until it is released. */
+  join({ signal, controller }: Pick<Call, 'signal' | 'controller'>): LinkedSignal {
+    if (controller === undefined) return linkSignals(this.signal, ...(signal ? [signal] : []));
+    if (this.signal.aborted) controller.abort(this.signal.reason);
+    this.#joined.add(controller);
+    return { signal: controller.signal, release: () => this.#joined.delete(controller) };
   }
 
   /** Keeps that a call was given up; what was sampled of it is gone. */

@@ -197,7 +197,7 @@ describe('an answer that nobody got', () => {
     const { baseURL, apiKey } = session.model();
     const reply = await gateway.answer({
       method: 'POST',
-      url: new URL(`${baseURL}/chat/completions`),
+      path: new URL(`${baseURL}/chat/completions`).pathname,
       body: text,
       signal: undefined,
       header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
