@@ -1,5 +1,6 @@
 /** What a step's rollouts gave: numbers for the report, and what it means when there was nothing to learn from. */
 import { TrainyardError } from '../core/errors.ts';
+import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
 
@@ -32,6 +33,13 @@ export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
     failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
   };
+}
+
+/** No step was taken: its groups are tried again with other tasks. */
+export function roundWithoutSignal(harvest: Harvest): RunEvent {
+  const { groups, reward } = rolloutReport(harvest);
+  const message = `none of ${groups} groups had two different rewards (mean reward ${reward.toFixed(2)}); trying others`;
+  return { type: 'warning', code: 'NO_SIGNAL', message };
 }
 
 export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {

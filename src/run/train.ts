@@ -17,7 +17,7 @@ import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.t
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest } from './settings.ts';
-import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, trajectoriesOf } from './signal.ts';
+import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
 import { batchOf, checkpointAt, commitStep, type Ledger, update } from './step.ts';
 import { telling } from './telling.ts';
 import { openWorkshop, type Rollouts, type Warn } from './workshop.ts';
@@ -112,8 +112,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   await heldOut.recall(ledger.store, from.step);
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
-  let { step } = from;
-  let stalled = 0;
+  let [step, stalled] = [from.step, 0];
   let ending = await assess(step, parts, heldOut);
   try {
     while (ending === undefined) {
@@ -122,6 +121,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
       const batch = batchOf(trajectoriesOf(harvest.groups), settings);
       if (batch.trainedTokens === 0) {
         if (harvest.groups.length > 0) throw nothingTrainable(trajectoriesOf(harvest.groups));
+        parts.tell(roundWithoutSignal(harvest));
         if (++stalled === STALLED_STEPS) ending = endingWithoutSignal(harvest);
         continue;
       }
