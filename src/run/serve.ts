@@ -81,6 +81,7 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
   return {
     keep: (identity, session) => {
       const { turns, abandoned } = session;
+      if (turns.length === 0 && abandoned.length === 0) return;
       const endedAt = Date.now();
       const trajectory: Trajectory = {
         ...identity,
