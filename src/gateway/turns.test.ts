@@ -136,6 +136,18 @@ describe('a turn says where its prompt comes from', () => {
   });
 });
 
+describe('a limit given twice', () => {
+  it('is an error that names it, and leaves no turn', async () => {
+    const { session } = open();
+    const reply = await post(session, JSON.stringify({ messages: ask, max_tokens: 3, max_completion_tokens: 3 }));
+    expect([reply.status, await reply.text()]).toEqual([
+      400,
+      expect.stringContaining('given together with `max_completion_tokens`'),
+    ]);
+    expect(session.seal()).toEqual([]);
+  });
+});
+
 describe('parameters without effect', () => {
   it('are recorded with the turn and reported to the client', async () => {
     const { session } = open();

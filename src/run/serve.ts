@@ -43,7 +43,7 @@ export interface ServeObserver {
 }
 
 const LIMITS = { turns: 100_000, tokens: 100_000_000, deadlineMs: 24 * 3_600_000 } as const;
-const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'eval' };
+const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'train' };
 
 /** Serves until disposed, which seals and keeps what is open. */
 export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObserver): Promise<Served> {
