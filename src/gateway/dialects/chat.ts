@@ -11,6 +11,7 @@ import { chatEvents } from './chat-events.ts';
 import type { Dialect, Question } from './dialect.ts';
 import { formatChecker } from './json-format.ts';
 import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
+import { requestedSampling, samplingFields, tokenLimit } from './sampling-parameters.ts';
 import { areUsual } from './usual-messages.ts';
 
 export const chatParameters: Parameters = {
@@ -99,11 +100,9 @@ const body = z.object({
   model: z.string().max(256).nullish(),
   tools: z.array(tool).nullish(),
   tool_choice: z.unknown().optional(),
-  temperature: z.number().min(0).max(2).nullish(),
-  top_p: z.number().gt(0).max(1).nullish(),
-  top_k: z.int().min(0).nullish(),
-  max_tokens: z.int().min(1).nullish(),
-  max_completion_tokens: z.int().min(1).nullish(),
+  ...samplingFields,
+  max_tokens: tokenLimit,
+  max_completion_tokens: tokenLimit,
   n: z.int().min(1).max(MOST_CHOICES).nullish(),
   stop: z.union([stopText, z.array(stopText).max(MOST_STOPS)]).nullish(),
   stream: z.boolean().nullish(),
@@ -124,7 +123,7 @@ export const chat: Dialect = {
     const question: Question = {
       messages: wire.messages.map(toMessage),
       tools: toolsOf(wire),
-      requested: requestedOf(wire),
+      requested: requestedSampling(wire, limitOf(wire)),
       count: wire.n ?? 1,
       stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
       stream: wire.stream ?? false,
@@ -150,17 +149,11 @@ function wireOf(raw: unknown): Wire {
   return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages: messages as Wire['messages'] } : parsed(body, raw);
 }
 
-function requestedOf({ temperature, top_p, top_k, max_tokens, max_completion_tokens }: Wire): Question['requested'] {
+function limitOf({ max_tokens, max_completion_tokens }: Wire): number | null | undefined {
   if (max_tokens != null && max_completion_tokens != null) {
     throw invalid('max_tokens', 'given together with `max_completion_tokens`', 'give one of them');
   }
-  const maxTokens = max_completion_tokens ?? max_tokens;
-  return {
-    ...(temperature == null ? {} : { temperature }),
-    ...(top_p == null ? {} : { topP: top_p }),
-    ...(top_k == null ? {} : { topK: top_k }),
-    ...(maxTokens == null ? {} : { maxTokens }),
-  };
+  return max_completion_tokens ?? max_tokens;
 }
 
 /** `none` is honoured by not showing the policy any tools. */

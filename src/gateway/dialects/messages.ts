@@ -15,6 +15,7 @@ import { content, messagesOf } from './messages-blocks.ts';
 import { anthropicError } from './messages-errors.ts';
 import { messageEvents } from './messages-events.ts';
 import { ignoredIn, invalid, isEmpty, type Parameters, parsed, refusal } from './parameters.ts';
+import { requestedSampling, samplingFields, tokenLimit } from './sampling-parameters.ts';
 
 export const messagesParameters: Parameters = {
   honoured: [
@@ -69,10 +70,8 @@ const body = z.object({
   system: content.nullish(),
   tools: z.array(tool).nullish(),
   tool_choice: toolChoice.nullish(),
-  temperature: z.number().min(0).max(2).nullish(),
-  top_p: z.number().gt(0).max(1).nullish(),
-  top_k: z.int().min(0).nullish(),
-  max_tokens: z.int().min(1).nullish(),
+  ...samplingFields,
+  max_tokens: tokenLimit,
   stop_sequences: z.array(z.string().min(1)).max(MOST_STOPS).nullish(),
   stream: z.boolean().nullish(),
   output_format: format.nullish(),
@@ -92,7 +91,7 @@ export const messages: Dialect = {
     const question: Question = {
       messages: messagesOf(wire),
       tools,
-      requested: requestedOf(wire),
+      requested: requestedSampling(wire, wire.max_tokens),
       count: 1,
       stopTexts,
       stream: wire.stream ?? false,
@@ -124,15 +123,6 @@ function refuseThread(thread: unknown): boolean {
     param: 'thread',
     details: { error_code: 'thread_unsupported_request', unsupported: ['thread'] },
   });
-}
-
-function requestedOf({ temperature, top_p, top_k, max_tokens }: Wire): Question['requested'] {
-  return {
-    ...(temperature == null ? {} : { temperature }),
-    ...(top_p == null ? {} : { topP: top_p }),
-    ...(top_k == null ? {} : { topK: top_k }),
-    ...(max_tokens == null ? {} : { maxTokens: max_tokens }),
-  };
 }
 
 /**

@@ -15,6 +15,7 @@ import { responsesEvents } from './responses-events.ts';
 import { messagesOf, parsedAt } from './responses-input.ts';
 import { conversationOf, type Item, type KeptResponse, type ResponsesMemory } from './responses-memory.ts';
 import { type Echo, itemsOf, responseId, responseOf, statusOf } from './responses-output.ts';
+import { requestedSampling, samplingFields, tokenLimit } from './sampling-parameters.ts';
 
 export const responsesParameters: Parameters = {
   honoured: [
@@ -85,10 +86,8 @@ const body = z.object({
   model: z.string().max(256).nullish(),
   tools: z.array(z.looseObject({ type: z.string() })).nullish(),
   tool_choice: z.unknown().optional(),
-  temperature: z.number().min(0).max(2).nullish(),
-  top_p: z.number().gt(0).max(1).nullish(),
-  top_k: z.int().min(0).nullish(),
-  max_output_tokens: z.int().min(1).nullish(),
+  ...samplingFields,
+  max_output_tokens: tokenLimit,
   stream: z.boolean().nullish(),
   include: z.array(z.string()).nullish(),
   text: z.looseObject({ format: z.unknown().optional() }).nullish(),
@@ -108,7 +107,7 @@ export const responses: Dialect = {
     const question: Question = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
       tools: toolsOf(wire),
-      requested: requestedOf(wire),
+      requested: requestedSampling(wire, wire.max_output_tokens),
       count: 1,
       stopTexts: [],
       stream: wire.stream ?? false,
@@ -150,15 +149,6 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
   const messages = messagesOf(input ?? [], memory);
   if (previous == null && messages.length === 0) throw invalid('input', 'says nothing', 'give a text or at least one message');
   return messages;
-}
-
-function requestedOf({ temperature, top_p, top_k, max_output_tokens: maxTokens }: Wire): Question['requested'] {
-  return {
-    ...(temperature == null ? {} : { temperature }),
-    ...(top_p == null ? {} : { topP: top_p }),
-    ...(top_k == null ? {} : { topK: top_k }),
-    ...(maxTokens == null ? {} : { maxTokens }),
-  };
 }
 
 /** `none` is honoured by not showing the policy any tools; tools that only OpenAI could run are never shown. */
