@@ -1,5 +1,6 @@
 /** `trainyard serve`: the policy at a URL; says where, and shows each turn as it is captured. Returns the exit code. */
 import { once } from 'node:events';
+import { relative } from 'node:path';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turn-summary.ts';
@@ -56,9 +57,15 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
   });
 }
 
+/** As seen from here, where it is below. */
+function shortPath(path: string): string {
+  const near = relative('.', path);
+  return near.startsWith('..') || near === '' ? path : near;
+}
+
 function welcome({ model, temperature, run }: ServeSettings, { origin, baseURL, apiKey, adminKey }: Served): readonly string[] {
   return [
-    `Serving ${styleText('bold', model)} at temperature ${temperature}. Point an agent at it; everything it samples is captured.`,
+    `Serving ${styleText('bold', shortPath(model))} at temperature ${temperature}. Point an agent at it; everything it samples is captured.`,
     '',
     `  OPENAI_BASE_URL=${baseURL}`,
     `  OPENAI_API_KEY=${apiKey}`,
