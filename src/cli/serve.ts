@@ -1,11 +1,11 @@
 /** `trainyard serve`: the policy at a URL; says where, and shows each turn as it is captured. Returns the exit code. */
 import { once } from 'node:events';
-import { relative } from 'node:path';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turn-summary.ts';
 import type { Turn } from '../core/types.ts';
 import type { Failure } from '../gateway/http-errors.ts';
+import { shellWord, shortPath } from '../run/command-line.ts';
 import { type Served, type ServeSettings, serve } from '../run/serve.ts';
 import { EVAL_DEFAULTS, freeRun, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guard.ts';
@@ -51,16 +51,10 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
       if (!stop.aborted) await once(stop, 'abort');
     }
     const kept = `${count(turns, 'turn')} kept in ${settings.run}.`;
-    const look = ['Look at them:', `  ${asCalled(`trainyard show ${settings.run}`)}`];
+    const look = ['Look at them:', `  ${asCalled(`trainyard show ${shellWord(settings.run)}`)}`];
     say(['', kept, ...(turns > 0 ? look : [])], { type: 'served', turns, run: settings.run });
     return 0;
   });
-}
-
-/** As seen from here, where it is below. */
-function shortPath(path: string): string {
-  const near = relative('.', path);
-  return near.startsWith('..') || near === '' ? path : near;
 }
 
 function welcome({ model, temperature, run }: ServeSettings, { origin, baseURL, apiKey, adminKey }: Served): readonly string[] {

@@ -1,5 +1,7 @@
 /** Commands that a run tells people to type. Written for a shell that finds `trainyard`; the command line adapts that to how it was called. */
 
+import { relative } from 'node:path';
+
 export function resumeCommand(run: string): string {
   return `trainyard train --resume ${shellWord(run)}`;
 }
@@ -11,4 +13,10 @@ export function measureCommand(entry: string, model: string): string {
 /** A path as an argument that a shell takes as one word. */
 export function shellWord(path: string): string {
   return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
+}
+
+/** A path as a person in this folder would write it. */
+export function shortPath(path: string): string {
+  const near = relative('.', path);
+  return near === '' || near.startsWith('..') ? path : near;
 }

@@ -6,13 +6,14 @@
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
-import { basename, dirname, join, relative, resolve } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import { TOKENIZER_FILES } from './checkpoint.ts';
+import { shortPath } from './command-line.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { readRunFile } from './run-directory.ts';
 import { type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
@@ -134,13 +135,9 @@ function absolute<T extends Partial<TrainSettings>>(settings: T): T {
 
 /** Paths as a person in this folder would write them. */
 function shownFrom(settings: TrainSettings): TrainSettings {
-  const short = (path: string): string => {
-    const near = relative('.', path);
-    return near.startsWith('..') ? path : near;
-  };
   const paths = (['entry', 'tasks', 'heldOut'] as const).flatMap((name) => {
     const path = settings[name];
-    return typeof path === 'string' ? [[name, short(path)]] : [];
+    return typeof path === 'string' ? [[name, shortPath(path)]] : [];
   });
   return { ...settings, ...Object.fromEntries(paths) };
 }
