@@ -94,6 +94,9 @@ function hintFor(cause: unknown, path: string): string | undefined {
       ? 'Node cannot load .tsx; put the workflow into a .ts file without JSX'
       : 'use a .ts, .mts, .js or .mjs file';
   }
+  if (code === 'ERR_MODULE_NOT_FOUND' && messageOf(cause).includes("package 'trainyard'")) {
+    return 'in a clone of Trainyard, put the entry into a folder without a package.json of its own; elsewhere install the packed package';
+  }
   if (code === 'ERR_MODULE_NOT_FOUND') {
     return messageOf(cause).includes('package')
       ? 'install the missing package next to the entry file'
