@@ -98,7 +98,8 @@ export async function answer(
       const promptTokens = prompt?.promptIds.length ?? 0;
       session.abandon({ thread: seat.thread, promptTokens, sampledTokens, startedAt, endedAt: parts.clock.now() });
     }
-    throw thrown;
+    // Engines say in their own words that they were cancelled; whoever waits is to hear why.
+    throw signal.aborted ? signal.reason : thrown;
   } finally {
     reservation.release();
   }
