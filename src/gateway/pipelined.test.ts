@@ -27,7 +27,7 @@ describe('questions sent on one connection before the first is answered', () => 
     const cancelled: number[] = [];
     const { gateway, session, engine } = open({
       reply: (_, call, signal) => {
-        signal.addEventListener('abort', () => cancelled.push(call));
+        signal?.addEventListener('abort', () => cancelled.push(call));
         return slowly(say(ANSWER), 40, signal);
       },
     });

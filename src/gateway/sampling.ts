@@ -16,7 +16,7 @@ import type { Piece } from '../tokens/response-stream.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
 import { checkLength } from './prompt-length.ts';
-import { effectiveSampling, type Seat } from './sessions.ts';
+import { effectiveSampling, type Seat, sealed } from './sessions.ts';
 
 export interface SamplerParts {
   readonly engine: Engine;
@@ -98,8 +98,8 @@ export async function answer(
       const promptTokens = prompt?.promptIds.length ?? 0;
       session.abandon({ thread: seat.thread, promptTokens, sampledTokens, startedAt, endedAt: parts.clock.now() });
     }
-    // Engines say in their own words that they were cancelled; whoever waits is to hear why.
-    throw signal.aborted ? signal.reason : thrown;
+    // Engines say in their own words that they were cancelled; whoever waits is to hear that there is nothing to wait for.
+    throw session.signal.aborted ? sealed(session.rolloutId) : thrown;
   } finally {
     reservation.release();
   }

@@ -4,22 +4,26 @@ import { listen } from './listener.ts';
 
 describe('a call in flight when its rollout ends', () => {
   it.each([
-    ['over HTTP', 1, false],
-    ['over HTTP', 3, false],
-    ['in process', 1, true],
-    ['in process', 3, true],
-  ])('hears that it has, whatever the engine says when it is cancelled (%s, n: %i)', async (_, n, inProcess) => {
-    const { gateway, session, engine } = open({ reply: (_, __, signal) => slowly(say(ANSWER.repeat(30)), 20, signal) });
-    await using __ = await listen(gateway);
+    ['sealed', 'over HTTP', 1],
+    ['sealed', 'over HTTP', 3],
+    ['sealed', 'in process', 1],
+    ['cancelled', 'over HTTP', 1],
+    ['cancelled', 'in process', 3],
+  ])('hears that it has, whatever the engine says then (%s, %s, n: %i)', async (how, where, n) => {
+    const rollout = new AbortController();
+    const reply = (_: unknown, __: unknown, signal?: AbortSignal) => slowly(say(ANSWER.repeat(30)), 20, signal);
+    const { gateway, session, engine } = open({ reply, spec: { signal: rollout.signal } });
+    await using _ = await listen(gateway);
     const model = session.model();
     const headers = { authorization: `Bearer ${model.apiKey}`, 'content-type': 'application/json' };
     const body = JSON.stringify({ messages: ask, n });
-    const ownFetch = inProcess ? model.fetch : fetch;
-    const reply = ownFetch(`${model.baseURL}/chat/completions`, { method: 'POST', headers, body });
+    const ownFetch = where === 'in process' ? model.fetch : fetch;
+    const answer = ownFetch(`${model.baseURL}/chat/completions`, { method: 'POST', headers, body });
     await until(() => engine.requests.length === n);
-    session.seal();
-    expect((await reply).status).toBe(410);
-    expect(await (await reply).json()).toMatchObject({ error: { code: 'rollout_ended' } });
+    if (how === 'sealed') session.seal();
+    else rollout.abort(new Error('too late'));
+    expect((await answer).status).toBe(410);
+    expect(await (await answer).json()).toMatchObject({ error: { code: 'rollout_ended' } });
     expect(session.turns).toEqual([]);
   });
 });
