@@ -12,6 +12,7 @@ import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
+import { printable } from './screen/width.ts';
 import { SERVE_DEFAULTS, serveCommand } from './serve.ts';
 import { showCommand } from './show.ts';
 import { trainCommand } from './train.ts';
@@ -201,5 +202,6 @@ function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: st
 function fail(emit: (event: RunEvent) => void, shown: RunEvent & { readonly type: 'error' }): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
   emit(event);
-  process.stderr.write(`error ${event.code}: ${event.message}${event.hint === undefined ? '' : `\n  ${event.hint}`}\n`);
+  const lines = [`error ${event.code}: ${event.message}`, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
+  process.stderr.write(`${lines.map(printable).join('\n')}\n`);
 }

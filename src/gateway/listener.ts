@@ -39,7 +39,7 @@ interface Timeouts {
   readonly request: number;
   /** Between two requests. */
   readonly keepAlive: number;
-  /** For a client to read why it was refused while it is still sending. */
+  /** For a client to read a reply: why it was refused while it is still sending, or an answer before it counts as read. */
   readonly linger: number;
 }
 
@@ -108,8 +108,9 @@ function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server 
   server.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, timeouts.linger));
   server.on('connect', (_, socket) => endWith(new Refusal('malformed_http', 'this is no proxy'), socket, timeouts.linger));
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    // A client that closes with a reply unread resets the connection; one that has read it does not.
-    if (error.code === 'ECONNRESET') unread.get(socket)?.();
+    // A client that closes with a reply unread resets the connection. Much later, it is an idle connection that someone cut.
+    const since = performance.now() - timeouts.linger;
+    if (error.code === 'ECONNRESET') for (const { miss, sentAt } of unread.get(socket) ?? []) if (sentAt > since) miss();
     // In the midst of a reply there is no place for another.
     if (answering.get(socket)?.headersSent || !socket.writable) socket.destroy();
     else endWith(refusalOf(error), socket, timeouts.linger);
@@ -117,8 +118,8 @@ function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server 
   return server;
 }
 
-/** What to call if the latest whole reply on a socket turns out not to have been read. */
-const unread = new WeakMap<Duplex, () => void>();
+/** What to call if whole replies on a socket turn out not to have been read. Several, where requests came before their replies. */
+const unread = new WeakMap<Duplex, { readonly miss: () => void; readonly sentAt: number }[]>();
 
 /** The latest reply under way on a socket. */
 const answering = new WeakMap<Duplex, ServerResponse>();
@@ -151,7 +152,8 @@ async function serve(exchange: Exchange): Promise<void> {
     undelivered = reply.undelivered;
     const headers = { ...reply.headers, 'content-type': contentTypeOf(reply) };
     if (typeof reply.body === 'string') {
-      if (reply.undelivered) unread.set(incoming.socket, reply.undelivered);
+      const sent = unread.get(incoming.socket) ?? [];
+      if (reply.undelivered) unread.set(incoming.socket, [...sent, { miss: reply.undelivered, sentAt: performance.now() }]);
       return finish(exchange, reply.status, headers, reply.body);
     }
     outgoing.writeHead(reply.status, headers);

@@ -16,7 +16,7 @@ import type { Piece } from '../tokens/response-stream.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
 import { checkLength } from './prompt-length.ts';
-import { effectiveSampling, type Seat } from './sessions.ts';
+import { effectiveSampling, type Seat, sealed } from './sessions.ts';
 
 export interface SamplerParts {
   readonly engine: Engine;
@@ -88,7 +88,8 @@ export async function answer(
     };
     const turns = await allOrNone(signal, seeds, sampleOne);
     // Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile.
-    const fork = prompt.fork ?? (session.turns.length === known ? undefined : relate(session.turns, asked(seat, question)).fork);
+    const hasGoneOn = session.turns.slice(known).some(({ role, thread }) => role === seat.role && thread === seat.thread);
+    const fork = prompt.fork ?? (hasGoneOn ? relate(session.turns, asked(seat, question)).fork : undefined);
     return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
@@ -97,7 +98,8 @@ export async function answer(
       const promptTokens = prompt?.promptIds.length ?? 0;
       session.abandon({ thread: seat.thread, promptTokens, sampledTokens, startedAt, endedAt: parts.clock.now() });
     }
-    throw thrown;
+    // Engines say in their own words that they were cancelled; whoever waits is to hear that there is nothing to wait for.
+    throw session.signal.aborted ? sealed(session.rolloutId) : thrown;
   } finally {
     reservation.release();
   }
@@ -223,9 +225,10 @@ export function promptOf(
 
 const asked = ({ role, thread }: Seat, { messages, tools }: Question): Asked => ({ role, thread, messages, tools });
 
+/** And goes on: where nothing was sampled, asking again is no extension. */
 function beginsWith(ids: Int32Array, { promptIds, sampledIds }: Turn): boolean {
   const { length } = promptIds;
-  if (ids.length < length + sampledIds.length) return false;
+  if (ids.length <= length + sampledIds.length) return false;
   return promptIds.every((id, i) => ids[i] === id) && sampledIds.every((id, i) => ids[length + i] === id);
 }
 

@@ -126,6 +126,34 @@ describe('a turn says where its prompt comes from', () => {
     expect(stitched(turns).length).toBe(2);
   });
 
+  it('what the client changed is no fork where the template does not write it, whatever other threads do meanwhile', async () => {
+    const { session } = open();
+    const [asked] = ask;
+    const said = await goOn(session, [{ ...asked, name: 'Ann' }]);
+    const other = post(session, JSON.stringify({ messages: ask }), { headers: { 'x-sample-id': 'other' } });
+    await goOn(session, [{ ...asked, name: 'Bob' }, said, { role: 'user', content: 'Sure?' }]);
+    await other;
+    const turns = session.seal();
+    expect(turns.map(({ thread }) => thread)).toEqual(['default', 'other', 'default']);
+    expect(turns.map(({ after, fork }) => [after, fork])).toEqual([
+      [undefined, undefined],
+      [undefined, undefined],
+      [0, undefined],
+    ]);
+    expect(stitched(turns).length).toBe(2);
+  });
+
+  it('asking again is that, also where nothing was sampled before', async () => {
+    const { session } = open({ reply: () => [] });
+    for (const _ of [1, 2]) await goOn(session, ask);
+    const turns = session.seal();
+    expect(turns.map(({ sampledIds }) => sampledIds.length)).toEqual([0, 0]);
+    expect(turns.map(({ after, fork }) => [after, fork?.cause])).toEqual([
+      [undefined, undefined],
+      [undefined, 'asked_again'],
+    ]);
+  });
+
   it('other tools, asking again and a side call are told apart', async () => {
     const { session } = open();
     const said = await goOn(session, ask);

@@ -58,6 +58,12 @@ describe('texts in a frame', () => {
     ],
     ['how it begins', `${ALL}{% if m.content.startswith('<r>') %}!{% endif %}{{ m.content }}{% endfor %}`, '<r>a'],
     ['where it is cut', `${ALL}{{ m.content.split("--")[0] }}{% endfor %}`, 'a -- b'],
+    [
+      'what it looks for by name',
+      `{% set cut = '--' %}${ALL}{% if cut in m.content %}!{% endif %}{{ m.content }}{% endfor %}`,
+      'a -- b',
+    ],
+    ['its first character', `${ALL}{% if m.content[0] == '[' %}!{% endif %}{{ m.content }}{% endfor %}`, '[1]'],
     ['what it is compared with', `${ALL}{% if m.content == 'stop' %}!{% endif %}{{ m.content }}{% endfor %}`, 'stop'],
     ['nothing at all', `${ALL}{% if m.content %}{{ m.content }}{% else %}none{% endif %}{% endfor %}`, ''],
   ])('are rendered where it may matter: %s', (_, source, ...texts) => {
@@ -79,6 +85,18 @@ describe('texts in a frame', () => {
   ])('are always rendered by a template that %s', (_, source) => {
     const { ask } = asked(source);
     for (const text of ['Hello.', 'Hello, "you".', 'bye']) ask(result(text, `call_${text.length}`));
+  });
+
+  it.each([
+    ['writes whose result it is', `${ALL}{{ m.tool_call_id }}{{ m.content }}{% endfor %}`],
+    ['writes whether it is known', `${ALL}{% if m.tool_call_id %}!{% endif %}{{ m.content }}{% endfor %}`],
+    ['counts', `${ALL}{% if m.tool_call_id and m.tool_call_id | length > 6 %}!{% endif %}{{ m.content }}{% endfor %}`],
+  ])('are never put into the frame of other results, where a template %s', (_, source) => {
+    const ids = [undefined, 'call_1', 'call_22', ''];
+    for (const first of ids) {
+      const { ask } = asked(source);
+      for (const id of [first, ...ids]) ask({ role: 'tool', content: 'ok', ...(id === undefined ? {} : { tool_call_id: id }) });
+    }
   });
 
   it('are what the template writes, whatever they say', () => {

@@ -41,15 +41,18 @@ const MOST_MESSAGES = 8;
 /** `isSafe`: whether a text can be rendered without protection. */
 export function framing<S>(render: Render<S>, source: string, isSafe: (text: string) => boolean): Render<S> {
   const frames = new Map<string, Frame | undefined>();
-  const { within, equal } = soughtIn(source);
+  const { within, edges } = soughtIn(source);
   const isOrdinary = (text: string): boolean =>
-    hasPlainEdges(text) && isSafe(text) && !equal.has(text) && !within.some((literal) => text.includes(literal));
+    hasPlainEdges(text) &&
+    isSafe(text) &&
+    !within.some((literal) => text.includes(literal)) &&
+    !edges.some((literal) => text.startsWith(literal) || text.endsWith(literal));
 
   return (next, setting) => {
     if (next.length > MOST_MESSAGES || !next.every((message) => isBare(message) && isOrdinary(message.content!))) {
       return render(next, setting);
     }
-    const key = JSON.stringify([setting, next.map(({ role }) => role)]);
+    const key = JSON.stringify([setting, next.map(({ role, tool_call_id: id }) => [role, id !== undefined])]);
     if (!frames.has(key)) {
       if (frames.size >= MOST_FRAMES) frames.clear();
       frames.set(key, frameOf(render, next, setting, source));
@@ -71,9 +74,10 @@ function hasPlainEdges(text: string): boolean {
   return text !== '' && text.trim() === text && !WHITE_SPACE.includes(text[0]!) && !WHITE_SPACE.includes(text.at(-1)!);
 }
 
-/** A message that is a text and nothing else. A result may name its call; a template that writes the name is given no frame. */
-function isBare({ role, content, tool_calls, name }: Message): boolean {
-  return (role === 'user' || role === 'tool') && typeof content === 'string' && !tool_calls?.length && name === undefined;
+/** A message that is a text and nothing else. A result may name its call; a template that cares about the name is given no frame. */
+function isBare({ role, content, tool_calls, tool_call_id, name }: Message): boolean {
+  const isText = (role === 'user' || role === 'tool') && typeof content === 'string' && !tool_calls?.length;
+  return isText && name === undefined && tool_call_id !== '';
 }
 
 function frameOf<S>(render: Render<S>, next: readonly Message[], setting: S, source: string): Frame | undefined {
@@ -96,14 +100,16 @@ function frameOf<S>(render: Render<S>, next: readonly Message[], setting: S, sou
     return rendered.keepsReasoning === after.keepsReasoning && rendered.appends === after.appends;
   };
   const samples = SAMPLES.map((_, shift) => next.map((__, i) => SAMPLES[(i + shift) % SAMPLES.length]!));
-  const holds = samples.every((texts) => agrees(next, texts)) && agrees(next.map(withOtherId), samples[0]!);
+  const renamed = [0, 1].map((longer) => next.map((message) => withOtherId(message, longer)));
+  const holds = samples.every((texts) => agrees(next, texts)) && renamed.every((messages) => agrees(messages, samples[0]!));
   return holds ? { parts, after } : undefined;
 }
 
-/** As long as the one it has: some templates count. */
-function withOtherId(message: Message): Message {
+/** Longer than the one it has, or of one character: some templates count. */
+function withOtherId(message: Message, longer: number): Message {
   const { tool_call_id: id } = message;
-  return id === undefined ? message : { ...message, tool_call_id: (id.startsWith('x') ? 'y' : 'x').repeat(id.length) };
+  if (id === undefined) return message;
+  return { ...message, tool_call_id: (id.startsWith('x') ? 'y' : 'x').repeat(longer * id.length + 1) };
 }
 
 /** The text between the slots; undefined unless each stands in it once, in order. */
@@ -130,16 +136,22 @@ function slotIn(source: string, place: number): string {
   return slot;
 }
 
-/** What the template looks for in texts or cuts them at, and what it compares them with. */
-function soughtIn(source: string): { readonly within: readonly string[]; readonly equal: ReadonlySet<string> } {
+/** What the template looks for in texts or cuts them at, and what it compares them, or their beginning or end, with. */
+function soughtIn(source: string): { readonly within: readonly string[]; readonly edges: readonly string[] } {
   const literal = String.raw`(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")`;
   const all = (pattern: string): readonly string[] =>
     Array.from(source.matchAll(new RegExp(pattern, 'g')), ([, a, b]) => unescaped(a ?? b ?? ''));
   const method = String.raw`[.|]\s*(?:startswith|endswith|split|rsplit|partition|rpartition|replace|find|index|count|\w*strip|remove\w+)`;
-  const within = [...all(String.raw`${literal}\s+(?:not\s+)?in\b`), ...all(String.raw`${method}\(\s*${literal}`)];
-  const equal = [...all(String.raw`[=!]=\s*${literal}`), ...all(String.raw`${literal}\s*[=!]=`)];
+  const within = [
+    ...all(String.raw`${literal}\s+(?:not\s+)?in\b`),
+    ...all(String.raw`${method}\(\s*${literal}`),
+    // What has a name may be looked for by it.
+    ...all(String.raw`(?<![=!<>])=\s*${literal}`),
+  ];
+  const edges = [...all(String.raw`[=!]=\s*${literal}`), ...all(String.raw`${literal}\s*[=!]=`)];
   // White space alone is cut at the edges, where an ordinary text has none.
-  return { within: [...new Set(within)].filter((text) => text.trim() !== ''), equal: new Set(equal) };
+  const visible = (texts: readonly string[]) => [...new Set(texts)].filter((text) => text.trim() !== '');
+  return { within: visible(within), edges: visible(edges) };
 }
 
 const unescaped = (text: string): string => text.replaceAll(/\\(.)/g, (_, c: string) => ({ n: '\n', t: '\t' })[c] ?? c);

@@ -2,7 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { grown } from './growing-ids.ts';
 
-const ids = fc.array(fc.integer({ min: 0, max: 99 }), { maxLength: 8 }).map((list) => Int32Array.from(list));
+/** Few of them, so that conversations often go on in the same way. */
+const ids = fc.array(fc.integer({ min: 0, max: 2 }), { maxLength: 8 }).map((list) => Int32Array.from(list));
 
 describe('ids that grow', () => {
   it('are their parts, and none of those given out ever changes, whichever of them is gone on from', () => {
@@ -17,7 +18,7 @@ describe('ids that grow', () => {
         }
         expect(made.map((one) => [...one])).toEqual(expected);
       }),
-      { numRuns: 500 },
+      { numRuns: 2000 },
     );
   });
 
@@ -30,6 +31,15 @@ describe('ids that grow', () => {
     }
     expect(prompt.length).toBe(2003);
     expect(buffers.size).toBeLessThan(20);
+  });
+
+  it('share it too with whoever went on in the same way before, and with nobody else', () => {
+    const prompt = grown(Int32Array.of(1, 2, 3, 4, 5, 6), Int32Array.of(7));
+    const counted = grown(prompt, Int32Array.of(8), Int32Array.of(9));
+    expect(grown(prompt, Int32Array.of(8), Int32Array.of(9)).buffer).toBe(counted.buffer);
+    expect(grown(prompt, Int32Array.of(8)).buffer).toBe(counted.buffer);
+    expect([...grown(prompt, Int32Array.of(8), Int32Array.of(0))]).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 0]);
+    expect([...counted]).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9]);
   });
 
   it('are not written into memory of others: of a text that was rendered, of a part of something', () => {

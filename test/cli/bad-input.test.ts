@@ -175,10 +175,10 @@ describe('workflows that cannot be trained', () => {
   it('one that always throws ends the run with its error', async () => {
     const { code, stderr } = await trainEntry(
       'always.ts',
-      `${IMPORT}${GRADER} export default defineWorkflow(async () => { throw new Error('no such luck'); });`,
+      `${IMPORT}${GRADER} export default defineWorkflow(async () => { throw new Error('no such luck\\u001b[31m'); });`,
     );
     expect(stderr).toContain('error FAILURE_BUDGET');
-    expect(stderr).toContain('no such luck');
+    expect(stderr).toContain('no such luck·[31m');
     expect(code).toBe(1);
   });
 
