@@ -2,8 +2,8 @@
  * How the cost of a turn grows with its conversation, in process and without any server: matching a request to the recorded turns,
  * rendering and tokenising what is new, decoding what was sampled. And how many tokens training saves by stitching turns.
  *
- * Words differ from turn to turn and from conversation to conversation. Times are compared with those of a model that generates 50
- * tokens a second.
+ * Words differ from turn to turn and from conversation to conversation. Turns are compared inside each conversation, times with those of a
+ * model that generates 50 tokens a second.
  */
 import type { Engine } from '../../src/core/contracts.ts';
 import type { Message, Turn } from '../../src/core/types.ts';
@@ -18,7 +18,7 @@ const TURNS = 128;
 const EARLY = 8;
 const SAMPLED = 100;
 const GENERATED_PER_SECOND = 50;
-const CONVERSATIONS = 15;
+const CONVERSATIONS = 41;
 const LINEAR_TURNS = 20;
 
 export interface Growth {
@@ -40,7 +40,7 @@ export function growth(material: Material): Growth {
   const runs = Array.from({ length: CONVERSATIONS + 2 }, (_, i) => converse(material, i)).slice(2);
   const around = (costs: readonly number[], turn: number): number => median(costs.slice(turn - 2, turn + 1));
   const over = (pick: (costs: Costs) => readonly number[]): number =>
-    median(runs.map((costs) => around(pick(costs), TURNS - 1))) / median(runs.map((costs) => around(pick(costs), EARLY)));
+    median(runs.map((costs) => around(pick(costs), TURNS - 1) / around(pick(costs), EARLY)));
   const generationMs = (TURNS * SAMPLED * 1000) / GENERATED_PER_SECOND;
   return {
     renderShareTurn128: median(runs.map(({ whole }) => whole.reduce((sum, ms) => sum + ms, 0))) / generationMs,
