@@ -125,7 +125,7 @@ function sharedMessages(a: readonly Message[], b: readonly Message[]): number {
 
 // ── when two things are the same ─────────────────────────────────────────────────────────────────────────────────────────
 
-export function sameMessage(a: Message, b: Message): boolean {
+function sameMessage(a: Message, b: Message): boolean {
   const callsOfA = a.tool_calls ?? [];
   const callsOfB = b.tool_calls ?? [];
   return (
