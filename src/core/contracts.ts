@@ -186,22 +186,33 @@ export interface ForwardBackwardResult {
   readonly trainedTokens: number;
   /** Sums over trained tokens. */
   readonly metrics: Readonly<Record<string, number>>;
+  /** Of each sample's masked tokens, under the weights that the gradient was taken at. */
+  readonly logprobs: readonly Float32Array[];
 }
 
-/** Tinker's verbs. Knows nothing about agents. */
+/**
+ * Tinker's verbs. Knows nothing about agents.
+ *
+ * Verbs take effect in the order they were called, whether or not an earlier one has resolved. When the weights are somewhere else and
+ * were lost there, a verb throws POLICY_LOST and has had no effect; `load` begins anew from what was saved.
+ */
 export interface Trainer {
   /** Log-probabilities of each sample's masked tokens under the current or the frozen reference weights. */
   forward(samples: readonly Sample[], weights?: 'current' | 'reference'): Promise<Float32Array[]>;
   /** Adds the loss's gradient to the accumulated one. */
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult>;
-  /** One AdamW update with the accumulated gradient, which is then zero. */
-  optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number }>;
+  /** One AdamW update with the accumulated gradient, which is then zero. The norm is that before clipping, where it is told. */
+  optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }>;
   /** The engine serves the current weights as this version from now on. */
   publish(policyVersion: number): Promise<void>;
   /** Writes weights and optimizer state into an existing empty folder. Does not fsync. */
   save(dir: string): Promise<void>;
   /** Reads what `save` wrote; a folder without optimizer state starts it fresh. Throws CHECKPOINT_MISMATCH for another model. */
   load(dir: string): Promise<void>;
+  /** What was saved in this folder is about to be removed and will not be loaded again. Never throws. */
+  forget(dir: string): Promise<void>;
+  /** Keeps the current weights as the reference for `forward(…, 'reference')`. */
+  freezeReference(): Promise<void>;
 }
 
 // ── sessions and the store ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,7 +33,7 @@ export interface StepReport {
   readonly sampledTokens: number;
   readonly trainedTokens: number;
   readonly loss: number;
-  readonly gradNorm: number;
+  readonly gradNorm?: number;
   /** Waiting for rollouts, training, and writing checkpoint and manifest. */
   readonly rolloutSeconds: number;
   readonly trainSeconds: number;

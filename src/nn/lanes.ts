@@ -35,6 +35,7 @@ export async function forwardBackwardBatch(
 ): Promise<ForwardBackwardResult & { readonly lanes: number }> {
   const microbatches = planMicrobatches(samples, arena.trainRows);
   const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
+  const found = samples.map(() => new Float32Array(0));
   await workOff(pool, microbatches, async (worker, { batch, members }, lane) => {
     const weights = arena.parameters;
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
@@ -42,6 +43,7 @@ export async function forwardBackwardBatch(
     for (const member of members) {
       const output = evaluate(loss, member, rowsOf(member, logprobs));
       outputs[member.index] = output;
+      found[member.index] = rowsOf(member, logprobs).slice();
       slopes.set(
         output.gradient.map((slope) => slope * member.sample.weight),
         member.firstRow,
@@ -50,7 +52,7 @@ export async function forwardBackwardBatch(
     const gradients = arena.gradients + lane * arena.flatLength * 4;
     await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
   });
-  return { ...total(samples, outputs), lanes: Math.min(LANES, microbatches.length) };
+  return { ...total(samples, outputs), logprobs: found, lanes: Math.min(LANES, microbatches.length) };
 }
 
 type Work = (worker: number, microbatch: PlannedMicrobatch, lane: number) => Promise<void>;
@@ -103,7 +105,10 @@ function evaluate(loss: Loss, { sample, positions, index }: Member, logprobs: Fl
 }
 
 /** In the order of the samples, so that the sum does not depend on timing. */
-function total(samples: readonly Sample[], outputs: readonly (LossOutput | undefined)[]): ForwardBackwardResult {
+function total(
+  samples: readonly Sample[],
+  outputs: readonly (LossOutput | undefined)[],
+): Omit<ForwardBackwardResult, 'logprobs'> {
   const metrics: Record<string, number> = {};
   let loss = 0;
   let trainedTokens = 0;

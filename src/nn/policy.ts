@@ -227,7 +227,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** Keeps the current weights as the reference for `forward(…, 'reference')`. */
+  /** Nothing is kept but in the folder itself. */
+  async forget(): Promise<void> {}
+
   freezeReference(): Promise<void> {
     return this.#inTurn(async () => {
       this.#flat(this.#arena.reference).set(this.weights());

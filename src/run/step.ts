@@ -11,7 +11,8 @@ import type { TrainSettings } from './settings.ts';
 
 export interface Update {
   readonly loss: number;
-  readonly gradNorm: number;
+  /** Undefined where the trainer does not tell. */
+  readonly gradNorm: number | undefined;
   readonly learningRate: number;
   /** Means over the trained tokens. */
   readonly metrics: Readonly<Record<string, number>>;
@@ -61,7 +62,7 @@ export async function commitStep(ledger: Ledger, { step, batch, update, groups, 
     rolloutIds: batch.rolloutIds,
     checkpoint: checkpoint === null ? null : join('checkpoints', checkpointName(step)),
     groups,
-    metrics: { loss, gradNorm, learningRate, ...metrics },
+    metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics },
     createdAt: Date.now(),
   });
   await trainer.publish(step);

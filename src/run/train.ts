@@ -167,7 +167,7 @@ async function takeStep(
   const { loss, gradNorm } = updated;
   parts.tell({
     type: 'step-end',
-    ...{ step, policyVersion: step, loss, gradNorm, trainedTokens: batch.trainedTokens },
+    ...{ step, policyVersion: step, loss, trainedTokens: batch.trainedTokens, ...(gradNorm !== undefined && { gradNorm }) },
     ...rolloutReport(harvest),
     rolloutSeconds: (trainStart - start) / 1000,
     trainSeconds: (saveStart - trainStart) / 1000,

@@ -180,7 +180,12 @@ describe('training', () => {
   it('skips samples without trained tokens', async () => {
     const model = await openModel(REGULAR);
     const empty = randomSample(REGULAR, 6, 1, { mask: new Uint8Array(6) });
-    expect(await model.forwardBackward([empty], crossEntropy())).toEqual({ loss: 0, trainedTokens: 0, metrics: {} });
+    expect(await model.forwardBackward([empty], crossEntropy())).toEqual({
+      loss: 0,
+      trainedTokens: 0,
+      metrics: {},
+      logprobs: [new Float32Array(0)],
+    });
     expect(await model.forward([empty])).toEqual([new Float32Array(0)]);
   });
 
