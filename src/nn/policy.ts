@@ -6,6 +6,8 @@
  * threads, on batching or on timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
+import { checkRequest } from '../core/check-request.ts';
+import { checkSample } from '../core/check-sample.ts';
 import type {
   AdamSettings,
   Engine,
@@ -19,7 +21,6 @@ import type {
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
-import { checkSample } from './check-sample.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
 import { bestVariant, compileKernels } from './compile.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
@@ -29,7 +30,6 @@ import { type Layout, planLayout } from './layout.ts';
 import { reserveMemory } from './model-memory.ts';
 import { adamStep } from './optimizer.ts';
 import { WorkerPlacement } from './placement.ts';
-import { checkRequest } from './request.ts';
 import type { KernelVariant } from './wasm.ts';
 import { WorkerPool } from './worker-pool.ts';
 
