@@ -81,12 +81,12 @@ export function tensorOf(dtype: number, bytes: Uint8Array, shape: readonly numbe
 
 export function float32sOf(bytes: Uint8Array, where: string): Float32Array {
   if (bytes.length % 4 !== 0) throw new WireError(where, 'numbers of 4 bytes', `${bytes.length} bytes`);
-  return new Float32Array(copied(bytes));
+  return filled(new Float32Array(bytes.length / 4), bytes);
 }
 
 export function int32sOf(bytes: Uint8Array, where: string): Int32Array {
   if (bytes.length % 4 !== 0) throw new WireError(where, 'numbers of 4 bytes', `${bytes.length} bytes`);
-  return new Int32Array(copied(bytes));
+  return filled(new Int32Array(bytes.length / 4), bytes);
 }
 
 /** int64 as int32; what does not fit is refused. Through a view, since the bytes need not be aligned. */
@@ -105,12 +105,13 @@ function narrowed(bytes: Uint8Array, where: string): Int32Array {
 
 /** A bfloat16 is the upper half of a float32. */
 function widened(bytes: Uint8Array): Float32Array {
-  const halves = new Uint16Array(copied(bytes));
+  const halves = filled(new Uint16Array(bytes.length / 2), bytes);
   const words = new Uint32Array(halves.length);
   for (let i = 0; i < halves.length; i++) words[i] = halves[i]! << 16;
   return new Float32Array(words.buffer);
 }
 
-function copied(bytes: Uint8Array): ArrayBufferLike {
-  return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
+function filled<T extends Float32Array | Int32Array | Uint16Array>(numbers: T, bytes: Uint8Array): T {
+  new Uint8Array(numbers.buffer).set(bytes);
+  return numbers;
 }
