@@ -86,6 +86,10 @@ describe('a pass request that is written another way', () => {
     expect(decodePassRequest(hex(old + newer)).lossSettings).toEqual({ x: 2 });
   });
 
+  it('keeps a byte order mark, which is part of its text', () => {
+    expect(decodePassRequest(hex('0a04 efbbbf6d')).modelId).toBe('\ufeffm');
+  });
+
   it('takes the last of a chunk’s kinds', () => {
     expect(decodePassRequest(hex('1a0c 0a0a 1200 0a06 0a04 07000000')).data[0]!.tokens).toEqual(Int32Array.of(7));
     expect(() => decodePassRequest(hex('1a0c 0a0a 0a06 0a04 07000000 1200'))).toThrow('found image');
@@ -100,6 +104,7 @@ describe('a body that is no pass request', () => {
     ['a number of more than 32 bits', '10 8080808010', 'seq_id: expected an integer of 32 bits, found a greater one'],
     ['a negative number', '10 ffffffffffffffffff01', 'seq_id: expected 1 or more, or nothing, found -1'],
     ['a length beyond the end', '0a056d', 'model_id: expected 5 bytes, found 1 until the end of the message'],
+    ['a length one beyond the end', '0a026d', 'model_id: expected 2 bytes, found 1 until the end of the message'],
     ['a vast length', '1a ffffffffffffffffff01', 'data[0]: expected'],
     ['an inner length beyond the inner end', '1a02 0a05 0000000000', 'data[0].model_input.chunks[0]: expected 5 bytes, found 0'],
     ['another wire type', '0a016d 12016d', 'seq_id: expected a varint, found a stretch of bytes'],
