@@ -48,5 +48,5 @@ export async function readSavedState(dir: string): Promise<SavedState | undefine
 /** Where the server keeps it, among what can be removed. */
 export function removalPath({ path }: SavedState): string {
   const { modelId, kind, name } = parseWeightsPath(path);
-  return `/api/v1/training_runs/${modelId}/checkpoints/${kind}/${name}`;
+  return `training_runs/${modelId}/checkpoints/${kind}/${name}`;
 }
