@@ -1,0 +1,14 @@
+/** What a tensor's shape must be to belong to its numbers. Which shapes are of use is for others to say. */
+import { WireError } from './wire-error.ts';
+
+/** No shape: one dimension. */
+export function checkShape(shape: readonly number[] | undefined, length: number, where: string): void {
+  if (shape === undefined) return;
+  let product = 1;
+  for (const size of shape) {
+    if (!Number.isSafeInteger(size) || size < 0) throw new WireError(`${where}.shape`, 'sizes of 0 or more', String(size));
+    product *= size;
+  }
+  if (product !== length)
+    throw new WireError(`${where}.shape`, `a shape of ${length} numbers`, `[${shape.slice(0, 8).join(', ')}]`);
+}
