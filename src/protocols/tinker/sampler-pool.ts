@@ -11,6 +11,8 @@ import { ApiError } from './api-error.ts';
 export interface Weights {
   readonly id: string;
   readonly folder: string;
+  /** Throws unless these are still the weights in the folder. Asked after they were loaded. */
+  check(): Promise<void>;
 }
 
 interface Instance {
@@ -80,23 +82,31 @@ export class SamplerPool implements AsyncDisposable {
   #open(): Instance {
     const opened = this.#options.open();
     const instance: Instance = { opened, ready: opened, holds: undefined, calls: 0, lastUsed: 0, loads: 0 };
-    opened.catch(() => this.#instances.splice(this.#instances.indexOf(instance), 1));
     this.#instances.push(instance);
     return instance;
   }
 
-  #load(instance: Instance, { id, folder }: Weights): Instance {
-    instance.holds = id;
+  #load(instance: Instance, weights: Weights): Instance {
+    instance.holds = weights.id;
     instance.ready = instance.opened.then(async (model) => {
-      await model.load(folder);
+      await model.load(weights.folder, { optimizer: false });
+      await weights.check();
       await model.publish(++instance.loads);
       return model;
     });
-    instance.ready.catch(() => {
-      // What it holds now is not known, so nobody may find it under a name.
-      instance.holds = undefined;
-    });
+    // What it holds now is not known: nobody may find it.
+    instance.ready.catch(() => this.#drop(instance));
     return instance;
+  }
+
+  #drop(instance: Instance): void {
+    const place = this.#instances.indexOf(instance);
+    if (place >= 0) this.#instances.splice(place, 1);
+    void instance.opened.then(
+      (model) => model.close(),
+      () => undefined,
+    );
+    this.#wake();
   }
 
   async #someIdle(ms: number, signal: AbortSignal): Promise<void> {

@@ -211,7 +211,7 @@ export class WeightsFolder {
 
 /** After a kill: what was moved aside comes back unless its replacement is there; the rest of what is unfinished goes. */
 async function finishOrRemove(parent: string): Promise<void> {
-  const names = await readdir(parent).catch(() => []);
+  const names: readonly string[] = await readdir(parent).catch(() => []);
   for (const name of names.filter((name) => name.endsWith(REPLACED))) {
     const place = name.slice(0, -REPLACED.length);
     if (!names.includes(place)) await rename(join(parent, name), join(parent, place));
