@@ -18,7 +18,7 @@ import {
   readObject,
   readText,
 } from './json-values.ts';
-import { checkShape } from './tensor-shape.ts';
+import { checkLogprobs, checkShape } from './lengths.ts';
 import type { Datum, PassRequest, PassResult, SampleCall, SampledSequence, SampleReply, SampleSource, Tensor } from './types.ts';
 import { shown, WireError } from './wire-error.ts';
 
@@ -158,7 +158,7 @@ function modelInputFromJson(value: unknown, where: string): Int32Array {
 }
 
 /** Chunks of one text follow each other without anything between them. */
-export function joined(chunks: readonly Int32Array[]): Int32Array {
+function joined(chunks: readonly Int32Array[]): Int32Array {
   if (chunks.length === 1) return chunks[0]!;
   const all = new Int32Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
   let at = 0;
@@ -272,10 +272,4 @@ function sequenceFromJson(value: unknown, where: string): SampledSequence {
   const logprobs = readMaybe(sequence['logprobs'], `${where}.logprobs`, (found, at) => readFloats(found, at));
   checkLogprobs(tokens, logprobs, where);
   return { stopReason, tokens, logprobs };
-}
-
-/** One for each token: fewer, and every log-probability after the gap would belong to another token. */
-export function checkLogprobs(tokens: Int32Array, logprobs: Float32Array | undefined, where: string): void {
-  if (logprobs === undefined || logprobs.length === tokens.length) return;
-  throw new WireError(`${where}.logprobs`, `one for each of ${tokens.length} tokens`, String(logprobs.length));
 }

@@ -1,4 +1,6 @@
-/** What a tensor's shape must be to belong to its numbers. Which shapes are of use is for others to say. */
+/**
+ * What must be as long as what, whichever form a message came in. Which shapes are of use is for others to say.
+ */
 import { WireError } from './wire-error.ts';
 
 /** No shape: one dimension. */
@@ -11,4 +13,10 @@ export function checkShape(shape: readonly number[] | undefined, length: number,
   }
   if (product !== length)
     throw new WireError(`${where}.shape`, `a shape of ${length} numbers`, `[${shape.slice(0, 8).join(', ')}]`);
+}
+
+/** One for each token: fewer, and every log-probability after the gap would belong to another token. */
+export function checkLogprobs(tokens: Int32Array, logprobs: Float32Array | undefined, where: string): void {
+  if (logprobs === undefined || logprobs.length === tokens.length) return;
+  throw new WireError(`${where}.logprobs`, `one for each of ${tokens.length} tokens`, String(logprobs.length));
 }
