@@ -14,7 +14,7 @@ export interface Turn {
   readonly digest: string;
   run(): Promise<Outcome>;
   /** In place of `run`, in its turn: the request failed without having been carried out. */
-  skipped(why: string): void;
+  skipped(why: string): void | Promise<void>;
 }
 
 interface Seen {
@@ -70,9 +70,10 @@ export class Order {
   skip(seqId: number, digest: string, skipped: Turn['skipped'], why: string): void {
     if (this.#seen.has(seqId) || seqId < this.#next || seqId > this.#next + MOST_AHEAD) return;
     const refused = async (): Promise<Outcome> => {
+      await skipped(why);
       throw new ApiError('invalid_request', why);
     };
-    this.submit({ seqId, digest, run: async () => (skipped(why), refused()), skipped });
+    this.submit({ seqId, digest, run: refused, skipped });
   }
 
   /** Whatever waits fails, and so does what still comes. Resolves when nothing runs any more. */
