@@ -11,6 +11,7 @@ import { Patience, retryAfterMs, type Trouble } from './patience.ts';
 import { lost, type Refusals } from './refusals.ts';
 
 const HEALTH_TIMEOUT_MS = 10_000;
+const NOT_YET: HttpReply = { status: 408, contentType: '', retryAfter: undefined, body: Buffer.alloc(0) };
 
 export interface AskOptions {
   readonly signal: AbortSignal;
@@ -37,16 +38,22 @@ export class Caller {
   }
 
   async ask(request: ExchangeRequest, verb: string, options: AskOptions): Promise<HttpReply> {
-    const { trouble, patienceMs } = this.#parts;
-    const patience = new Patience(patienceMs, options.signal);
+    const patience = new Patience(this.#parts.patienceMs, options.signal);
+    let reply: HttpReply | undefined;
+    try {
+      reply = await this.#askUntilAnswered(request, verb, options, patience);
+      return reply;
+    } finally {
+      this.#parts.trouble.ends(patience, reply !== undefined);
+    }
+  }
+
+  async #askUntilAnswered(request: ExchangeRequest, verb: string, options: AskOptions, patience: Patience): Promise<HttpReply> {
     for (;;) {
       const answer = await this.once(request, verb, options.signal);
-      if (!(answer instanceof ExchangeFailure) && (isAnswer(answer) || (options.isTrial && answer.status === 500))) {
-        trouble.isOver();
-        return answer;
-      }
+      if (!(answer instanceof ExchangeFailure) && (isAnswer(answer) || (options.isTrial && answer.status === 500))) return answer;
       if (options.longPoll && answer instanceof ExchangeFailure && answer.kind === 'silent' && (await this.#isAlive(options))) {
-        return { status: 408, contentType: '', retryAfter: undefined, body: Buffer.alloc(0) };
+        return NOT_YET;
       }
       const found = this.#found(answer, verb);
       if (!options.repeatable && mayHaveArrived(answer)) {
@@ -54,7 +61,7 @@ export class Caller {
           `${found}; whether ${verb} took effect cannot be known, and this server would do it again if it were asked again`,
         );
       }
-      trouble.begins(`${found}; trying again for up to ${Math.round(patienceMs / 1000)} s`);
+      this.#parts.trouble.begins(patience, `${found}; trying again for up to ${Math.round(this.#parts.patienceMs / 1000)} s`);
       const after = answer instanceof ExchangeFailure ? 0 : retryAfterMs(answer.retryAfter);
       if (!(await patience.wait(after))) throw this.#outOfPatience(answer, found, verb);
     }

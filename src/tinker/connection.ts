@@ -10,7 +10,7 @@ import { linkSignals } from '../core/linked-signal.ts';
 import type { Json } from '../core/types.ts';
 import { Caller } from './caller.ts';
 import { type Payload, retrieve } from './futures.ts';
-import { ExchangeFailure, type ExchangeRequest, HttpClient, type HttpReply, type SocketPool } from './http.ts';
+import { ExchangeFailure, type ExchangeRequest, HttpClient, type HttpReply } from './http.ts';
 import { Trouble } from './patience.ts';
 import { parseJson, Refusals } from './refusals.ts';
 import type { ClientConfigReply } from './verbs.ts';
@@ -25,6 +25,7 @@ import {
 import { WireError } from './wire-error.ts';
 
 const SUBMIT_TIMEOUT_MS = 60_000;
+const MENTION_TIMEOUT_MS = 10_000;
 const HEARTBEAT_MS = 10_000;
 const PATIENCE_MS = 120_000;
 /** What servers use to tell apart the clients they know. */
@@ -115,7 +116,9 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   async supportedModels(): Promise<readonly { readonly name: string; readonly contextLength: number | undefined }[]> {
-    const reply = await this.#ask(bodyless('GET', '/api/v1/get_server_capabilities'), 'get_server_capabilities', true);
+    const path = '/api/v1/get_server_capabilities';
+    const request = { method: 'GET', path, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
+    const reply = await this.#ask(request, 'get_server_capabilities');
     const { supported_models: models } = this.#read(capabilitiesReply, reply, 'get_server_capabilities');
     return models.flatMap(({ model_name: name, max_context_length: length }) =>
       name == null ? [] : [{ name, contextLength: length ?? undefined }],
@@ -153,7 +156,9 @@ export class TinkerConnection implements AsyncDisposable {
     try {
       return await use();
     } catch (thrown) {
-      if (!(thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST') || (await this.#isKnown())) throw thrown;
+      if (!(thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST')) throw thrown;
+      // The session is there: what is missing is what was asked for.
+      if (await this.#isKnown()) throw new TrainyardError('POLICY_REFUSED', thrown.message, { cause: thrown });
       await this.renew();
       return use();
     }
@@ -170,11 +175,24 @@ export class TinkerConnection implements AsyncDisposable {
 
   /** A request that is answered at once. */
   async post(verb: string, body: Json): Promise<HttpReply> {
-    return this.#ask({ ...jsonBody(body), path: `/api/v1/${verb}` }, verb, true);
+    const request = {
+      ...jsonBody(body),
+      method: 'POST',
+      path: `/api/v1/${verb}`,
+      pool: 'submit',
+      timeoutMs: SUBMIT_TIMEOUT_MS,
+    } as const;
+    return this.#ask(request, verb);
   }
 
-  async delete(path: string): Promise<void> {
-    await this.#ask(bodyless('DELETE', path), 'delete', true);
+  /** A request that nothing depends on: tried once. Undefined where no answer came; never throws. */
+  async mention(method: 'POST' | 'DELETE', path: string, body?: Json): Promise<HttpReply | undefined> {
+    if (this.#signal.aborted) return undefined;
+    const request = { ...(body === undefined ? {} : jsonBody(body)), method, path: `/api/v1/${path}`, pool: 'control' } as const;
+    const answer = await this.#caller
+      .once({ ...request, timeoutMs: MENTION_TIMEOUT_MS }, path, this.#signal)
+      .catch(() => undefined);
+    return answer instanceof ExchangeFailure ? undefined : answer;
   }
 
   /** Resolves when the server has accepted the request. */
@@ -224,7 +242,9 @@ export class TinkerConnection implements AsyncDisposable {
         return retrieve({ caller: this.#caller, refusals: this.#refusals }, { verb, requestType, purpose, resubmit }, id, signal);
       });
     } catch (thrown) {
-      if (purpose === 'sample' && thrown instanceof TrainyardError && thrown.code === 'CANCELLED') this.#cancel(id);
+      if (purpose === 'sample' && thrown instanceof TrainyardError && thrown.code === 'CANCELLED') {
+        void this.mention('POST', 'cancel_future', { request_id: id });
+      }
       throw thrown;
     }
   }
@@ -242,8 +262,8 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
   }
 
-  async #ask(request: ExchangeRequest, verb: string, repeatable: boolean): Promise<HttpReply> {
-    return this.#checked(await this.#caller.ask(request, verb, { signal: this.#signal, repeatable }), verb);
+  async #ask(request: ExchangeRequest, verb: string): Promise<HttpReply> {
+    return this.#checked(await this.#caller.ask(request, verb, { signal: this.#signal, repeatable: true }), verb);
   }
 
   #checked(reply: HttpReply, verb: string): HttpReply {
@@ -282,23 +302,13 @@ export class TinkerConnection implements AsyncDisposable {
     }
   }
 
-  /** Nobody waits for it, nothing depends on it. */
-  #cancel(requestId: string): void {
-    if (this.#signal.aborted) return;
-    const request = { ...jsonBody({ request_id: requestId }, 'control'), path: '/api/v1/cancel_future' };
-    this.#caller.once(request, 'cancel_future', this.#signal).catch(() => undefined);
-  }
-
-  async #beat(): Promise<HttpReply | ExchangeFailure | undefined> {
-    const body = { session_id: this.#sessionId, type: 'session_heartbeat' };
-    const request = { ...jsonBody(body, 'control'), path: '/api/v1/session_heartbeat' };
-    return this.#caller.once(request, 'session_heartbeat', this.#signal).catch(() => undefined);
+  async #beat(): Promise<HttpReply | undefined> {
+    return this.mention('POST', 'session_heartbeat', { session_id: this.#sessionId, type: 'session_heartbeat' });
   }
 
   /** False only where the server says so. */
   async #isKnown(): Promise<boolean> {
-    const answer = await this.#beat();
-    return answer === undefined || answer instanceof ExchangeFailure || answer.status !== 404;
+    return (await this.#beat())?.status !== 404;
   }
 }
 
@@ -309,11 +319,6 @@ const GONE: HttpReply = {
   body: Buffer.from('{"detail":"the server has forgotten the request, and would do it again if it were sent again"}'),
 };
 
-function bodyless(method: 'GET' | 'DELETE', path: string): ExchangeRequest {
-  return { method, path, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS };
-}
-
-function jsonBody(body: Json, pool: SocketPool = 'submit') {
-  const headers = { 'content-type': 'application/json' };
-  return { method: 'POST', pool, timeoutMs: SUBMIT_TIMEOUT_MS, headers, body: Buffer.from(JSON.stringify(body)) } as const;
+function jsonBody(body: Json) {
+  return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };
 }

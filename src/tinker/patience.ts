@@ -2,7 +2,7 @@
  * Waiting for a server that is away or busy: longer and longer, at most half a minute at a time, and not for ever.
  *
  * `Trouble` is one for a connection and tells its owner once when trouble begins and once when it is over, however many requests are
- * in it. `Patience` is one for a request and runs from the first failure after the last answer. Neither knows what is being asked.
+ * in it. `Patience` is one for a request and runs from its first failure. Neither knows what is being asked.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cancelled } from './http.ts';
@@ -12,23 +12,25 @@ const LONGEST_WAIT_MS = 30_000;
 
 export class Trouble {
   readonly #tell: (message: string) => void;
-  #since: number | undefined;
+  readonly #requests = new Set<Patience>();
+  #since = 0;
 
   constructor(tell: (message: string) => void) {
     this.#tell = tell;
   }
 
-  begins(message: string): void {
-    if (this.#since !== undefined) return;
-    this.#since = Date.now();
-    this.#tell(message);
+  begins(request: Patience, message: string): void {
+    if (this.#requests.size === 0) {
+      this.#since = Date.now();
+      this.#tell(message);
+    }
+    this.#requests.add(request);
   }
 
-  isOver(): void {
-    if (this.#since === undefined) return;
-    const seconds = Math.round((Date.now() - this.#since) / 1000);
-    this.#since = undefined;
-    this.#tell(`the server answers again, after ${seconds} s`);
+  /** The request was answered, or has given up. Trouble is over when no request is in it any more. */
+  ends(request: Patience, answered: boolean): void {
+    if (!this.#requests.delete(request) || this.#requests.size > 0 || !answered) return;
+    this.#tell(`the server answers again, after ${Math.round((Date.now() - this.#since) / 1000)} s`);
   }
 }
 
@@ -41,12 +43,6 @@ export class Patience {
   constructor(limitMs: number, signal: AbortSignal) {
     this.#limitMs = limitMs;
     this.#signal = signal;
-  }
-
-  /** The server answered: whatever comes later is new trouble. */
-  restore(): void {
-    this.#until = undefined;
-    this.#tries = 0;
   }
 
   /** Waits before the next try; false where patience has run out, or would before the server wants to be asked again. */

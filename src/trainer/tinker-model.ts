@@ -25,6 +25,7 @@ import {
   cutIntoChunks,
   type EncodedVerb,
   encodePass,
+  gradNormOf,
   joinResults,
   type PassFormat,
   type PassOutput,
@@ -105,7 +106,7 @@ export class TinkerModel {
     return this.#underway(pass, await this.#sendChunks(pass, chunks, format));
   }
 
-  async optimStep(adam: AdamSettings): Promise<Underway<{ readonly metrics: Readonly<Record<string, number>> }>> {
+  async optimStep(adam: AdamSettings): Promise<Underway<{ readonly gradNorm: number | undefined }>> {
     const { learningRate, beta1, beta2, epsilon: eps, weightDecay, maxGradNorm: gradClipNorm } = adam;
     const params = { learningRate, beta1, beta2, eps, weightDecay, gradClipNorm };
     const answer = await this.#verb('optim_step', 'OptimStep', { adam_params: adamParamsToWire(params) });
@@ -115,7 +116,7 @@ export class TinkerModel {
       const reply = await this.#decoded('optim_step', answer, optimStepReply);
       await Promise.allSettled(passes);
       this.#assertSound();
-      return { metrics: reply.metrics ?? {} };
+      return { gradNorm: gradNormOf(reply.metrics ?? {}) };
     });
   }
 
@@ -142,7 +143,7 @@ export class TinkerModel {
 
   /** The server may drop the model. Never throws. */
   async unload(): Promise<void> {
-    await this.#connection.post('unload_model', { model_id: this.id, type: 'unload_model' }).catch(() => undefined);
+    await this.#connection.mention('POST', 'unload_model', { model_id: this.id, type: 'unload_model' });
   }
 
   /** Optimizer state included. Only the first verb of a model. */

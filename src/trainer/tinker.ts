@@ -19,7 +19,7 @@ import { scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
 import { type EvaluatedLoss, evaluateLoss } from './evaluate-loss.ts';
 import { type NamedLoss, namedLoss } from './named-losses.ts';
 import { isLost, type ModelStart, TinkerModel, type Underway } from './tinker-model.ts';
-import { gradNormOf, type PassFormat, type PassOutput } from './tinker-pass.ts';
+import type { PassFormat, PassOutput } from './tinker-pass.ts';
 import { readSavedState, removalPath, writeSavedState } from './tinker-saved.ts';
 
 export interface TinkerTrainerParts {
@@ -98,8 +98,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       if (failure !== undefined) throw withoutGradient(failure);
       const model = await this.#model();
       this.#hasStepped = true;
-      const { result } = await model.optimStep(adam);
-      return { result: result.then(({ metrics }) => ({ gradNorm: gradNormOf(metrics) })) };
+      return model.optimStep(adam);
     });
   }
 
@@ -137,7 +136,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     if (state === undefined || state.server !== this.#parts.connection.address) return;
     // The reference may have to be made from it again.
     if (state.path === this.#reference?.start.path) return;
-    await this.#parts.connection.delete(removalPath(state)).catch(() => undefined);
+    await this.#parts.connection.mention('DELETE', removalPath(state));
   }
 
   freezeReference(): Promise<void> {
