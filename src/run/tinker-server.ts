@@ -43,7 +43,7 @@ export function serveTinker(
       throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, { hint: `clients want keys such as ${newKey()}` });
     }
     await checkModelFolder(model);
-    closers.add(await lockFolder(state));
+    closers.add(await lockFolder(state, '--state'));
     const key = chosenKey ?? newKey();
     const server = closers.add(await TinkerServer.open({ model, state: resolve(state), key, threads, onFailure }));
     const { origin } = closers.add(await listen(server, { host, port, chosenKey }));

@@ -27,6 +27,9 @@ export interface Sent {
   readonly digest: string;
 }
 
+/** Without one of these, the gradient is not what its client thinks. */
+const GRADIENT_VERBS: ReadonlySet<string> = new Set(['forward_backward', 'optim_step']);
+
 export class Model {
   readonly id: string;
   readonly sessionId: string;
@@ -67,11 +70,12 @@ export class Model {
     return future;
   }
 
-  /** A pass that could not be read has its place in the order too, and fails there. */
-  refused(sent: Sent & { readonly seqId: number }, why: string): void {
+  /** A request that was refused as it came has its place in the order too, and fails there. */
+  refused(sent: Sent & { readonly seqId: number }, verb: string, why: string): void {
     // Whoever sent it is told at once.
-    const failure: Broken = { what: `the forward_backward before it (seq_id ${sent.seqId}) failed`, known: () => true };
-    this.#order.skip(sent.seqId, sent.digest, this.#breakOff(failure), why);
+    const failure: Broken = { what: `the ${verb} before it (seq_id ${sent.seqId}) was refused`, known: () => true };
+    const left = GRADIENT_VERBS.has(verb) ? this.#breakOff(failure) : () => {};
+    this.#order.skip(sent.seqId, sent.digest, left, why);
   }
 
   step(sent: Sent, params: AdamParams): Future {
@@ -93,10 +97,6 @@ export class Model {
       await training.load(folder, optimizer);
       return { kind: 'reply', value: { path, model_id: this.id, type: 'load_weights' } };
     });
-  }
-
-  get isNew(): boolean {
-    return this.#training?.touched !== true;
   }
 
   save(sent: Sent, save: (write: (dir: string) => Promise<void>) => Promise<object>): Future {

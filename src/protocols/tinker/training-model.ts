@@ -108,15 +108,15 @@ export class TrainingModel {
     await this.#model.save(dir);
   }
 
-  get touched(): boolean {
-    return this.#touched;
-  }
-
   /** Throws unless the model is new. `optimizer`: its state too, or a fresh one. */
   async load(dir: string, optimizer: boolean): Promise<void> {
-    if (this.#touched) throw notNew();
-    this.#touched = true;
+    if (this.#touched) {
+      throw new ApiError('invalid_request', 'load_weights came after other requests of this model', {
+        hint: 'weights are loaded into a new model, as its first request: make one with create_model',
+      });
+    }
     await this.#model.load(dir, { optimizer });
+    this.#touched = true;
   }
 
   close(): Promise<void> {
@@ -143,12 +143,6 @@ export class TrainingModel {
       hint: 'make a new model and load the last saved state into it',
     });
   }
-}
-
-export function notNew(): ApiError {
-  return new ApiError('invalid_request', 'load_weights came after other requests of this model', {
-    hint: 'weights are loaded into a new model, as its first request: make one with create_model',
-  });
 }
 
 function evaluated(loss: Loss, sample: { readonly logprobs: Float32Array; readonly advantages: Float32Array }, logprobs: Float32Array) {
