@@ -51,7 +51,12 @@ export async function listen(
   return { origin, [Symbol.asyncDispose]: () => close(http) };
 }
 
-async function exchange(server: TinkerServer, local: boolean, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+async function exchange(
+  server: TinkerServer,
+  local: boolean,
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+): Promise<void> {
   const hangUp = new AbortController();
   outgoing.once('close', () => hangUp.abort());
   const header = (name: string): string | undefined => incoming.headers[name] as string | undefined;
@@ -85,7 +90,11 @@ async function replyTo(
 
 /** To a client that is still sending, the reply goes out first, and the rest of what it sends is dropped for a moment. */
 function send({ status, type, body }: TinkerReply, incoming: IncomingMessage, outgoing: ServerResponse): void {
-  const headers = { 'content-type': type, 'content-length': Buffer.byteLength(body), ...(status === 429 ? { 'retry-after': '1' } : {}) };
+  const headers = {
+    'content-type': type,
+    'content-length': Buffer.byteLength(body),
+    ...(status === 429 ? { 'retry-after': '1' } : {}),
+  };
   const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
   if (incoming.complete || declared <= DROPPED_BYTES) {
     outgoing.writeHead(status, headers).end(body);
