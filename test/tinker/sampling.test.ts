@@ -107,7 +107,7 @@ describe('a sample', () => {
 describe('sampler weights', () => {
   it('are those of the moment they were saved, however many are sampled from at once', async () => {
     const modelId = await client.model();
-    const sessions = [];
+    const sessions: string[] = [];
     for (let i = 0; i < 6; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
     const folders = Array.from({ length: 6 }, (_, i) => join(home.state, modelId, 'unnamed', String(i + 1)));
     const asked = Array.from({ length: 60 }, (_, i) => i % 6);
