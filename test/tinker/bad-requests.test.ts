@@ -7,8 +7,8 @@ import type { Sample } from '../../src/core/types.ts';
 import { TINKER_LIMITS } from '../../src/protocols/tinker/limits.ts';
 import { encodePassRequest } from '../../src/tinker/protobuf.ts';
 import { type Datum, PROTOBUF, type Tensor } from '../../src/tinker/types.ts';
-import { randomSample, REGULAR } from '../fixtures/nn/models.ts';
-import { ADAM, BASE, datumOf, KEY, passOf, type PlainClient, scratch, serve } from '../fixtures/tinker/server.ts';
+import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
+import { ADAM, BASE, datumOf, KEY, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let served: Awaited<ReturnType<typeof serve>>;
@@ -43,16 +43,52 @@ const withInput = (name: string, tensor: Tensor) => (datum: Datum) => ({ ...datu
 describe('a datum', () => {
   const eleven = (value: number): number[] => Array(11).fill(value);
   it.each<[string, (datum: Datum) => Datum, string]>([
-    ['with NaN in its advantages', withInput('advantages', floats([...Array(10).fill(0), Number.NaN])), 'data[1].loss_fn_inputs.advantages[10] is NaN'],
-    ['with an infinite log-probability', withInput('logprobs', floats([-Infinity, ...Array(10).fill(0)])), 'data[1].loss_fn_inputs.logprobs[0] is -Infinity'],
-    ['with too few log-probabilities', withInput('logprobs', floats(Array(10).fill(0))), 'data[1].loss_fn_inputs.logprobs has 10 entries, expected 11'],
+    [
+      'with NaN in its advantages',
+      withInput('advantages', floats([...Array(10).fill(0), Number.NaN])),
+      'data[1].loss_fn_inputs.advantages[10] is NaN',
+    ],
+    [
+      'with an infinite log-probability',
+      withInput('logprobs', floats([-Infinity, ...Array(10).fill(0)])),
+      'data[1].loss_fn_inputs.logprobs[0] is -Infinity',
+    ],
+    [
+      'with too few log-probabilities',
+      withInput('logprobs', floats(Array(10).fill(0))),
+      'data[1].loss_fn_inputs.logprobs has 10 entries, expected 11',
+    ],
     ['with too many advantages', withInput('advantages', floats(Array(12).fill(0))), 'advantages has 12 entries, expected 11'],
-    ['with a target outside the vocabulary', withInput('target_tokens', ints(eleven(REGULAR.vocabSize))), 'outside the vocabulary of 48'],
-    ['with a token outside the vocabulary', (datum) => ({ ...datum, tokens: Int32Array.from(eleven(-1)) }), 'data[1].model_input[0] is the id -1'],
-    ['with targets that are not its tokens moved by one', withInput('target_tokens', ints([...SAMPLE.tokens.slice(0, 11)])), 'moved by one'],
-    ['with targets of the wrong kind', withInput('target_tokens', floats(eleven(1))), 'target_tokens is of float32, expected int64'],
-    ['without advantages', ({ tokens, inputs: { advantages: _, ...inputs } }) => ({ tokens, inputs }), 'data[1].loss_fn_inputs.advantages is missing'],
-    ['with an input that the loss does not know', withInput('mask', floats(eleven(1))), 'mask is not an input of importance_sampling'],
+    [
+      'with a target outside the vocabulary',
+      withInput('target_tokens', ints(eleven(REGULAR.vocabSize))),
+      'outside the vocabulary of 48',
+    ],
+    [
+      'with a token outside the vocabulary',
+      (datum) => ({ ...datum, tokens: Int32Array.from(eleven(-1)) }),
+      'data[1].model_input[0] is the id -1',
+    ],
+    [
+      'with targets that are not its tokens moved by one',
+      withInput('target_tokens', ints([...SAMPLE.tokens.slice(0, 11)])),
+      'moved by one',
+    ],
+    [
+      'with targets of the wrong kind',
+      withInput('target_tokens', floats(eleven(1))),
+      'target_tokens is of float32, expected int64',
+    ],
+    [
+      'without advantages',
+      ({ tokens, inputs: { advantages: _, ...inputs } }) => ({ tokens, inputs }),
+      'data[1].loss_fn_inputs.advantages is missing',
+    ],
+    [
+      'with an input that the loss does not know',
+      withInput('mask', floats(eleven(1))),
+      'mask is not an input of importance_sampling',
+    ],
     ['without a token', () => ({ tokens: new Int32Array(0), inputs: {} }), 'data[1].model_input is empty'],
     [
       'that is longer than the context',
@@ -72,20 +108,31 @@ describe('a datum', () => {
 describe('a pass', () => {
   it.each([
     ['a loss that is not known', { loss: 'gspo' }, 'loss_fn is "gspo", expected one of cross_entropy'],
-    ['a setting that the loss does not have', { lossSettings: { kl: 1 } }, 'loss_fn_config.kl is not a setting of importance_sampling'],
+    [
+      'a setting that the loss does not have',
+      { lossSettings: { kl: 1 } },
+      'loss_fn_config.kl is not a setting of importance_sampling',
+    ],
   ])('with %s is refused', async (_, more, said) => {
     expect(await refused((datum) => datum, 'importance_sampling', more)).toContain(said);
   });
 
   it('with bounds of the ratio that are not around 1 is refused', async () => {
-    expect(await refused((datum) => datum, 'ppo', { lossSettings: { clip_low_threshold: 1.2 } })).toContain('expected bounds around 1');
+    expect(await refused((datum) => datum, 'ppo', { lossSettings: { clip_low_threshold: 1.2 } })).toContain(
+      'expected bounds around 1',
+    );
   });
 
   it('without data, or with too many datums, is refused', async () => {
     const none = await client.pass({ ...passOf(modelId, undefined, []) });
     expect(none.status === 400 || (await client.result(none))['category'] === 'user').toBe(true);
-    const many = { ...passOf(modelId, undefined, []), data: Array(TINKER_LIMITS.data + 1).fill(datumOf(SAMPLE, 'importance_sampling')) };
-    expect(await client.result(await client.pass(many))).toMatchObject({ error: expect.stringContaining('expected at most 4096') });
+    const many = {
+      ...passOf(modelId, undefined, []),
+      data: Array(TINKER_LIMITS.data + 1).fill(datumOf(SAMPLE, 'importance_sampling')),
+    };
+    expect(await client.result(await client.pass(many))).toMatchObject({
+      error: expect.stringContaining('expected at most 4096'),
+    });
   });
 
   it('that is larger than a body may be is refused with 413, compressed or not', async () => {
@@ -108,7 +155,13 @@ describe('a pass', () => {
 
   it.each([
     ['garbage', 'forward_backward', Uint8Array.of(0xff, 0xff, 0xff), { 'content-type': PROTOBUF }, 400],
-    ['garbage instead of zstd', 'forward_backward', Uint8Array.of(1, 2, 3), { 'content-type': PROTOBUF, 'content-encoding': 'zstd' }, 400],
+    [
+      'garbage instead of zstd',
+      'forward_backward',
+      Uint8Array.of(1, 2, 3),
+      { 'content-type': PROTOBUF, 'content-encoding': 'zstd' },
+      400,
+    ],
     ['no JSON', 'forward_backward', '{', {}, 400],
     ['NaN in JSON', 'optim_step', '{"model_id":"m","adam_params":{"learning_rate":NaN}}', {}, 400],
     ['JSON that is nested without end', 'optim_step', '['.repeat(100_000), {}, 400],
@@ -120,7 +173,10 @@ describe('a pass', () => {
   ])('%s is refused', async (_, verb, body, headers, status) => {
     const response = await client.send(verb, body, headers as Record<string, string>);
     expect(response.status).toBe(status);
-    expect(await response.json()).toMatchObject({ error: { code: expect.any(String), message: expect.any(String) }, detail: expect.any(String) });
+    expect(await response.json()).toMatchObject({
+      error: { code: expect.any(String), message: expect.any(String) },
+      detail: expect.any(String),
+    });
   });
 });
 
@@ -153,7 +209,11 @@ describe('what is not there', () => {
     ['model', 'optim_step', { model_id: 'm-1', seq_id: 1, adam_params: ADAM }],
     ['session', 'session_heartbeat', { session_id: 's-1' }],
     ['session', 'create_model', { session_id: 's-1', model_seq_id: 0, base_model: BASE }],
-    ['sampling session', 'asample', { sampling_session_id: 'p-1', seq_id: 0, num_samples: 1, prompt: { chunks: [] }, sampling_params: {} }],
+    [
+      'sampling session',
+      'asample',
+      { sampling_session_id: 'p-1', seq_id: 0, num_samples: 1, prompt: { chunks: [] }, sampling_params: {} },
+    ],
     ['nothing saved', 'weights_info', { tinker_path: 'tinker://m-1/weights/a' }],
     ['future', 'retrieve_future', { request_id: 'a-future' }],
   ])('(a %s) is 404 for %s', async (_, verb, body) => {
@@ -186,7 +246,9 @@ describe('a key', () => {
   });
 
   it('is taken as a bearer token too, and not needed to ask whether the server lives', async () => {
-    const bearer = await fetch(`${client.origin}/api/v1/get_server_capabilities`, { headers: { authorization: `Bearer ${KEY}` } });
+    const bearer = await fetch(`${client.origin}/api/v1/get_server_capabilities`, {
+      headers: { authorization: `Bearer ${KEY}` },
+    });
     expect(await bearer.json()).toMatchObject({ supported_models: [{ model_name: BASE, max_context_length: 96 }] });
     expect((await fetch(`${client.origin}/api/v1/healthz`)).status).toBe(200);
   });
@@ -196,7 +258,9 @@ describe('a key', () => {
     const { port } = new URL(client.origin);
     const status = await new Promise((resolve, reject) => {
       const headers = { host: 'example.com', 'x-api-key': KEY };
-      httpRequest({ port, host: '127.0.0.1', path: '/api/v1/get_server_capabilities', headers }, (response) => resolve(response.statusCode))
+      httpRequest({ port, host: '127.0.0.1', path: '/api/v1/get_server_capabilities', headers }, (response) =>
+        resolve(response.statusCode),
+      )
         .on('error', reject)
         .end();
     });

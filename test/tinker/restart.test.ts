@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { start, trainyard } from '../cli/command.ts';
-import { randomSample, REGULAR } from '../fixtures/nn/models.ts';
-import { ADAM, KEY, passOf, PlainClient, scratch } from '../fixtures/tinker/server.ts';
+import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
+import { ADAM, KEY, PlainClient, passOf, scratch } from '../fixtures/tinker/server.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let running: ReturnType<typeof start> | undefined;
@@ -61,7 +61,9 @@ describe('a server that was killed', () => {
     const before = await serving();
     const modelId = await before.model();
     await before.result(await before.post('save_weights', { model_id: modelId, path: 'whole', seq_id: 1 }));
-    await before.result(await before.post('save_weights_for_sampler', { model_id: modelId, sampling_session_seq_id: 0, seq_id: 2 }));
+    await before.result(
+      await before.post('save_weights_for_sampler', { model_id: modelId, sampling_session_seq_id: 0, seq_id: 2 }),
+    );
     await kill();
     // As a kill leaves it: in the middle of writing one, and between the two renames of replacing another.
     const parent = join(home.state, modelId, 'weights');
@@ -71,7 +73,9 @@ describe('a server that was killed', () => {
     await mkdir(join(parent, 'unlabelled'));
 
     const after = await serving();
-    const { checkpoints } = (await after.get(`training_runs/${modelId}/checkpoints`)).json as { checkpoints: { checkpoint_id: string }[] };
+    const { checkpoints } = (await after.get(`training_runs/${modelId}/checkpoints`)).json as {
+      checkpoints: { checkpoint_id: string }[];
+    };
     expect(checkpoints.map(({ checkpoint_id }) => checkpoint_id).toSorted()).toEqual(['weights/old', 'weights/whole']);
     expect((await readdir(parent)).toSorted()).toEqual(['old', 'unlabelled', 'whole']);
     expect(await readdir(join(home.state, modelId))).not.toContain('unnamed');
@@ -94,11 +98,15 @@ describe('a server that was killed', () => {
     await kill();
     await saving;
     const after = await serving();
-    const { checkpoints } = (await after.get(`training_runs/${modelId}/checkpoints`)).json as { checkpoints: { tinker_path: string }[] };
+    const { checkpoints } = (await after.get(`training_runs/${modelId}/checkpoints`)).json as {
+      checkpoints: { tinker_path: string }[];
+    };
     expect(checkpoints.length).toBeGreaterThanOrEqual(acknowledged);
     for (const { tinker_path: path } of checkpoints.slice(0, 4)) {
       const model = await after.model();
-      expect(await after.result(await after.post('load_weights', { model_id: model, path, optimizer: true, seq_id: 1 }))).toMatchObject({ path });
+      expect(
+        await after.result(await after.post('load_weights', { model_id: model, path, optimizer: true, seq_id: 1 })),
+      ).toMatchObject({ path });
     }
   });
 });

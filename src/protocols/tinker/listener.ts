@@ -67,7 +67,12 @@ function beginNext(): void {
   if (inLine.length > 0) setImmediate(beginNext);
 }
 
-async function exchange(server: TinkerServer, local: boolean, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+async function exchange(
+  server: TinkerServer,
+  local: boolean,
+  incoming: IncomingMessage,
+  outgoing: ServerResponse,
+): Promise<void> {
   const hangUp = new AbortController();
   outgoing.once('close', () => {
     // With a reason of its own: the one that would be made for each costs more than the rest of a small request.
@@ -105,7 +110,11 @@ async function replyTo(
 
 /** To a client that is still sending, the reply goes out first, and the rest of what it sends is dropped for a moment. */
 function send({ status, type, body }: TinkerReply, incoming: IncomingMessage, outgoing: ServerResponse): void {
-  const headers = { 'content-type': type, 'content-length': Buffer.byteLength(body), ...(status === 429 ? { 'retry-after': '1' } : {}) };
+  const headers = {
+    'content-type': type,
+    'content-length': Buffer.byteLength(body),
+    ...(status === 429 ? { 'retry-after': '1' } : {}),
+  };
   const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
   if (incoming.complete || declared <= DROPPED_BYTES) {
     outgoing.writeHead(status, headers).end(body);
