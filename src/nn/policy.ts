@@ -213,6 +213,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
+  /** The accumulated gradient is zero again. */
+  dropGradient(): Promise<void> {
+    return this.#inTurn(async () => this.#clearGradient());
+  }
+
   /**
    * Requests that are running finish under the old version, since a turn has one; all others, those that come meanwhile included, wait
    * for the new one. So this takes as long as the longest running request has left, whatever else arrives.
@@ -252,11 +257,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     );
   }
 
-  /** Reads what `save` wrote. What is served changes only with the next `publish`. */
-  load(dir: string): Promise<void> {
+  /** Reads what `save` wrote; the optimizer starts fresh where its state is not there or not wanted. What is served changes only with the next `publish`. */
+  load(dir: string, { optimizer: wantsOptimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     return this.#inTurn(async () => {
       const { weights, variant } = await readWeights(dir, this.#layout);
-      const optimizer = await readOptimizer(dir, this.#layout);
+      const optimizer = wantsOptimizer ? await readOptimizer(dir, this.#layout) : undefined;
       this.weights().set(weights);
       this.#savedVariant = variant;
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#layout.length));
