@@ -7,6 +7,7 @@ import { Command, CommanderError, InvalidArgumentError, Option } from 'commander
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
+import { ENGINES } from '../run/settings-check.ts';
 import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
@@ -111,6 +112,14 @@ function shared(command: Command): Command {
     .exitOverride()
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
+    .addOption(
+      new Option(
+        '--engine <where>',
+        `where the policy is: in this process, or on a Tinker server (default: ${EVAL_DEFAULTS.engine})`,
+      ).choices(ENGINES),
+    )
+    .option('--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)')
+    .option('--lora-rank <n>', `rank of the adapter a Tinker server trains (default: ${EVAL_DEFAULTS.loraRank})`, positive)
     .option('--concurrency <n>', `rollouts at once (default: ${EVAL_DEFAULTS.concurrency})`, positive)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${EVAL_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)

@@ -201,7 +201,10 @@ export interface Trainer {
   forward(samples: readonly Sample[], weights?: 'current' | 'reference'): Promise<Float32Array[]>;
   /** Adds the loss's gradient to the accumulated one. */
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult>;
-  /** One AdamW update with the accumulated gradient, which is then zero. The norm is that before clipping, where it is told. */
+  /**
+   * One AdamW update with the accumulated gradient, which is then zero. Fails if the forwardBackward before it failed: no step is taken
+   * on part of a gradient. The norm is that before clipping, where it is told.
+   */
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }>;
   /** The engine serves the current weights as this version from now on. */
   publish(policyVersion: number): Promise<void>;

@@ -108,6 +108,9 @@ export type RunEvent =
 
 export type Emit = (event: RunEvent) => void;
 
+/** Tells the person something they should know; the run goes on. */
+export type Warn = (code: string, message: string) => void;
+
 /** What ends a run that failed. */
 export function errorEvent(thrown: unknown): RunEvent & { readonly type: 'error' } {
   const { code, hint } = thrown instanceof TrainyardError ? thrown : { code: 'INTERNAL', hint: undefined };

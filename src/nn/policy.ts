@@ -6,6 +6,8 @@
  * threads, on batching or on timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
+import { checkRequest } from '../core/check-request.ts';
+import { checkSample } from '../core/check-sample.ts';
 import type {
   AdamSettings,
   Engine,
@@ -19,7 +21,6 @@ import type {
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
-import { checkSample } from './check-sample.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
 import { bestVariant, compileKernels } from './compile.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
@@ -29,7 +30,6 @@ import { type Layout, planLayout } from './layout.ts';
 import { reserveMemory } from './model-memory.ts';
 import { adamStep } from './optimizer.ts';
 import { WorkerPlacement } from './placement.ts';
-import { checkRequest } from './request.ts';
 import type { KernelVariant } from './wasm.ts';
 import { WorkerPool } from './worker-pool.ts';
 
@@ -58,6 +58,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** Gradient lanes that hold something; the others are zero. */
   #lanes = 0;
   #steps = 0;
+  /** Whether the last forwardBackward failed: then the gradient is not the one that was meant. */
+  #isSpoiled = false;
   #hasReference = false;
   #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
@@ -185,12 +187,14 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
     return this.#inTurn(async () => {
+      this.#isSpoiled = true;
       samples.forEach((sample, i) => {
         checkSample(sample, i, this.config);
       });
       try {
         const { lanes, ...result } = await forwardBackwardBatch(this.#pool, this.#arena, samples, loss);
         this.#lanes = Math.max(this.#lanes, lanes);
+        this.#isSpoiled = false;
         return result;
       } catch (thrown) {
         this.#clearGradient();
@@ -201,6 +205,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
     return this.#inTurn(async () => {
+      if (this.#isSpoiled) {
+        throw new TrainyardError('TRAINER_FAILED', 'the forwardBackward before this optimStep failed, so there is no gradient', {
+          hint: 'nothing was changed; call forwardBackward again',
+        });
+      }
       try {
         const result = await adamStep(this.#pool, this.#arena, this.#lanes, this.#steps + 1, adam);
         this.#steps++;
@@ -267,6 +276,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#layout.length));
       this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#layout.length));
       this.#steps = optimizer?.step ?? 0;
+      this.#isSpoiled = false;
       this.#clearGradient();
     });
   }

@@ -7,7 +7,7 @@
  * committed.
  */
 import { createHash } from 'node:crypto';
-import { copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { Trainer } from '../core/contracts.ts';
@@ -61,7 +61,7 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
     await boundary('STORE_FAILED', `cannot write checkpoint ${name}`, async () => {
       await mkdir(unfinished);
       await trainer.save(unfinished);
-      await copyTokenizer(model, unfinished);
+      await copyRest(model, unfinished);
       const label = { run: identity, step, files: await digestsOf(unfinished) };
       await writeFile(join(unfinished, LABEL), `${JSON.stringify(label, null, 2)}\n`);
       for (const file of await readdir(unfinished)) await sync(join(unfinished, file));
@@ -110,10 +110,11 @@ async function digestsOf(folder: string): Promise<Record<string, string>> {
   return digests;
 }
 
-async function copyTokenizer(from: string, to: string): Promise<void> {
-  for (const file of TOKENIZER_FILES) {
-    await copyFile(join(from, file), join(to, file)).catch((thrown: NodeJS.ErrnoException) => {
-      if (thrown.code !== 'ENOENT') throw thrown;
+/** What makes a model folder of it, and is not there already: a policy on a server leaves no config.json. */
+async function copyRest(from: string, to: string): Promise<void> {
+  for (const file of ['config.json', ...TOKENIZER_FILES]) {
+    await copyFile(join(from, file), join(to, file), constants.COPYFILE_EXCL).catch((thrown: NodeJS.ErrnoException) => {
+      if (thrown.code !== 'ENOENT' && thrown.code !== 'EEXIST') throw thrown;
     });
   }
 }
@@ -125,9 +126,12 @@ export async function savedSteps(dir: string): Promise<readonly number[]> {
 }
 
 /** Removes all but the newest checkpoints and the one that is to be kept. */
-export async function pruneCheckpoints(dir: string, best: number | undefined): Promise<void> {
+export async function pruneCheckpoints(trainer: Trainer, dir: string, best: number | undefined): Promise<void> {
   for (const step of (await savedSteps(dir)).slice(0, -KEPT)) {
-    if (step !== best) await rm(join(dir, checkpointName(step)), { recursive: true, force: true });
+    if (step === best) continue;
+    const folder = join(dir, checkpointName(step));
+    await trainer.forget(folder);
+    await rm(folder, { recursive: true, force: true });
   }
 }
 

@@ -1,11 +1,11 @@
 /** Evaluation on its own: how good is this policy with this agent on these tasks? Keeps nothing. */
-import type { Emit, Score } from '../core/events.ts';
+import type { Emit, Score, Warn } from '../core/events.ts';
 import { memoryStore } from '../store/memory.ts';
 import { evaluate, numbered, scoreOf } from './evaluate.ts';
 import { preflight } from './preflight.ts';
 import { type EvalRequest, evalSettings } from './settings.ts';
 import { transcriptOf } from './transcript.ts';
-import { openWorkshop, type Warn } from './workshop.ts';
+import { openWorkshop } from './workshop.ts';
 
 export async function evaluateOnly(
   request: EvalRequest,

@@ -54,6 +54,7 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'concurrency',
   'graderWorkers',
   'transcripts',
+  'baseURL',
   'maxTime',
   'maxTokens',
 ]);

@@ -6,11 +6,13 @@
  * that was killed ends with the weights of one that was not.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import { discardUncommitted, loadCheckpoint, savedSteps, setAside } from './checkpoint.ts';
 import { batchOf, type Ledger, update } from './step.ts';
-import type { Warn } from './workshop.ts';
+
+const SERVER_TROUBLE: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST']);
 
 /** Where a run goes on: the last committed step, and the groups after it. */
 export interface Resumption {
@@ -29,20 +31,26 @@ export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
     );
   }
   await discardUncommitted(directory.checkpoints, last?.step ?? 0);
-  if (last === undefined) return { step: 0, groups: START };
+  if (last === undefined) {
+    await trainer.load(settings.model);
+    await trainer.publish(0);
+    return { step: 0, groups: START };
+  }
   const loaded = await loadNewest(ledger, warn);
   for (const manifest of manifests) if (manifest.step > loaded) await computeAgain(ledger, manifest, warn);
   await trainer.publish(last.policyVersion);
   return { step: last.step, groups: last.groups };
 }
 
-/** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy stays in place. */
-async function loadNewest({ trainer, directory, identity }: Ledger, warn: Warn): Promise<number> {
+/** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy is. */
+async function loadNewest({ trainer, directory, identity, settings }: Ledger, warn: Warn): Promise<number> {
   for (const step of (await savedSteps(directory.checkpoints)).toReversed()) {
     try {
       await loadCheckpoint(trainer, { dir: directory.checkpoints, step, identity });
       return step;
     } catch (thrown) {
+      // It is the server that could not be asked, not the checkpoint that is bad.
+      if (thrown instanceof TrainyardError && SERVER_TROUBLE.has(thrown.code)) throw thrown;
       warn(
         'CHECKPOINT_UNREADABLE',
         `the checkpoint of step ${step} is not used: ${messageOf(thrown)}; going back to an earlier one`,
@@ -50,6 +58,7 @@ async function loadNewest({ trainer, directory, identity }: Ledger, warn: Warn):
       await setAside(directory.checkpoints, step);
     }
   }
+  await trainer.load(settings.model);
   return 0;
 }
 

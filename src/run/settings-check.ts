@@ -9,9 +9,16 @@ const share = z.number().min(0).max(1);
 const positive = z.number().gt(0);
 const file = z.string().min(1);
 
+export const ENGINES = ['embedded', 'tinker'] as const;
+export type EngineName = (typeof ENGINES)[number];
+
 const evalShape = {
   entry: z.union([file, z.looseObject({ workflow: z.unknown(), grader: z.unknown() })]),
+  engine: z.enum(ENGINES),
   model: file,
+  baseModel: z.string().min(1).optional(),
+  baseURL: z.url({ protocol: /^https?$/ }).optional(),
+  loraRank: z.int().min(1).max(1024),
   seed: natural,
   concurrency: count,
   threads: z.int().min(1).max(256),
@@ -59,6 +66,10 @@ const trainSchema = z
   .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
     path: ['patience'],
     message: 'expected evaluations on the way to count, found evalEvery 0',
+  })
+  .refine(({ engine, temperature }) => engine === 'embedded' || temperature === 1, {
+    path: ['temperature'],
+    message: 'expected 1 with a Tinker server: it scores tokens at temperature 1, whatever they were sampled at',
   })
   .refine(({ patience, heldOut }) => patience === 0 || heldOut !== undefined, {
     path: ['patience'],

@@ -12,7 +12,7 @@ import type { Limits, SamplingSettings } from '../core/types.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm } from '../trainer/advantages.ts';
-import { checkEntry, checkSettings } from './settings-check.ts';
+import { checkEntry, checkSettings, type EngineName } from './settings-check.ts';
 
 /** The policy that ships with the package. */
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
@@ -20,8 +20,16 @@ export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta
 export interface EvalSettings {
   /** Path of the module that exports the workflow and the grader, or the two themselves (the grader then cannot be killed). */
   readonly entry: string | Entry;
-  /** Model folder: config.json, model.safetensors, tokenizer.json, tokenizer_config.json. */
+  /** Where the policy is sampled and trained: in this process, or on a server of the Tinker API. */
+  readonly engine: EngineName;
+  /** Model folder: config.json, tokenizer.json, tokenizer_config.json and, for the embedded engine, model.safetensors. */
   readonly model: string;
+  /** The server's name for the model in `model`; undefined: what a checkpoint says, or the only one it has. */
+  readonly baseModel: string | undefined;
+  /** Of the Tinker server; undefined: TINKER_BASE_URL. */
+  readonly baseURL: string | undefined;
+  /** Rank of the adapter that a Tinker server trains. */
+  readonly loraRank: number;
   readonly seed: number;
   /** Rollouts at once. */
   readonly concurrency: number;
@@ -80,7 +88,11 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
 }
 
 export const EVAL_DEFAULTS = {
+  engine: 'embedded',
   model: BASE_MODEL,
+  baseModel: undefined,
+  baseURL: undefined,
+  loraRank: 32,
   seed: 1,
   concurrency: 64,
   threads: defaultThreads(),
@@ -123,7 +135,8 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 export function evalSettings(request: EvalRequest): EvalSettings {
   checkEntry(request.entry);
   const given = withoutUndefined(request);
-  return checkSettings({ ...EVAL_DEFAULTS, ...given, heldOut: request.heldOut ?? beside(request.entry, 'held-out.jsonl') });
+  const heldOut = request.heldOut ?? beside(request.entry, 'held-out.jsonl');
+  return checkSettings({ ...EVAL_DEFAULTS, engine: engineOf(request.model), ...given, heldOut });
 }
 
 /** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
@@ -132,12 +145,18 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   const found = beside(request.entry, 'held-out.jsonl');
   return checkSettings({
     ...TRAIN_DEFAULTS,
+    engine: engineOf(request.model),
     ...withoutUndefined(request),
     tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
     model: resolve(request.model ?? BASE_MODEL),
   });
+}
+
+/** A checkpoint whose weights are on a Tinker server can be used nowhere else. */
+function engineOf(model: string | undefined): EngineName {
+  return model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine;
 }
 
 /** A setting given as undefined is one that was not given. */

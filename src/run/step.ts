@@ -1,11 +1,13 @@
 /** One step: gradient and update, and how it is made to last. */
 import { join } from 'node:path';
 import type { Store, Trainer } from '../core/contracts.ts';
+import type { Phase } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
 import { checkpointName, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
+import type { Recovery } from './recovery.ts';
 import type { RunDirectory } from './run-directory.ts';
 import type { TrainSettings } from './settings.ts';
 
@@ -26,8 +28,11 @@ export function batchOf(trajectories: readonly Trajectory[], settings: TrainSett
 export async function update(trainer: Trainer, batch: Batch, learningRate: number, settings: TrainSettings): Promise<Update> {
   const { kl } = settings;
   const { samples } = kl > 0 ? attachReference(batch, await trainer.forward(batch.samples, 'reference')) : batch;
-  const { loss, metrics } = await trainer.forwardBackward(samples, kl > 0 ? withKl(ppo(settings), kl) : ppo(settings));
-  const { gradNorm } = await trainer.optimStep({ ...settings.adam, learningRate });
+  // Both are sent before either is waited for: where the policy is far away, that is one journey instead of two.
+  const [{ loss, metrics }, { gradNorm }] = await Promise.all([
+    trainer.forwardBackward(samples, kl > 0 ? withKl(ppo(settings), kl) : ppo(settings)),
+    trainer.optimStep({ ...settings.adam, learningRate }),
+  ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
   return { loss, gradNorm, learningRate, metrics: Object.fromEntries(means) };
 }
@@ -35,6 +40,7 @@ export async function update(trainer: Trainer, batch: Batch, learningRate: numbe
 /** What the steps of a run are written to. */
 export interface Ledger {
   readonly trainer: Trainer;
+  readonly recovery: Recovery;
   readonly directory: RunDirectory;
   readonly store: Store;
   readonly settings: TrainSettings;
@@ -42,20 +48,37 @@ export interface Ledger {
   readonly identity: string;
 }
 
-export interface TakenStep {
+export interface StepInHand {
   readonly step: number;
   readonly batch: Batch;
-  readonly update: Update;
+  readonly learningRate: number;
   readonly groups: Position;
   /** A step whose checkpoint is not to be removed. */
   readonly best: number | undefined;
 }
 
-/** In this order: checkpoint on disk, manifest and version committed, version served, older checkpoints removed. */
-export async function commitStep(ledger: Ledger, { step, batch, update, groups, best }: TakenStep): Promise<void> {
-  const { trainer, directory, store, settings } = ledger;
-  const { loss, gradNorm, learningRate, metrics } = update;
-  const checkpoint = step % settings.checkpointEvery === 0 ? await checkpointAt(ledger, step) : null;
+export interface TakenStep extends Update {
+  readonly trainSeconds: number;
+  readonly saveSeconds: number;
+}
+
+/**
+ * In this order: gradient and update, checkpoint on disk, manifest and version committed, version served, older checkpoints removed.
+ * A policy that is lost before the commit is put back and the step begun again; after it, the step is what it is put back to.
+ */
+export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (phase: Phase) => void): Promise<TakenStep> {
+  const { trainer, recovery, directory, store, settings } = ledger;
+  const { step, batch, groups, best } = inHand;
+  const start = performance.now();
+  const { updated, trainedAt, checkpoint } = await recovery.step(async () => {
+    onPhase('training');
+    const updated = await update(trainer, batch, inHand.learningRate, settings);
+    const trainedAt = performance.now();
+    onPhase('saving');
+    const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(ledger, step) : null;
+    return { updated, trainedAt, checkpoint };
+  });
+  const { loss, gradNorm, learningRate, metrics } = updated;
   await store.commit({
     step,
     policyVersion: step,
@@ -65,12 +88,17 @@ export async function commitStep(ledger: Ledger, { step, batch, update, groups, 
     metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics },
     createdAt: Date.now(),
   });
-  await trainer.publish(step);
-  await pruneCheckpoints(directory.checkpoints, best);
+  await recovery.step(() => trainer.publish(step));
+  await pruneCheckpoints(trainer, directory.checkpoints, best);
+  return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */
-export async function checkpointAt({ trainer, directory, settings, identity }: Ledger, step: number): Promise<string | null> {
+export function checkpointAt(ledger: Ledger, step: number): Promise<string | null> {
+  return ledger.recovery.step(() => saveAt(ledger, step));
+}
+
+async function saveAt({ trainer, directory, settings, identity }: Ledger, step: number): Promise<string | null> {
   if (step === 0) return null;
   if (!(await savedSteps(directory.checkpoints)).includes(step)) {
     await saveCheckpoint(trainer, { dir: directory.checkpoints, step, identity, model: settings.model });

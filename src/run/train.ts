@@ -7,10 +7,9 @@
  * ever served that could not be found again.
  */
 import type { Engine, Store } from '../core/contracts.ts';
-import type { Best, Emit, Phase, RunEnding, Score } from '../core/events.ts';
-import { type GroupScheduler, type Harvest, START } from '../rollout/scheduler.ts';
+import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
+import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import type { Batch } from '../trainer/batch.ts';
 import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
@@ -18,9 +17,9 @@ import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest } from './settings.ts';
 import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
-import { batchOf, checkpointAt, commitStep, type Ledger, update } from './step.ts';
+import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
-import { openWorkshop, type Rollouts, type Warn } from './workshop.ts';
+import { openWorkshop, type Rollouts } from './workshop.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
 const STALLED_STEPS = 3;
@@ -73,17 +72,18 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openSqliteStore(directory.storePath);
   const store = through.store?.(opened) ?? opened;
-  const { model } = workshop;
+  const { trainer, recovery } = workshop;
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
-    if (settings.kl > 0) await model.freezeReference();
-    const ledger: Ledger = { trainer: model, directory, store, settings, identity: plan.identity };
-    const from = isResumed ? await takeUp(ledger, warn) : { step: 0, groups: START };
+    if (settings.kl > 0) await trainer.freezeReference();
+    const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity };
+    recovery.restore = async () => void (await takeUp(ledger, warn));
+    const from = isResumed ? await recovery.step(() => takeUp(ledger, warn)) : { step: 0, groups: START };
     if (isResumed) await directory.keep(record);
     const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
     const resumedAt = isResumed ? { resumedAt: from.step } : {};
-    tell({ type: 'run-start', run, entry: workshop.entryName, model: settings.model, ...sizes, ...resumedAt });
+    tell({ type: 'run-start', run, entry: workshop.entryName, model: workshop.policyName, ...sizes, ...resumedAt });
     const rollouts = workshop.rolloutsInto(store);
     const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
       tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
@@ -118,6 +118,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
     while (ending === undefined) {
       const start = performance.now();
       const harvest = await scheduler.take();
+      const rolloutSeconds = (performance.now() - start) / 1000;
       const batch = batchOf(trajectoriesOf(harvest.groups), settings);
       if (batch.trainedTokens === 0) {
         if (harvest.groups.length > 0) throw nothingTrainable(trajectoriesOf(harvest.groups));
@@ -127,7 +128,15 @@ async function learn(parts: Parts): Promise<TrainResult> {
       }
       stalled = 0;
       step++;
-      await takeStep(parts, scheduler, { step, harvest, batch, start, best: heldOut.best?.step });
+      const learningRate = learningRateAt(step, settings);
+      const inHand = { step, batch, learningRate, groups: scheduler.position, best: heldOut.best?.step };
+      const { loss, gradNorm, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
+      scheduler.published(step);
+      parts.tell({
+        ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
+        ...rolloutReport(harvest),
+        ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
+      });
       ending = await assess(step, parts, heldOut);
     }
   } finally {
@@ -139,40 +148,6 @@ async function learn(parts: Parts): Promise<TrainResult> {
   const { best } = heldOut;
   const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: ledger.directory.checkpointPath(best.step) };
   return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
-}
-
-interface StepInHand {
-  readonly step: number;
-  readonly harvest: Harvest;
-  readonly batch: Batch;
-  /** When its rollouts began to be waited for. */
-  readonly start: number;
-  /** A step whose checkpoint is to be kept. */
-  readonly best: number | undefined;
-}
-
-async function takeStep(
-  parts: Parts,
-  scheduler: GroupScheduler,
-  { step, harvest, batch, start, best }: StepInHand,
-): Promise<void> {
-  const { plan, ledger, progress } = parts;
-  const trainStart = performance.now();
-  progress('training');
-  const updated = await update(ledger.trainer, batch, learningRateAt(step, plan.settings), plan.settings);
-  const saveStart = performance.now();
-  progress('saving');
-  await commitStep(ledger, { step, batch, update: updated, groups: scheduler.position, best });
-  scheduler.published(step);
-  const { loss, gradNorm } = updated;
-  parts.tell({
-    type: 'step-end',
-    ...{ step, policyVersion: step, loss, trainedTokens: batch.trainedTokens, ...(gradNorm !== undefined && { gradNorm }) },
-    ...rolloutReport(harvest),
-    rolloutSeconds: (trainStart - start) / 1000,
-    trainSeconds: (saveStart - trainStart) / 1000,
-    saveSeconds: (performance.now() - saveStart) / 1000,
-  });
 }
 
 function endingWithoutSignal({ withoutSignal }: Harvest): RunEnding {

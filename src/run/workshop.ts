@@ -3,8 +3,9 @@
  * then the gateway listens. Closed in reverse.
  */
 
-import type { Engine, GraderRunner, Store } from '../core/contracts.ts';
+import type { Engine, GraderRunner, Store, Trainer } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
@@ -12,7 +13,6 @@ import { listen } from '../gateway/listener.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
-import { EmbeddedModel } from '../nn/policy.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry } from '../rollout/discovery.ts';
@@ -20,18 +20,21 @@ import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runn
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
+import { openPolicy } from './open-policy.ts';
+import type { PolicySettings } from './policy.ts';
+import { Recovery } from './recovery.ts';
 import type { EvalSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
 
 export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
   readonly entryName: string;
-  readonly model: EmbeddedModel;
+  /** For people: which model, and where. */
+  readonly policyName: string;
+  readonly trainer: Trainer;
+  readonly recovery: Recovery;
   rolloutsInto(store: Store): Rollouts;
 }
-
-/** Tells the person something they should know; the run goes on. */
-export type Warn = (code: string, message: string) => void;
 
 export interface Rollouts {
   /**
@@ -62,23 +65,25 @@ export interface WorkshopOptions {
 }
 
 export async function openWorkshop(
-  settings: Pick<EvalSettings, 'entry' | 'model' | 'threads' | 'limits' | 'seed' | 'graderWorkers' | 'graderDeadlineMs'>,
+  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
-  { stop, warn, kernels, engine = (model) => model, trainable }: WorkshopOptions,
+  { stop, warn, kernels, engine = (own) => own, trainable }: WorkshopOptions,
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
   return await openingWith(async (closers) => {
     await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
-    const model = closers.add(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads, variant: kernels }));
-    if (renderer.vocabSize > model.vocabSize) {
-      throw new TrainyardError('MODEL_INVALID', `the tokenizer has ${renderer.vocabSize} tokens, the model ${model.vocabSize}`, {
-        hint: 'tokenizer.json and model.safetensors must be of the same model',
-      });
-    }
+    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels }));
+    const { trainer } = policy;
+    const recovery = new Recovery(warn, async () => {
+      await trainer.load(settings.model);
+      await trainer.publish(0);
+    });
+    const { signal, release } = linkSignals(stop, recovery.fatal);
+    closers.defer(release);
     const grader = closers.add(await openGrader(settings, entry, stop));
     if ('warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
-    const gateway = new Gateway({ engine: engine(model), renderer, modelName: 'policy' });
+    const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     closers.add(await listen(gateway));
     const parts = {
       workflow: entry.workflow,
@@ -89,10 +94,12 @@ export async function openWorkshop(
       limits: settings.limits,
       seed: settings.seed,
       clock: { now: Date.now },
-      signal: stop,
+      signal,
     };
     return {
-      model,
+      policyName: policy.name,
+      trainer,
+      recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store) => rolloutsOf({ ...parts, store }, warn),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),

@@ -214,6 +214,19 @@ describe('training', () => {
     expect(model.gradient()).toEqual(before);
   });
 
+  it('takes no step on the gradient before a forwardBackward that failed, even if both were asked for at once', async () => {
+    const model = await openModel(REGULAR);
+    await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
+    const before = model.weights().slice();
+    const refused = model.forwardBackward([randomSample(REGULAR, 4, 2, { weight: Number.NaN })], crossEntropy());
+    const step = model.optimStep(ADAM);
+    await expect(refused).rejects.toMatchObject({ code: 'SAMPLE_REFUSED' });
+    await expect(step).rejects.toMatchObject({ code: 'TRAINER_FAILED', message: expect.stringContaining('forwardBackward') });
+    expect(model.weights()).toEqual(before);
+    await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
+    expect((await model.optimStep(ADAM)).gradNorm).toBeGreaterThan(0);
+  });
+
   it('refuses a sample longer than the context', async () => {
     const model = await openModel(REGULAR);
     await expect(model.forward([randomSample(REGULAR, 97, 1)])).rejects.toMatchObject({

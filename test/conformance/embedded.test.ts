@@ -1,0 +1,13 @@
+/** The embedded model through the suites of `trainyard/testing`, to the bit. */
+import { describe, it } from 'vitest';
+import { engineConformance } from '../../src/testing/engine-conformance.ts';
+import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
+import { openEmbedded } from './policies.ts';
+
+describe('the embedded model', () => {
+  const cases = [
+    ...engineConformance('as an engine', () => openEmbedded(2), { tolerance: 0 }),
+    ...trainerConformance('as a trainer', () => openEmbedded(2), { tolerance: 0 }),
+  ];
+  for (const { name, run } of cases) it(name, run);
+});

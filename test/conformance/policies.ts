@@ -1,0 +1,11 @@
+/** The policies that are put through the suites: the embedded model, small and with weights that matter. */
+import { EmbeddedModel } from '../../src/nn/policy.ts';
+import type { PolicyUnderTest } from '../../src/testing/policy-under-test.ts';
+import { REGULAR, strongWeights } from '../fixtures/nn/models.ts';
+
+export async function openEmbedded(threads = 1): Promise<PolicyUnderTest> {
+  const model = await EmbeddedModel.create({ config: REGULAR, seed: 3, threads });
+  model.weights().set(strongWeights(REGULAR, 3));
+  await model.publish(0);
+  return { engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
+}
