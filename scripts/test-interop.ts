@@ -4,14 +4,23 @@
  * With words as arguments only the checks so named are run: `transformers`, `client`, `skyrl`. Takes minutes, most of them for
  * SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
  */
+import { checkOfficialClient } from '../test/interop/official-client.ts';
 import { preparePython } from '../test/interop/python-environment.ts';
 import { Report } from '../test/interop/report.ts';
+import { checkSkyrl } from '../test/interop/skyrl.ts';
 import { checkTransformers } from '../test/interop/transformers.ts';
 
 type Check = (report: Report, python: string) => Promise<void>;
 
 const PARTS: readonly { readonly name: string; readonly title: string; readonly needs: string; readonly check: Check }[] = [
   { name: 'transformers', title: 'Weights to and from transformers', needs: 'client', check: checkTransformers },
+  {
+    name: 'client',
+    title: 'The official Tinker client against trainyard tinker',
+    needs: 'client',
+    check: checkOfficialClient,
+  },
+  { name: 'skyrl', title: 'Our Tinker client against SkyRL’s server', needs: 'skyrl', check: checkSkyrl },
 ];
 
 const named = process.argv.slice(2);
@@ -21,6 +30,7 @@ if (unknown.length > 0) {
   process.exit(2);
 }
 
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
 const report = new Report((line) => console.log(line));
 for (const { name, title, needs, check } of PARTS) {
   if (named.length > 0 && !named.includes(name)) continue;

@@ -62,6 +62,10 @@ export async function freePort(): Promise<number> {
 function start(program: Program, onText?: (text: string) => void): { readonly child: ChildProcess; text(): string } {
   const { command, args, env, cwd } = program;
   const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+  // Whatever ends this process ends what it started.
+  const kill = (): void => void child.kill('SIGKILL');
+  process.once('exit', kill);
+  child.once('close', () => process.off('exit', kill));
   let text = '';
   for (const stream of [child.stdout, child.stderr]) {
     stream.setEncoding('utf8').on('data', (chunk: string) => {
