@@ -258,6 +258,7 @@ export class TinkerConnection implements AsyncDisposable {
       timeoutMs: SUBMIT_TIMEOUT_MS,
       headers,
       body,
+      alone: !repeatable,
     } as const;
     return this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
   }

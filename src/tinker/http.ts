@@ -26,6 +26,8 @@ export interface ExchangeRequest {
   readonly timeoutMs: number;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: Uint8Array;
+  /** On a socket of its own: for what must not be lost on one that the server is about to drop. */
+  readonly alone?: boolean;
 }
 
 export interface HttpReply {
@@ -114,11 +116,11 @@ export class HttpClient {
     for (const agent of Object.values(this.#agents)) agent.destroy();
   }
 
-  #request({ method, path, pool, headers, body }: ExchangeRequest): http.ClientRequest {
+  #request({ method, path, pool, headers, body, alone = false }: ExchangeRequest): http.ClientRequest {
     const { request } = this.#base.protocol === 'https:' ? https : http;
     return request(`${this.address}${path}`, {
       method,
-      agent: this.#agents[pool],
+      agent: alone ? false : this.#agents[pool],
       headers: {
         ...this.#headers,
         ...headers,

@@ -18,7 +18,7 @@ export interface Source {
   readonly comments: ParseResult['comments'];
 }
 
-const GENERATED = new Set(['node_modules', 'dist', 'runs', 'coverage', '.git']);
+const GENERATED = new Set(['node_modules', 'dist', 'runs', 'coverage', '.git', '.interop']);
 
 /** Whether a file is written in AssemblyScript: TypeScript's syntax with decorated functions, and imports without extension. */
 export function isKernel(path: string): boolean {

@@ -1,0 +1,42 @@
+/**
+ * Interoperability for real: other people's programs from PyPI against ours, and ours against theirs. `npm run test:interop`.
+ *
+ * With words as arguments only the checks so named are run: `transformers`, `client`, `skyrl`. Takes minutes, most of them for
+ * SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
+ */
+import { checkOfficialClient } from '../test/interop/official-client.ts';
+import { preparePython } from '../test/interop/python-environment.ts';
+import { Report } from '../test/interop/report.ts';
+import { checkSkyrl } from '../test/interop/skyrl.ts';
+import { checkTransformers } from '../test/interop/transformers.ts';
+
+type Check = (report: Report, python: string) => Promise<void>;
+
+const PARTS: readonly { readonly name: string; readonly title: string; readonly needs: string; readonly check: Check }[] = [
+  { name: 'transformers', title: 'Weights to and from transformers', needs: 'client', check: checkTransformers },
+  {
+    name: 'client',
+    title: 'The official Tinker client against trainyard tinker',
+    needs: 'client',
+    check: checkOfficialClient,
+  },
+  { name: 'skyrl', title: 'Our Tinker client against SkyRL’s server', needs: 'skyrl', check: checkSkyrl },
+];
+
+const named = process.argv.slice(2);
+const unknown = named.filter((name) => !PARTS.some((part) => part.name === name));
+if (unknown.length > 0) {
+  console.error(`there is no check named ${unknown.join(', ')}; there are ${PARTS.map((part) => part.name).join(', ')}`);
+  process.exit(2);
+}
+
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
+const report = new Report((line) => console.log(line));
+for (const { name, title, needs, check } of PARTS) {
+  if (named.length > 0 && !named.includes(name)) continue;
+  report.heading(title);
+  const prepared = preparePython(needs, (line) => report.note(line));
+  if (prepared.kind === 'missing') report.skip(title, prepared.why);
+  else await check(report, prepared.python);
+}
+process.exitCode = report.close();

@@ -1,0 +1,63 @@
+/**
+ * The official Tinker client, in Python, against `trainyard tinker`: a process of our command line on the base policy.
+ *
+ * What is checked stands in official_client.py; here the two are brought together and its results are told.
+ */
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { freePort, runProgram, startServer } from './child.ts';
+import { cache, root } from './python-environment.ts';
+import type { Report } from './report.ts';
+
+const MODEL = join(root, 'models/base');
+/** As long as the server asks for, with the first letters that the hosted service's keys have. */
+const KEY = 'tml-interop-check-of-the-client';
+
+interface Result {
+  readonly name: string;
+  readonly passed: boolean;
+  readonly measured: string;
+}
+
+export async function checkOfficialClient(report: Report, python: string): Promise<void> {
+  const state = join(cache, 'tinker-state');
+  await rm(state, { recursive: true, force: true });
+  await mkdir(state, { recursive: true });
+  const port = await freePort();
+  const address = `http://127.0.0.1:${port}`;
+  const env = { TINKER_BASE_URL: address, TINKER_API_KEY: KEY, TINKER_TELEMETRY: '0', HF_HUB_OFFLINE: '1' };
+  await using _server = await startServer(
+    {
+      command: process.execPath,
+      args: [...SOURCE, 'tinker', '--model', MODEL, '--port', String(port), '--state', state],
+      env,
+      limitMs: 60_000,
+    },
+    address,
+  );
+  const script = join(import.meta.dirname, 'official_client.py');
+  let told = 0;
+  try {
+    const output = await runProgram({ command: python, args: [script, 'base', MODEL], env, limitMs: 300_000 });
+    for (const { name, passed, measured } of results(output)) {
+      told++;
+      await report.check(name, async () => {
+        if (!passed) throw new Error(measured);
+        return measured;
+      });
+    }
+    if (told === 0) throw new Error(`no check was reported:\n${output}`);
+  } catch (thrown) {
+    await report.check('the official client runs', () => Promise.reject(thrown));
+  }
+}
+
+/** How our command line is run from its source. */
+export const SOURCE: readonly string[] = ['--conditions=trainyard-source', join(root, 'src/cli/main.ts')];
+
+function results(output: string): readonly Result[] {
+  return output
+    .split('\n')
+    .filter((line) => line.startsWith('{"name"'))
+    .map((line) => JSON.parse(line));
+}

@@ -1,0 +1,201 @@
+/**
+ * Weights between Trainyard and transformers: what one saves, the other loads, and both give the same log-probabilities.
+ *
+ * Compared are the tokens of whole conversations, and after some prompts every token of the vocabulary, which fixes the logits up to
+ * the constant that softmax takes away. Tolerance: 1e-4, in float32.
+ */
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { renderConversation } from '../../models/conversation-text.ts';
+import { CLEAN, drawConversation } from '../../models/pretraining-data.ts';
+import { seededRandom } from '../../models/random.ts';
+import type { Sample } from '../../src/core/types.ts';
+import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
+import { crossEntropy } from '../../src/trainer/losses.ts';
+import { runProgram } from './child.ts';
+import { cache, root } from './python-environment.ts';
+import type { Report } from './report.ts';
+
+const BASE = join(root, 'models/base');
+const TOLERANCE = 1e-4;
+const CONVERSATIONS = 16;
+/** Rows whose every next token is compared. */
+const WHOLE_ROWS = 3;
+const STEPS = 5;
+const ADAM = { learningRate: 1e-3, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
+
+const SHAPES = [
+  { name: 'grouped queries, own output head', num_key_value_heads: 2, tie_word_embeddings: false, dtype: 'float32' },
+  { name: 'one key head, tied embeddings', num_key_value_heads: 1, tie_word_embeddings: true, dtype: 'float32' },
+  { name: 'grouped queries, bfloat16 file', num_key_value_heads: 2, tie_word_embeddings: false, dtype: 'bfloat16' },
+] as const;
+
+export async function checkTransformers(report: Report, python: string): Promise<void> {
+  const folder = join(cache, 'transformers');
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(folder, { recursive: true });
+  const peer = new Transformers(python, folder);
+  const conversations = await drawRows();
+
+  await report.check('transformers renders and tokenises a conversation with models/base to the same ids', () =>
+    compareChat(peer, conversations),
+  );
+  await report.check(`transformers loads weights saved after ${STEPS} steps of training`, async () => {
+    await using model = await EmbeddedModel.open({ dir: BASE });
+    const rows = conversations.map(({ ids }) => ids);
+    const losses: number[] = [];
+    for (let step = 0; step < STEPS; step++) {
+      losses.push((await model.forwardBackward(rows.map(sampleOf), crossEntropy())).loss);
+      await model.optimStep(ADAM);
+    }
+    if (losses.at(-1)! >= losses[0]!) throw new Error(`the loss did not fall: ${losses.join(', ')}`);
+    const dir = join(folder, 'saved');
+    await mkdir(dir);
+    await model.save(dir);
+    return await compare(peer, model, dir, rows);
+  });
+  for (const { name, ...shape } of SHAPES) {
+    await report.check(`Trainyard opens a model saved by transformers: ${name}`, async () => {
+      const dir = join(folder, name.replaceAll(/[^a-z0-9]+/g, '-'));
+      await peer.make(dir, { ...SMALL, ...shape });
+      await using model = await EmbeddedModel.open({ dir });
+      const random = seededRandom(7);
+      const rows = Array.from({ length: 8 }, (_, i) =>
+        Int32Array.from({ length: 20 + 25 * i }, () => Math.floor(random() * SMALL.vocab_size)),
+      );
+      return await compare(peer, model, dir, rows);
+    });
+  }
+}
+
+/** Large initial weights, so that distributions are far from uniform and a mistake shows. */
+const SMALL = {
+  seed: 5,
+  vocab_size: 320,
+  hidden_size: 64,
+  intermediate_size: 160,
+  num_hidden_layers: 3,
+  num_attention_heads: 4,
+  max_position_embeddings: 256,
+  rope_theta: 50_000,
+  rms_norm_eps: 1e-6,
+  initializer_range: 0.15,
+};
+
+interface Row {
+  readonly conversation: ReturnType<typeof drawConversation>;
+  readonly ids: Int32Array;
+}
+
+async function drawRows(): Promise<readonly Row[]> {
+  const tokenizer = await loadTokenizer(BASE);
+  const random = seededRandom(23);
+  return Array.from({ length: CONVERSATIONS }, () => {
+    const conversation = drawConversation(random, CLEAN);
+    const text = renderConversation(conversation)
+      .map((piece) => piece.text)
+      .join('');
+    return { conversation, ids: tokenizer.encodeRendered(text) };
+  });
+}
+
+async function compareChat(peer: Transformers, rows: readonly Row[]): Promise<string> {
+  const theirs = await peer.chat(
+    BASE,
+    rows.map(({ conversation: { messages, tools } }) => ({ messages, tools })),
+  );
+  rows.forEach(({ ids }, i) => {
+    if (theirs[i]!.join() !== ids.join()) throw new Error(`ids differ: ours ${ids.join()}; theirs ${theirs[i]!.join()}`);
+  });
+  return `${rows.length} conversations`;
+}
+
+async function compare(peer: Transformers, model: EmbeddedModel, dir: string, rows: readonly Int32Array[]): Promise<string> {
+  const ours = await model.forward(rows.map(sampleOf));
+  const theirs = await peer.logprobs(dir, rows, WHOLE_ROWS);
+  let furthest = 0;
+  let tokens = 0;
+  const see = (a: Float32Array, b: readonly number[]): void => {
+    if (a.length !== b.length) throw new Error(`${a.length} log-probabilities here, ${b.length} there`);
+    a.forEach((value, i) => {
+      const apart = Math.abs(value - b[i]!);
+      // Written so that NaN is a failure.
+      if (!(apart <= TOLERANCE)) throw new Error(`log-probability ${i} is ${value} here, ${b[i]} there: ${apart} apart`);
+      furthest = Math.max(furthest, apart);
+      tokens++;
+    });
+  };
+  ours.forEach((logprobs, i) => {
+    see(logprobs, theirs.next[i]!);
+  });
+  for (const [i, whole] of theirs.whole.entries()) see(await distribution(model, rows[i]!), whole);
+  return `${tokens} log-probabilities, ${furthest.toExponential(1)} apart at most`;
+}
+
+/** Log-probabilities of every token after a row: one sample for each, of which only the last token is looked at. */
+async function distribution(model: EmbeddedModel, row: Int32Array): Promise<Float32Array> {
+  const prefix = row.subarray(0, model.contextLength - 1);
+  const samples = Array.from({ length: model.vocabSize }, (_, id) => {
+    const sample = sampleOf(Int32Array.from([...prefix, id]));
+    return { ...sample, mask: sample.mask.fill(0, 0, -1) };
+  });
+  const logprobs = await model.forward(samples);
+  return Float32Array.from(logprobs, (one) => one[0]!);
+}
+
+/** A row of which every token but the first is trained. */
+function sampleOf(tokens: Int32Array): Sample {
+  const { length } = tokens;
+  return {
+    tokens,
+    mask: new Uint8Array(length).fill(1).fill(0, 0, 1),
+    logprobs: new Float32Array(length),
+    advantages: new Float32Array(length).fill(1 / length).fill(0, 0, 1),
+    versions: new Int32Array(length),
+    temperature: 1,
+    weight: 1,
+    rolloutId: 'interop',
+    groupId: 'interop',
+  };
+}
+
+interface Logprobs {
+  /** For each row, of its every token but the first. */
+  readonly next: readonly (readonly number[])[];
+  /** For the first rows, of every token that may follow. */
+  readonly whole: readonly (readonly number[])[];
+}
+
+/** The Python side; values travel as JSON files. */
+class Transformers {
+  readonly #python: string;
+  readonly #folder: string;
+
+  constructor(python: string, folder: string) {
+    this.#python = python;
+    this.#folder = folder;
+  }
+
+  make(dir: string, settings: object): Promise<unknown> {
+    return this.#run('make', dir, settings, false);
+  }
+
+  chat(dir: string, conversations: readonly object[]): Promise<readonly (readonly number[])[]> {
+    return this.#run('chat', dir, conversations, true) as Promise<number[][]>;
+  }
+
+  logprobs(dir: string, rows: readonly Int32Array[], whole: number): Promise<Logprobs> {
+    return this.#run('logprobs', dir, { rows: rows.map((row) => [...row]), whole }, true) as Promise<Logprobs>;
+  }
+
+  async #run(verb: string, dir: string, input: unknown, answers: boolean): Promise<unknown> {
+    const source = join(this.#folder, 'in.json');
+    const target = join(this.#folder, 'out.json');
+    await writeFile(source, JSON.stringify(input));
+    const script = join(import.meta.dirname, 'transformers_check.py');
+    const args = [script, verb, dir, source, ...(answers ? [target] : [])];
+    await runProgram({ command: this.#python, args, env: { HF_HUB_OFFLINE: '1' }, limitMs: 180_000 });
+    return answers ? JSON.parse(await readFile(target, 'utf8')) : undefined;
+  }
+}
