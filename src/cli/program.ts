@@ -15,6 +15,7 @@ import { jsonLines, textLines } from './report.ts';
 import { printable } from './screen/width.ts';
 import { SERVE_DEFAULTS, serveCommand } from './serve.ts';
 import { showCommand } from './show.ts';
+import { TINKER_DEFAULTS, tinkerCommand } from './tinker.ts';
 import { trainCommand } from './train.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
@@ -54,6 +55,18 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
     .option('--json', 'one JSON object a line', false)
     .action(async (flags) => ended(await serveCommand(flags)));
+  program
+    .command('tinker')
+    .description('serve the Tinker API on a model folder, so that Tinker programs train it here')
+    .exitOverride()
+    .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
+    .option('--host <address>', `address to listen on; others than loopback need a key (default: ${TINKER_DEFAULTS.host})`)
+    .option('--port <n>', 'port to listen on (default: a free one)', port)
+    .option('--api-key <key>', 'begins with tml-; better in the environment, as TINKER_API_KEY (default: a new one)')
+    .option('--state <dir>', `directory to keep saved weights in (default: ${TINKER_DEFAULTS.state})`)
+    .option('--threads <n>', `threads of each model (default: the cores, here ${TINKER_DEFAULTS.threads})`, positive)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (flags) => ended(await tinkerCommand(flags)));
   program
     .command('show')
     .description('show what a run kept: its rollouts, or one of them turn by turn')
@@ -180,7 +193,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'serve', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

@@ -7,9 +7,9 @@
  * collecting anything here, and at the latest until its rollout ends. Bodies are not read before their sender is known.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { TrainyardError } from '../core/errors.ts';
+import { bind, checkSecret, close } from './bind.ts';
 import { contentTypeOf, type Reply } from './call.ts';
 import type { EventStream } from './event-stream.ts';
 import type { Gateway } from './gateway.ts';
@@ -44,50 +44,19 @@ interface Timeouts {
 }
 
 export const TIMEOUTS: Timeouts = { headers: 10_000, request: 60_000, keepAlive: 60_000, linger: 1000 };
-/** Shorter tokens can be guessed. */
-const SHORTEST_TOKEN = 16;
 /** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
 const DROPPED_BYTES = 1024 * 1024;
 
 /** Listens, and makes the gateway's base URLs point there. */
 export async function listen(gateway: Gateway, options: ListenOptions = {}): Promise<Listener> {
   const { host = '127.0.0.1', port = 0, token } = options;
-  checkBind(host, token);
+  checkSecret(host, token, 'token');
   if (token !== undefined) gateway.acceptToken(token, 'admin');
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
   const server = serverOf(gateway, isLoopback(host), timeouts);
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => reject(cannotListen(cause, host, port)));
-    server.listen(port, host, resolve);
-  });
-  const bound = (server.address() as AddressInfo).port;
-  // Whoever binds every interface is reached on loopback too.
-  const name = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;
-  const origin = `http://${name.includes(':') ? `[${name}]` : name}:${bound}`;
+  const origin = await bind(server, host, port);
   gateway.origin = origin;
   return { origin, [Symbol.asyncDispose]: () => close(server) };
-}
-
-function cannotListen(cause: NodeJS.ErrnoException, host: string, port: number): TrainyardError {
-  const taken = cause.code === 'EADDRINUSE';
-  const message = taken ? `port ${port} of ${host} is taken` : `cannot listen on ${host}, port ${port}: ${cause.message}`;
-  return new TrainyardError('USAGE', message, {
-    cause,
-    hint: taken ? 'give another port, or none for a free one' : 'give an address of this machine and a port that you may use',
-  });
-}
-
-function checkBind(host: string, token: string | undefined): void {
-  if (token === undefined && !isLoopback(host)) {
-    throw new TrainyardError('USAGE', `${JSON.stringify(host)} is not loopback, and no token was given`, {
-      hint: 'anyone who can reach the port could try keys: give a token, or bind 127.0.0.1',
-    });
-  }
-  if (token !== undefined && (token.length < SHORTEST_TOKEN || !/^[\x21-\x7e]+$/.test(token))) {
-    throw new TrainyardError('USAGE', `the token is not ${SHORTEST_TOKEN} or more printable ASCII characters`, {
-      hint: 'make one: openssl rand -hex 16',
-    });
-  }
 }
 
 function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server {
@@ -255,9 +224,4 @@ function collect(incoming: IncomingMessage): Promise<string> {
     incoming.once('error', brokenOff);
     incoming.once('close', brokenOff);
   });
-}
-
-async function close(server: Server): Promise<void> {
-  server.closeAllConnections();
-  await new Promise<void>((resolve) => server.close(() => resolve()));
 }

@@ -6,6 +6,8 @@
  * threads, on batching or on timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
+import { checkRequest } from '../core/check-request.ts';
+import { checkSample } from '../core/check-sample.ts';
 import type {
   AdamSettings,
   Engine,
@@ -19,7 +21,6 @@ import type {
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
-import { checkSample } from './check-sample.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
 import { bestVariant, compileKernels } from './compile.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
@@ -29,7 +30,6 @@ import { type Layout, planLayout } from './layout.ts';
 import { reserveMemory } from './model-memory.ts';
 import { adamStep } from './optimizer.ts';
 import { WorkerPlacement } from './placement.ts';
-import { checkRequest } from './request.ts';
 import type { KernelVariant } from './wasm.ts';
 import { WorkerPool } from './worker-pool.ts';
 
@@ -213,6 +213,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
+  /** The accumulated gradient is zero again. */
+  dropGradient(): Promise<void> {
+    return this.#inTurn(async () => this.#clearGradient());
+  }
+
   /**
    * Requests that are running finish under the old version, since a turn has one; all others, those that come meanwhile included, wait
    * for the new one. So this takes as long as the longest running request has left, whatever else arrives.
@@ -252,11 +257,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     );
   }
 
-  /** Reads what `save` wrote. What is served changes only with the next `publish`. */
-  load(dir: string): Promise<void> {
+  /** Reads what `save` wrote; the optimizer starts fresh where its state is not there or not wanted. What is served changes only with the next `publish`. */
+  load(dir: string, { optimizer: wantsOptimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     return this.#inTurn(async () => {
       const { weights, variant } = await readWeights(dir, this.#layout);
-      const optimizer = await readOptimizer(dir, this.#layout);
+      const optimizer = wantsOptimizer ? await readOptimizer(dir, this.#layout) : undefined;
       this.weights().set(weights);
       this.#savedVariant = variant;
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#layout.length));

@@ -1,9 +1,14 @@
 /**
- * Checks a sample request before it reaches a worker: whatever passes cannot leave the arena.
+ * Checks a sample request before an engine gets it: whatever passes fits the model, its vocabulary and its context.
  */
-import type { SampleRequest } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
-import type { LlamaConfig } from './config.ts';
+import type { SampleRequest } from './contracts.ts';
+import { TrainyardError } from './errors.ts';
+
+/** What a model can take. */
+export interface ModelBounds {
+  readonly vocabSize: number;
+  readonly contextLength: number;
+}
 
 /** Below it, scaled logits leave the range of float32. */
 export const MIN_TEMPERATURE = 1e-3;
@@ -14,7 +19,7 @@ export function isTemperature(value: number): boolean {
 }
 
 /** Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
-export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: LlamaConfig): void {
+export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: ModelBounds): void {
   if (promptIds.length === 0) throw invalid('the prompt is empty, expected at least one token');
   if (promptIds.length >= contextLength) {
     throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`, {

@@ -1,0 +1,55 @@
+/** `trainyard tinker`: the Tinker API on a model folder; says where, and shows what it refuses. Returns the exit code. */
+import { once } from 'node:events';
+import { styleText } from 'node:util';
+import type { RunEvent } from '../core/events.ts';
+import type { HttpFailure } from '../protocols/tinker/api-error.ts';
+import { shortPath } from '../run/command-line.ts';
+import { EVAL_DEFAULTS } from '../run/settings.ts';
+import { type ServedTinker, serveTinker, type TinkerServerSettings } from '../run/tinker-server.ts';
+import { guarded } from './guard.ts';
+import { describe } from './lines.ts';
+import { printable } from './screen/width.ts';
+
+export const TINKER_DEFAULTS = {
+  model: EVAL_DEFAULTS.model,
+  host: '127.0.0.1',
+  port: 0,
+  apiKey: undefined,
+  state: 'runs/tinker',
+  threads: EVAL_DEFAULTS.threads,
+} as const satisfies TinkerServerSettings;
+
+export async function tinkerCommand(flags: Partial<TinkerServerSettings> & { readonly json: boolean }): Promise<number> {
+  const { json, ...given } = flags;
+  const apiKey = given.apiKey ?? (process.env['TINKER_API_KEY'] || undefined);
+  const settings: TinkerServerSettings = { ...TINKER_DEFAULTS, ...given, apiKey };
+  const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
+  const emit = (event: RunEvent): void => {
+    if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event, ''), event);
+  };
+  const onFailure = ({ status, code, message }: HttpFailure, path: string): void => {
+    const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
+    say([line], { type: 'refused', status, code, message, path });
+  };
+  return await guarded(emit, { steps: false }, async ({ stop }) => {
+    await using served = await serveTinker(settings, onFailure);
+    const { origin, apiKey: key, baseModel } = served;
+    const { model, state } = settings;
+    say(welcome(settings, served), { type: 'serving', origin, baseURL: origin, apiKey: key, baseModel, model, state });
+    if (!stop.aborted) await once(stop, 'abort');
+    return 0;
+  });
+}
+
+function welcome({ model, state }: TinkerServerSettings, { origin, apiKey, baseModel }: ServedTinker): readonly string[] {
+  return [
+    `Serving ${styleText('bold', shortPath(model))} by the Tinker API. Point a Tinker program at it, with base_model "${baseModel}".`,
+    '',
+    `  TINKER_BASE_URL=${origin}`,
+    `  TINKER_API_KEY=${apiKey}`,
+    '',
+    'All parameters are trained, whatever LoRA settings a program asks for.',
+    `Saved weights are kept in ${state}; everything else ends with Ctrl-C.`,
+    '',
+  ];
+}

@@ -1,0 +1,44 @@
+/**
+ * What one request, one model and the whole server may cost. Published in docs/reference/tinker-server.md, which a test keeps equal to
+ * this file.
+ */
+const MiB = 1024 * 1024;
+
+export const TINKER_LIMITS = {
+  /** Of a body, before and after decompression. */
+  bodyBytes: 64 * MiB,
+  /** Of a JSON body: parsing it stops everything else. Batches that are larger come as protobuf. */
+  jsonBytes: 16 * MiB,
+  /** Bodies of requests that were taken and not yet carried out. */
+  waitingBytes: 512 * MiB,
+  /** Datums in one forward_backward. */
+  data: 4096,
+  /** Models in training at once. */
+  models: 8,
+  /** Sets of weights that are sampled from at once. */
+  samplers: 4,
+  /** Sequences of one sample request. */
+  samples: 256,
+  /** Sample requests taken and not yet answered. */
+  samplesWaiting: 10_000,
+  /** Unnamed sets of sampler weights kept for each model. */
+  unnamed: 8,
+  /** Results that nobody asked for yet, or might ask for again. */
+  resultBytes: 256 * MiB,
+} as const;
+
+/** Milliseconds. */
+export interface Waits {
+  /** How long `retrieve_future` waits for a result before it says to ask again. */
+  readonly poll: number;
+  /** How long a request waits for the seq_id before its own. */
+  readonly gap: number;
+  /** How long a sample request waits for a free sampler. */
+  readonly sampler: number;
+  /** How long a result is kept. */
+  readonly result: number;
+  /** How long a session lives without a sign of life. */
+  readonly session: number;
+}
+
+export const WAITS: Waits = { poll: 30_000, gap: 60_000, sampler: 120_000, result: 30 * 60_000, session: 10 * 60_000 };

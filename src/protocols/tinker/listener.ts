@@ -1,0 +1,122 @@
+/**
+ * The Tinker server over HTTP: a node:http server that turns sockets into requests, on loopback unless somebody chose the key.
+ */
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { bind, checkSecret, close } from '../../gateway/bind.ts';
+import { Refusal } from '../../gateway/http-errors.ts';
+import { checkHead, isLoopback } from '../../gateway/http-guard.ts';
+import { endWith, refusalOf, upgradeRequired } from '../../gateway/raw-reply.ts';
+import { TINKER_LIMITS } from './limits.ts';
+import { type TinkerReply, tooLarge } from './message.ts';
+import type { TinkerServer } from './server.ts';
+
+export interface ListenOptions {
+  readonly host: string;
+  readonly port: number;
+  /** The key, where somebody chose it. */
+  readonly chosenKey?: string | undefined;
+}
+
+/** Milliseconds. `request` is for the whole of a large batch over a slow line. */
+const TIMEOUTS = { headers: 10_000, request: 120_000, keepAlive: 75_000, linger: 1000 };
+const HEADER_BYTES = 16 * 1024;
+/** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
+const DROPPED_BYTES = 1024 * 1024;
+
+export async function listen(
+  server: TinkerServer,
+  { host, port, chosenKey }: ListenOptions,
+): Promise<AsyncDisposable & { readonly origin: string }> {
+  checkSecret(host, chosenKey, 'key');
+  const local = isLoopback(host);
+  const take = (incoming: IncomingMessage, outgoing: ServerResponse): void => void exchange(server, local, incoming, outgoing);
+  const http = createServer(
+    {
+      headersTimeout: TIMEOUTS.headers,
+      requestTimeout: TIMEOUTS.request,
+      keepAliveTimeout: TIMEOUTS.keepAlive,
+      maxHeaderSize: HEADER_BYTES,
+      requireHostHeader: false,
+      noDelay: true,
+    },
+    take,
+  );
+  http.on('checkContinue', take);
+  http.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, TIMEOUTS.linger));
+  http.on('clientError', (error, socket) => {
+    if (socket.writable) endWith(refusalOf(error), socket, TIMEOUTS.linger);
+    else socket.destroy();
+  });
+  const origin = await bind(http, host, port);
+  return { origin, [Symbol.asyncDispose]: () => close(http) };
+}
+
+async function exchange(server: TinkerServer, local: boolean, incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+  const hangUp = new AbortController();
+  outgoing.once('close', () => hangUp.abort());
+  const header = (name: string): string | undefined => incoming.headers[name] as string | undefined;
+  const reply = await replyTo(server, local, incoming, {
+    method: incoming.method ?? 'GET',
+    url: incoming.url ?? '/',
+    header,
+    body: () => {
+      if (header('expect') !== undefined) outgoing.writeContinue();
+      return collect(incoming);
+    },
+    signal: hangUp.signal,
+    address: incoming.socket.remoteAddress,
+  });
+  if (!outgoing.destroyed) send(reply, incoming, outgoing);
+}
+
+async function replyTo(
+  server: TinkerServer,
+  local: boolean,
+  incoming: IncomingMessage,
+  request: Parameters<TinkerServer['answer']>[0],
+): Promise<TinkerReply> {
+  try {
+    checkHead(incoming, local);
+  } catch (thrown) {
+    return server.refuse(thrown, '/');
+  }
+  return await server.answer(request);
+}
+
+/** To a client that is still sending, the reply goes out first, and the rest of what it sends is dropped for a moment. */
+function send({ status, type, body }: TinkerReply, incoming: IncomingMessage, outgoing: ServerResponse): void {
+  const headers = { 'content-type': type, 'content-length': Buffer.byteLength(body), ...(status === 429 ? { 'retry-after': '1' } : {}) };
+  const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
+  if (incoming.complete || declared <= DROPPED_BYTES) {
+    outgoing.writeHead(status, headers).end(body);
+    return;
+  }
+  outgoing.writeHead(status, { ...headers, connection: 'close' }).write(body);
+  const end = (): void => void outgoing.end();
+  incoming.once('close', end).resume();
+  incoming.once('end', end);
+  setTimeout(end, TIMEOUTS.linger).unref();
+}
+
+function collect(incoming: IncomingMessage): Promise<Uint8Array> {
+  return new Promise((resolve, reject) => {
+    if (Number(incoming.headers['content-length'] ?? 0) > TINKER_LIMITS.bodyBytes) return reject(tooLarge());
+    const chunks: Buffer[] = [];
+    let size = 0;
+    const take = (chunk: Buffer): void => {
+      size += chunk.length;
+      if (size <= TINKER_LIMITS.bodyBytes) return void chunks.push(chunk);
+      chunks.length = 0;
+      incoming.off('data', take);
+      reject(tooLarge());
+    };
+    const brokenOff = (): void => {
+      if (!incoming.readableEnded) reject(new Refusal('malformed_http', 'the body broke off'));
+    };
+    if (incoming.destroyed) return brokenOff();
+    incoming.on('data', take);
+    incoming.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
+    incoming.once('error', brokenOff);
+    incoming.once('close', brokenOff);
+  });
+}

@@ -1,0 +1,107 @@
+/**
+ * Sampling sessions and samples, and the futures of everything.
+ */
+import { passResultToJson, sampleCallFromJson, sampleReplyToJson } from '../../tinker/json.ts';
+import { parseWeightsPath } from '../../tinker/paths.ts';
+import { encodePassResult, encodeSampleReply } from '../../tinker/protobuf.ts';
+import { PROTOBUF, type SampleCall, type SampleSource } from '../../tinker/types.ts';
+import { cancelFutureRequest, createSamplingSessionRequest, readAs, retrieveFutureRequest } from '../../tinker/verbs.ts';
+import { ApiError } from './api-error.ts';
+import { checkBaseModel } from './base-model.ts';
+import type { Future, Outcome } from './futures.ts';
+import { TINKER_LIMITS } from './limits.ts';
+import { jsonOf, jsonReply, protobufReply, readBody, type TinkerReply } from './message.ts';
+import type { Parts, Routes } from './routes.ts';
+import type { Weights } from './sampler-pool.ts';
+import { checkSampleCall, sampleReplyOf } from './sampling.ts';
+import { futureReply } from './training-routes.ts';
+
+export const SAMPLING_ROUTES: Routes = {
+  'POST /create_sampling_session': async (parts, request) => {
+    const body = await readBody(request);
+    const asked = readAs(createSamplingSessionRequest, jsonOf(body));
+    const session = parts.sessions.session(asked.session_id);
+    const path = asked.model_path ?? undefined;
+    if (asked.base_model) checkBaseModel(parts.base, asked.base_model);
+    else if (path === undefined) throw new ApiError('invalid_request', 'neither base_model nor model_path was given');
+    const weights = path === undefined ? parts.base.weights : await weightsAt(parts, path, 'model_path');
+    const sampler = session.samplers.take(asked.sampling_session_seq_id, body.digest, () => parts.sessions.addSampler(session, path, weights));
+    return jsonReply({ type: 'create_sampling_session', sampling_session_id: sampler.id });
+  },
+
+  'GET /samplers/*': async ({ sessions, base }, { names: [id = ''] }) => {
+    const sampler = sessions.sampler(id);
+    return jsonReply({ sampler_id: sampler.id, base_model: base.name, model_path: sampler.path ?? null });
+  },
+
+  'POST /asample': async (parts, request) => {
+    const body = await readBody(request);
+    const call = sampleCallFromJson(jsonOf(body));
+    const { source } = call;
+    if (source.kind !== 'session') return futureReply(startSample(parts, call, await weightsOf(parts, source)));
+    const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
+    return futureReply(samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)));
+  },
+
+  'POST /retrieve_future': async ({ futures, waits }, request) => {
+    const { request_id } = readAs(retrieveFutureRequest, jsonOf(await readBody(request)));
+    const future = futures.find(request_id);
+    const outcome = await futures.wait(future, waits.poll, request.signal);
+    if (outcome === undefined) return jsonReply({ type: 'try_again', request_id, queue_state: 'active' }, 408);
+    future.delivered = true;
+    return replyOf(outcome, request.header('accept')?.includes(PROTOBUF) ?? false);
+  },
+
+  /** Only sampling can be stopped; a step that was asked for is taken. */
+  'POST /cancel_future': async ({ futures }, request) => {
+    futures.find(readAs(cancelFutureRequest, jsonOf(await readBody(request))).request_id).cancel();
+    return jsonReply({ status: 'cancelled' });
+  },
+};
+
+function startSample({ base, futures, samplers, load }: Parts, call: SampleCall, weights: Weights): Future {
+  checkSampleCall(call, base.shape, base.tokenizer);
+  if (load.samples >= TINKER_LIMITS.samplesWaiting) {
+    throw new ApiError('too_busy', `${load.samples} samples wait already`, { hint: 'wait for earlier ones' });
+  }
+  load.samples++;
+  const controller = new AbortController();
+  const { signal } = controller;
+  return futures.start(
+    async () => {
+      try {
+        const reply = await samplers.use(weights, signal, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
+        return { kind: 'sample', reply };
+      } finally {
+        load.samples--;
+      }
+    },
+    () => controller.abort(),
+  );
+}
+
+async function weightsOf(parts: Parts, source: Exclude<SampleSource, { readonly kind: 'session' }>): Promise<Weights> {
+  if (source.kind === 'path') return await weightsAt(parts, source.path, 'model_path');
+  checkBaseModel(parts.base, source.baseModel);
+  return parts.base.weights;
+}
+
+/** These weights and no others, even if others are saved under the name later. */
+async function weightsAt({ weights }: Parts, text: string, where: string): Promise<Weights> {
+  const path = parseWeightsPath(text, where);
+  const { id, folder } = await weights.get(path);
+  const check = async (): Promise<void> => {
+    if ((await weights.find(path))?.id === id) return;
+    throw new ApiError('unknown_weights', `what was saved at ${text} has been removed or replaced`, { param: where });
+  };
+  return { id, folder, check };
+}
+
+function replyOf(outcome: Outcome, wantsProtobuf: boolean): TinkerReply {
+  if (outcome.kind === 'reply') return jsonReply(outcome.value);
+  if (outcome.kind === 'failed') return jsonReply(outcome.failure);
+  if (outcome.kind === 'pass') {
+    return wantsProtobuf ? protobufReply(encodePassResult(outcome.result)) : jsonReply(passResultToJson(outcome.result));
+  }
+  return wantsProtobuf ? protobufReply(encodeSampleReply(outcome.reply)) : jsonReply(sampleReplyToJson(outcome.reply));
+}

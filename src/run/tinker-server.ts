@@ -1,0 +1,56 @@
+/**
+ * The Tinker API on a model folder: opens the folder that keeps saved weights, for this process alone, and listens.
+ */
+import { randomBytes } from 'node:crypto';
+import { resolve } from 'node:path';
+import { TrainyardError } from '../core/errors.ts';
+import type { HttpFailure } from '../protocols/tinker/api-error.ts';
+import { listen } from '../protocols/tinker/listener.ts';
+import { TinkerServer } from '../protocols/tinker/server.ts';
+import { checkModelFolder } from './checkpoint.ts';
+import { openingWith } from './closers.ts';
+import { lockFolder } from './run-directory.ts';
+
+export interface TinkerServerSettings {
+  readonly model: string;
+  readonly host: string;
+  readonly port: number;
+  /** Made up where none is given; must be given to bind anything but loopback. */
+  readonly apiKey: string | undefined;
+  /** Folder that saved weights are kept in. */
+  readonly state: string;
+  readonly threads: number;
+}
+
+export interface ServedTinker extends AsyncDisposable {
+  readonly origin: string;
+  readonly apiKey: string;
+  /** What clients name as their base model. */
+  readonly baseModel: string;
+}
+
+/** Official clients refuse keys that do not begin with it. */
+const KEY_PREFIX = 'tml-';
+
+/** Serves until disposed. */
+export function serveTinker(
+  settings: TinkerServerSettings,
+  onFailure: (failure: HttpFailure, path: string) => void,
+): Promise<ServedTinker> {
+  return openingWith(async (closers) => {
+    const { model, host, port, apiKey: chosenKey, state, threads } = settings;
+    if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
+      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, { hint: `clients want keys such as ${newKey()}` });
+    }
+    await checkModelFolder(model);
+    closers.add(await lockFolder(state));
+    const key = chosenKey ?? newKey();
+    const server = closers.add(await TinkerServer.open({ model, state: resolve(state), key, threads, onFailure }));
+    const { origin } = closers.add(await listen(server, { host, port, chosenKey }));
+    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
+  });
+}
+
+function newKey(): string {
+  return `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;
+}

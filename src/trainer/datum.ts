@@ -1,0 +1,83 @@
+/**
+ * Samples as the Tinker API takes them, and back: a datum's arrays are shifted, so that position i belongs to the token that follows
+ * input i. Position i of a datum is position i + 1 of its sample.
+ *
+ * There is no mask on the wire: where nothing is trained, weight, advantage and log-probability are 0. A sample's own weight is
+ * folded into advantages and weights, since the wire has no place for it.
+ */
+import type { LossInput } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Sample } from '../core/types.ts';
+import type { Datum, Tensor } from '../tinker/types.ts';
+
+/** For a pass that only looks: weight 1 where something was sampled. */
+export function scoringDatum(sample: Sample): Datum {
+  return shifted(sample, { weights: Float32Array.from(sample.mask) });
+}
+
+/** For cross_entropy, which has a gradient of −weight at each token. `weights` belong to the masked tokens, in order. */
+export function weightedDatum(sample: Sample, weights: Float32Array): Datum {
+  const spread = new Float32Array(sample.tokens.length);
+  let next = 0;
+  sample.mask.forEach((masked, i) => {
+    if (masked === 1) spread[i] = weights[next++]!;
+  });
+  return shifted(sample, { weights: spread });
+}
+
+/** For the losses that compare with the policy that sampled. */
+export function policyDatum(sample: Sample): Datum {
+  const { mask, weight } = sample;
+  return shifted(sample, {
+    logprobs: sample.logprobs.map((value, i) => (mask[i] === 1 ? value : 0)),
+    advantages: sample.advantages.map((value, i) => (mask[i] === 1 ? value * weight : 0)),
+  });
+}
+
+/** Of a sample's masked tokens, in order. */
+export function masked(sample: Sample, values: Float32Array): Float32Array {
+  return values.filter((_, i) => sample.mask[i] === 1);
+}
+
+/** Log-probabilities of the masked tokens, from those of every position that a server gave. Throws where they are of no use. */
+export function scoredTokens(sample: Sample, output: Readonly<Record<string, Tensor>> | undefined): Float32Array {
+  const logprobs = output?.['logprobs']?.data;
+  const expected = sample.tokens.length - 1;
+  if (logprobs?.length !== expected) {
+    throw new TrainyardError(
+      'POLICY_GARBLED',
+      `the server gave ${logprobs?.length ?? 'no'} log-probabilities, expected ${expected}`,
+      {
+        hint: `rollout ${JSON.stringify(sample.rolloutId)}; check the server’s version`,
+      },
+    );
+  }
+  const found = Float32Array.from(logprobs).filter((_, i) => sample.mask[i + 1] === 1);
+  const bad = found.find((value) => !Number.isFinite(value));
+  if (bad === undefined) return found;
+  throw new TrainyardError(
+    'TRAINER_FAILED',
+    `the server scored a token of rollout ${JSON.stringify(sample.rolloutId)} with ${bad}`,
+    {
+      hint: 'the weights at the server are no longer usable; go on from an earlier checkpoint, with a smaller learning rate',
+    },
+  );
+}
+
+export function lossInput(sample: Sample, logprobs: Float32Array): LossInput {
+  const { reference } = sample;
+  return {
+    logprobs,
+    sampled: masked(sample, sample.logprobs),
+    advantages: masked(sample, sample.advantages),
+    reference: reference && masked(sample, reference),
+  };
+}
+
+function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Array>>): Datum {
+  const floats = Object.entries(inputs).map(([name, data]) => [name, { dtype: 'float32', data: data.subarray(1) }] as const);
+  return {
+    tokens: tokens.subarray(0, -1),
+    inputs: { target_tokens: { dtype: 'int64', data: tokens.subarray(1) }, ...Object.fromEntries(floats) },
+  };
+}

@@ -1,0 +1,295 @@
+/**
+ * One model in training at a Tinker server: its verbs, each sent with the model's next `seq_id`, in the order they are called here.
+ *
+ * A verb resolves when the server has accepted it, and gives a promise of its result; so the next verb can be sent while the server
+ * still works. Nobody can take a gradient back at the server: when a backward pass fails, or it is unknown whether something arrived,
+ * the model is spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two
+ * verbs at once; which loss is taken, and what is done about a spoiled model, is theirs too.
+ */
+import type { AdamSettings } from '../core/contracts.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Json } from '../core/types.ts';
+import type { TinkerConnection } from '../tinker/connection.ts';
+import type { Payload } from '../tinker/futures.ts';
+import type { Datum, PassRequest } from '../tinker/types.ts';
+import {
+  adamParamsToWire,
+  createModelReply,
+  loadWeightsReply,
+  optimStepReply,
+  readAs,
+  saveWeightsForSamplerReply,
+  saveWeightsReply,
+} from '../tinker/verbs.ts';
+import {
+  cutIntoChunks,
+  type EncodedVerb,
+  encodePass,
+  gradNormOf,
+  joinResults,
+  type PassFormat,
+  type PassOutput,
+  readPass,
+} from './tinker-pass.ts';
+
+/** Accepted by the server; the result is on its way. */
+export interface Underway<T> {
+  readonly result: Promise<T>;
+}
+
+export interface ModelStart {
+  readonly baseModel: string;
+  readonly loraRank: number;
+  readonly seed: number;
+  /** State saved at the server to begin from; without it, the base model's. */
+  readonly path?: string | undefined;
+}
+
+/** What to compute: data under a loss that the server has. */
+export interface Pass<T> {
+  readonly data: readonly Datum[];
+  readonly loss: string;
+  readonly lossSettings: Readonly<Record<string, number>>;
+  readonly forwardOnly: boolean;
+  /** What is made of the outputs; a gradient whose outputs it throws at is not to be trusted. */
+  readonly read: (output: PassOutput) => T;
+  /** Failures that say that the server computed nothing. */
+  readonly isHarmless?: (thrown: unknown) => boolean;
+}
+
+export class TinkerModel {
+  readonly id: string;
+  readonly #connection: TinkerConnection;
+  readonly #format: PassFormat;
+  #seqId = 0;
+  #spoiled: TrainyardError | undefined;
+  /** Backward passes since the last step: a step is believed when all of them have come through. */
+  #gradient: Promise<unknown>[] = [];
+
+  static async create(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
+    const body = (): Json => ({
+      session_id: connection.sessionId,
+      model_seq_id: connection.nextModel(),
+      base_model: start.baseModel,
+      lora_config: { rank: start.loraRank, seed: start.seed, train_unembed: true, train_mlp: true, train_attn: true },
+      type: 'create_model',
+    });
+    const accepted = await connection.inSession(() =>
+      connection.submit({
+        verb: 'create_model',
+        requestType: 'CreateModel',
+        purpose: 'train',
+        body: Buffer.from(JSON.stringify(body())),
+        contentType: 'application/json',
+        repeatable: true,
+      }),
+    );
+    const { model_id: id } = await connection.decode('create_model', () => readAs(createModelReply, accepted.reply));
+    await accepted.result();
+    const model = new TinkerModel(connection, format, id);
+    if (start.path !== undefined) await model.#load(start.path);
+    return model;
+  }
+
+  private constructor(connection: TinkerConnection, format: PassFormat, id: string) {
+    this.#connection = connection;
+    this.#format = format;
+    this.id = id;
+  }
+
+  /** In chunks that the server takes; they are computed as one. At least one datum. */
+  async pass<T>(pass: Pass<T>): Promise<Underway<T>> {
+    this.#assertSound();
+    const format = this.#format.kind ?? (await this.#findFormat(pass.data[0]!));
+    this.#format.kind = format;
+    const chunks = cutIntoChunks(pass.data, format, this.#connection.config);
+    return this.#underway(pass, await this.#sendChunks(pass, chunks, format));
+  }
+
+  async optimStep(adam: AdamSettings): Promise<Underway<{ readonly gradNorm: number | undefined }>> {
+    const { learningRate, beta1, beta2, epsilon: eps, weightDecay, maxGradNorm: gradClipNorm } = adam;
+    const params = { learningRate, beta1, beta2, eps, weightDecay, gradClipNorm };
+    const answer = await this.#verb('optim_step', 'OptimStep', { adam_params: adamParamsToWire(params) });
+    const passes = this.#gradient;
+    this.#gradient = [];
+    return this.#spoiling(async () => {
+      const reply = await this.#decoded('optim_step', answer, optimStepReply);
+      await Promise.allSettled(passes);
+      this.#assertSound();
+      return { gradNorm: gradNormOf(reply.metrics ?? {}) };
+    });
+  }
+
+  /** Keeps weights and optimizer state at the server; gives their path. */
+  async save(name: string): Promise<Underway<string>> {
+    const answer = await this.#verb('save_weights', 'SaveWeights', { path: name });
+    const read = async () => (await this.#decoded('save_weights', answer, saveWeightsReply)).path;
+    return { result: quietly(read()) };
+  }
+
+  /** A sampling session of the current weights. */
+  async publish(): Promise<Underway<string>> {
+    const answer = await this.#verb('save_weights_for_sampler', 'SaveWeightsForSampler', {
+      sampling_session_seq_id: this.#connection.nextSamplingSession(),
+    });
+    const read = async (): Promise<string> => {
+      const reply = await this.#decoded('save_weights_for_sampler', answer, saveWeightsForSamplerReply);
+      if (reply.sampling_session_id != null) return reply.sampling_session_id;
+      if (reply.path != null) return this.#connection.createSamplingSession({ path: reply.path });
+      throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave neither a sampling session nor a path');
+    };
+    return { result: quietly(read()) };
+  }
+
+  /** The server may drop the model. Never throws. */
+  async unload(): Promise<void> {
+    await this.#connection.mention('POST', 'unload_model', { model_id: this.id, type: 'unload_model' });
+  }
+
+  /** Optimizer state included. Only the first verb of a model. */
+  async #load(path: string): Promise<void> {
+    try {
+      const answer = await this.#verb('load_weights', 'LoadWeights', { path, optimizer: true });
+      await this.#decoded('load_weights', answer, loadWeightsReply);
+    } catch (thrown) {
+      if (!isLost(thrown)) throw thrown;
+      // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
+      await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
+      throw new TrainyardError('POLICY_REFUSED', `the server at ${this.#connection.address} does not have ${path}`, {
+        hint: 'what was saved at the server is gone; go on from another checkpoint or begin anew',
+        cause: thrown,
+      });
+    }
+  }
+
+  /**
+   * Finds out in which form the server takes its passes, with one that has no effect: a server that knows no protobuf refuses it at
+   * the door, or stumbles over it. Nobody needs its result.
+   */
+  async #findFormat({ tokens, inputs }: Datum): Promise<'protobuf' | 'json'> {
+    const target = { dtype: 'int64', data: Int32Array.from(inputs['target_tokens']!.data.subarray(0, 1)) } as const;
+    const weights = { dtype: 'float32', data: Float32Array.of(1) } as const;
+    const data = [{ tokens: tokens.subarray(0, 1), inputs: { target_tokens: target, weights } }];
+    const seqId = ++this.#seqId;
+    const probe = encodePass(
+      { modelId: this.id, seqId, data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true },
+      'protobuf',
+    );
+    try {
+      await this.#connection.submit({ ...probe, purpose: 'train', repeatable: true, isTrial: true });
+      return 'protobuf';
+    } catch (thrown) {
+      if (isRefusedAtDoor(thrown) || isStumble(thrown)) return 'json';
+      throw this.#spoil(thrown);
+    }
+  }
+
+  /** Numbers are given in order; the chunks travel side by side. */
+  async #sendChunks(
+    pass: Pass<unknown>,
+    chunks: readonly (readonly Datum[])[],
+    format: 'protobuf' | 'json',
+  ): Promise<Underway<Payload>[]> {
+    const sent: Promise<Underway<Payload>>[] = [];
+    for (const data of chunks) {
+      const { loss, lossSettings, forwardOnly } = pass;
+      const request: PassRequest = { modelId: this.id, seqId: ++this.#seqId, data, loss, lossSettings, forwardOnly };
+      sent.push(quietly(this.#submit(encodePass(request, format))));
+      // Encoding takes a while: whoever else is waiting gets a turn between two chunks.
+      await new Promise(setImmediate);
+    }
+    const settled = await Promise.allSettled(sent);
+    const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }): unknown => reason);
+    if (failed.length === 0) return settled.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+    const refused = failed.length === settled.length && failed.every(isRefusedAtDoor);
+    throw refused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtDoor(error)) ?? failed[0]);
+  }
+
+  #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[]): Underway<T> {
+    const read = async (): Promise<T> => {
+      const payloads = await Promise.all(chunks.map(({ result }) => result));
+      return pass.read(await this.#connection.decode('forward_backward', () => joinResults(payloads.map(readPass))));
+    };
+    if (pass.forwardOnly) return { result: quietly(read()) };
+    const underway = this.#spoiling(read, pass.isHarmless);
+    this.#gradient.push(underway.result);
+    return underway;
+  }
+
+  async #decoded<T>(verb: string, answer: Underway<Payload>, schema: Parameters<typeof readAs<T>>[0]): Promise<T> {
+    const payload = await answer.result;
+    return this.#connection.decode(verb, () => readAs(schema, payload.kind === 'json' ? payload.value : undefined));
+  }
+
+  async #verb(verb: string, requestType: string, body: Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+    this.#assertSound();
+    const whole = { model_id: this.id, seq_id: ++this.#seqId, ...body, type: verb };
+    const encoded = { verb, requestType, body: Buffer.from(JSON.stringify(whole)), contentType: 'application/json' };
+    try {
+      return await this.#submit(encoded);
+    } catch (thrown) {
+      throw isRefusedAtDoor(thrown) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
+    }
+  }
+
+  async #submit(encoded: EncodedVerb): Promise<Underway<Payload>> {
+    // A server that takes no protobuf is of a time before seq_id: it cannot tell a repetition from a new request.
+    const repeatable = this.#format.kind !== 'json';
+    const accepted = await this.#connection.submit({ ...encoded, purpose: 'train', repeatable });
+    return { result: quietly(accepted.result()) };
+  }
+
+  #spoiling<T>(work: () => Promise<T>, isHarmless?: (thrown: unknown) => boolean): Underway<T> {
+    const guarded = async (): Promise<T> => {
+      try {
+        return await work();
+      } catch (thrown) {
+        throw isHarmless?.(thrown) ? thrown : this.#spoil(thrown);
+      }
+    };
+    return { result: quietly(guarded()) };
+  }
+
+  #spoil(thrown: unknown): unknown {
+    this.#spoiled ??= thrown instanceof TrainyardError ? thrown : new TrainyardError('TRAINER_FAILED', messageOf(thrown));
+    return thrown;
+  }
+
+  #assertSound(): void {
+    const cause = this.#spoiled;
+    if (cause === undefined) return;
+    throw new TrainyardError(
+      cause.code,
+      `the model at the server is not to be trusted since an earlier verb failed: ${cause.message}`,
+      {
+        hint: 'load what was saved last',
+        cause,
+      },
+    );
+  }
+}
+
+export function isLost(thrown: unknown): boolean {
+  return thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST';
+}
+
+/** Such a request used up its number and had no effect. */
+function isRefusedAtDoor(thrown: unknown): boolean {
+  if (!(thrown instanceof TrainyardError) || thrown.code !== 'POLICY_REFUSED') return false;
+  return [400, 415, 422].includes(statusOf(thrown) ?? 0);
+}
+
+/** An internal error, said in JSON or not. */
+function isStumble(thrown: unknown): boolean {
+  return thrown instanceof TrainyardError && (thrown.code === 'POLICY_GARBLED' || statusOf(thrown) === 500);
+}
+
+function statusOf({ details }: TrainyardError): number | undefined {
+  return (details as { readonly status?: number } | undefined)?.status;
+}
+
+/** Whoever wants the failure awaits the promise; nobody has to. */
+function quietly<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined);
+  return promise;
+}
