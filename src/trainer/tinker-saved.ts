@@ -2,7 +2,7 @@
  * What a checkpoint folder holds when the weights are at a Tinker server: `tinker.json`, which says where. A folder without it is an
  * ordinary model folder: the base model, untrained.
  */
-import { readFile, writeFile } from 'node:fs/promises';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
@@ -26,13 +26,19 @@ export async function writeSavedState(dir: string, state: SavedState): Promise<v
   await writeFile(join(dir, FILE), `${JSON.stringify(state, null, 2)}\n`);
 }
 
-/** Undefined where the folder says nothing of a server. Throws CHECKPOINT_MISMATCH for a file that cannot be understood. */
+/**
+ * Undefined for an ordinary model folder. Throws MODEL_INVALID for a folder that is none, CHECKPOINT_MISMATCH for a file that cannot be
+ * understood.
+ */
 export async function readSavedState(dir: string): Promise<SavedState | undefined> {
   const text = await readFile(join(dir, FILE), 'utf8').catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined;
     throw error;
   });
-  if (text === undefined) return undefined;
+  if (text === undefined) {
+    await checkModelFolder(dir);
+    return undefined;
+  }
   try {
     const state = savedState.parse(JSON.parse(text));
     parseWeightsPath(state.path);
@@ -43,6 +49,14 @@ export async function readSavedState(dir: string): Promise<SavedState | undefine
       cause,
     });
   }
+}
+
+async function checkModelFolder(dir: string): Promise<void> {
+  const names: readonly string[] = await readdir(dir).catch(() => []);
+  if (names.includes('config.json') || names.includes('tokenizer.json')) return;
+  throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${FILE} nor config.json nor tokenizer.json`, {
+    hint: 'give a checkpoint folder of a run, or a model folder',
+  });
 }
 
 /** Where the server keeps it, among what can be removed. */
