@@ -38,9 +38,9 @@ export const SAMPLING_ROUTES: Routes = {
     const body = await readBody(request);
     const call = sampleCallFromJson(jsonOf(body));
     const { source } = call;
-    if (source.kind !== 'session') return futureReply(startSample(parts, call, await weightsOf(parts, source)));
+    if (source.kind !== 'session') return sampleFuture(startSample(parts, call, await weightsOf(parts, source)), call);
     const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
-    return futureReply(samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)));
+    return sampleFuture(samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)), call);
   },
 
   'POST /retrieve_future': async ({ futures, waits }, request) => {
@@ -58,6 +58,11 @@ export const SAMPLING_ROUTES: Routes = {
     return jsonReply({ status: 'cancelled' });
   },
 };
+
+/** Clients want a name for each sequence before it is there. */
+function sampleFuture(future: Future, { count }: SampleCall): TinkerReply {
+  return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
+}
 
 function startSample({ base, futures, samplers, load }: Parts, call: SampleCall, weights: Weights): Future {
   checkSampleCall(call, base.shape, base.tokenizer);
