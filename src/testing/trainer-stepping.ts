@@ -174,9 +174,12 @@ const lossCases: Cases = {
   },
   'steps on the good gradient alone after a loss that failed': async (probe) => {
     const { engine, trainer } = probe;
-    const [bad, good] = [batchFor(engine, 230, 3), batchFor(engine, 240, 3)];
+    // Enough that some of it may be done when the last one fails.
+    const [bad, good] = [batchFor(engine, 1000, 256), batchFor(engine, 240, 3)];
+    let calls = 0;
     const throwing = anonymous(crossEntropy(), () => {
-      throw new Error('on purpose');
+      calls++;
+      if (calls === bad.length) throw new Error('on purpose');
     });
     const notANumber: Loss = {
       ...anonymous(crossEntropy()),
