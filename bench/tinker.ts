@@ -48,6 +48,13 @@ interface Stalls {
   readonly server: Stall;
 }
 
+/** Milliseconds of one step. */
+interface Step {
+  readonly sampling: number;
+  readonly training: number;
+  readonly publishing: number;
+}
+
 export async function run({
   threads = defaultThreads(),
 }: {
@@ -72,6 +79,7 @@ export async function run({
       stallCpuMs: Math.max(...stalls.map(({ cpu }) => cpu)),
       overheadOverEmbedded: overhead.median,
       overheads: overhead.ratios,
+      stepMs: overhead.parts,
       stalls: { idle, sampling: sampling.stalls, training: training.stalls },
       batch: training.batch,
       threads,
@@ -144,19 +152,29 @@ function encoding(engine: Engine): number {
 async function overheadOf(
   tinker: Policy,
   embedded: Policy,
-): Promise<{ readonly median: number; readonly ratios: readonly number[] }> {
-  const ratios: number[] = [];
+): Promise<{ readonly median: number; readonly ratios: readonly number[]; readonly parts: Readonly<Record<string, Step>> }> {
+  const steps = new Map<Policy, Step[]>([
+    [tinker, []],
+    [embedded, []],
+  ]);
   for (let round = 0; round <= WORK_ROUNDS; round++) {
     // Who goes first has the colder caches.
     const inTurn = round % 2 === 0 ? [tinker, embedded] : [embedded, tinker];
-    const seconds = new Map<Policy, number>();
-    for (const policy of inTurn) seconds.set(policy, await oneStep(policy, round));
-    if (round > 0) ratios.push(seconds.get(tinker)! / seconds.get(embedded)!);
+    for (const policy of inTurn) {
+      const step = await oneStep(policy, round);
+      if (round > 0) steps.get(policy)!.push(step);
+    }
   }
-  return { median: median(ratios), ratios };
+  const whole = ({ sampling, training, publishing }: Step): number => sampling + training + publishing;
+  const ratios = steps.get(tinker)!.map((step, round) => whole(step) / whole(steps.get(embedded)![round]!));
+  const medians = (policy: Policy): Step => {
+    const of = (part: keyof Step): number => median(steps.get(policy)!.map((step) => step[part]));
+    return { sampling: of('sampling'), training: of('training'), publishing: of('publishing') };
+  };
+  return { median: median(ratios), ratios, parts: { tinker: medians(tinker), embedded: medians(embedded) } };
 }
 
-async function oneStep({ engine, trainer }: Policy, round: number): Promise<number> {
+async function oneStep({ engine, trainer }: Policy, round: number): Promise<Step> {
   const start = performance.now();
   const rollouts = await Promise.all(
     requests(engine, 8 * GROUP, round).map(async (request) => {
@@ -167,10 +185,12 @@ async function oneStep({ engine, trainer }: Policy, round: number): Promise<numb
       return sampleOf(promptIds, ids, logprobs);
     }),
   );
+  const sampled = performance.now();
   await trainer.forwardBackward(rollouts, LOSS);
   await trainer.optimStep(ADAM);
+  const trained = performance.now();
   await trainer.publish(round + 1);
-  return performance.now() - start;
+  return { sampling: sampled - start, training: trained - sampled, publishing: performance.now() - trained };
 }
 
 function requests({ vocabSize }: Engine, count: number, round: number): readonly SampleRequest[] {
