@@ -310,7 +310,7 @@ describe('a server in trouble', () => {
   });
 
   it('that accepts and says nothing is cancelled at once by the signal', async () => {
-    await using silent = createServer(() => undefined);
+    await using silent = createServer((socket) => socket.resume().on('error', () => undefined));
     const controller = new AbortController();
     const { promise, resolve } = Promise.withResolvers<void>();
     silent.listen(0, '127.0.0.1', resolve);

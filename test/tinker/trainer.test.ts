@@ -284,7 +284,12 @@ describe('verbs', () => {
   it('after a gradient that failed at the server fail until something is loaded, the step sent with it included', async () => {
     await playing(async ({ trainer, played }) => {
       await trainer.forwardBackward([sample], crossEntropy());
-      played.onPass = () => ({ result: { json: { error: 'out of memory', category: 'server' } } });
+      // The step's result is there before the failure of its gradient is known.
+      const late: Answer = (response) => {
+        const failure = JSON.stringify({ error: 'out of memory', category: 'server' });
+        setTimeout(() => response.writeHead(200, { 'content-type': 'application/json' }).end(failure), 100);
+      };
+      played.onPass = () => ({ result: late });
       const both = await Promise.allSettled([trainer.forwardBackward([sample], crossEntropy()), trainer.optimStep(ADAM)]);
       expect(both).toMatchObject([{ reason: { code: 'TRAINER_FAILED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
       played.onPass = () => undefined;
