@@ -158,7 +158,7 @@ export class Model {
   #breakOff(failure: Broken): Turn['skipped'] {
     return async () => {
       const training = await this.#opened.catch(() => undefined);
-      await training?.breakOff(failure);
+      training?.breakOff(failure);
     };
   }
 }

@@ -91,7 +91,10 @@ export class Order {
       if (this.#closed !== undefined) throw new ApiError('unknown_model', this.#closed);
       return turn.run();
     });
-    this.#last = outcome.catch(() => undefined);
+    this.#last = outcome.then(
+      () => undefined,
+      () => undefined,
+    );
     return outcome;
   }
 

@@ -52,7 +52,7 @@ export class TrainingModel {
       this.#passes++;
       return resultOf(logprobs, sum, metrics);
     } catch (thrown) {
-      await this.breakOff(failure);
+      this.breakOff(failure);
       throw thrown;
     }
   }
@@ -64,10 +64,9 @@ export class TrainingModel {
     await this.#dropGradient();
   }
 
-  /** The gradient gathered so far is not to be used. */
-  async breakOff(failure: Broken): Promise<void> {
+  /** The gradient gathered so far is not to be used: whoever comes next drops it first. */
+  breakOff(failure: Broken): void {
     this.#broken.push(failure);
-    await this.#dropGradient();
   }
 
   async #dropGradient(): Promise<void> {

@@ -113,7 +113,7 @@ export function futureReply(future: Future, more: object = {}): TinkerReply {
 }
 
 function passRoute(forwardOnly: boolean): Route {
-  return inOrder(forwardOnly ? 'forward' : 'forward_backward', async ({ sessions, load }, body, digest) => {
+  return inOrder(forwardOnly ? 'forward' : 'forward_backward', async ({ sessions, futures, load }, body, digest) => {
     const { length } = body.bytes;
     if (load.bytes + length > TINKER_LIMITS.waitingBytes) {
       throw new ApiError('too_busy', `${load.bytes} bytes of requests wait already`, { hint: 'wait for earlier requests' });
@@ -121,7 +121,7 @@ function passRoute(forwardOnly: boolean): Route {
     const request = body.isProtobuf ? decodePassRequest(body.bytes) : passRequestFromJson(jsonOf(body), forwardOnly);
     const future = sessions.model(request.modelId).pass({ seqId: request.seqId, digest }, request);
     load.bytes += length;
-    void future.outcome.then(() => {
+    void futures.done(future).then(() => {
       load.bytes -= length;
     });
     return futureReply(future, { model_id: request.modelId });
