@@ -2,12 +2,13 @@
 
   official_client.py BASE_MODEL TOKENIZER_FOLDER
 
-Prints one JSON object a line: {"name", "passed", "measured"}. Nothing here knows whose server it is.
+Prints one JSON object a line: {"name", "passed", "measured", "seconds"}. Nothing here knows whose server it is.
 """
 
 import json
 import math
 import sys
+import time
 import traceback
 
 import tinker
@@ -210,11 +211,12 @@ class State:
 def main():
     state = State(*sys.argv[1:])
     for name, check in CHECKS:
+        began = time.monotonic()
         try:
             result = {"name": name, "passed": True, "measured": check(state)}
         except Exception:
             result = {"name": name, "passed": False, "measured": traceback.format_exc()}
-        print(json.dumps(result, ensure_ascii=False), flush=True)
+        print(json.dumps({**result, "seconds": time.monotonic() - began}, ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,14 @@
  */
 import { performance } from 'node:perf_hooks';
 
+export interface CheckResult {
+  readonly name: string;
+  readonly passed: boolean;
+  /** What was measured; why, where it failed. */
+  readonly measured: string;
+  readonly seconds: number;
+}
+
 export class Report {
   readonly #counts = { passed: 0, failed: 0, skipped: 0 };
   readonly #print: (line: string) => void;
@@ -25,17 +33,24 @@ export class Report {
   /** Runs one check; its body gives what it measured. Says whether it passed. */
   async check(name: string, body: () => Promise<string>): Promise<boolean> {
     const began = performance.now();
+    const seconds = (): number => (performance.now() - began) / 1000;
     try {
       const measured = await body();
-      this.#counts.passed++;
-      this.#print(`  passed   ${name} (${seconds(began)}): ${measured}`);
+      this.tell({ name, passed: true, measured, seconds: seconds() });
       return true;
     } catch (thrown) {
-      this.#counts.failed++;
-      this.#print(`  FAILED   ${name} (${seconds(began)})`);
-      this.note(thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown));
+      const why = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
+      this.tell({ name, passed: false, measured: why, seconds: seconds() });
       return false;
     }
+  }
+
+  /** A check that somebody else ran. */
+  tell({ name, passed, measured, seconds }: CheckResult): void {
+    const took = `${name} (${seconds.toFixed(1)} s)`;
+    this.#counts[passed ? 'passed' : 'failed']++;
+    this.#print(passed ? `  passed   ${took}: ${measured}` : `  FAILED   ${took}`);
+    if (!passed) this.note(measured);
   }
 
   skip(name: string, why: string): void {
@@ -49,8 +64,4 @@ export class Report {
     this.#print(`\n${passed} passed, ${failed} failed, ${skipped} skipped`);
     return failed === 0 ? 0 : 1;
   }
-}
-
-function seconds(began: number): string {
-  return `${((performance.now() - began) / 1000).toFixed(1)} s`;
 }
