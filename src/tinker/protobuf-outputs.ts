@@ -7,7 +7,7 @@
 import { checkShape } from './lengths.ts';
 import type { ProtobufReader } from './protobuf-reader.ts';
 import { DTYPE, readEntry, tensorOf, widthOf } from './protobuf-tensor.ts';
-import { bytesField, countField, countsField, messageField, numbersField, type Part, textField } from './protobuf-writer.ts';
+import type { ProtobufWriter } from './protobuf-writer.ts';
 import type { Tensor } from './types.ts';
 import { shown, WireError } from './wire-error.ts';
 
@@ -15,55 +15,61 @@ type Output = Readonly<Record<string, Tensor>>;
 
 const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice(1) ?? [];
 
-export function encodeOutputs(outputs: readonly Output[], tag: string): Part[] {
+/** Outputs of one kind that follow each other, as one record each. */
+export function recordsOf(outputs: readonly Output[]): readonly (readonly Output[])[] {
   const names = Object.keys(outputs[0] ?? {});
   const records: Output[][] = [];
   let kindBefore: string | undefined;
   for (const [i, output] of outputs.entries()) {
-    checkNames(output, names, `loss_fn_outputs[${i}]`);
+    checkOutput(output, names, `loss_fn_outputs[${i}]`);
     const kind = names.map((name) => `${output[name]!.dtype}:${trailingShape(output[name]!)}`).join();
     if (kind !== kindBefore) records.push([]);
     kindBefore = kind;
     records.at(-1)!.push(output);
   }
-  return records.map((record) => recordField(record, names, tag));
+  return records;
 }
 
-function checkNames(output: Output, names: readonly string[], where: string): void {
+function checkOutput(output: Output, names: readonly string[], where: string): void {
   const found = Object.keys(output);
   const alike = found.length === names.length && names.every((name) => Object.hasOwn(output, name));
   if (!alike) throw new WireError(where, `the fields of the first (${names.join(', ')})`, shown(found.join(', ')));
   for (const name of names) checkShape(output[name]!.shape, output[name]!.data.length, `${where}.${name}`);
 }
 
-function recordField(record: readonly Output[], names: readonly string[], tag: string): Part {
-  const fields = names.map((name) => {
-    const tensors = record.map((output) => output[name]!);
-    return messageField(2, [textField(1, name, 'loss_fn_outputs'), messageField(2, batchParts(tensors))]);
-  });
-  return messageField(2, [...(tag === '' ? [] : [textField(1, tag, 'type_tag')]), ...fields, countField(3, record.length)]);
+export function putRecord(out: ProtobufWriter, record: readonly Output[], tag: string): void {
+  if (tag !== '') out.text(1, tag, 'type_tag');
+  for (const name of Object.keys(record[0]!)) {
+    out.message(2, () => {
+      out.text(1, name, 'loss_fn_outputs');
+      out.message(2, () =>
+        putBatch(
+          out,
+          record.map((output) => output[name]!),
+        ),
+      );
+    });
+  }
+  out.count(3, record.length);
 }
 
-function batchParts(tensors: readonly Tensor[]): Part[] {
-  const { dtype } = tensors[0]!;
-  const width = dtype === 'int64' ? 8 : 4;
+function putBatch(out: ProtobufWriter, tensors: readonly Tensor[]): void {
   const offsets = new BigInt64Array(tensors.length + 1);
   let end = 0;
-  for (const [i, { data }] of tensors.entries()) {
-    end += width * data.length;
+  for (const [i, { dtype, data }] of tensors.entries()) {
+    end += dtype === 'int64' ? 8 * data.length : data.byteLength;
     offsets[i + 1] = BigInt(end);
   }
+  out.message(1, () => {
+    for (const { dtype, data } of tensors) {
+      if (dtype === 'int64') out.putInt64s(data);
+      else out.putNumbers(data);
+    }
+  });
+  out.bytes(2, offsets);
+  out.count(3, DTYPE[tensors[0]!.dtype]);
   const trailing = trailingShape(tensors[0]!);
-  return [
-    numbersField(
-      1,
-      tensors.map(({ data }) => data),
-      width,
-    ),
-    bytesField(2, offsets),
-    countField(3, DTYPE[dtype]),
-    ...(trailing.length === 0 ? [] : [countsField(4, trailing)]),
-  ];
+  if (trailing.length > 0) out.counts(4, trailing);
 }
 
 /** Adds the datums of one record to `outputs`, which may come to hold `most`. */

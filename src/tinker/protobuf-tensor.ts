@@ -4,7 +4,7 @@
  */
 import { checkShape } from './lengths.ts';
 import type { ProtobufReader } from './protobuf-reader.ts';
-import { countField, countsField, numbersField, type Part } from './protobuf-writer.ts';
+import type { ProtobufWriter } from './protobuf-writer.ts';
 import type { Tensor } from './types.ts';
 import { WireError } from './wire-error.ts';
 
@@ -20,13 +20,12 @@ export function widthOf(dtype: number, where: string): number {
   return width;
 }
 
-export function tensorParts(tensor: Tensor, where: string): Part[] {
+export function putTensor(out: ProtobufWriter, tensor: Tensor, where: string): void {
   checkShape(tensor.shape, tensor.data.length, where);
-  return [
-    numbersField(1, [tensor.data], tensor.dtype === 'int64' ? 8 : 4),
-    countField(3, DTYPE[tensor.dtype]),
-    ...(tensor.shape === undefined || tensor.shape.length === 0 ? [] : [countsField(4, tensor.shape)]),
-  ];
+  if (tensor.dtype === 'int64') out.int64s(1, tensor.data);
+  else out.bytes(1, tensor.data);
+  out.count(3, DTYPE[tensor.dtype]);
+  if (tensor.shape !== undefined && tensor.shape.length > 0) out.counts(4, tensor.shape);
 }
 
 /** A tensor as it is read: its parts come in any order, and again. */
@@ -82,22 +81,23 @@ export function tensorOf(dtype: number, bytes: Uint8Array, shape: readonly numbe
 
 export function float32sOf(bytes: Uint8Array, where: string): Float32Array {
   if (bytes.length % 4 !== 0) throw new WireError(where, 'numbers of 4 bytes', `${bytes.length} bytes`);
-  return new Float32Array(copied(bytes));
+  return filled(new Float32Array(bytes.length / 4), bytes);
 }
 
 export function int32sOf(bytes: Uint8Array, where: string): Int32Array {
   if (bytes.length % 4 !== 0) throw new WireError(where, 'numbers of 4 bytes', `${bytes.length} bytes`);
-  return new Int32Array(copied(bytes));
+  return filled(new Int32Array(bytes.length / 4), bytes);
 }
 
-/** int64 as int32; what does not fit is refused. */
+/** int64 as int32; what does not fit is refused. Through a view, since the bytes need not be aligned. */
 function narrowed(bytes: Uint8Array, where: string): Int32Array {
-  const aligned = bytes.byteOffset % 4 === 0;
-  const pairs = aligned ? new Int32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4) : new Int32Array(copied(bytes));
-  const out = new Int32Array(pairs.length / 2);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const out = new Int32Array(bytes.length / 8);
   for (let i = 0; i < out.length; i++) {
-    const low = pairs[2 * i]!;
-    if (pairs[2 * i + 1] !== low >> 31) throw new WireError(`${where}[${i}]`, 'an integer of 32 bits', 'a greater one');
+    const low = view.getInt32(8 * i, true);
+    if (view.getInt32(8 * i + 4, true) !== low >> 31) {
+      throw new WireError(`${where}[${i}]`, 'an integer of 32 bits', 'a greater one');
+    }
     out[i] = low;
   }
   return out;
@@ -105,15 +105,13 @@ function narrowed(bytes: Uint8Array, where: string): Int32Array {
 
 /** A bfloat16 is the upper half of a float32. */
 function widened(bytes: Uint8Array): Float32Array {
-  const halves = new Uint16Array(copied(bytes));
+  const halves = filled(new Uint16Array(bytes.length / 2), bytes);
   const words = new Uint32Array(halves.length);
   for (let i = 0; i < halves.length; i++) words[i] = halves[i]! << 16;
   return new Float32Array(words.buffer);
 }
 
-/** Not `bytes.slice()`: of a Buffer that is a view. */
-function copied(bytes: Uint8Array): ArrayBuffer {
-  const copy = new Uint8Array(bytes.length);
-  copy.set(bytes);
-  return copy.buffer;
+function filled<T extends Float32Array | Int32Array | Uint16Array>(numbers: T, bytes: Uint8Array): T {
+  new Uint8Array(numbers.buffer).set(bytes);
+  return numbers;
 }

@@ -6,19 +6,10 @@
  * log-probability of a prompt's first token is NaN by rule.
  */
 import { checkLogprobs } from './lengths.ts';
-import { decodeOutputs, encodeOutputs } from './protobuf-outputs.ts';
+import { decodeOutputs, putRecord, recordsOf } from './protobuf-outputs.ts';
 import { ProtobufReader } from './protobuf-reader.ts';
-import { float32sOf, int32sOf, RawTensor, readEntry, tensorParts } from './protobuf-tensor.ts';
-import {
-  bytesField,
-  countField,
-  doubleField,
-  messageField,
-  numbersField,
-  type Part,
-  textField,
-  writeMessage,
-} from './protobuf-writer.ts';
+import { float32sOf, int32sOf, putTensor, RawTensor, readEntry } from './protobuf-tensor.ts';
+import { measureMessage, type ProtobufWriter, writeMessage } from './protobuf-writer.ts';
 import type { Datum, PassRequest, PassResult, SampledSequence, SampleReply, Tensor } from './types.ts';
 import { WireError } from './wire-error.ts';
 
@@ -33,20 +24,22 @@ function checkRows(count: number, name: string): void {
 // A pass, asked for.
 
 export function encodePassRequest(request: PassRequest): Uint8Array<ArrayBuffer> {
-  return writeMessage([
-    ...textParts(1, request.modelId, 'model_id'),
-    ...seqIdParts(request.seqId),
-    ...request.data.map((datum, i) => datumField(datum, `data[${i}]`)),
-    ...textParts(4, request.loss, 'loss_fn'),
-    ...settingsParts(request.lossSettings),
-    ...(request.forwardOnly ? [countField(6, 1)] : []),
-    ...newSettingsParts(request.lossSettings),
-  ]);
+  const { modelId, seqId, data, loss, lossSettings, forwardOnly } = request;
+  checkSeqId(seqId);
+  return writeMessage((out) => {
+    if (modelId !== '') out.text(1, modelId, 'model_id');
+    if (seqId !== undefined) out.count(2, seqId);
+    for (let i = 0; i < data.length; i++) putDatum(out, data[i]!, `data[${i}]`);
+    if (loss !== '') out.text(4, loss, 'loss_fn');
+    putNumbers(out, 5, lossSettings, 'loss_fn_config');
+    if (forwardOnly) out.count(6, 1);
+    putNewSettings(out, lossSettings);
+  });
 }
 
 /** Bytes that a datum adds to a request. */
 export function estimatedBytes(datum: Datum): number {
-  return datumField(datum, 'datum').size;
+  return measureMessage((out) => putDatum(out, datum, 'datum'));
 }
 
 export function decodePassRequest(bytes: Uint8Array): PassRequest {
@@ -73,21 +66,22 @@ export function decodePassRequest(bytes: Uint8Array): PassRequest {
 }
 
 /** An absent number is 0 on the wire, so that 0 cannot be said. */
-function seqIdParts(seqId: number | undefined): Part[] {
-  if (seqId === undefined) return [];
-  if (!Number.isInteger(seqId) || seqId < 1 || seqId > GREATEST_INT32) {
-    throw new WireError('seq_id', `1 to ${GREATEST_INT32}`, String(seqId));
-  }
-  return [countField(2, seqId)];
+function checkSeqId(seqId: number | undefined): void {
+  if (seqId === undefined || (Number.isInteger(seqId) && seqId >= 1 && seqId <= GREATEST_INT32)) return;
+  throw new WireError('seq_id', `1 to ${GREATEST_INT32}`, String(seqId));
 }
 
-function datumField(datum: Datum, where: string): Part {
-  const text = messageField(1, [numbersField(1, [datum.tokens], 4)]);
-  const inputs = Object.entries(datum.inputs).map(([name, tensor]) => {
-    const at = `${where}.loss_fn_inputs.${name}`;
-    return messageField(2, [textField(1, name, at), messageField(2, tensorParts(tensor, at))]);
+function putDatum(out: ProtobufWriter, datum: Datum, where: string): void {
+  out.message(3, () => {
+    out.message(1, () => out.message(1, () => out.bytes(1, datum.tokens)));
+    for (const name of Object.keys(datum.inputs)) {
+      const at = `${where}.loss_fn_inputs.${name}`;
+      out.message(2, () => {
+        out.text(1, name, at);
+        out.message(2, () => putTensor(out, datum.inputs[name]!, at));
+      });
+    }
   });
-  return messageField(3, [messageField(1, [text]), ...inputs]);
 }
 
 function readDatum(reader: ProtobufReader): Datum {
@@ -146,17 +140,23 @@ function joinedTokens(texts: readonly Uint8Array[], where: string): Int32Array {
   return new Int32Array(all.buffer);
 }
 
-function settingsParts(settings: Readonly<Record<string, number>>): Part[] {
-  return Object.entries(settings).map(([name, value]) =>
-    messageField(5, [textField(1, name, 'loss_fn_config'), doubleField(2, value)]),
-  );
+function putNumbers(out: ProtobufWriter, field: number, numbers: Readonly<Record<string, number>>, where: string): void {
+  for (const [name, value] of Object.entries(numbers)) {
+    out.message(field, () => {
+      out.text(1, name, where);
+      out.double(2, value);
+    });
+  }
 }
 
 /** The same again where newer servers look first. */
-function newSettingsParts(settings: Readonly<Record<string, number>>): Part[] {
-  return Object.entries(settings).map(([name, value]) =>
-    messageField(7, [textField(1, name, 'loss_fn_config'), messageField(2, [doubleField(1, value)])]),
-  );
+function putNewSettings(out: ProtobufWriter, settings: Readonly<Record<string, number>>): void {
+  for (const [name, value] of Object.entries(settings)) {
+    out.message(7, () => {
+      out.text(1, name, 'loss_fn_config');
+      out.message(2, () => out.double(1, value));
+    });
+  }
 }
 
 function readNumberEntry(entry: ProtobufReader, into: Map<string, number>): void {
@@ -183,20 +183,16 @@ function readNewSetting(entry: ProtobufReader, into: Map<string, number>): void 
   into.set(name, value);
 }
 
-function textParts(field: number, text: string, where: string): Part[] {
-  return text === '' ? [] : [textField(field, text, where)];
-}
-
 // A pass, answered.
 
 export function encodePassResult(result: PassResult): Uint8Array<ArrayBuffer> {
-  return writeMessage([
-    ...textParts(1, result.outputType, 'loss_fn_output_type'),
-    ...encodeOutputs(result.outputs, result.outputType),
-    ...Object.entries(result.metrics).map(([name, value]) =>
-      messageField(3, [textField(1, name, 'metrics'), doubleField(2, value)]),
-    ),
-  ]);
+  const { outputType, outputs, metrics } = result;
+  const records = recordsOf(outputs);
+  return writeMessage((out) => {
+    if (outputType !== '') out.text(1, outputType, 'loss_fn_output_type');
+    for (const record of records) out.message(2, () => putRecord(out, record, outputType));
+    putNumbers(out, 3, metrics, 'metrics');
+  });
 }
 
 export function decodePassResult(bytes: Uint8Array): PassResult {
@@ -218,17 +214,16 @@ export function decodePassResult(bytes: Uint8Array): PassResult {
 const STOP_REASONS = ['stop', 'length'] as const;
 
 export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
-  const { promptLogprobs } = reply;
-  return writeMessage([
-    ...reply.sequences.map((sequence) =>
-      messageField(1, [
-        ...(sequence.stopReason === 'stop' ? [] : [countField(1, STOP_REASONS.indexOf(sequence.stopReason))]),
-        bytesField(2, sequence.tokens),
-        ...(sequence.logprobs === undefined ? [] : [bytesField(3, sequence.logprobs)]),
-      ]),
-    ),
-    ...(promptLogprobs === undefined ? [] : [bytesField(2, promptLogprobs)]),
-  ]);
+  return writeMessage((out) => {
+    for (const { stopReason, tokens, logprobs } of reply.sequences) {
+      out.message(1, () => {
+        if (stopReason !== 'stop') out.count(1, STOP_REASONS.indexOf(stopReason));
+        out.bytes(2, tokens);
+        if (logprobs !== undefined) out.bytes(3, logprobs);
+      });
+    }
+    if (reply.promptLogprobs !== undefined) out.bytes(2, reply.promptLogprobs);
+  });
 }
 
 /** Empty prompt log-probabilities are none: a prompt is not empty. */

@@ -18,7 +18,12 @@ export function readAs<T>(schema: z.ZodType<T>, value: unknown): T {
   if (result.success) return result.data;
   const [issue] = result.error.issues;
   const where = (issue?.path ?? []).map(String).join('.');
-  throw new WireError(where, issue?.message ?? 'another body', shown(issue?.input ?? (where === '' ? value : undefined)));
+  throw new WireError(where, expectedBy(issue?.message ?? 'another body'), shown(issue?.input));
+}
+
+/** `Invalid input: expected number, received string` says more than a WireError needs: it says what was found itself. */
+function expectedBy(message: string): string {
+  return /expected (.*?)(?:, received .*)?$/s.exec(message)?.[1] ?? message;
 }
 
 // Getting to know each other.

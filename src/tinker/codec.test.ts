@@ -1,0 +1,211 @@
+/** Every message in both forms: what is written is read back the same, and bytes of any kind are read or refused, never worse. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import {
+  passRequestFromJson,
+  passRequestToJson,
+  passResultFromJson,
+  passResultToJson,
+  sampleCallFromJson,
+  sampleCallToJson,
+  sampleReplyFromJson,
+  sampleReplyToJson,
+} from './json.ts';
+import {
+  decodePassRequest,
+  decodePassResult,
+  decodeSampleReply,
+  encodePassRequest,
+  encodePassResult,
+  encodeSampleReply,
+  estimatedBytes,
+} from './protobuf.ts';
+import type { Datum, PassRequest, PassResult, SampleCall, SampleReply, SampleSource, Tensor } from './types.ts';
+import { WireError } from './wire-error.ts';
+
+const text = fc.string({ unit: 'grapheme', maxLength: 12 });
+const name = fc.oneof(fc.constantFrom('target_tokens', 'logprobs', '__proto__', 'constructor'), text);
+const int32s = (min = 0, max = 40) => fc.int32Array({ minLength: min, maxLength: max });
+/** −0 is left out: JSON text has none. */
+const float32 = fc.float({ noNaN: true, noDefaultInfinity: true }).map((value) => value + 0);
+const float32s = (min = 0, max = 40) =>
+  fc.array(float32, { minLength: min, maxLength: max }).map((all) => Float32Array.from(all));
+const double = fc.double({ noNaN: true, noDefaultInfinity: true }).map((value) => value + 0);
+const numbers = fc.array(fc.tuple(name, double), { maxLength: 3 }).map((all) => Object.fromEntries(all));
+
+function withShape<T extends Tensor>(tensor: T, kind: number): T {
+  if (kind === 0) return tensor;
+  return { ...tensor, shape: kind === 1 ? [tensor.data.length] : [tensor.data.length, 1, 1] };
+}
+const tensor: fc.Arbitrary<Tensor> = fc.oneof(
+  fc.tuple(int32s(), fc.nat(2)).map(([data, kind]) => withShape({ dtype: 'int64', data }, kind)),
+  fc.tuple(float32s(), fc.nat(2)).map(([data, kind]) => withShape({ dtype: 'float32', data }, kind)),
+);
+const datum: fc.Arbitrary<Datum> = fc.record({
+  tokens: int32s(),
+  inputs: fc.array(fc.tuple(name, tensor), { maxLength: 4 }).map((all) => Object.fromEntries(all)),
+});
+const passRequest: fc.Arbitrary<PassRequest> = fc.record({
+  modelId: text,
+  seqId: fc.oneof(fc.constant(undefined), fc.integer({ min: 1, max: 2 ** 31 - 1 })),
+  data: fc.array(datum, { maxLength: 4 }),
+  loss: text,
+  lossSettings: numbers,
+  forwardOnly: fc.boolean(),
+});
+
+/** Datums have the same names; what a field is made of may change from one to the next. */
+const passResult: fc.Arbitrary<PassResult> = fc.uniqueArray(name, { maxLength: 3 }).chain((names) =>
+  fc.record({
+    outputType: text,
+    outputs: fc.array(
+      fc
+        .tuple(...names.map(() => tensor.filter(({ shape }) => shape?.length !== 1)))
+        .map((all) => Object.fromEntries(all.map((value, i) => [names[i]!, value]))),
+      { maxLength: 5 },
+    ),
+    metrics: numbers,
+  }),
+);
+
+const sequence = fc
+  .tuple(fc.constantFrom('stop' as const, 'length' as const), float32s(), fc.boolean())
+  .chain(([stopReason, logprobs, has]) =>
+    int32s(logprobs.length, logprobs.length).map((tokens) => ({ stopReason, tokens, logprobs: has ? logprobs : undefined })),
+  );
+const promptLogprobs = fc
+  .array(fc.oneof(float32, fc.constant(Number.NaN)), { minLength: 1, maxLength: 20 })
+  .map((all) => Float32Array.from(all));
+const sampleReply: fc.Arbitrary<SampleReply> = fc.record(
+  { sequences: fc.array(sequence, { maxLength: 4 }), promptLogprobs },
+  { requiredKeys: ['sequences'] },
+);
+const sampleSource: fc.Arbitrary<SampleSource> = fc.oneof(
+  fc.record({ kind: fc.constant('session' as const), samplingSessionId: text, seqId: fc.maxSafeNat() }),
+  fc.record({ kind: fc.constant('base' as const), baseModel: text }),
+  fc.record({ kind: fc.constant('path' as const), path: text }),
+);
+const sampleCall: fc.Arbitrary<SampleCall> = fc.record({
+  source: sampleSource,
+  prompt: int32s(),
+  count: fc.integer({ min: 1, max: 64 }),
+  maxTokens: fc.oneof(fc.constant(undefined), fc.nat()),
+  seed: fc.oneof(fc.constant(undefined), fc.maxSafeInteger()),
+  temperature: double,
+  topK: fc.integer(),
+  topP: double,
+  stop: fc.oneof(fc.array(fc.nat(), { maxLength: 3 }), fc.array(text, { maxLength: 3 })),
+  wantsPromptLogprobs: fc.boolean(),
+});
+
+const throughText = (value: unknown): unknown => JSON.parse(JSON.stringify(value));
+const check = <T>(arbitrary: fc.Arbitrary<T>, hold: (value: T) => void, numRuns = 200) =>
+  fc.assert(fc.property(arbitrary, hold), { numRuns });
+
+describe('what is written is read back the same', () => {
+  it('pass requests', () => {
+    check(passRequest, (request) => {
+      expect(decodePassRequest(encodePassRequest(request))).toEqual(request);
+      expect(passRequestFromJson(throughText(passRequestToJson(request)), request.forwardOnly)).toEqual(withAllShapes(request));
+    });
+  });
+
+  it('pass results', () => {
+    check(passResult, (result) => {
+      expect(decodePassResult(encodePassResult(result))).toEqual(result);
+      expect(passResultFromJson(throughText(passResultToJson(result))).outputs).toEqual(result.outputs.map(shaped));
+    });
+  });
+
+  it('sample replies', () => {
+    check(sampleReply, (reply) => {
+      expect(decodeSampleReply(encodeSampleReply(reply))).toEqual(reply);
+      expect(sampleReplyFromJson(throughText(sampleReplyToJson(reply)))).toEqual(reply);
+    });
+  });
+
+  it('sample calls', () => {
+    check(sampleCall, (call) => {
+      expect(sampleCallFromJson(throughText(sampleCallToJson(call)))).toEqual(call);
+    });
+  });
+
+  it('from any offset of a larger buffer, and into memory of its own', () => {
+    check(fc.tuple(passRequest, fc.nat(9)), ([request, offset]) => {
+      const bytes = encodePassRequest(request);
+      const larger = Buffer.alloc(bytes.length + offset + 5, 0xff);
+      larger.set(bytes, offset);
+      const read = decodePassRequest(larger.subarray(offset, offset + bytes.length));
+      larger.fill(0xff);
+      expect(read).toEqual(request);
+    });
+  });
+
+  it('numbers of more than one stretch of copying', () => {
+    const data = Int32Array.from({ length: 10_000 }, (_, i) => (i % 2 === 0 ? i : -i));
+    const request: PassRequest = {
+      modelId: 'm',
+      seqId: 1,
+      data: [{ tokens: data, inputs: { target_tokens: { dtype: 'int64', data } } }],
+      loss: 'ppo',
+      lossSettings: {},
+      forwardOnly: false,
+    };
+    expect(decodePassRequest(encodePassRequest(request))).toEqual(request);
+  });
+});
+
+describe('a datum’s size', () => {
+  it('is what it adds to a request', () => {
+    check(fc.tuple(passRequest, datum), ([request, more]) => {
+      const longer = { ...request, data: [...request.data, more] };
+      expect(encodePassRequest(longer).length - encodePassRequest(request).length).toBe(estimatedBytes(more));
+    });
+  });
+});
+
+describe('bytes that are no message', () => {
+  const decoders = [decodePassRequest, decodePassResult, decodeSampleReply];
+
+  it('are read or refused with a WireError, never with anything else', () => {
+    check(fc.uint8Array({ maxLength: 80 }), readOrRefused, 2000);
+  });
+
+  it('and so are messages with bytes changed, cut, or doubled', () => {
+    const valid = fc.oneof(
+      passRequest.map(encodePassRequest),
+      passResult.map(encodePassResult),
+      sampleReply.map(encodeSampleReply),
+    );
+    const change = fc.record({ at: fc.nat(), byte: fc.nat(255), cut: fc.nat(), doubled: fc.boolean() });
+    check(fc.tuple(valid, fc.array(change, { minLength: 1, maxLength: 4 })), ([bytes, changes]) => {
+      let changed = Uint8Array.from(bytes);
+      for (const { at, byte, cut, doubled } of changes) {
+        if (changed.length === 0) return;
+        changed[at % changed.length] = byte;
+        if (cut % 4 === 0) changed = changed.slice(0, cut % changed.length);
+        if (doubled) changed = Uint8Array.from([...changed, ...changed]);
+      }
+      readOrRefused(changed);
+    });
+  });
+
+  function readOrRefused(bytes: Uint8Array): void {
+    for (const decode of decoders) {
+      try {
+        decode(bytes);
+      } catch (error) {
+        expect(error).toBeInstanceOf(WireError);
+      }
+    }
+  }
+});
+
+/** JSON always says the shape. */
+function shaped(tensors: Readonly<Record<string, Tensor>>): Readonly<Record<string, Tensor>> {
+  return Object.fromEntries(Object.entries(tensors).map(([key, value]) => [key, { shape: [value.data.length], ...value }]));
+}
+
+function withAllShapes(request: PassRequest): PassRequest {
+  return { ...request, data: request.data.map((row) => ({ ...row, inputs: shaped(row.inputs) })) };
+}
