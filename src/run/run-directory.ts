@@ -48,13 +48,13 @@ export async function createRunDirectory(path: string, record: object): Promise<
 }
 
 /** Creates or adopts a directory that is no run's, for one process at a time. */
-export async function lockFolder(path: string): Promise<AsyncDisposable> {
+export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDisposable> {
   const root = resolve(path);
   await boundary('USAGE', `cannot create the directory ${path}`, () => makeFolder(root));
   if (existsSync(join(root, RUN_FILE))) {
-    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a training run`, { hint: 'give --run another directory' });
+    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a training run`, { hint: `give ${flag} another directory` });
   }
-  const lock = takeLock(root);
+  const lock = takeLock(root, flag);
   return { [Symbol.asyncDispose]: async () => lock.close() };
 }
 
@@ -151,7 +151,7 @@ async function makeFolder(path: string): Promise<void> {
   }
 }
 
-function takeLock(path: string): DatabaseSync {
+function takeLock(path: string, flag = '--run'): DatabaseSync {
   let lock: DatabaseSync | undefined;
   try {
     lock = new DatabaseSync(join(path, 'lock'));
@@ -162,12 +162,12 @@ function takeLock(path: string): DatabaseSync {
     if (!messageOf(cause).includes('locked')) {
       throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, {
         cause,
-        hint: 'give --run a directory that can be written to',
+        hint: `give ${flag} a directory that can be written to`,
       });
     }
     throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
       cause,
-      hint: 'wait for it or stop it; a new run needs another directory',
+      hint: `wait for it or stop it, or give ${flag} another directory`,
     });
   }
 }

@@ -40,10 +40,12 @@ export function serveTinker(
   return openingWith(async (closers) => {
     const { model, host, port, apiKey: chosenKey, state, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
-      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, { hint: `clients want keys such as ${newKey()}` });
+      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
+        hint: `clients want keys such as ${newKey()}`,
+      });
     }
     await checkModelFolder(model);
-    closers.add(await lockFolder(state));
+    closers.add(await lockFolder(state, '--state'));
     const key = chosenKey ?? newKey();
     const server = closers.add(await TinkerServer.open({ model, state: resolve(state), key, threads, onFailure }));
     const { origin } = closers.add(await listen(server, { host, port, chosenKey }));

@@ -15,9 +15,9 @@ export type Outcome =
   | { readonly kind: 'sample'; readonly reply: SampleReply }
   | { readonly kind: 'failed'; readonly failure: FutureFailure };
 
+/** Light: whoever holds on to one does not hold on to its result. */
 export interface Future {
   readonly id: string;
-  readonly outcome: Promise<Outcome>;
   /** Whether a client was told the outcome. */
   delivered: boolean;
   /** Stops what it waits for, where that can be stopped. */
@@ -26,7 +26,7 @@ export interface Future {
 
 interface Kept {
   readonly future: Future;
-  outcome?: Outcome;
+  readonly outcome: Promise<Outcome>;
   bytes: number;
   /** When it was settled, by `performance.now()`. */
   at: number;
@@ -54,9 +54,11 @@ export class Futures {
   /** `work` must not be what throws first: it is begun here, and whatever it throws is the outcome. */
   start(work: () => Promise<Outcome>, cancel: () => void = () => {}): Future {
     const id = `${this.#boot}-${++this.#made}`;
-    const outcome = Promise.resolve().then(work).catch((thrown): Outcome => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
-    const future: Future = { id, outcome, delivered: false, cancel };
-    const kept: Kept = { future, bytes: 0, at: 0 };
+    const outcome = Promise.resolve()
+      .then(work)
+      .catch((thrown): Outcome => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
+    const future: Future = { id, delivered: false, cancel };
+    const kept: Kept = { future, outcome, bytes: 0, at: 0 };
     this.#pending.set(id, kept);
     void outcome.then((settled) => this.#settle(id, kept, settled));
     return future;
@@ -73,33 +75,28 @@ export class Futures {
     throw new ApiError('future_gone', `future ${id} is gone: ${why}`, { hint: 'send the request again' });
   }
 
-  /** The outcome, or undefined where it did not come in time. */
-  async wait(future: Future, ms: number, signal?: AbortSignal): Promise<Outcome | undefined> {
-    const settled = this.#settled.get(future.id)?.outcome;
-    if (settled !== undefined) return settled;
+  /** The outcome, or undefined where it did not come in time. Throws `future_gone` where it is no longer kept. */
+  async wait({ id }: Future, ms: number, signal?: AbortSignal): Promise<Outcome | undefined> {
+    this.find(id);
+    const { outcome } = (this.#pending.get(id) ?? this.#settled.get(id))!;
     const over = Promise.withResolvers<undefined>();
     const timer = setTimeout(over.resolve, ms, undefined);
     const hangUp = (): void => over.resolve(undefined);
     signal?.addEventListener('abort', hangUp, { once: true });
     try {
-      return await Promise.race([future.outcome, over.promise]);
+      return await Promise.race([outcome, over.promise]);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener('abort', hangUp);
     }
   }
 
-  get pending(): number {
-    return this.#pending.size;
-  }
-
-  /** When nothing is pending any more. */
-  async idle(): Promise<void> {
-    while (this.#pending.size > 0) await Promise.all([...this.#pending.values()].map(({ future }) => future.outcome));
+  /** When there is nothing left to do for it. Never throws. */
+  async done({ id }: Future): Promise<void> {
+    await this.#pending.get(id)?.outcome;
   }
 
   #settle(id: string, kept: Kept, outcome: Outcome): void {
-    kept.outcome = outcome;
     kept.bytes = sizeOf(outcome);
     kept.at = performance.now();
     this.#pending.delete(id);

@@ -27,6 +27,9 @@ export interface Sent {
   readonly digest: string;
 }
 
+/** Without one of these, the gradient is not what its client thinks. */
+const GRADIENT_VERBS: ReadonlySet<string> = new Set(['forward_backward', 'optim_step']);
+
 export class Model {
   readonly id: string;
   readonly sessionId: string;
@@ -67,11 +70,12 @@ export class Model {
     return future;
   }
 
-  /** A pass that could not be read has its place in the order too, and fails there. */
-  refused(sent: Sent & { readonly seqId: number }, why: string): void {
+  /** A request that was refused as it came has its place in the order too, and fails there. */
+  refused(sent: Sent & { readonly seqId: number }, verb: string, why: string): void {
     // Whoever sent it is told at once.
-    const failure: Broken = { what: `the forward_backward before it (seq_id ${sent.seqId}) failed`, known: () => true };
-    this.#order.skip(sent.seqId, sent.digest, this.#breakOff(failure), why);
+    const failure: Broken = { what: `the ${verb} before it (seq_id ${sent.seqId}) was refused`, known: () => true };
+    const left = GRADIENT_VERBS.has(verb) ? this.#breakOff(failure) : () => {};
+    this.#order.skip(sent.seqId, sent.digest, left, why);
   }
 
   step(sent: Sent, params: AdamParams): Future {
@@ -95,10 +99,6 @@ export class Model {
     });
   }
 
-  get isNew(): boolean {
-    return this.#training?.touched !== true;
-  }
-
   save(sent: Sent, save: (write: (dir: string) => Promise<void>) => Promise<object>): Future {
     return this.#submit(sent, async (training) => ({ kind: 'reply', value: await save((dir) => training.save(dir)) }));
   }
@@ -112,9 +112,13 @@ export class Model {
       if (this.#unnamed.length > TINKER_LIMITS.unnamed) await this.#forget(this.#unnamed.shift()!);
       const check = async (): Promise<void> => {
         if (!kept.gone) return;
-        throw new ApiError('unknown_sampler', `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`, {
-          hint: 'save weights under a name to keep them',
-        });
+        throw new ApiError(
+          'unknown_sampler',
+          `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`,
+          {
+            hint: 'save weights under a name to keep them',
+          },
+        );
       };
       return { kind: 'reply', value: use({ id, folder, check }) };
     });
@@ -154,7 +158,7 @@ export class Model {
   #breakOff(failure: Broken): Turn['skipped'] {
     return async () => {
       const training = await this.#opened.catch(() => undefined);
-      await training?.breakOff(failure);
+      training?.breakOff(failure);
     };
   }
 }

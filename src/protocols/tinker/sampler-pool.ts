@@ -11,7 +11,7 @@ import { ApiError } from './api-error.ts';
 export interface Weights {
   readonly id: string;
   readonly folder: string;
-  /** Throws unless these are still the weights in the folder. Asked after they were loaded. */
+  /** Throws unless these are still the weights in the folder. Asked before and after they are loaded. */
   check(): Promise<void>;
 }
 
@@ -89,6 +89,7 @@ export class SamplerPool implements AsyncDisposable {
   #load(instance: Instance, weights: Weights): Instance {
     instance.holds = weights.id;
     instance.ready = instance.opened.then(async (model) => {
+      await weights.check();
       await model.load(weights.folder, { optimizer: false });
       await weights.check();
       await model.publish(++instance.loads);

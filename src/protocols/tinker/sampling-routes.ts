@@ -25,7 +25,9 @@ export const SAMPLING_ROUTES: Routes = {
     if (asked.base_model) checkBaseModel(parts.base, asked.base_model);
     else if (path === undefined) throw new ApiError('invalid_request', 'neither base_model nor model_path was given');
     const weights = path === undefined ? parts.base.weights : await weightsAt(parts, path, 'model_path');
-    const sampler = session.samplers.take(asked.sampling_session_seq_id, body.digest, () => parts.sessions.addSampler(session, path, weights));
+    const sampler = session.samplers.take(asked.sampling_session_seq_id, body.digest, () =>
+      parts.sessions.addSampler(session, path, weights),
+    );
     return jsonReply({ type: 'create_sampling_session', sampling_session_id: sampler.id });
   },
 
@@ -38,9 +40,12 @@ export const SAMPLING_ROUTES: Routes = {
     const body = await readBody(request);
     const call = sampleCallFromJson(jsonOf(body));
     const { source } = call;
-    if (source.kind !== 'session') return futureReply(startSample(parts, call, await weightsOf(parts, source)));
+    if (source.kind !== 'session') return sampleFuture(startSample(parts, call, await weightsOf(parts, source)), call);
     const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
-    return futureReply(samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)));
+    return sampleFuture(
+      samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)),
+      call,
+    );
   },
 
   'POST /retrieve_future': async ({ futures, waits }, request) => {
@@ -59,6 +64,11 @@ export const SAMPLING_ROUTES: Routes = {
   },
 };
 
+/** Clients want a name for each sequence before it is there. */
+function sampleFuture(future: Future, { count }: SampleCall): TinkerReply {
+  return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
+}
+
 function startSample({ base, futures, samplers, load }: Parts, call: SampleCall, weights: Weights): Future {
   checkSampleCall(call, base.shape, base.tokenizer);
   if (load.samples >= TINKER_LIMITS.samplesWaiting) {
@@ -70,7 +80,9 @@ function startSample({ base, futures, samplers, load }: Parts, call: SampleCall,
   return futures.start(
     async () => {
       try {
-        const reply = await samplers.use(weights, signal, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
+        const reply = await samplers.use(weights, signal, (model) =>
+          sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }),
+        );
         return { kind: 'sample', reply };
       } finally {
         load.samples--;

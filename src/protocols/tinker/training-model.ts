@@ -52,7 +52,7 @@ export class TrainingModel {
       this.#passes++;
       return resultOf(logprobs, sum, metrics);
     } catch (thrown) {
-      await this.breakOff(failure);
+      this.breakOff(failure);
       throw thrown;
     }
   }
@@ -64,10 +64,9 @@ export class TrainingModel {
     await this.#dropGradient();
   }
 
-  /** The gradient gathered so far is not to be used. */
-  async breakOff(failure: Broken): Promise<void> {
+  /** The gradient gathered so far is not to be used: whoever comes next drops it first. */
+  breakOff(failure: Broken): void {
     this.#broken.push(failure);
-    await this.#dropGradient();
   }
 
   async #dropGradient(): Promise<void> {
@@ -108,15 +107,15 @@ export class TrainingModel {
     await this.#model.save(dir);
   }
 
-  get touched(): boolean {
-    return this.#touched;
-  }
-
   /** Throws unless the model is new. `optimizer`: its state too, or a fresh one. */
   async load(dir: string, optimizer: boolean): Promise<void> {
-    if (this.#touched) throw notNew();
-    this.#touched = true;
+    if (this.#touched) {
+      throw new ApiError('invalid_request', 'load_weights came after other requests of this model', {
+        hint: 'weights are loaded into a new model, as its first request: make one with create_model',
+      });
+    }
     await this.#model.load(dir, { optimizer });
+    this.#touched = true;
   }
 
   close(): Promise<void> {
@@ -145,13 +144,11 @@ export class TrainingModel {
   }
 }
 
-export function notNew(): ApiError {
-  return new ApiError('invalid_request', 'load_weights came after other requests of this model', {
-    hint: 'weights are loaded into a new model, as its first request: make one with create_model',
-  });
-}
-
-function evaluated(loss: Loss, sample: { readonly logprobs: Float32Array; readonly advantages: Float32Array }, logprobs: Float32Array) {
+function evaluated(
+  loss: Loss,
+  sample: { readonly logprobs: Float32Array; readonly advantages: Float32Array },
+  logprobs: Float32Array,
+) {
   const output = loss.evaluate({
     logprobs,
     sampled: sample.logprobs.subarray(1),

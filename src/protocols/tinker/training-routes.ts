@@ -4,7 +4,6 @@
 import { passRequestFromJson } from '../../tinker/json.ts';
 import { decodePassRequest } from '../../tinker/protobuf.ts';
 import { ProtobufReader } from '../../tinker/protobuf-reader.ts';
-import type { PassRequest } from '../../tinker/types.ts';
 import {
   adamParamsFromWire,
   createModelRequest,
@@ -13,7 +12,7 @@ import {
   readAs,
   unloadModelRequest,
 } from '../../tinker/verbs.ts';
-import { ApiError } from './api-error.ts';
+import { ApiError, httpFailureOf } from './api-error.ts';
 import { checkBaseModel } from './base-model.ts';
 import type { Future } from './futures.ts';
 import { TINKER_LIMITS } from './limits.ts';
@@ -68,26 +67,45 @@ export const TRAINING_ROUTES: Routes = {
   'POST /unload_model': async ({ sessions }, request) => {
     const { model_id } = readAs(unloadModelRequest, jsonOf(await readBody(request)));
     const model = sessions.model(model_id);
-    return futureReply(model.unload(() => sessions.forgetModel(model.id)), { model_id: model.id });
+    return futureReply(
+      model.unload(() => sessions.forgetModel(model.id)),
+      { model_id: model.id },
+    );
   },
 
   'POST /forward_backward': passRoute(false),
   'POST /forward': passRoute(true),
 
-  'POST /optim_step': async ({ sessions }, request) => {
-    const body = await readBody(request);
+  'POST /optim_step': inOrder('optim_step', async ({ sessions }, body, digest) => {
     const json = jsonOf(body);
     const other = (json as { optimizer_params?: { type?: unknown } } | null)?.optimizer_params;
     if (other) checkOptimizer(String(other.type));
     const { model_id, seq_id, adam_params } = readAs(optimStepRequest, json);
-    const future = sessions.model(model_id).step({ seqId: seq_id ?? undefined, digest: digestOf('optim_step', body) }, adamParamsFromWire(adam_params));
+    const future = sessions.model(model_id).step({ seqId: seq_id ?? undefined, digest }, adamParamsFromWire(adam_params));
     return futureReply(future, { model_id });
-  },
+  }),
 };
 
-/** A body means something only together with where it was sent. */
-export function digestOf(verb: string, { digest }: Body): string {
-  return `${verb} ${digest}`;
+type OrderedRoute = (parts: Parts, body: Body, digest: string) => Promise<TinkerReply>;
+
+/**
+ * A route of a model's order. What it refuses has used up its seq_id nevertheless: clients count on, and the next request would wait
+ * for one that never comes.
+ */
+export function inOrder(verb: string, route: OrderedRoute): Route {
+  return async (parts, request) => {
+    const body = await readBody(request);
+    // A body means something only together with where it was sent.
+    const digest = `${verb} ${body.digest}`;
+    try {
+      return await route(parts, body, digest);
+    } catch (thrown) {
+      const { status, message } = httpFailureOf(thrown);
+      const head = status === 400 ? headOf(body) : undefined;
+      if (head !== undefined) parts.sessions.model(head.modelId).refused({ seqId: head.seqId, digest }, verb, message);
+      throw thrown;
+    }
+  };
 }
 
 export function futureReply(future: Future, more: object = {}): TinkerReply {
@@ -95,36 +113,30 @@ export function futureReply(future: Future, more: object = {}): TinkerReply {
 }
 
 function passRoute(forwardOnly: boolean): Route {
-  const verb = forwardOnly ? 'forward' : 'forward_backward';
-  return async ({ sessions, load }, request) => {
-    const body = await readBody(request);
-    const digest = digestOf(verb, body);
-    if (load.bytes + body.bytes.length > TINKER_LIMITS.waitingBytes) {
+  return inOrder(forwardOnly ? 'forward' : 'forward_backward', async ({ sessions, futures, load }, body, digest) => {
+    const { length } = body.bytes;
+    if (load.bytes + length > TINKER_LIMITS.waitingBytes) {
       throw new ApiError('too_busy', `${load.bytes} bytes of requests wait already`, { hint: 'wait for earlier requests' });
     }
-    let read: PassRequest;
-    try {
-      read = body.isProtobuf ? decodePassRequest(body.bytes) : passRequestFromJson(jsonOf(body), forwardOnly);
-    } catch (thrown) {
-      const head = headOf(body);
-      // Clients count on: without this, the next request would wait for one that never comes.
-      if (head !== undefined) sessions.model(head.modelId).refused({ seqId: head.seqId, digest }, (thrown as Error).message);
-      throw thrown;
-    }
-    const future = sessions.model(read.modelId).pass({ seqId: read.seqId, digest }, read);
-    load.bytes += body.bytes.length;
-    void future.outcome.then(() => {
-      load.bytes -= body.bytes.length;
+    const request = body.isProtobuf ? decodePassRequest(body.bytes) : passRequestFromJson(jsonOf(body), forwardOnly);
+    const future = sessions.model(request.modelId).pass({ seqId: request.seqId, digest }, request);
+    load.bytes += length;
+    void futures.done(future).then(() => {
+      load.bytes -= length;
     });
-    return futureReply(future, { model_id: read.modelId });
-  };
+    return futureReply(future, { model_id: request.modelId });
+  });
 }
 
 /** Whose request it is and which, of a body that is otherwise not understood. */
 function headOf(body: Body): { readonly modelId: string; readonly seqId: number } | undefined {
   try {
-    const { model_id: modelId, seq_id: seqId } = body.isProtobuf ? protobufHead(body.bytes) : (jsonOf(body) as Record<string, unknown>);
-    return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1 ? { modelId, seqId: Number(seqId) } : undefined;
+    const { model_id: modelId, seq_id: seqId } = body.isProtobuf
+      ? protobufHead(body.bytes)
+      : (jsonOf(body) as Record<string, unknown>);
+    return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1
+      ? { modelId, seqId: Number(seqId) }
+      : undefined;
   } catch {
     return undefined;
   }
@@ -176,5 +188,7 @@ function createModel(parts: Parts, session: Session, asked: CreateModel): { read
 
 function checkOptimizer(type: string | undefined): void {
   if (type === undefined || type === 'adamw') return;
-  throw new ApiError('not_offered', `the optimizer is ${JSON.stringify(type.slice(0, 40))}, expected adamw`, { param: 'optimizer_config' });
+  throw new ApiError('not_offered', `the optimizer is ${JSON.stringify(type.slice(0, 40))}, expected adamw`, {
+    param: 'optimizer_config',
+  });
 }

@@ -12,28 +12,26 @@ import {
 import { ApiError } from './api-error.ts';
 import { jsonOf, jsonReply, readBody } from './message.ts';
 import type { Parts, Routed, Routes } from './routes.ts';
-import { digestOf, futureReply } from './training-routes.ts';
+import { futureReply, inOrder } from './training-routes.ts';
 import type { ListedWeights, RunLabel } from './weights-folder.ts';
 
 export const WEIGHTS_ROUTES: Routes = {
-  'POST /save_weights': async ({ sessions, weights }, request) => {
-    const body = await readBody(request);
+  'POST /save_weights': inOrder('save_weights', async ({ sessions, weights }, body, digest) => {
     const asked = readAs(saveWeightsRequest, jsonOf(body));
     const model = sessions.model(asked.model_id);
     const path = newPath(model.id, 'weights', asked.path);
     const options = { overwrite: asked.overwrite ?? false, userMetadata: asked.user_metadata ?? null };
-    const future = model.save({ seqId: asked.seq_id ?? undefined, digest: digestOf('save_weights', body) }, async (write) => {
+    const future = model.save({ seqId: asked.seq_id ?? undefined, digest }, async (write) => {
       await weights.save(path, write, options);
       return { path: formatWeightsPath(path), type: 'save_weights' };
     });
     return futureReply(future, { model_id: model.id });
-  },
+  }),
 
-  'POST /save_weights_for_sampler': async ({ sessions, weights }, request) => {
-    const body = await readBody(request);
+  'POST /save_weights_for_sampler': inOrder('save_weights_for_sampler', async ({ sessions, weights }, body, digest) => {
     const asked = readAs(saveWeightsForSamplerRequest, jsonOf(body));
     const model = sessions.model(asked.model_id);
-    const sent = { seqId: asked.seq_id ?? undefined, digest: digestOf('save_weights_for_sampler', body) };
+    const sent = { seqId: asked.seq_id ?? undefined, digest };
     if (asked.path === undefined || asked.path === null) {
       const session = sessions.session(model.sessionId);
       const future = model.saveUnnamed(sent, (found) => {
@@ -48,21 +46,23 @@ export const WEIGHTS_ROUTES: Routes = {
       return { path: formatWeightsPath(path), type: 'save_weights_for_sampler' };
     });
     return futureReply(future, { model_id: model.id });
-  },
+  }),
 
-  'POST /load_weights': async ({ sessions, weights }, request) => {
-    const body = await readBody(request);
+  'POST /load_weights': inOrder('load_weights', async ({ sessions, weights }, body, digest) => {
     const asked = readAs(loadWeightsRequest, jsonOf(body));
     if (!asked.model_id) {
-      throw new ApiError('not_offered', 'load_weights without a model_id is not offered', { hint: 'make a model with create_model first' });
+      throw new ApiError('not_offered', 'load_weights without a model_id is not offered', {
+        hint: 'make a model with create_model first',
+      });
     }
     const model = sessions.model(asked.model_id);
     const path = parseWeightsPath(asked.path);
-    await weights.get(path);
-    const sent = { seqId: asked.seq_id ?? undefined, digest: digestOf('load_weights', body) };
-    const future = model.load(sent, () => weights.get(path), asked.optimizer, asked.path);
-    return futureReply(future, { model_id: model.id });
-  },
+    const sent = { seqId: asked.seq_id ?? undefined, digest };
+    return futureReply(
+      model.load(sent, () => weights.get(path), asked.optimizer, asked.path),
+      { model_id: model.id },
+    );
+  }),
 
   'POST /weights_info': async ({ weights }, request) => {
     const asked = readAs(weightsInfoRequest, jsonOf(await readBody(request)));
@@ -135,7 +135,8 @@ async function runOf({ weights }: Parts, modelId: string, label: RunLabel): Prom
     last_request_time: saved[0]?.saved_at ?? label.created_at,
     last_checkpoint: latest('weights'),
     last_sampler_checkpoint: latest('sampler_weights'),
-    user_metadata: label.user_metadata && Object.fromEntries(Object.entries(label.user_metadata).map(([key, value]) => [key, String(value)])),
+    user_metadata:
+      label.user_metadata && Object.fromEntries(Object.entries(label.user_metadata).map(([key, value]) => [key, String(value)])),
   };
 }
 
@@ -158,7 +159,9 @@ function pageOf<T>(all: readonly T[], { query }: Routed): { readonly page: reado
   const number = (name: string, otherwise: number): number => {
     const value = Number(query.get(name) ?? otherwise);
     if (Number.isSafeInteger(value) && value >= 0) return value;
-    throw new ApiError('invalid_request', `${name} is ${query.get(name)}, expected a whole number of at least 0`, { param: name });
+    throw new ApiError('invalid_request', `${name} is ${query.get(name)}, expected a whole number of at least 0`, {
+      param: name,
+    });
   };
   const [limit, offset] = [Math.min(number('limit', 20), LARGEST_PAGE), number('offset', 0)];
   return { page: all.slice(offset, offset + limit), cursor: { offset, limit, total_count: all.length } };
