@@ -86,6 +86,8 @@ export class HttpClient {
   }
 
   #exchange(asked: ExchangeRequest, signal: AbortSignal): Promise<HttpReply> {
+    // It may have aborted while the place was being taken.
+    if (signal.aborted) return Promise.reject(cancelled());
     const { promise, resolve, reject } = Promise.withResolvers<HttpReply>();
     const request = this.#request(asked);
     let connected = false;

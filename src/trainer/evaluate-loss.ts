@@ -42,7 +42,7 @@ export async function evaluateLoss(
 export function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: number | undefined, name: string): void {
   if (lossSum === undefined || Math.abs(lossSum - result.loss) <= LOSS_TOLERANCE * magnitude + 1e-6) return;
   throw new TrainyardError('TRAINER_FAILED', `the server's ${name} is ${lossSum} for a batch whose ${name} is ${result.loss}`, {
-    hint: 'what this server calls by that name is another loss; choose another one with --loss',
+    hint: 'what this server calls by that name is another loss; train with another one',
   });
 }
 

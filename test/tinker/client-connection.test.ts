@@ -163,8 +163,11 @@ describe('a future', () => {
     await opened(polls(hang), async ({ connection }) => {
       const accepted = await connection.submit(work);
       const result = expect(accepted.result()).rejects.toMatchObject({ code: 'CANCELLED' });
+      const before = Date.now();
       await connection[Symbol.asyncDispose]();
       await result;
+      // Not when the poll's own time is up.
+      expect(Date.now() - before).toBeLessThan(20_000);
     });
   });
 });
