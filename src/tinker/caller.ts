@@ -68,7 +68,7 @@ export class Caller {
       }
       this.#parts.trouble.begins(patience, `${found}; trying again for up to ${Math.round(this.#parts.patienceMs / 1000)} s`);
       const after = answer instanceof ExchangeFailure ? 0 : retryAfterMs(answer.retryAfter);
-      if (!(await patience.wait(after))) throw this.#outOfPatience(answer, found, verb);
+      if (!(await patience.wait(after, this.#parts.trouble.silentSince))) throw this.#outOfPatience(answer, found, verb);
     }
   }
 

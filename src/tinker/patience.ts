@@ -2,7 +2,8 @@
  * Waiting for a server that is away or busy: longer and longer, at most half a minute at a time, and not for ever.
  *
  * `Trouble` is one for a connection and tells its owner once when trouble begins and once when it is over, however many requests are
- * in it. `Patience` is one for a request and runs from its first failure. Neither knows what is being asked.
+ * in it. `Patience` is one for a request and runs from its first failure, or from when the server was last heard of by anyone: requests
+ * that are given up and made anew do not begin to wait anew. Neither knows what is being asked.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cancelled } from './places.ts';
@@ -14,12 +15,19 @@ export class Trouble {
   readonly #tell: (message: string) => void;
   readonly #requests = new Set<Patience>();
   #since = 0;
+  #silentSince: number | undefined;
 
   constructor(tell: (message: string) => void) {
     this.#tell = tell;
   }
 
+  /** The first failure since the server last answered anything. */
+  get silentSince(): number | undefined {
+    return this.#silentSince;
+  }
+
   begins(request: Patience, message: string): void {
+    this.#silentSince ??= Date.now();
     if (this.#requests.size === 0) {
       this.#since = Date.now();
       this.#tell(message);
@@ -29,6 +37,7 @@ export class Trouble {
 
   /** The request was answered, or has given up. Trouble is over when no request is in it any more. */
   ends(request: Patience, answered: boolean): void {
+    if (answered) this.#silentSince = undefined;
     if (!this.#requests.delete(request) || this.#requests.size > 0 || !answered) return;
     this.#tell(`the server answers again, after ${Math.round((Date.now() - this.#since) / 1000)} s`);
   }
@@ -46,9 +55,9 @@ export class Patience {
   }
 
   /** Waits before the next try; false where patience has run out, or would before the server wants to be asked again. */
-  async wait(retryAfterMs = 0): Promise<boolean> {
+  async wait(retryAfterMs = 0, silentSince?: number): Promise<boolean> {
     const now = Date.now();
-    this.#until ??= now + this.#limitMs;
+    this.#until ??= (silentSince ?? now) + this.#limitMs;
     const left = this.#until - now;
     if (left <= 0 || retryAfterMs > left) return false;
     const ceiling = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.#tries++);

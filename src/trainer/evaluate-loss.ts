@@ -46,6 +46,18 @@ export function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: numb
   });
 }
 
+/** `lossSum` is a server's cross_entropy of a pass that weighs every one of these tokens 1. Throws TRAINER_FAILED where it is no plain sum. */
+export function checkPlainSum(logprobs: readonly Float32Array[], lossSum: number | undefined, name: string): void {
+  const expected = -logprobs.reduce((sum, own) => own.reduce((part, value) => part + value, sum), 0);
+  if (lossSum !== undefined && Math.abs(lossSum - expected) <= LOSS_TOLERANCE * Math.abs(expected) + 1e-6) return;
+  const found = lossSum === undefined ? 'does not report loss:sum' : `reports loss:sum ${lossSum} where the sum is ${expected}`;
+  throw new TrainyardError(
+    'TRAINER_FAILED',
+    `${name} with these settings has to go through a weighted cross_entropy, and this server ${found}: it may not simply add up`,
+    { hint: 'use a loss that the server has by name: without --kl' },
+  );
+}
+
 function evaluate(loss: Loss, sample: Sample, logprobs: Float32Array, index: number): LossOutput {
   let output: LossOutput;
   try {

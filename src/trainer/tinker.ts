@@ -16,7 +16,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';
 import { isTrained, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
-import { checkLossSum, evaluateLoss } from './evaluate-loss.ts';
+import { checkLossSum, checkPlainSum, evaluateLoss } from './evaluate-loss.ts';
 import { mapInSlices } from './in-slices.ts';
 import { type NamedLoss, namedLoss } from './named-losses.ts';
 import { isLost, type ModelStart, TinkerModel, type Underway } from './tinker-model.ts';
@@ -33,6 +33,13 @@ export interface TinkerTrainerParts {
   readonly contextLength: number;
   /** The weights of this version can be sampled from in this session. */
   readonly onPublished: (samplingSessionId: string, policyVersion: number) => void;
+}
+
+/** What a pass without a gradient gives. */
+interface Scored {
+  readonly logprobs: Float32Array[];
+  /** As the server reports it. */
+  readonly lossSum: number | undefined;
 }
 
 /** A model, and from what another one like it can be made as long as it was not trained. */
@@ -66,7 +73,10 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
     return this.#inTurn(async () => {
       await this.#check(samples);
-      if (weights === 'current') return this.#score(await this.#model(), samples);
+      if (weights === 'current') {
+        const { result } = await this.#score(await this.#model(), samples);
+        return { result: result.then(({ logprobs }) => logprobs) };
+      }
       return { result: this.#scoreByReference(samples) };
     });
   }
@@ -193,10 +203,10 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  async #score(model: TinkerModel, samples: readonly Sample[]): Promise<Underway<Float32Array[]>> {
+  async #score(model: TinkerModel, samples: readonly Sample[]): Promise<Underway<Scored>> {
     const sent = samples.filter(isTrained);
-    if (sent.length === 0) return { result: scores(samples, []) };
-    const read = ({ outputs }: PassOutput) => scores(samples, outputs);
+    const read = async ({ outputs, lossSum }: PassOutput) => ({ logprobs: await scores(samples, outputs), lossSum });
+    if (sent.length === 0) return { result: read({ outputs: [], lossSum: 0 }) };
     const data = await mapInSlices(sent, scoringDatum);
     return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
   }
@@ -208,11 +218,11 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
     }
     try {
-      return await (await this.#score(held.model, samples)).result;
+      return (await (await this.#score(held.model, samples)).result).logprobs;
     } catch (thrown) {
       if (!isLost(thrown)) throw thrown;
       this.#reference = await this.#begin(held.start);
-      return (await this.#score(this.#reference.model, samples)).result;
+      return (await (await this.#score(this.#reference.model, samples)).result).logprobs;
     }
   }
 
@@ -254,9 +264,13 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  /** The gradient of cross-entropy by a log-probability is minus its weight: with the loss's own derivatives as weights, it is the loss's. */
+  /**
+   * The gradient of cross-entropy by a log-probability is minus its weight: with the loss's own derivatives as weights, it is the loss's.
+   * That holds only where the server adds up what it is given; one that divides by the weights' sum would make nonsense of them.
+   */
   async #customBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
-    const logprobs = await (await this.#score(model, samples)).result;
+    const { logprobs, lossSum } = await (await this.#score(model, samples)).result;
+    checkPlainSum(logprobs, lossSum, loss.name);
     const { result, gradients } = await evaluateLoss(loss, samples, logprobs);
     const datums = await mapInSlices(samples, (sample, i) => {
       const weights = gradients[i]!.map((derivative) => -derivative * sample.weight);

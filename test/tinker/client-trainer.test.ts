@@ -36,6 +36,14 @@ function outputs(request: PassRequest, logprobs: readonly number[] = LOGPROBS): 
   return request.data.map(() => ({ logprobs: { dtype: 'float32', data: Float32Array.from(logprobs) } }));
 }
 
+/** What a server that adds up says of a cross-entropy; of other losses it says nothing. */
+function metrics({ loss, data }: PassRequest): PassResult['metrics'] {
+  if (loss !== 'cross_entropy') return {};
+  const sumOf = (weights: Iterable<number>): number =>
+    Array.from(weights).reduce((sum, weight, i) => sum - weight * LOGPROBS[i]!, 0);
+  return { 'loss:sum': data.reduce((sum, { inputs }) => sum + sumOf(inputs['weights']!.data), 0) };
+}
+
 /** A server that computes nothing: every pass has the same log-probabilities. */
 class PlayedServer {
   readonly passes: PassRequest[] = [];
@@ -54,7 +62,7 @@ class PlayedServer {
       const { refused, result } = this.onPass(request, asked) ?? {};
       if (refused !== undefined) return refused;
       this.passes.push(request);
-      const whole = { outputType: 'x', outputs: outputs(request), metrics: {} };
+      const whole = { outputType: 'x', outputs: outputs(request), metrics: metrics(request) };
       const ordinary: Answer = binary ? { raw: encodePassResult(whole), type: PROTOBUF } : { json: passResultToJson(whole) };
       return this.#accept(`pass-${this.passes.length}`, result ?? ordinary);
     }
@@ -189,6 +197,23 @@ describe('a loss', () => {
       });
     },
   );
+
+  it.each([
+    ['says nothing of the sum', undefined],
+    ['divides by the weights', 3.25 / 2],
+  ])('that has no name there is not trained on a server that %s', async (_, sum) => {
+    await playing(async ({ trainer, played, server }) => {
+      played.onPass = (request) => {
+        const whole = { outputType: 'x', outputs: outputs(request), metrics: sum === undefined ? {} : { 'loss:sum': sum } };
+        return { result: { raw: encodePassResult(whole), type: PROTOBUF } };
+      };
+      const outcomes = await Promise.allSettled([trainer.forwardBackward([sample], dro({ beta: 0.5 })), trainer.optimStep(ADAM)]);
+      expect(outcomes[0]).toMatchObject({ reason: { code: 'TRAINER_FAILED', message: /loss:sum/ } });
+      expect(outcomes[1]).toMatchObject({ status: 'rejected' });
+      expect(played.computed.filter(({ forwardOnly }) => !forwardOnly)).toEqual([]);
+      expect(server.of('optim_step')).toEqual([]);
+    });
+  });
 
   it('that goes by the same name but has another value is found out, and no step is taken', async () => {
     await playing(async ({ trainer, played }) => {

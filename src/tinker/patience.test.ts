@@ -1,0 +1,31 @@
+/** How long a server that is away is waited for. */
+import { describe, expect, it } from 'vitest';
+import { Patience, Trouble } from './patience.ts';
+
+const signal = new AbortController().signal;
+
+describe('patience', () => {
+  it('is not given anew to a request that takes the place of one that was given up', async () => {
+    const trouble = new Trouble(() => {});
+    const first = new Patience(80, signal);
+    trouble.begins(first, 'away');
+    await first.wait(0, trouble.silentSince);
+    trouble.ends(first, false);
+    await new Promise((resolve) => setTimeout(resolve, 80));
+    const second = new Patience(80, signal);
+    trouble.begins(second, 'still away');
+    expect(await second.wait(0, trouble.silentSince)).toBe(false);
+  });
+
+  it('is given anew once the server has answered anyone', async () => {
+    const trouble = new Trouble(() => {});
+    const first = new Patience(80, signal);
+    const second = new Patience(80, signal);
+    trouble.begins(first, 'away');
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    trouble.ends(second, true);
+    const third = new Patience(5000, signal);
+    trouble.begins(third, 'away again');
+    expect(await third.wait(0, trouble.silentSince)).toBe(true);
+  });
+});
