@@ -14,6 +14,7 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   gateway: () => import('./gateway.ts'),
   nn: () => import('./nn.ts'),
   step: () => import('./step.ts'),
+  tinker: () => import('./tinker.ts'),
 };
 
 const { values, positionals } = parseArgs({

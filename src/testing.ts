@@ -1,5 +1,5 @@
 /**
- * `trainyard/testing`: what a store of your own is tested with, an engine that says what it is told, and a record of a run's
+ * `trainyard/testing`: what a store, engine or trainer of your own is tested with, an engine that says what it is told, and a record of a run's
  * operations with its judge. Re-exports only.
  */
 
@@ -11,6 +11,8 @@ export {
   type HistoryCheck,
   type HistoryReport,
 } from './testing/check-history.ts';
+export { engineConformance } from './testing/engine-conformance.ts';
+export type { EngineUnderTest, PolicyConformanceOptions, PolicyUnderTest } from './testing/policy-under-test.ts';
 export { type History, type HistorySink, historyFile, recordHistory } from './testing/record-history.ts';
 export { type Script, type ScriptedEngine, scriptedEngine, scriptedLogprob } from './testing/scripted-engine.ts';
 export {
@@ -18,4 +20,5 @@ export {
   type StoreConformanceOptions,
   storeConformance,
 } from './testing/store-conformance.ts';
+export { trainerConformance } from './testing/trainer-conformance.ts';
 export { manifestOf, randomTrajectory } from './testing/trajectories.ts';

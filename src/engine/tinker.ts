@@ -36,6 +36,8 @@ export class TinkerEngine implements Engine {
   readonly contextLength: number;
   readonly #connection: TinkerConnection;
   readonly #places: Places;
+  /** Requests that are being written and accepted: few at a time, so that a thousand calls at once do not stop the event loop. */
+  readonly #doors = new Places(16);
   #served: Served;
 
   constructor({ connection, vocabSize, contextLength, samplingSessionId, policyVersion }: TinkerEngineParts) {
@@ -65,7 +67,16 @@ export class TinkerEngine implements Engine {
     return { ...result, ids: ids.slice(0, enough.keep), logprobs: logprobs.slice(0, enough.keep), stopReason: 'stop' };
   }
 
-  async #ask({ promptIds, sampling, stopIds, seed }: SampleRequest, signal: AbortSignal | undefined): Promise<SampleResult> {
+  async #ask(request: SampleRequest, signal: AbortSignal | undefined): Promise<SampleResult> {
+    const { accepted, maxTokens, policyVersion } = await this.#doors.within(signal, () => this.#submit(request, signal));
+    const payload = await accepted.result();
+    const reply = await this.#connection.decode('asample', () =>
+      payload.kind === 'protobuf' ? decodeSampleReply(payload.bytes) : sampleReplyFromJson(payload.value),
+    );
+    return { ...this.#only(reply, maxTokens, request.stopIds), policyVersion };
+  }
+
+  async #submit({ promptIds, sampling, stopIds, seed }: SampleRequest, signal: AbortSignal | undefined) {
     const served = this.#served;
     const maxTokens = Math.min(sampling.maxTokens, this.contextLength - promptIds.length);
     const call = sampleCallToJson({
@@ -89,11 +100,7 @@ export class TinkerEngine implements Engine {
       repeatable: true,
       signal,
     });
-    const payload = await accepted.result();
-    const reply = await this.#connection.decode('asample', () =>
-      payload.kind === 'protobuf' ? decodeSampleReply(payload.bytes) : sampleReplyFromJson(payload.value),
-    );
-    return { ...this.#only(reply, maxTokens, stopIds), policyVersion: served.policyVersion };
+    return { accepted, maxTokens, policyVersion: served.policyVersion };
   }
 
   #only({ sequences }: SampleReply, maxTokens: number, stopIds: readonly number[]): Omit<SampleResult, 'policyVersion'> {

@@ -6,6 +6,7 @@
  * threads, on batching or on timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
+import { setImmediate as nextTick } from 'node:timers/promises';
 import { checkRequest } from '../core/check-request.ts';
 import { checkSample } from '../core/check-sample.ts';
 import type {
@@ -32,6 +33,9 @@ import { adamStep } from './optimizer.ts';
 import { WorkerPlacement } from './placement.ts';
 import type { KernelVariant } from './wasm.ts';
 import { WorkerPool } from './worker-pool.ts';
+
+/** Checked before others get a turn: a few milliseconds. */
+const TOKENS_AT_ONCE = 50_000;
 
 export interface ThreadOptions {
   /** Worker threads; results do not depend on it. By default `defaultThreads()`. */
@@ -174,9 +178,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
     return this.#inTurn(async () => {
-      samples.forEach((sample, i) => {
-        checkSample(sample, i, this.config);
-      });
+      await this.#check(samples);
       if (weights === 'reference' && !this.#hasReference) {
         throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
       }
@@ -188,9 +190,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
     return this.#inTurn(async () => {
       this.#isSpoiled = true;
-      samples.forEach((sample, i) => {
-        checkSample(sample, i, this.config);
-      });
+      await this.#check(samples);
       try {
         const { lanes, ...result } = await forwardBackwardBatch(this.#pool, this.#arena, samples, loss);
         this.#lanes = Math.max(this.#lanes, lanes);
@@ -304,6 +304,18 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
+  }
+
+  /** Large batches in pieces, with a turn for everything else between them and before what comes next. */
+  async #check(samples: readonly Sample[]): Promise<void> {
+    let unbroken = 0;
+    for (const [i, sample] of samples.entries()) {
+      checkSample(sample, i, this.config);
+      unbroken += sample.tokens.length;
+      if (unbroken < TOKENS_AT_ONCE) continue;
+      unbroken = 0;
+      await nextTick();
+    }
   }
 
   #inTurn<T>(verb: () => Promise<T>): Promise<T> {

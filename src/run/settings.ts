@@ -127,6 +127,9 @@ export const TRAIN_DEFAULTS = {
   maxTokens: undefined,
 } as const satisfies Partial<TrainSettings>;
 
+/** Tinker's own: gradients of large models are small, and some servers also average what ours adds up. */
+const TINKER_EPSILON = 1e-12;
+
 /** What a caller gives; the rest has defaults. */
 export type EvalRequest = Pick<EvalSettings, 'entry'> & Partial<EvalSettings>;
 export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
@@ -143,9 +146,11 @@ export function evalSettings(request: EvalRequest): EvalSettings {
 export function trainSettings(request: TrainRequest): TrainSettings {
   checkEntry(request.entry);
   const found = beside(request.entry, 'held-out.jsonl');
+  const engine = request.engine ?? engineOf(request.model);
   return checkSettings({
     ...TRAIN_DEFAULTS,
-    engine: engineOf(request.model),
+    engine,
+    ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
     ...withoutUndefined(request),
     tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),

@@ -40,7 +40,9 @@ export function serveTinker(
   return openingWith(async (closers) => {
     const { model, host, port, apiKey: chosenKey, state, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
-      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, { hint: `clients want keys such as ${newKey()}` });
+      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
+        hint: `clients want keys such as ${newKey()}`,
+      });
     }
     await checkModelFolder(model);
     closers.add(await lockFolder(state, '--state'));

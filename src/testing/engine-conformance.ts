@@ -99,7 +99,6 @@ const listeningCases: Cases = {
     const asked = requestFor(idsFor(engine, 5, 8), { maxTokens: 10 });
     const heard: { ids: number[]; logprobs: number[] } = { ids: [], logprobs: [] };
     const result = await engine.sample(asked, undefined, (ids, logprobs) => {
-      assert.equal(ids.length, logprobs.length);
       heard.ids.push(...ids);
       heard.logprobs.push(...logprobs);
       return undefined;
@@ -113,13 +112,15 @@ const listeningCases: Cases = {
     for (const enough of [0, 1, 3, 10]) {
       let heard = 0;
       let ended = false;
+      let late = 0;
       const result = await engine.sample(asked, undefined, (ids) => {
-        assert.ok(!ended, 'tokens came after the listener had enough');
+        if (ended) late += ids.length;
         const before = heard;
         heard += ids.length;
         ended = heard >= Math.max(enough, 1);
         return ended ? { keep: enough - before } : undefined;
       });
+      assert.equal(late, 0, 'tokens came after the listener had enough');
       sameResult(result, cutTo(whole, enough), tolerance, `cut to ${enough}`);
     }
     sameResult(await engine.sample(asked), whole, tolerance, 'asked again afterwards');

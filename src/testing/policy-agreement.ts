@@ -85,13 +85,7 @@ export const agreementCases: Cases = {
     ask(40, 48);
     const all = await Promise.all(results);
     const after = { dir: await probe.saved(), look: await probe.look() };
-    probe.different(
-      after.look,
-      before.look,
-      before.look.map((value, i) => 2 * value - after.look[i]!),
-      'the two versions',
-    );
-
+    probe.moved(after.look, before.look);
     const late = all.slice(40).map(({ policyVersion }) => policyVersion);
     assert.deepEqual(new Set(late), new Set([2]), 'versions of what was asked once the second was published');
     assert.equal(all[0]!.policyVersion, 1);

@@ -37,7 +37,7 @@ export function scriptedEngine(script: Script): ScriptedEngine {
     policyVersion: 0,
     requests,
     async sample(request, signal, onTokens): Promise<SampleResult> {
-      signal?.throwIfAborted();
+      goOn(signal);
       const room = script.contextLength - request.promptIds.length;
       if (room < 1)
         throw new TrainyardError(
@@ -51,7 +51,7 @@ export function scriptedEngine(script: Script): ScriptedEngine {
       const sampled: number[] = [];
       let ended = false;
       for await (const part of Symbol.asyncIterator in reply ? reply : [reply]) {
-        signal?.throwIfAborted();
+        goOn(signal);
         const stop = part.findIndex((id) => request.stopIds.includes(id));
         const kept = Int32Array.from(part.slice(0, Math.min(most - sampled.length, stop === -1 ? part.length : stop + 1)));
         ended = stop !== -1 && kept.length === stop + 1;
@@ -63,9 +63,13 @@ export function scriptedEngine(script: Script): ScriptedEngine {
         }
         if (ended || sampled.length === most) break;
       }
-      signal?.throwIfAborted();
+      goOn(signal);
       const ids = Int32Array.from(sampled);
       return { ids, logprobs: Float32Array.from(ids, scriptedLogprob), stopReason: ended ? 'stop' : 'length', policyVersion };
     },
   };
+}
+
+function goOn(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw new TrainyardError('CANCELLED', 'the sample call was cancelled', { cause: signal.reason });
 }

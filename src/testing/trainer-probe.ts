@@ -86,6 +86,10 @@ export class TrainerProbe implements AsyncDisposable {
     assert.ok(apart <= this.tolerance, `${what}: log-probabilities moved by ${apart}, expected at most ${this.tolerance}`);
   }
 
+  moved(found: readonly number[], start: readonly number[]): void {
+    this.#way(found, start);
+  }
+
   same(found: readonly number[], expected: readonly number[], start: readonly number[], what: string): void {
     const way = this.#way(expected, start);
     const apart = distance(found, expected);

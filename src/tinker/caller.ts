@@ -52,7 +52,12 @@ export class Caller {
     for (;;) {
       const answer = await this.once(request, verb, options.signal);
       if (!(answer instanceof ExchangeFailure) && (isAnswer(answer) || (options.isTrial && answer.status === 500))) return answer;
-      if (options.longPoll && answer instanceof ExchangeFailure && answer.kind === 'silent' && (await this.#isAlive(options))) {
+      if (
+        options.longPoll &&
+        answer instanceof ExchangeFailure &&
+        answer.kind === 'silent' &&
+        (await this.#isAlive(request.timeoutMs, options))
+      ) {
         return NOT_YET;
       }
       const found = this.#found(answer, verb);
@@ -78,8 +83,13 @@ export class Caller {
     }
   }
 
-  async #isAlive({ signal }: AskOptions): Promise<boolean> {
-    const request = { method: 'GET', path: '/api/v1/healthz', pool: 'control', timeoutMs: HEALTH_TIMEOUT_MS } as const;
+  async #isAlive(timeoutMs: number, { signal }: AskOptions): Promise<boolean> {
+    const request = {
+      method: 'GET',
+      path: '/api/v1/healthz',
+      pool: 'control',
+      timeoutMs: Math.min(timeoutMs, HEALTH_TIMEOUT_MS),
+    } as const;
     const answer = await this.once(request, 'healthz', signal);
     return !(answer instanceof ExchangeFailure) && isAnswer(answer);
   }

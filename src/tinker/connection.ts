@@ -203,9 +203,9 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   /** Decodes what came; a body that is not what it should be becomes POLICY_GARBLED. */
-  async decode<T>(verb: string, read: () => T): Promise<T> {
+  async decode<T>(verb: string, read: () => T | Promise<T>): Promise<T> {
     try {
-      return read();
+      return await read();
     } catch (thrown) {
       throw thrown instanceof WireError ? this.#garbled(verb, thrown) : thrown;
     }

@@ -8,6 +8,7 @@
 import http from 'node:http';
 import https from 'node:https';
 import { TrainyardError } from '../core/errors.ts';
+import { cancelled, Places } from './places.ts';
 
 /** Sockets at most, by what they are for: together within the 256 open files that some systems allow. */
 const SOCKETS = { submit: 32, sample: 160, train: 24, control: 4 } as const;
@@ -56,6 +57,8 @@ export class HttpClient {
   readonly #base: URL;
   readonly #headers: Readonly<Record<string, string>>;
   readonly #agents: Readonly<Record<SocketPool, http.Agent>>;
+  /** Who waits for a socket waits here, before the request is made: a thousand requests made at once would stop everything else. */
+  readonly #places: Readonly<Record<SocketPool, Places>>;
 
   /** Throws USAGE for a base URL that is none. */
   constructor(baseURL: string, apiKey: string) {
@@ -68,7 +71,8 @@ export class HttpClient {
     this.#headers = { 'x-api-key': apiKey, 'user-agent': 'trainyard' };
     const { Agent } = this.#base.protocol === 'https:' ? https : http;
     const agent = (pool: SocketPool) => new Agent({ keepAlive: true, maxSockets: SOCKETS[pool], timeout: IDLE_MS });
-    this.#agents = { submit: agent('submit'), sample: agent('sample'), train: agent('train'), control: agent('control') };
+    this.#agents = perPool(agent);
+    this.#places = perPool((pool) => new Places(SOCKETS[pool]));
   }
 
   /** The base URL as it is shown and kept: without credentials, query and closing slash. */
@@ -78,8 +82,11 @@ export class HttpClient {
 
   /** Rejects with ExchangeFailure, or with CANCELLED as soon as the signal aborts. */
   exchange(asked: ExchangeRequest, signal: AbortSignal): Promise<HttpReply> {
+    return this.#places[asked.pool].within(signal, () => this.#exchange(asked, signal));
+  }
+
+  #exchange(asked: ExchangeRequest, signal: AbortSignal): Promise<HttpReply> {
     const { promise, resolve, reject } = Promise.withResolvers<HttpReply>();
-    if (signal.aborted) return Promise.reject(cancelled());
     const request = this.#request(asked);
     let connected = false;
     let timer: NodeJS.Timeout | undefined;
@@ -139,6 +146,10 @@ function readReply(response: http.IncomingMessage, resolve: (reply: HttpReply) =
   });
 }
 
+function perPool<T>(make: (pool: SocketPool) => T): Readonly<Record<SocketPool, T>> {
+  return { submit: make('submit'), sample: make('sample'), train: make('train'), control: make('control') };
+}
+
 function parseBase(baseURL: string): URL {
   const url = URL.canParse(baseURL) ? new URL(baseURL) : undefined;
   if (url === undefined || !['http:', 'https:'].includes(url.protocol) || url.username !== '' || url.password !== '') {
@@ -153,8 +164,4 @@ function parseBase(baseURL: string): URL {
 function said(error: Error): string {
   if (error instanceof AggregateError && error.errors.length > 0) return said(error.errors[0] as Error);
   return error.message === '' ? String((error as NodeJS.ErrnoException).code ?? error.name) : error.message;
-}
-
-export function cancelled(): TrainyardError {
-  return new TrainyardError('CANCELLED', 'the request to the server of the policy was cancelled');
 }

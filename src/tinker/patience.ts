@@ -5,7 +5,7 @@
  * in it. `Patience` is one for a request and runs from its first failure. Neither knows what is being asked.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { cancelled } from './http.ts';
+import { cancelled } from './places.ts';
 
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 30_000;

@@ -1,7 +1,7 @@
 /**
  * A number of places that many want: who finds none free waits in line. First come, first served.
  */
-import { cancelled } from './http.ts';
+import { TrainyardError } from '../core/errors.ts';
 
 export class Places {
   #free: number;
@@ -40,4 +40,8 @@ export class Places {
     signal?.addEventListener('abort', leave, { once: true });
     await promise.finally(() => signal?.removeEventListener('abort', leave));
   }
+}
+
+export function cancelled(): TrainyardError {
+  return new TrainyardError('CANCELLED', 'the request to the server of the policy was cancelled');
 }

@@ -17,26 +17,43 @@ export function scoringDatum(sample: Sample): Datum {
 
 /** For cross_entropy, which has a gradient of −weight at each token. `weights` belong to the masked tokens, in order. */
 export function weightedDatum(sample: Sample, weights: Float32Array): Datum {
-  const spread = new Float32Array(sample.tokens.length);
+  const { mask } = sample;
+  const spread = new Float32Array(mask.length);
   let next = 0;
-  sample.mask.forEach((masked, i) => {
-    if (masked === 1) spread[i] = weights[next++]!;
-  });
+  for (let i = 0; i < mask.length; i++) if (mask[i] === 1) spread[i] = weights[next++]!;
   return shifted(sample, { weights: spread });
 }
 
 /** For the losses that compare with the policy that sampled. */
 export function policyDatum(sample: Sample): Datum {
   const { mask, weight } = sample;
-  return shifted(sample, {
-    logprobs: sample.logprobs.map((value, i) => (mask[i] === 1 ? value : 0)),
-    advantages: sample.advantages.map((value, i) => (mask[i] === 1 ? value * weight : 0)),
-  });
+  const logprobs = new Float32Array(mask.length);
+  const advantages = new Float32Array(mask.length);
+  for (let i = 0; i < mask.length; i++) {
+    if (mask[i] !== 1) continue;
+    logprobs[i] = sample.logprobs[i]!;
+    advantages[i] = sample.advantages[i]! * weight;
+  }
+  return shifted(sample, { logprobs, advantages });
 }
 
-/** Of a sample's masked tokens, in order. */
-export function masked(sample: Sample, values: Float32Array): Float32Array {
-  return values.filter((_, i) => sample.mask[i] === 1);
+/** Of a sample's masked tokens, in order. `values` may begin at a later position of the sample. */
+export function masked({ mask }: Sample, values: ArrayLike<number>, from = 0): Float32Array {
+  const found = new Float32Array(trainedTokens(mask));
+  let next = 0;
+  for (let i = from; i < mask.length; i++) if (mask[i] === 1) found[next++] = values[i - from]!;
+  return found;
+}
+
+/** Nothing is sent of a sample without trained tokens: it has no gradient and no log-probability that anybody asks for. */
+export function isTrained({ mask }: Sample): boolean {
+  return mask.includes(1);
+}
+
+function trainedTokens(mask: Uint8Array): number {
+  let count = 0;
+  for (let i = 0; i < mask.length; i++) count += mask[i]!;
+  return count;
 }
 
 /** Log-probabilities of the masked tokens, from those of every position that a server gave. Throws where they are of no use. */
@@ -52,7 +69,7 @@ export function scoredTokens(sample: Sample, output: Readonly<Record<string, Ten
       },
     );
   }
-  const found = Float32Array.from(logprobs).filter((_, i) => sample.mask[i + 1] === 1);
+  const found = masked(sample, logprobs, 1);
   const bad = found.find((value) => !Number.isFinite(value));
   if (bad === undefined) return found;
   throw new TrainyardError(

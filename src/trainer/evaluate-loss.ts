@@ -6,6 +6,9 @@ import type { ForwardBackwardResult, Loss, LossOutput } from '../core/contracts.
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { lossInput } from './datum.ts';
+import { mapInSlices } from './in-slices.ts';
+
+const LOSS_TOLERANCE = 0.01;
 
 export interface EvaluatedLoss {
   readonly result: ForwardBackwardResult;
@@ -16,19 +19,31 @@ export interface EvaluatedLoss {
 }
 
 /** Throws TRAINER_FAILED where the loss throws or is not finite. */
-export function evaluateLoss(loss: Loss, samples: readonly Sample[], logprobs: readonly Float32Array[]): EvaluatedLoss {
+export async function evaluateLoss(
+  loss: Loss,
+  samples: readonly Sample[],
+  logprobs: readonly Float32Array[],
+): Promise<EvaluatedLoss> {
+  const outputs = await mapInSlices(samples, (sample, i) => evaluate(loss, sample, logprobs[i]!, i));
   const metrics: Record<string, number> = {};
-  const gradients: Float32Array[] = [];
   let [sum, magnitude, trainedTokens] = [0, 0, 0];
-  samples.forEach((sample, i) => {
-    const output = evaluate(loss, sample, logprobs[i]!, i);
-    gradients.push(output.gradient);
-    sum += output.loss * sample.weight;
-    magnitude += Math.abs(output.loss * sample.weight);
+  outputs.forEach((output, i) => {
+    const term = output.loss * samples[i]!.weight;
+    sum += term;
+    magnitude += Math.abs(term);
     trainedTokens += logprobs[i]!.length;
     for (const [name, value] of Object.entries(output.metrics ?? {})) metrics[name] = (metrics[name] ?? 0) + value;
   });
+  const gradients = outputs.map(({ gradient }) => gradient);
   return { result: { loss: sum, trainedTokens, metrics, logprobs }, gradients, magnitude };
+}
+
+/** Our and a server's loss may differ by rounding, not by definition. Throws TRAINER_FAILED. */
+export function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: number | undefined, name: string): void {
+  if (lossSum === undefined || Math.abs(lossSum - result.loss) <= LOSS_TOLERANCE * magnitude + 1e-6) return;
+  throw new TrainyardError('TRAINER_FAILED', `the server's ${name} is ${lossSum} for a batch whose ${name} is ${result.loss}`, {
+    hint: 'what this server calls by that name is another loss; choose another one with --loss',
+  });
 }
 
 function evaluate(loss: Loss, sample: Sample, logprobs: Float32Array, index: number): LossOutput {

@@ -21,6 +21,7 @@ import {
   saveWeightsForSamplerReply,
   saveWeightsReply,
 } from '../tinker/verbs.ts';
+import { mapInSlices } from './in-slices.ts';
 import {
   cutIntoChunks,
   type EncodedVerb,
@@ -52,7 +53,7 @@ export interface Pass<T> {
   readonly lossSettings: Readonly<Record<string, number>>;
   readonly forwardOnly: boolean;
   /** What is made of the outputs; a gradient whose outputs it throws at is not to be trusted. */
-  readonly read: (output: PassOutput) => T;
+  readonly read: (output: PassOutput) => Promise<T>;
   /** Failures that say that the server computed nothing. */
   readonly isHarmless?: (thrown: unknown) => boolean;
 }
@@ -102,7 +103,7 @@ export class TinkerModel {
     this.#assertSound();
     const format = this.#format.kind ?? (await this.#findFormat(pass.data[0]!));
     this.#format.kind = format;
-    const chunks = cutIntoChunks(pass.data, format, this.#connection.config);
+    const chunks = await cutIntoChunks(pass.data, format, this.#connection.config);
     return this.#underway(pass, await this.#sendChunks(pass, chunks, format));
   }
 
@@ -208,7 +209,9 @@ export class TinkerModel {
   #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[]): Underway<T> {
     const read = async (): Promise<T> => {
       const payloads = await Promise.all(chunks.map(({ result }) => result));
-      return pass.read(await this.#connection.decode('forward_backward', () => joinResults(payloads.map(readPass))));
+      return pass.read(
+        await this.#connection.decode('forward_backward', async () => joinResults(await mapInSlices(payloads, readPass))),
+      );
     };
     if (pass.forwardOnly) return { result: quietly(read()) };
     const underway = this.#spoiling(read, pass.isHarmless);

@@ -10,6 +10,7 @@ import { passRequestToJson, passResultFromJson } from '../tinker/json.ts';
 import { decodePassResult, encodePassRequest, estimatedBytes } from '../tinker/protobuf.ts';
 import { type Datum, type PassRequest, type PassResult, PROTOBUF } from '../tinker/types.ts';
 import type { ClientConfigReply } from '../tinker/verbs.ts';
+import { mapInSlices } from './in-slices.ts';
 
 /** How a server takes its passes; found out with the first one. */
 export interface PassFormat {
@@ -32,13 +33,18 @@ export interface PassOutput {
 /** Binary bytes whose JSON takes a few milliseconds to write. */
 const JSON_CHUNK_BYTES = 250_000;
 
-export function cutIntoChunks(data: readonly Datum[], format: 'protobuf' | 'json', config: ClientConfigReply): Datum[][] {
+export async function cutIntoChunks(
+  data: readonly Datum[],
+  format: 'protobuf' | 'json',
+  config: ClientConfigReply,
+): Promise<Datum[][]> {
+  const sizes = await mapInSlices(data, estimatedBytes);
   const given = config.fwdbwd_max_chunk_bytes_count;
   const mostBytes = format === 'json' ? Math.min(given, JSON_CHUNK_BYTES) : given;
   const chunks: Datum[][] = [];
   let bytes = 0;
-  for (const datum of data) {
-    const size = estimatedBytes(datum);
+  for (const [i, datum] of data.entries()) {
+    const size = sizes[i]!;
     const last = chunks.at(-1);
     if (last === undefined || last.length === config.fwdbwd_max_chunk_len || bytes + size > mostBytes) {
       chunks.push([datum]);

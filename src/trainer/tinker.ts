@@ -15,8 +15,9 @@ import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../core
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';
-import { scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
-import { type EvaluatedLoss, evaluateLoss } from './evaluate-loss.ts';
+import { isTrained, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
+import { checkLossSum, evaluateLoss } from './evaluate-loss.ts';
+import { mapInSlices } from './in-slices.ts';
 import { type NamedLoss, namedLoss } from './named-losses.ts';
 import { isLost, type ModelStart, TinkerModel, type Underway } from './tinker-model.ts';
 import type { PassFormat, PassOutput } from './tinker-pass.ts';
@@ -40,8 +41,6 @@ interface Held {
   readonly start: ModelStart;
 }
 
-/** Our and the server's loss may differ by rounding, not by definition. */
-const LOSS_TOLERANCE = 0.01;
 const GOODBYE_MS = 2000;
 
 export class TinkerTrainer implements Trainer, AsyncDisposable {
@@ -66,7 +65,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
     return this.#inTurn(async () => {
-      this.#check(samples);
+      await this.#check(samples);
       if (weights === 'current') return this.#score(await this.#model(), samples);
       return { result: this.#scoreByReference(samples) };
     });
@@ -78,7 +77,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     try {
       return await this.#inTurn(async () => {
         try {
-          this.#check(samples);
+          await this.#check(samples);
           return await this.#backward(samples, loss);
         } catch (thrown) {
           backward.failure = thrown;
@@ -179,8 +178,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     return { baseModel, loraRank, seed };
   }
 
-  #check(samples: readonly Sample[]): void {
-    samples.forEach((sample, i) => {
+  async #check(samples: readonly Sample[]): Promise<void> {
+    await mapInSlices(samples, (sample, i) => {
       checkSample(sample, i, this.#parts);
       if (sample.temperature === 1) return;
       const rollout = JSON.stringify(sample.rolloutId);
@@ -196,9 +195,10 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   async #score(model: TinkerModel, samples: readonly Sample[]): Promise<Underway<Float32Array[]>> {
     const sent = samples.filter(isTrained);
-    if (sent.length === 0) return { result: Promise.resolve(scores(samples, [])) };
+    if (sent.length === 0) return { result: scores(samples, []) };
     const read = ({ outputs }: PassOutput) => scores(samples, outputs);
-    return model.pass({ data: sent.map(scoringDatum), loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
+    const data = await mapInSlices(sent, scoringDatum);
+    return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
   }
 
   /** The reference never changes, so one that the server has lost is made again. */
@@ -219,7 +219,10 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   async #backward(samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
     const model = await this.#model();
     const sent = samples.filter(isTrained);
-    if (sent.length === 0) return { result: Promise.resolve(evaluateLoss(loss, samples, scores(samples, [])).result) };
+    if (sent.length === 0) {
+      const { result } = await evaluateLoss(loss, samples, await scores(samples, []));
+      return { result: Promise.resolve(result) };
+    }
     const named = this.#refusedLosses.has(loss.name) ? undefined : namedLoss(loss, sent);
     if (named === undefined) return this.#customBackward(model, samples, loss);
     const proven = this.#provenLosses.has(named.name);
@@ -236,15 +239,15 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     }
   }
 
-  #namedBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss, named: NamedLoss) {
+  async #namedBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss, named: NamedLoss) {
     return model.pass({
-      data: samples.filter(isTrained).map(named.datum),
+      data: await mapInSlices(samples.filter(isTrained), named.datum),
       loss: named.name,
       lossSettings: named.settings,
       forwardOnly: false,
       isHarmless: isUnknownLoss,
-      read: ({ outputs, lossSum }) => {
-        const evaluated = evaluateLoss(loss, samples, scores(samples, outputs));
+      read: async ({ outputs, lossSum }) => {
+        const evaluated = await evaluateLoss(loss, samples, await scores(samples, outputs));
         checkLossSum(evaluated, lossSum, named.name);
         return evaluated.result;
       },
@@ -254,13 +257,14 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   /** The gradient of cross-entropy by a log-probability is minus its weight: with the loss's own derivatives as weights, it is the loss's. */
   async #customBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
     const logprobs = await (await this.#score(model, samples)).result;
-    const { result, gradients } = evaluateLoss(loss, samples, logprobs);
-    const data = samples.flatMap((sample, i) => {
+    const { result, gradients } = await evaluateLoss(loss, samples, logprobs);
+    const datums = await mapInSlices(samples, (sample, i) => {
       const weights = gradients[i]!.map((derivative) => -derivative * sample.weight);
       return isTrained(sample) ? [weightedDatum(sample, weights)] : [];
     });
-    const read = ({ outputs }: PassOutput) => {
-      scores(samples, outputs);
+    const data = datums.flat();
+    const read = async ({ outputs }: PassOutput) => {
+      await scores(samples, outputs);
       return result;
     };
     return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: false, read });
@@ -282,26 +286,14 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 }
 
-/** Nothing is sent of a sample without trained tokens: it has no gradient and no log-probability that anybody asks for. */
-function isTrained({ mask }: Sample): boolean {
-  return mask.includes(1);
-}
-
 /** Of each sample's masked tokens; `outputs` are those of the samples that were sent, in order. */
-function scores(samples: readonly Sample[], outputs: PassOutput['outputs']): Float32Array[] {
+async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']): Promise<Float32Array[]> {
   const sent = samples.filter(isTrained).length;
   if (outputs.length !== sent) {
     throw new TrainyardError('POLICY_GARBLED', `the server gave ${outputs.length} outputs for ${sent} samples`);
   }
   let next = 0;
-  return samples.map((sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
-}
-
-function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: number | undefined, name: string): void {
-  if (lossSum === undefined || Math.abs(lossSum - result.loss) <= LOSS_TOLERANCE * magnitude + 1e-6) return;
-  throw new TrainyardError('TRAINER_FAILED', `the server's ${name} is ${lossSum} for a batch whose ${name} is ${result.loss}`, {
-    hint: 'what this server calls by that name is another loss; choose another one with --loss',
-  });
+  return mapInSlices(samples, (sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
 }
 
 /** Refused because of the loss, not because of what it was given. */

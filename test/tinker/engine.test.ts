@@ -1,7 +1,7 @@
 /**
  * The Tinker engine against a server that plays a script.
  */
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import type { SampleRequest } from '../../src/core/contracts.ts';
 import { TinkerEngine } from '../../src/engine/tinker.ts';
 import { TinkerConnection } from '../../src/tinker/connection.ts';
@@ -48,6 +48,159 @@ describe('the Tinker engine', () => {
         headers: { 'x-api-key': KEY },
         json: { sampling_session_id: 's-0', seq_id: 1, num_samples: 1, sampling_params: { max_tokens: 8, top_k: -1, stop: [9] } },
       });
+    });
+  });
+
+  it.each([
+    ['an id outside the vocabulary', { tokens: [4, 10, 9] }, /id 10/],
+    ['a log-probability too few', { logprobs: [-1, -1] }, /2 log-probabilities|logprobs/],
+    ['no log-probabilities', { logprobs: null }, /no log-probabilities/],
+    ['a positive log-probability', { logprobs: [-1, 0.5, -1] }, /log-probability 0.5/],
+    ['no ids', { tokens: [], logprobs: [] }, /no ids/],
+    ['more than asked for', { tokens: [4, 4, 4, 4, 4, 4, 4, 4, 9], logprobs: Array(9).fill(-1) }, /9 ids/],
+    ['a stop without its stop id', { tokens: [4, 5, 6] }, /last id 6/],
+    ['ids after a stop id', { tokens: [4, 9, 5], stop_reason: 'length' }, /after stop id 9/],
+    ['text for ids', { tokens: ['a', 'b', 'c'] }, /tokens/],
+  ])('does not believe a server that samples %s', async (_, change, message) => {
+    const [sequence] = sampled.sequences;
+    await withEngine(answering({ sequences: [{ ...sequence, ...change }] }), async (engine) => {
+      await expect(engine.sample(request)).rejects.toMatchObject({
+        code: 'POLICY_GARBLED',
+        message: expect.stringMatching(message),
+      });
+    });
+  });
+
+  it('does not believe a log-probability that is not a number, nor two sequences for one', async () => {
+    const raw = '{"sequences":[{"stop_reason":"stop","tokens":[4,5,9],"logprobs":[-1,NaN,-1]}]}';
+    const script: Script = ({ verb }) => (verb === 'retrieve_future' ? { raw, type: 'application/json' } : undefined);
+    await withEngine(script, async (engine) => {
+      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_GARBLED' });
+    });
+    const [one] = sampled.sequences;
+    await withEngine(answering({ sequences: [one, one] }), async (engine) => {
+      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_GARBLED', message: /2 sequences/ });
+    });
+  });
+
+  it('calls it a stop where the budget ran out at a stop id', async () => {
+    await withEngine(answering({ sequences: [{ ...sampled.sequences[0], stop_reason: 'length' }] }), async (engine) => {
+      expect((await engine.sample(request)).stopReason).toBe('stop');
+    });
+  });
+
+  it('asks for no more tokens than the context has room for, and refuses a prompt without room before it asks', async () => {
+    await withEngine(
+      answering({ sequences: [{ stop_reason: 'length', tokens: [1, 2], logprobs: [-1, -1] }] }),
+      async (engine, server) => {
+        await engine.sample({ ...request, promptIds: new Int32Array(14).fill(1) });
+        expect(server.of('asample')[0]?.json['sampling_params']).toMatchObject({ max_tokens: 2 });
+        await expect(engine.sample({ ...request, promptIds: new Int32Array(16).fill(1) })).rejects.toMatchObject({
+          code: 'CONTEXT_OVERFLOW',
+        });
+        expect(server.of('asample')).toHaveLength(1);
+      },
+    );
+  });
+
+  it('numbers the requests of each session, and a result keeps the version it was asked for under', async () => {
+    let release = (): void => {};
+    const held = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    const script: Script = async ({ verb }, count) => {
+      if (verb !== 'retrieve_future') return undefined;
+      if (count === 1) await held;
+      return { json: sampled };
+    };
+    await withEngine(script, async (engine, server) => {
+      const early = engine.sample(request);
+      await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+      engine.serve('s-1', 4);
+      expect(engine.policyVersion).toBe(4);
+      expect((await engine.sample(request)).policyVersion).toBe(4);
+      release();
+      expect((await early).policyVersion).toBe(3);
+      const sources = server.of('asample').map(({ json }) => [json['sampling_session_id'], json['seq_id']]);
+      expect(sources).toEqual([
+        ['s-0', 1],
+        ['s-1', 1],
+      ]);
+    });
+  });
+
+  it('sends the same request again when its future is forgotten, under the same number', async () => {
+    const script: Script = ({ verb }, count) => {
+      if (verb !== 'retrieve_future') return undefined;
+      return count === 1 ? { json: { detail: 'gone' }, status: 410 } : { json: sampled };
+    };
+    await withEngine(script, async (engine, server) => {
+      await engine.sample(request);
+      const [first, second] = server.of('asample');
+      expect(second?.body.equals(first!.body)).toBe(true);
+      expect(server.of('retrieve_future').map(({ json }) => json['request_id'])).toEqual(['f1', 'f2']);
+    });
+  });
+
+  it('is lost when the server knows the session no more', async () => {
+    const script: Script = ({ verb }) =>
+      verb === 'asample' ? { json: { detail: 'Sampling session not found' }, status: 404 } : undefined;
+    await withEngine(script, async (engine) => {
+      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_LOST', hint: /saved/ });
+    });
+  });
+
+  it('ends at once when cancelled, and tells the server', async () => {
+    const script: Script = ({ verb }) => (verb === 'retrieve_future' ? () => undefined : undefined);
+    await withEngine(script, async (engine, server) => {
+      const controller = new AbortController();
+      const result = engine.sample(request, controller.signal);
+      const ended = expect(result).rejects.toMatchObject({ code: 'CANCELLED' });
+      await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+      controller.abort();
+      await ended;
+      await vi.waitFor(() => expect(server.of('cancel_future')[0]?.json).toEqual({ request_id: 'f1' }));
+    });
+  });
+
+  it('keeps what the listener wants of a result', async () => {
+    await withEngine(answering(sampled), async (engine) => {
+      const heard: number[] = [];
+      const result = await engine.sample(request, undefined, (ids) => {
+        heard.push(...ids);
+        return { keep: 1 };
+      });
+      expect(heard).toEqual([4, 5, 9]);
+      expect(result).toMatchObject({ ids: Int32Array.of(4), logprobs: Float32Array.of(-0.5), stopReason: 'stop' });
+    });
+  });
+
+  it('folds seeds into 31 bits, equal ones to equal ones', async () => {
+    await withEngine(answering(sampled), async (engine, server) => {
+      const seeds = [7, -1, 2 ** 40 + 7, Number.MAX_SAFE_INTEGER, 7];
+      for (const seed of seeds) await engine.sample({ ...request, seed });
+      const sent = server.of('asample').map(({ json }) => (json['sampling_params'] as { seed: number }).seed);
+      for (const seed of sent) expect(seed).toBeGreaterThanOrEqual(0);
+      for (const seed of sent) expect(seed).toBeLessThan(2 ** 31);
+      expect(sent[4]).toBe(sent[0]);
+      expect(new Set(sent).size).toBe(4);
+    });
+  });
+
+  it('has no more requests under way than the server wants', async () => {
+    let underWay = 0;
+    let most = 0;
+    const script: Script = async ({ verb }) => {
+      if (verb === 'client/config') return { json: { sample_max_concurrent_requests: 3 } };
+      if (verb === 'asample') most = Math.max(most, ++underWay);
+      if (verb !== 'retrieve_future') return undefined;
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      underWay--;
+      return { json: sampled };
+    };
+    await withEngine(script, async (engine) => {
+      await Promise.all(Array.from({ length: 20 }, () => engine.sample(request)));
+      expect(most).toBe(3);
     });
   });
 });

@@ -7,8 +7,8 @@ import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { TINKER_LIMITS } from '../../src/protocols/tinker/limits.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { ROOT } from '../cli/command.ts';
-import { randomSample, randomTokens, REGULAR, request } from '../fixtures/nn/models.ts';
-import { ADAM, passOf, type PlainClient, scratch, serve } from '../fixtures/tinker/server.ts';
+import { REGULAR, randomSample, randomTokens, request } from '../fixtures/nn/models.ts';
+import { ADAM, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let served: Awaited<ReturnType<typeof serve>>;
@@ -34,7 +34,15 @@ async function plainLogprobs(dir: string, promptIds: Int32Array, ids: Int32Array
   const tokens = Int32Array.from([...promptIds, ...ids]);
   const none = new Float32Array(tokens.length);
   const mask = Uint8Array.from(tokens, (_, i) => (i < promptIds.length ? 0 : 1));
-  const row: Sample = { ...randomSample(REGULAR, 2, 1), tokens, mask, logprobs: none, advantages: none, reference: none, versions: new Int32Array(tokens.length) };
+  const row: Sample = {
+    ...randomSample(REGULAR, 2, 1),
+    tokens,
+    mask,
+    logprobs: none,
+    advantages: none,
+    reference: none,
+    versions: new Int32Array(tokens.length),
+  };
   return (await model.forward([row]))[0]!;
 }
 
@@ -83,7 +91,9 @@ describe('a sample', () => {
     const { promptLogprobs } = await asample({ ...base, prompt_logprobs: true });
     expect(promptLogprobs![0]).toBeNaN();
     expect(promptLogprobs!.slice(1)).toEqual(await plainLogprobs(home.model, PROMPT.slice(0, 1), PROMPT.slice(1)));
-    expect(await client.result(await client.post('asample', { ...base, prompt_logprobs: true }))).toMatchObject({ prompt_logprobs: [null, ...Array(6).fill(expect.any(Number))] });
+    expect(await client.result(await client.post('asample', { ...base, prompt_logprobs: true }))).toMatchObject({
+      prompt_logprobs: [null, ...Array(6).fill(expect.any(Number))],
+    });
   });
 
   it('is the same future when it is asked for again, and refused with another body under its seq_id', async () => {
@@ -96,7 +106,9 @@ describe('a sample', () => {
   });
 
   it('is stopped when it is cancelled, and its future fails', async () => {
-    const all = await Promise.all(Array.from({ length: 60 }, (_, seed) => client.post('asample', { ...base, num_samples: 8, sampling_params: { seed } })));
+    const all = await Promise.all(
+      Array.from({ length: 60 }, (_, seed) => client.post('asample', { ...base, num_samples: 8, sampling_params: { seed } })),
+    );
     const last = all.at(-1)!;
     expect((await client.post('cancel_future', { request_id: last.json['request_id'] })).status).toBe(200);
     expect(await client.result(last)).toMatchObject({ category: 'user', error: expect.stringContaining('cancel') });
@@ -107,7 +119,7 @@ describe('a sample', () => {
 describe('sampler weights', () => {
   it('are those of the moment they were saved, however many are sampled from at once', async () => {
     const modelId = await client.model();
-    const sessions = [];
+    const sessions: string[] = [];
     for (let i = 0; i < 6; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
     const folders = Array.from({ length: 6 }, (_, i) => join(home.state, modelId, 'unnamed', String(i + 1)));
     const asked = Array.from({ length: 60 }, (_, i) => i % 6);
@@ -147,7 +159,8 @@ describe('sampler weights', () => {
     await client.post('optim_step', { model_id: modelId, seq_id: 3, adam_params: ADAM });
     await client.result(await client.post('save_weights_for_sampler', { ...save, seq_id: 4 }));
     // Other weights, so that the old ones are not in memory any more.
-    for (let i = 0; i < 4; i++) await asample({ ...base, base_model: undefined, sampling_session_id: await publish(modelId, 3 * i + 5, i), seq_id: 0 });
+    for (let i = 0; i < 4; i++)
+      await asample({ ...base, base_model: undefined, sampling_session_id: await publish(modelId, 3 * i + 5, i), seq_id: 0 });
     const late = await client.post('asample', { ...base, base_model: undefined, sampling_session_id, seq_id: 1 });
     expect(await client.result(late)).toMatchObject({ category: 'user', error: expect.stringContaining('replaced') });
     expect(await asample({ ...base, base_model: undefined, model_path: path })).not.toEqual(await asample(base));

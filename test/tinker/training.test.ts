@@ -8,8 +8,8 @@ import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { passRequestToJson } from '../../src/tinker/json.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
-import { randomSample, REGULAR } from '../fixtures/nn/models.ts';
-import { ADAM, type Answered, passOf, type PlainClient, scratch, serve } from '../fixtures/tinker/server.ts';
+import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
+import { ADAM, type Answered, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let served: Awaited<ReturnType<typeof serve>>;
@@ -26,7 +26,11 @@ beforeEach(async () => {
 afterEach(() => served.close());
 
 const clip = { clipLow: 0.2, clipHigh: 0.2 };
-const SAMPLES = [randomSample(REGULAR, 9, 1), randomSample(REGULAR, 29, 2, { prompt: 11 }), randomSample(REGULAR, 14, 3, { prompt: 5 })];
+const SAMPLES = [
+  randomSample(REGULAR, 9, 1),
+  randomSample(REGULAR, 29, 2, { prompt: 11 }),
+  randomSample(REGULAR, 14, 3, { prompt: 5 }),
+];
 const OTHERS = [randomSample(REGULAR, 19, 4, { prompt: 7 }), randomSample(REGULAR, 8, 5)];
 const settings = { learningRate: 0.01, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
 
@@ -46,8 +50,10 @@ async function weightsOf(folder: string): Promise<Float32Array> {
   return Float32Array.from(model.weights());
 }
 
-const step = (model_id: string, seq_id?: number): Promise<Answered> => client.post('optim_step', { model_id, seq_id, adam_params: ADAM });
-const save = (model_id: string, path: string, seq_id?: number): Promise<Answered> => client.post('save_weights', { model_id, path, seq_id });
+const step = (model_id: string, seq_id?: number): Promise<Answered> =>
+  client.post('optim_step', { model_id, seq_id, adam_params: ADAM });
+const save = (model_id: string, path: string, seq_id?: number): Promise<Answered> =>
+  client.post('save_weights', { model_id, path, seq_id });
 
 describe('a step through the API', () => {
   const LOSSES: readonly (readonly [string, Loss])[] = [
@@ -91,7 +97,10 @@ describe('a step through the API', () => {
   it('looks at log-probabilities without leaving a gradient when it is forward only', async () => {
     const modelId = await client.model();
     const looked = await client.passResult(await client.pass({ ...passOf(modelId, 1, SAMPLES), forwardOnly: true }));
-    expect(await client.result(await step(modelId, 2))).toMatchObject({ category: 'user', error: expect.stringContaining('no forward_backward') });
+    expect(await client.result(await step(modelId, 2))).toMatchObject({
+      category: 'user',
+      error: expect.stringContaining('no forward_backward'),
+    });
     const trained = await client.passResult(await client.pass(passOf(modelId, 3, SAMPLES)));
     expect(looked).toEqual(trained);
   });
@@ -183,7 +192,9 @@ describe('seq_id', () => {
           expect(ids[all + i]).toBe(ids[order.indexOf(at)]);
         });
         expect(await saved(modelId, 'end')).toEqual(expected);
-        expect(await saved(modelId, 'end', 'optimizer.safetensors')).toEqual(await saved(inOrder, 'end', 'optimizer.safetensors'));
+        expect(await saved(modelId, 'end', 'optimizer.safetensors')).toEqual(
+          await saved(inOrder, 'end', 'optimizer.safetensors'),
+        );
         await client.result(await client.post('unload_model', { model_id: modelId }));
       }),
       { numRuns: 8 },
@@ -208,7 +219,10 @@ describe('seq_id', () => {
     await client.result(await client.pass(passOf(modelId, 1, SAMPLES)));
     const waiting = [await client.pass(passOf(modelId, 3, OTHERS)), await step(modelId, 4)];
     for (const one of waiting) {
-      expect(await client.result(one)).toMatchObject({ category: 'user', error: expect.stringContaining('seq_id 2 did not come') });
+      expect(await client.result(one)).toMatchObject({
+        category: 'user',
+        error: expect.stringContaining('seq_id 2 did not come'),
+      });
     }
     expect((await client.pass(passOf(modelId, 2, OTHERS))).status).toBe(409);
     expect(await client.result(await step(modelId, 5))).toMatchObject({ category: 'user' });
@@ -220,9 +234,14 @@ describe('seq_id', () => {
     const modelId = await client.model();
     expect((await client.post('save_weights', { model_id: modelId, path: '../etc', seq_id: 1 })).status).toBe(400);
     await client.pass(passOf(modelId, 2, SAMPLES));
-    expect((await client.post('forward_backward', { model_id: modelId, seq_id: 3, forward_backward_input: {} })).status).toBe(400);
+    expect((await client.post('forward_backward', { model_id: modelId, seq_id: 3, forward_backward_input: {} })).status).toBe(
+      400,
+    );
     // Half of the batch was refused.
-    expect(await client.result(await step(modelId, 4))).toMatchObject({ category: 'user', error: expect.stringContaining('seq_id 3') });
+    expect(await client.result(await step(modelId, 4))).toMatchObject({
+      category: 'user',
+      error: expect.stringContaining('seq_id 3'),
+    });
     expect(await client.result(await save(modelId, 'fine', 5))).toMatchObject({ path: `tinker://${modelId}/weights/fine` });
   });
 });
@@ -283,7 +302,9 @@ describe('saved weights', () => {
     const ends: Buffer[] = [];
     for (const optimizer of [true, false]) {
       const other = await client.model();
-      expect(await client.result(await client.post('load_weights', { model_id: other, path, optimizer, seq_id: 1 }))).toMatchObject({ path });
+      expect(
+        await client.result(await client.post('load_weights', { model_id: other, path, optimizer, seq_id: 1 })),
+      ).toMatchObject({ path });
       await client.pass(passOf(other, 2, OTHERS));
       await step(other, 3);
       await client.result(await save(other, 'whole', 4));

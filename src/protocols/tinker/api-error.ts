@@ -43,7 +43,13 @@ export interface HttpFailure {
 }
 
 /** Whose errors these are: nothing but another request helps. */
-const USERS: ReadonlySet<ErrorCode> = new Set(['REQUEST_INVALID', 'CONTEXT_OVERFLOW', 'SAMPLE_REFUSED', 'CHECKPOINT_MISMATCH', 'CANCELLED']);
+const USERS: ReadonlySet<ErrorCode> = new Set([
+  'REQUEST_INVALID',
+  'CONTEXT_OVERFLOW',
+  'SAMPLE_REFUSED',
+  'CHECKPOINT_MISMATCH',
+  'CANCELLED',
+]);
 
 /** A request that was refused. */
 export function httpFailureOf(thrown: unknown): HttpFailure {

@@ -50,8 +50,12 @@ async function tokenizerOf(folder: string): Promise<Tokenizer | undefined> {
 /** Throws unless this is the base model. */
 export function checkBaseModel(base: BaseModel, asked: string): void {
   if (asked === base.name || asked === base.folder) return;
-  throw new ApiError('invalid_request', `base_model is ${JSON.stringify(asked.slice(0, 200))}, expected ${JSON.stringify(base.name)}`, {
-    hint: 'this server has one base model; another one needs another server, started with --model',
-    param: 'base_model',
-  });
+  throw new ApiError(
+    'invalid_request',
+    `base_model is ${JSON.stringify(asked.slice(0, 200))}, expected ${JSON.stringify(base.name)}`,
+    {
+      hint: 'this server has one base model; another one needs another server, started with --model',
+      param: 'base_model',
+    },
+  );
 }

@@ -54,7 +54,9 @@ export class Futures {
   /** `work` must not be what throws first: it is begun here, and whatever it throws is the outcome. */
   start(work: () => Promise<Outcome>, cancel: () => void = () => {}): Future {
     const id = `${this.#boot}-${++this.#made}`;
-    const outcome = Promise.resolve().then(work).catch((thrown): Outcome => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
+    const outcome = Promise.resolve()
+      .then(work)
+      .catch((thrown): Outcome => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
     const future: Future = { id, outcome, delivered: false, cancel };
     const kept: Kept = { future, bytes: 0, at: 0 };
     this.#pending.set(id, kept);

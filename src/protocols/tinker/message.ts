@@ -58,7 +58,10 @@ export async function readBody(request: TinkerRequest): Promise<Body> {
   const type = request.header('content-type')?.split(';')[0]?.trim().toLowerCase() || 'application/json';
   const isProtobuf = type === PROTOBUF;
   if (!isProtobuf && type !== 'application/json') {
-    throw new ApiError('unsupported_media_type', `content-type is ${type.slice(0, 80)}, expected application/json or ${PROTOBUF}`);
+    throw new ApiError(
+      'unsupported_media_type',
+      `content-type is ${type.slice(0, 80)}, expected application/json or ${PROTOBUF}`,
+    );
   }
   const sent = await request.body();
   const bytes = encoding === 'zstd' ? await decompressed(sent) : sent;
@@ -80,7 +83,9 @@ async function decompressed(bytes: Uint8Array): Promise<Uint8Array> {
 }
 
 export function tooLarge(): ApiError {
-  return new ApiError('body_too_large', `the body is larger than ${TINKER_LIMITS.bodyBytes} bytes`, { hint: 'send smaller batches' });
+  return new ApiError('body_too_large', `the body is larger than ${TINKER_LIMITS.bodyBytes} bytes`, {
+    hint: 'send smaller batches',
+  });
 }
 
 async function digestOf(bytes: Uint8Array): Promise<string> {
@@ -102,10 +107,14 @@ export function jsonOf({ bytes, isProtobuf }: Body): unknown {
   } catch {
     throw new ApiError('invalid_request', 'the body is not UTF-8');
   }
-  if (sizeOfJson(text).nesting > DEEPEST) throw new ApiError('invalid_request', `the body is nested deeper than ${DEEPEST} levels`);
+  if (sizeOfJson(text).nesting > DEEPEST)
+    throw new ApiError('invalid_request', `the body is nested deeper than ${DEEPEST} levels`);
   try {
     return JSON.parse(text);
   } catch (thrown) {
-    throw new ApiError('invalid_request', `the body is not JSON: ${text === '' ? 'it is empty' : messageOf(thrown).slice(0, 200)}`);
+    throw new ApiError(
+      'invalid_request',
+      `the body is not JSON: ${text === '' ? 'it is empty' : messageOf(thrown).slice(0, 200)}`,
+    );
   }
 }

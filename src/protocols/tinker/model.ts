@@ -112,9 +112,13 @@ export class Model {
       if (this.#unnamed.length > TINKER_LIMITS.unnamed) await this.#forget(this.#unnamed.shift()!);
       const check = async (): Promise<void> => {
         if (!kept.gone) return;
-        throw new ApiError('unknown_sampler', `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`, {
-          hint: 'save weights under a name to keep them',
-        });
+        throw new ApiError(
+          'unknown_sampler',
+          `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`,
+          {
+            hint: 'save weights under a name to keep them',
+          },
+        );
       };
       return { kind: 'reply', value: use({ id, folder, check }) };
     });

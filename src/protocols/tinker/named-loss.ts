@@ -24,7 +24,9 @@ export const LOSS_NAMES: readonly string[] = Object.keys(LOSSES);
 export function lossNamed(name: string, given: Settings): Loss {
   const entry = Object.hasOwn(LOSSES, name) ? LOSSES[name] : undefined;
   if (entry === undefined) {
-    throw new ApiError('not_offered', `loss_fn is ${JSON.stringify(name)}, expected one of ${LOSS_NAMES.join(', ')}`, { param: 'loss_fn' });
+    throw new ApiError('not_offered', `loss_fn is ${JSON.stringify(name)}, expected one of ${LOSS_NAMES.join(', ')}`, {
+      param: 'loss_fn',
+    });
   }
   for (const [setting, value] of Object.entries(given)) {
     const where = `loss_fn_config.${setting}`;
@@ -42,10 +44,14 @@ export function lossNamed(name: string, given: Settings): Loss {
 
 function clipOf({ clip_low_threshold: low, clip_high_threshold: high }: Settings): { clipLow: number; clipHigh: number } {
   if (low! > 1 || high! < 1) {
-    throw new ApiError('invalid_request', `clip_low_threshold is ${low} and clip_high_threshold ${high}, expected bounds around 1`, {
-      hint: 'they are bounds of the ratio, such as 0.8 and 1.2',
-      param: 'loss_fn_config',
-    });
+    throw new ApiError(
+      'invalid_request',
+      `clip_low_threshold is ${low} and clip_high_threshold ${high}, expected bounds around 1`,
+      {
+        hint: 'they are bounds of the ratio, such as 0.8 and 1.2',
+        param: 'loss_fn_config',
+      },
+    );
   }
   return { clipLow: 1 - low!, clipHigh: high! - 1 };
 }

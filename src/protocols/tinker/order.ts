@@ -5,8 +5,9 @@
  * it is refused. A request whose predecessors are not there yet waits for them. If they do not come in time, everything that waits
  * fails, nothing of it is carried out, and the order goes on behind it: what was missing is then refused, should it still come.
  */
-import type { Future, Futures, Outcome } from './futures.ts';
+
 import { ApiError } from './api-error.ts';
+import type { Future, Futures, Outcome } from './futures.ts';
 
 export interface Turn {
   readonly seqId: number | undefined;
@@ -138,5 +139,8 @@ export class Order {
 
 function tooLate(seqId: number, next: number): ApiError {
   const message = `seq_id ${seqId} came too late or too often: the next one is ${next}`;
-  return new ApiError('seq_id_reused', message, { hint: 'give each request of a model a seq_id of its own: 1, 2, 3 …', param: 'seq_id' });
+  return new ApiError('seq_id_reused', message, {
+    hint: 'give each request of a model a seq_id of its own: 1, 2, 3 …',
+    param: 'seq_id',
+  });
 }

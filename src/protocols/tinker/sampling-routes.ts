@@ -25,7 +25,9 @@ export const SAMPLING_ROUTES: Routes = {
     if (asked.base_model) checkBaseModel(parts.base, asked.base_model);
     else if (path === undefined) throw new ApiError('invalid_request', 'neither base_model nor model_path was given');
     const weights = path === undefined ? parts.base.weights : await weightsAt(parts, path, 'model_path');
-    const sampler = session.samplers.take(asked.sampling_session_seq_id, body.digest, () => parts.sessions.addSampler(session, path, weights));
+    const sampler = session.samplers.take(asked.sampling_session_seq_id, body.digest, () =>
+      parts.sessions.addSampler(session, path, weights),
+    );
     return jsonReply({ type: 'create_sampling_session', sampling_session_id: sampler.id });
   },
 
@@ -40,7 +42,10 @@ export const SAMPLING_ROUTES: Routes = {
     const { source } = call;
     if (source.kind !== 'session') return sampleFuture(startSample(parts, call, await weightsOf(parts, source)), call);
     const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
-    return sampleFuture(samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)), call);
+    return sampleFuture(
+      samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)),
+      call,
+    );
   },
 
   'POST /retrieve_future': async ({ futures, waits }, request) => {
@@ -75,7 +80,9 @@ function startSample({ base, futures, samplers, load }: Parts, call: SampleCall,
   return futures.start(
     async () => {
       try {
-        const reply = await samplers.use(weights, signal, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
+        const reply = await samplers.use(weights, signal, (model) =>
+          sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }),
+        );
         return { kind: 'sample', reply };
       } finally {
         load.samples--;

@@ -27,7 +27,8 @@ export function checkSampleCall(call: SampleCall, { vocabSize, contextLength }: 
   const bad = prompt.findIndex((id) => id < 0 || id >= vocabSize);
   if (bad >= 0) throw invalid('prompt', `has the id ${prompt[bad]} at ${bad}, outside the vocabulary of ${vocabSize}`);
   if (count > TINKER_LIMITS.samples) throw invalid('num_samples', `is ${count}, expected at most ${TINKER_LIMITS.samples}`);
-  if (maxTokens !== undefined && maxTokens < 1) throw invalid('sampling_params.max_tokens', `is ${maxTokens}, expected at least 1`);
+  if (maxTokens !== undefined && maxTokens < 1)
+    throw invalid('sampling_params.max_tokens', `is ${maxTokens}, expected at least 1`);
   if (!(temperature >= 0)) throw invalid('sampling_params.temperature', `is ${temperature}, expected at least 0`);
   if (!(topP > 0 && topP <= 1)) throw invalid('sampling_params.top_p', `is ${topP}, expected more than 0 and at most 1`);
   if (topK < -1) throw invalid('sampling_params.top_k', `is ${topK}, expected -1 or more`);
@@ -63,9 +64,7 @@ export async function sampleReplyOf(call: SampleCall, { model, tokenizer, signal
   const plain = isPlain
     ? drawn.map(({ logprobs }) => logprobs)
     : await model.forward(drawn.map(({ ids }) => scored(call.prompt, ids)));
-  const sequences = drawn.map(
-    ({ ids, stopReason }, i): SampledSequence => ({ stopReason, tokens: ids, logprobs: plain[i]! }),
-  );
+  const sequences = drawn.map(({ ids, stopReason }, i): SampledSequence => ({ stopReason, tokens: ids, logprobs: plain[i]! }));
   if (!call.wantsPromptLogprobs) return { sequences };
   const promptLogprobs = new Float32Array(call.prompt.length).fill(Number.NaN);
   const [found] = await model.forward([scored(call.prompt.subarray(0, 1), call.prompt.subarray(1))]);

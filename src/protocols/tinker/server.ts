@@ -14,13 +14,13 @@ import { Futures } from './futures.ts';
 import { TINKER_LIMITS, WAITS, type Waits } from './limits.ts';
 import { jsonReply, type TinkerReply, type TinkerRequest } from './message.ts';
 import { type Parts, RouteTable } from './routes.ts';
-import { SAMPLING_ROUTES } from './sampling-routes.ts';
 import { SamplerPool } from './sampler-pool.ts';
+import { SAMPLING_ROUTES } from './sampling-routes.ts';
 import { SESSION_ROUTES } from './session-routes.ts';
 import { Sessions } from './sessions.ts';
 import { TRAINING_ROUTES } from './training-routes.ts';
-import { WEIGHTS_ROUTES } from './weights-routes.ts';
 import { WeightsFolder } from './weights-folder.ts';
+import { WEIGHTS_ROUTES } from './weights-routes.ts';
 
 export interface TinkerServerOptions {
   /** Model folder of the base model. */

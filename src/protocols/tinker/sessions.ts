@@ -116,7 +116,13 @@ export class Sessions {
   }
 
   addSampler(session: Session, path: string | undefined, weights: Weights): Sampler {
-    const sampler = { id: newId('p'), sessionId: session.id, path, weights, samples: new Numbered<Future>('seq_id', MOST_SAMPLES) };
+    const sampler = {
+      id: newId('p'),
+      sessionId: session.id,
+      path,
+      weights,
+      samples: new Numbered<Future>('seq_id', MOST_SAMPLES),
+    };
     this.#samplers.set(sampler.id, sampler);
     return sampler;
   }
@@ -163,7 +169,12 @@ export function newId(prefix: string): string {
   return `${prefix}-${randomBytes(9).toString('hex')}`;
 }
 
-function unknown(kind: 'unknown_session' | 'unknown_model' | 'unknown_sampler', what: string, id: string, param: string): ApiError {
+function unknown(
+  kind: 'unknown_session' | 'unknown_model' | 'unknown_sampler',
+  what: string,
+  id: string,
+  param: string,
+): ApiError {
   return new ApiError(kind, `there is no ${what} ${JSON.stringify(id.slice(0, 80))}`, {
     hint: 'it ended, or the server was started anew; what was saved is still there',
     param,

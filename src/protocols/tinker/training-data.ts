@@ -17,16 +17,20 @@ export interface Shape {
   readonly contextLength: number;
 }
 
-/** Tokens checked before others get a turn: a fraction of a millisecond to a few. */
-const TOKENS_AT_ONCE = 100_000;
+/** Tokens checked before others get a turn: a millisecond or two. */
+const TOKENS_AT_ONCE = 20_000;
 
 const CROSS_ENTROPY = { needed: ['target_tokens'], known: ['target_tokens', 'weights'] } as const;
-const OFF_POLICY = { needed: ['target_tokens', 'logprobs', 'advantages'], known: ['target_tokens', 'logprobs', 'advantages'] } as const;
+const OFF_POLICY = {
+  needed: ['target_tokens', 'logprobs', 'advantages'],
+  known: ['target_tokens', 'logprobs', 'advantages'],
+} as const;
 
 /** Throws for the first thing that cannot be trained. */
 export async function samplesOf({ data, loss }: PassRequest, shape: Shape): Promise<Sample[]> {
   if (data.length === 0) throw invalid('data', 'is empty, expected at least one datum');
-  if (data.length > TINKER_LIMITS.data) throw invalid('data', `has ${data.length} datums, expected at most ${TINKER_LIMITS.data}`);
+  if (data.length > TINKER_LIMITS.data)
+    throw invalid('data', `has ${data.length} datums, expected at most ${TINKER_LIMITS.data}`);
   const samples: Sample[] = [];
   let sinceTick = 0;
   for (const [i, datum] of data.entries()) {

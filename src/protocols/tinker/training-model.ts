@@ -145,7 +145,11 @@ export class TrainingModel {
   }
 }
 
-function evaluated(loss: Loss, sample: { readonly logprobs: Float32Array; readonly advantages: Float32Array }, logprobs: Float32Array) {
+function evaluated(
+  loss: Loss,
+  sample: { readonly logprobs: Float32Array; readonly advantages: Float32Array },
+  logprobs: Float32Array,
+) {
   const output = loss.evaluate({
     logprobs,
     sampled: sample.logprobs.subarray(1),

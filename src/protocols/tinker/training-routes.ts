@@ -67,7 +67,10 @@ export const TRAINING_ROUTES: Routes = {
   'POST /unload_model': async ({ sessions }, request) => {
     const { model_id } = readAs(unloadModelRequest, jsonOf(await readBody(request)));
     const model = sessions.model(model_id);
-    return futureReply(model.unload(() => sessions.forgetModel(model.id)), { model_id: model.id });
+    return futureReply(
+      model.unload(() => sessions.forgetModel(model.id)),
+      { model_id: model.id },
+    );
   },
 
   'POST /forward_backward': passRoute(false),
@@ -128,8 +131,12 @@ function passRoute(forwardOnly: boolean): Route {
 /** Whose request it is and which, of a body that is otherwise not understood. */
 function headOf(body: Body): { readonly modelId: string; readonly seqId: number } | undefined {
   try {
-    const { model_id: modelId, seq_id: seqId } = body.isProtobuf ? protobufHead(body.bytes) : (jsonOf(body) as Record<string, unknown>);
-    return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1 ? { modelId, seqId: Number(seqId) } : undefined;
+    const { model_id: modelId, seq_id: seqId } = body.isProtobuf
+      ? protobufHead(body.bytes)
+      : (jsonOf(body) as Record<string, unknown>);
+    return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1
+      ? { modelId, seqId: Number(seqId) }
+      : undefined;
   } catch {
     return undefined;
   }
@@ -181,5 +188,7 @@ function createModel(parts: Parts, session: Session, asked: CreateModel): { read
 
 function checkOptimizer(type: string | undefined): void {
   if (type === undefined || type === 'adamw') return;
-  throw new ApiError('not_offered', `the optimizer is ${JSON.stringify(type.slice(0, 40))}, expected adamw`, { param: 'optimizer_config' });
+  throw new ApiError('not_offered', `the optimizer is ${JSON.stringify(type.slice(0, 40))}, expected adamw`, {
+    param: 'optimizer_config',
+  });
 }

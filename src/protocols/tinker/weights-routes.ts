@@ -58,7 +58,10 @@ export const WEIGHTS_ROUTES: Routes = {
     const model = sessions.model(asked.model_id);
     const path = parseWeightsPath(asked.path);
     const sent = { seqId: asked.seq_id ?? undefined, digest };
-    return futureReply(model.load(sent, () => weights.get(path), asked.optimizer, asked.path), { model_id: model.id });
+    return futureReply(
+      model.load(sent, () => weights.get(path), asked.optimizer, asked.path),
+      { model_id: model.id },
+    );
   }),
 
   'POST /weights_info': async ({ weights }, request) => {
@@ -132,7 +135,8 @@ async function runOf({ weights }: Parts, modelId: string, label: RunLabel): Prom
     last_request_time: saved[0]?.saved_at ?? label.created_at,
     last_checkpoint: latest('weights'),
     last_sampler_checkpoint: latest('sampler_weights'),
-    user_metadata: label.user_metadata && Object.fromEntries(Object.entries(label.user_metadata).map(([key, value]) => [key, String(value)])),
+    user_metadata:
+      label.user_metadata && Object.fromEntries(Object.entries(label.user_metadata).map(([key, value]) => [key, String(value)])),
   };
 }
 
@@ -155,7 +159,9 @@ function pageOf<T>(all: readonly T[], { query }: Routed): { readonly page: reado
   const number = (name: string, otherwise: number): number => {
     const value = Number(query.get(name) ?? otherwise);
     if (Number.isSafeInteger(value) && value >= 0) return value;
-    throw new ApiError('invalid_request', `${name} is ${query.get(name)}, expected a whole number of at least 0`, { param: name });
+    throw new ApiError('invalid_request', `${name} is ${query.get(name)}, expected a whole number of at least 0`, {
+      param: name,
+    });
   };
   const [limit, offset] = [Math.min(number('limit', 20), LARGEST_PAGE), number('offset', 0)];
   return { page: all.slice(offset, offset + limit), cursor: { offset, limit, total_count: all.length } };

@@ -1,0 +1,376 @@
+/**
+ * The connection to a Tinker server that plays a script: every documented outcome of a future, and servers that are away, busy,
+ * wrong or lying.
+ */
+import { createServer } from 'node:net';
+import { describe, expect, it } from 'vitest';
+import { type Accepted, type Submission, TinkerConnection } from '../../src/tinker/connection.ts';
+import { type Answer, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
+
+const KEY = 'tml-secret-key';
+
+const work: Submission = {
+  verb: 'optim_step',
+  requestType: 'OptimStep',
+  purpose: 'train',
+  body: Buffer.from('{"seq_id":1}'),
+  contentType: 'application/json',
+  repeatable: true,
+};
+
+const DONE: Answer = { json: { metrics: {} } };
+const htmlPage: Answer = { raw: `<html><body>Sign in\u0000 to ${KEY}</body></html>`, type: 'text/html' };
+const hang: Answer = () => undefined;
+const reset: Answer = (response) => response.socket?.destroy();
+const halfABody: Answer = (response) => {
+  response.writeHead(200, { 'content-type': 'application/json', 'content-length': '100' });
+  response.write('{"metrics"');
+  setTimeout(() => response.socket?.destroy(), 5);
+};
+
+interface Opened {
+  readonly connection: TinkerConnection;
+  readonly server: ScriptedServer;
+  readonly troubles: string[];
+}
+
+async function opened<T>(script: Script, use: (opened: Opened) => Promise<T>, patienceMs = 1500): Promise<T> {
+  await using server = await ScriptedServer.start(script);
+  const troubles: string[] = [];
+  const onTrouble = (message: string) => troubles.push(message);
+  await using connection = await TinkerConnection.open({ baseURL: server.url, apiKey: KEY, patienceMs, onTrouble });
+  return await use({ connection, server, troubles });
+}
+
+/** These answers to the polls of a future, one after another; the last one again and again. */
+function polls(...answers: readonly Answer[]): Script {
+  return ({ verb }, count) => (verb === 'retrieve_future' ? answers[Math.min(count, answers.length) - 1] : undefined);
+}
+
+/** These answers to submissions; then the ordinary one, and results at once. */
+function submissions(...answers: readonly Answer[]): Script {
+  return ({ verb }, count) => {
+    if (verb === 'retrieve_future') return DONE;
+    return verb === 'optim_step' ? answers[count - 1] : undefined;
+  };
+}
+
+async function resultOf(connection: TinkerConnection, submission: Submission = work): Promise<unknown> {
+  const accepted: Accepted = await connection.submit(submission);
+  return accepted.result();
+}
+
+const RESULT = { kind: 'json', value: { metrics: {} } };
+
+describe('a future', () => {
+  it.each([
+    ['try_again', { json: { type: 'try_again', queue_state: 'paused_capacity' } }],
+    ['408', { json: { queue_state: 'active' }, status: 408 }],
+    ['complete_metadata', { json: { status: 'complete_metadata', response_payload_size: 10 } }],
+    ['410 (forgotten)', { json: { detail: 'gone' }, status: 410 }],
+    ['404 (forgotten)', { json: { detail: 'Future not found' }, status: 404 }],
+    ['400 from a proxy', { json: { detail: 'bad' }, status: 400 }],
+    ['429', { json: { detail: 'slow down' }, status: 429 }],
+    ['500', { json: { detail: 'oops' }, status: 500 }],
+    ['502 in HTML', { ...htmlPage, status: 502 }],
+    ['402', { json: { detail: 'unpaid' }, status: 402 }],
+    ['a reset', reset],
+    ['half a body', halfABody],
+  ] satisfies [string, Answer][])('comes through after %s', async (_, answer) => {
+    await opened(polls(answer, DONE), async ({ connection, server }) => {
+      expect(await resultOf(connection)).toEqual(RESULT);
+      expect(server.of('retrieve_future').length).toBe(2);
+    });
+  });
+
+  it('is asked for whole once it is known to be large', async () => {
+    await opened(polls({ json: { status: 'complete_metadata' } }, DONE), async ({ connection, server }) => {
+      await resultOf(connection);
+      expect(server.of('retrieve_future').map(({ json }) => json['allow_metadata_only'])).toEqual([true, false]);
+    });
+  });
+
+  it('that only ever is metadata is garbled', async () => {
+    await opened(polls({ json: { status: 'complete_metadata' } }), async ({ connection }) => {
+      await expect(resultOf(connection)).rejects.toMatchObject({ code: 'POLICY_GARBLED' });
+    });
+  });
+
+  it('that is protobuf is given as bytes', async () => {
+    const bytes = Buffer.from([1, 2, 255]);
+    await opened(polls({ raw: bytes, type: 'application/x-protobuf' }), async ({ connection, server }) => {
+      expect(await resultOf(connection)).toEqual({ kind: 'protobuf', bytes });
+      expect(server.of('retrieve_future')[0]?.headers).toMatchObject({
+        accept: expect.stringContaining('application/x-protobuf'),
+        'x-tinker-request-type': 'OptimStep',
+        'x-tinker-request-iteration': '0',
+      });
+    });
+  });
+
+  it.each([
+    [{ error: 'rank too large', category: 'user' }, 'POLICY_REFUSED', /rank too large/],
+    [{ error: 'worker died', category: 'server' }, 'TRAINER_FAILED', /worker died/],
+    [{ error: 'who knows', category: 'else' }, 'TRAINER_FAILED', /who knows/],
+    [{ error: 'Model m-1 not loaded', category: 'unknown' }, 'POLICY_LOST', /not loaded/],
+  ])('that failed as %j is %s', async (failure, code, message) => {
+    await opened(polls({ json: failure }), async ({ connection, server }) => {
+      await expect(resultOf(connection)).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
+      expect(server.of('optim_step')).toHaveLength(1);
+    });
+  });
+
+  it('of sampling fails as the engine’s', async () => {
+    await opened(polls({ json: { error: 'worker died', category: 'server' } }), async ({ connection }) => {
+      const sample = { ...work, verb: 'asample', purpose: 'sample' } as const;
+      await expect(resultOf(connection, sample)).rejects.toMatchObject({ code: 'ENGINE_FAILED' });
+    });
+  });
+
+  it('that is 400 again and again is refused in the server’s words, after four polls', async () => {
+    await opened(polls({ json: { detail: 'no such loss' }, status: 400 }), async ({ connection, server }) => {
+      await expect(resultOf(connection)).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /no such loss/ });
+      expect(server.of('retrieve_future')).toHaveLength(4);
+    });
+  });
+
+  it('that the server keeps forgetting is lost, after the request was sent three times, each time the same', async () => {
+    await opened(polls({ json: { detail: 'gone' }, status: 410 }), async ({ connection, server }) => {
+      await expect(resultOf(connection)).rejects.toMatchObject({ code: 'POLICY_LOST' });
+      const bodies = server.of('optim_step').map(({ body }) => body.toString());
+      expect(bodies).toEqual(Array(3).fill('{"seq_id":1}'));
+    });
+  });
+
+  it('whose model is unknown when the request is sent again is lost', async () => {
+    const script: Script = ({ verb }, count) => {
+      if (verb === 'retrieve_future') return { json: { detail: 'gone' }, status: 410 };
+      return verb === 'optim_step' && count > 1 ? { json: { detail: 'unknown model' }, status: 404 } : undefined;
+    };
+    await opened(script, async ({ connection }) => {
+      await expect(resultOf(connection)).rejects.toMatchObject({ code: 'POLICY_LOST' });
+    });
+  });
+
+  it('is never sent again to a server that would do the work twice', async () => {
+    await opened(polls({ json: { detail: 'gone' }, status: 410 }), async ({ connection, server }) => {
+      await expect(resultOf(connection, { ...work, repeatable: false })).rejects.toMatchObject({ code: 'POLICY_LOST' });
+      expect(server.of('optim_step')).toHaveLength(1);
+    });
+  });
+
+  it('ends as cancelled when the connection is closed', async () => {
+    await opened(polls(hang), async ({ connection }) => {
+      const accepted = await connection.submit(work);
+      const result = expect(accepted.result()).rejects.toMatchObject({ code: 'CANCELLED' });
+      await connection[Symbol.asyncDispose]();
+      await result;
+    });
+  });
+});
+
+describe('a submission', () => {
+  it.each([
+    ['a reset', reset],
+    ['half a body', halfABody],
+    ['429', { json: {}, status: 429, headers: { 'retry-after': '0' } }],
+    ['503', { json: {}, status: 503 }],
+  ] satisfies [string, Answer][])('is sent again after %s, unchanged', async (_, answer) => {
+    await opened(submissions(answer), async ({ connection, server }) => {
+      expect(await resultOf(connection)).toEqual(RESULT);
+      expect(server.of('optim_step').map(({ body }) => body.toString())).toEqual(['{"seq_id":1}', '{"seq_id":1}']);
+    });
+  });
+
+  it.each([
+    ['a reset', reset, 1],
+    ['500', { json: {}, status: 500 } as Answer, 1],
+    ['429', { json: {}, status: 429 } as Answer, 2],
+  ] as const)('that must not arrive twice is sent again only where it cannot have: %s', async (_, answer, times) => {
+    await opened(submissions(answer), async ({ connection, server }) => {
+      const outcome = await resultOf(connection, { ...work, repeatable: false }).catch((thrown: { code: string }) => thrown.code);
+      expect(outcome).toEqual(times === 1 ? 'POLICY_LOST' : RESULT);
+      expect(server.of('optim_step')).toHaveLength(times);
+    });
+  });
+
+  it('waits as long as Retry-After says', async () => {
+    await opened(submissions({ json: {}, status: 429, headers: { 'retry-after': '1' } }), async ({ connection }) => {
+      const before = Date.now();
+      await connection.submit(work);
+      expect(Date.now() - before).toBeGreaterThanOrEqual(990);
+    });
+  });
+
+  it('gives up at once where the server wants to be asked after patience has run out', async () => {
+    await opened(submissions({ json: {}, status: 429, headers: { 'retry-after': '3600' } }), async ({ connection }) => {
+      await expect(connection.submit(work)).rejects.toMatchObject({ code: 'POLICY_UNREACHABLE' });
+    });
+  });
+
+  it.each([
+    [401, { detail: 'bad key' }, 'POLICY_REFUSED', /bad key/],
+    [403, { detail: 'no' }, 'POLICY_REFUSED', /403/],
+    [400, { detail: 'seq_id missing' }, 'POLICY_REFUSED', /seq_id missing/],
+    [409, { error: 'seq_id reused' }, 'POLICY_REFUSED', /seq_id reused/],
+    [422, { detail: [{ loc: ['body', 'x'], msg: 'wrong' }] }, 'POLICY_REFUSED', /wrong/],
+    [404, { detail: 'Model not found' }, 'POLICY_LOST', /Model not found/],
+  ])('that is answered %i %j is %s', async (status, json, code, message) => {
+    await opened(submissions({ status, json }), async ({ connection, server }) => {
+      await expect(connection.submit(work)).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
+      expect(server.of('optim_step')).toHaveLength(1);
+    });
+  });
+
+  it.each([
+    ['HTML', htmlPage],
+    ['a number', { json: 7 }],
+    ['no request_id', { json: { status: 'pending' } }],
+    ['HTML as 404', { ...htmlPage, status: 404 }],
+  ] satisfies [string, Answer][])('that is answered with %s is garbled, and no message shows the key', async (_, answer) => {
+    await opened(submissions(answer), async ({ connection }) => {
+      const thrown = await connection.submit(work).catch((error: Error) => error);
+      expect(thrown).toMatchObject({ code: 'POLICY_GARBLED' });
+      expect(JSON.stringify([thrown, (thrown as Error).message])).not.toContain(KEY);
+    });
+  });
+
+  it('shows how a strange body begins, in printable characters', async () => {
+    await opened(submissions(htmlPage), async ({ connection }) => {
+      await expect(connection.submit(work)).rejects.toThrow('it begins: <html><body>Sign in to ***</body></html>');
+    });
+  });
+
+  it('is never redirected', async () => {
+    const elsewhere: Answer = { json: {}, status: 307, headers: { location: 'http://127.0.0.1:1/' } };
+    await opened(submissions(elsewhere), async ({ connection, server }) => {
+      await expect(connection.submit(work)).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /redirect/ });
+      expect(server.of('optim_step')).toHaveLength(1);
+    });
+  });
+});
+
+describe('a server in trouble', () => {
+  it('is waited for no longer than patience, and the trouble is told once', async () => {
+    await opened(
+      submissions(...Array<Answer>(100).fill({ json: { detail: 'oops' }, status: 500 })),
+      async ({ connection, troubles }) => {
+        const many = Array.from({ length: 5 }, () => connection.submit(work).catch((error: { code: string }) => error.code));
+        expect(await Promise.all(many)).toEqual(Array(5).fill('POLICY_UNREACHABLE'));
+        expect(troubles).toHaveLength(1);
+        expect(troubles[0]).toMatch(/oops/);
+      },
+      300,
+    );
+  });
+
+  it('is told of again when it is over', async () => {
+    await opened(submissions(reset), async ({ connection, troubles }) => {
+      await connection.submit(work);
+      expect(troubles).toHaveLength(2);
+      expect(troubles[1]).toMatch(/answers again/);
+    });
+  });
+
+  it('that is not there is unreachable, and the message names it', async () => {
+    await using server = await ScriptedServer.start();
+    const { port } = server;
+    await server[Symbol.asyncDispose]();
+    const opening = TinkerConnection.open({ baseURL: `http://127.0.0.1:${port}`, apiKey: KEY, patienceMs: 200 });
+    await expect(opening).rejects.toMatchObject({
+      code: 'POLICY_UNREACHABLE',
+      message: expect.stringContaining(`127.0.0.1:${port}`),
+    });
+  });
+
+  it('is gone on with when it comes back at the same address', async () => {
+    const first = await ScriptedServer.start();
+    const { port, url } = first;
+    await using connection = await TinkerConnection.open({ baseURL: url, apiKey: KEY, patienceMs: 5000 });
+    await first[Symbol.asyncDispose]();
+    const result = resultOf(connection);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    await using _second = await ScriptedServer.start(polls(DONE), port);
+    expect(await result).toEqual(RESULT);
+  });
+
+  it('that never finishes a reply of its own is not read for ever', async () => {
+    const endless: Answer = (response) => {
+      response.writeHead(200, { 'content-type': 'application/json' });
+      const chunk = Buffer.alloc(4 * 1024 * 1024, 0x20);
+      const write = (): void => {
+        while (!response.destroyed && response.write(chunk));
+        if (!response.destroyed) response.once('drain', write);
+      };
+      write();
+    };
+    await opened(submissions(endless), async ({ connection }) => {
+      await expect(connection.submit(work)).rejects.toMatchObject({ code: 'POLICY_GARBLED', message: /bytes/ });
+    });
+  });
+
+  it('that accepts and says nothing is cancelled at once by the signal', async () => {
+    await using silent = createServer(() => undefined);
+    const controller = new AbortController();
+    const { promise, resolve } = Promise.withResolvers<void>();
+    silent.listen(0, '127.0.0.1', resolve);
+    await promise;
+    const baseURL = `http://127.0.0.1:${(silent.address() as { port: number }).port}`;
+    const opening = TinkerConnection.open({ baseURL, apiKey: KEY, signal: controller.signal });
+    setTimeout(() => controller.abort(), 20);
+    await expect(opening).rejects.toMatchObject({ code: 'CANCELLED' });
+  });
+});
+
+describe('a connection', () => {
+  it.each(['', 'ftp://host', 'http://user:pass@host', 'nonsense'])('is not opened to %j', async (baseURL) => {
+    const opening = TinkerConnection.open({ baseURL, apiKey: KEY });
+    await expect(opening).rejects.toMatchObject({ code: 'USAGE' });
+  });
+
+  it('is not opened to something that is no Tinker server', async () => {
+    const nothing: Script = () => ({ json: { detail: 'Not Found' }, status: 404 });
+    await using server = await ScriptedServer.start(nothing);
+    const opening = TinkerConnection.open({ baseURL: server.url, apiKey: KEY });
+    await expect(opening).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /no Tinker API/, hint: /TINKER_BASE_URL/ });
+  });
+
+  it('keeps the path of its base URL and says the models of the server', async () => {
+    const models = { supported_models: [{ model_name: 'a', max_context_length: 64 }, { model_name: 'b' }] };
+    await using server = await ScriptedServer.start(({ verb }) => {
+      if (verb.endsWith('create_session')) return { json: { session_id: 's-9' } };
+      return verb.endsWith('get_server_capabilities') ? { json: models } : undefined;
+    });
+    await using connection = await TinkerConnection.open({ baseURL: `${server.url}/services/prod/`, apiKey: KEY });
+    expect(connection.sessionId).toBe('s-9');
+    expect(connection.address).toBe(`${server.url}/services/prod`);
+    expect(await connection.supportedModels()).toEqual([
+      { name: 'a', contextLength: 64 },
+      { name: 'b', contextLength: undefined },
+    ]);
+    expect(server.asked.every(({ verb }) => verb.startsWith('/services/prod'))).toBe(true);
+  });
+
+  it('makes a sampling session in a new session where the server has forgotten the old one', async () => {
+    let sessions = 0;
+    const script: Script = ({ verb, json }) => {
+      if (verb === 'create_session') return { json: { session_id: `s-${++sessions}` } };
+      const forgotten = json['session_id'] === 's-1';
+      return forgotten ? { json: { detail: 'Session not found' }, status: 404 } : undefined;
+    };
+    await opened(script, async ({ connection }) => {
+      expect(await connection.createSamplingSession({ baseModel: 'tiny' })).toBe('sampling-1');
+      expect(connection.sessionId).toBe('s-2');
+    });
+  });
+
+  it('says that a base model is unknown where the session is not', async () => {
+    const script: Script = ({ verb }) =>
+      verb === 'create_sampling_session' ? { json: { detail: 'no such base model' }, status: 404 } : undefined;
+    await opened(script, async ({ connection, server }) => {
+      const made = connection.createSamplingSession({ baseModel: 'huge' });
+      await expect(made).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /no such base model/ });
+      expect(server.of('create_session')).toHaveLength(1);
+    });
+  });
+});

@@ -1,0 +1,388 @@
+/**
+ * The Tinker trainer against a server that plays a script: servers of another kind than ours, and servers that fail or lie.
+ */
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import type { AdamSettings } from '../../src/core/contracts.ts';
+import type { Sample } from '../../src/core/types.ts';
+import { TinkerConnection } from '../../src/tinker/connection.ts';
+import { passRequestFromJson, passResultToJson } from '../../src/tinker/json.ts';
+import { decodePassRequest, encodePassResult } from '../../src/tinker/protobuf.ts';
+import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/types.ts';
+import { crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
+import { TinkerTrainer } from '../../src/trainer/tinker.ts';
+import { type Answer, type Asked, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
+
+const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
+
+const sample: Sample = {
+  tokens: Int32Array.of(5, 6, 7, 8, 9),
+  mask: Uint8Array.of(0, 0, 1, 1, 0),
+  logprobs: Float32Array.of(0, 0, -1, -2, 0),
+  advantages: Float32Array.of(0, 0, 1, -1, 0),
+  versions: new Int32Array(5),
+  temperature: 1,
+  weight: 2,
+  rolloutId: 'r',
+  groupId: 'g',
+};
+
+/** What a pass says of every position: the log-probability of the token there. */
+const LOGPROBS = [-0.1, -1.5, -1.75, -0.2];
+
+function outputs(request: PassRequest, logprobs: readonly number[] = LOGPROBS): PassResult['outputs'] {
+  return request.data.map(() => ({ logprobs: { dtype: 'float32', data: Float32Array.from(logprobs) } }));
+}
+
+/** A server that computes nothing: every pass has the same log-probabilities. */
+class PlayedServer {
+  readonly passes: PassRequest[] = [];
+  readonly #futures = new Map<string, Answer>();
+  /** What a pass is refused or answered with; undefined: accepted, and given LOGPROBS. */
+  onPass: (request: PassRequest, asked: Asked) => { readonly refused?: Answer; readonly result?: Answer } | undefined = () =>
+    undefined;
+  readonly verbs: Record<string, Answer> = {};
+
+  readonly script: Script = (asked) => {
+    const { verb, json, headers } = asked;
+    if (verb === 'retrieve_future') return this.#futures.get(json['request_id'] as string);
+    if (verb === 'forward' || verb === 'forward_backward') {
+      const binary = headers['content-type'] === PROTOBUF;
+      const request = binary ? decodePassRequest(asked.body) : passRequestFromJson(json, verb === 'forward');
+      const { refused, result } = this.onPass(request, asked) ?? {};
+      if (refused !== undefined) return refused;
+      this.passes.push(request);
+      const whole = { outputType: 'x', outputs: outputs(request), metrics: {} };
+      const ordinary: Answer = binary ? { raw: encodePassResult(whole), type: PROTOBUF } : { json: passResultToJson(whole) };
+      return this.#accept(`pass-${this.passes.length}`, result ?? ordinary);
+    }
+    if (verb === 'create_model') {
+      this.#futures.set('created', { json: { model_id: 'model-1', type: 'create_model' } });
+      return { json: { model_id: 'model-1', request_id: 'created' } };
+    }
+    if (verb in RESULTS) return this.#accept(verb, this.verbs[verb] ?? { json: RESULTS[verb] });
+    return undefined;
+  };
+
+  /** Passes that were computed, without those that only find out how to speak. */
+  get computed(): readonly PassRequest[] {
+    return this.passes.filter(({ data }) => data[0]!.tokens.length > 1);
+  }
+
+  #accept(id: string, result: Answer): Answer {
+    this.#futures.set(id, result);
+    return { json: { request_id: id } };
+  }
+}
+
+const RESULTS: Readonly<Record<string, object>> = {
+  optim_step: { metrics: { 'skyrl.ai/grad_norm': 0.5 } },
+  save_weights: { path: 'tinker://model-1/weights/state' },
+  save_weights_for_sampler: { sampling_session_id: 'published' },
+  load_weights: { path: 'tinker://model-1/weights/state' },
+};
+
+interface Played {
+  readonly trainer: TinkerTrainer;
+  readonly played: PlayedServer;
+  readonly server: ScriptedServer;
+  readonly published: [string, number][];
+}
+
+async function playing<T>(use: (played: Played) => Promise<T>): Promise<T> {
+  const played = new PlayedServer();
+  await using server = await ScriptedServer.start(played.script);
+  await using connection = await TinkerConnection.open({ baseURL: server.url, apiKey: 'key', patienceMs: 300 });
+  const published: [string, number][] = [];
+  const onPublished = (id: string, version: number) => published.push([id, version]);
+  const size = { vocabSize: 10, contextLength: 16 };
+  await using trainer = new TinkerTrainer({ connection, baseModel: 'base', loraRank: 8, seed: 1, ...size, onPublished });
+  return await use({ trainer, played, server, published });
+}
+
+const inputsOf = (request: PassRequest) =>
+  Object.fromEntries(Object.entries(request.data[0]!.inputs).map(([name, { data }]) => [name, Array.from(data)]));
+
+const rounded = (values: readonly number[] | undefined) => values?.map((value) => Number(value.toFixed(5)));
+
+describe('a datum', () => {
+  it('is shifted by one, zero where nothing is trained, and weighted', async () => {
+    await playing(async ({ trainer, played }) => {
+      await trainer.forwardBackward([sample], ppo({ clipLow: 0.2, clipHigh: 0.28 }));
+      const [request] = played.computed;
+      expect(request).toMatchObject({ loss: 'ppo', forwardOnly: false });
+      expect(request!.lossSettings['clip_low_threshold']).toBeCloseTo(0.8, 12);
+      expect(request!.lossSettings['clip_high_threshold']).toBeCloseTo(1.28, 12);
+      expect(Array.from(request!.data[0]!.tokens)).toEqual([5, 6, 7, 8]);
+      expect(inputsOf(request!)).toEqual({
+        target_tokens: [6, 7, 8, 9],
+        logprobs: [0, -1, -2, 0],
+        advantages: [0, 2, -2, 0],
+      });
+    });
+  });
+
+  it('gives back the log-probabilities of masked tokens', async () => {
+    await playing(async ({ trainer }) => {
+      const [scored] = await trainer.forward([sample]);
+      expect(rounded(Array.from(scored!))).toEqual([-1.5, -1.75]);
+    });
+  });
+
+  it('is not sent where nothing is trained of a sample', async () => {
+    await playing(async ({ trainer, played }) => {
+      const unmasked = { ...sample, mask: new Uint8Array(5) };
+      const { logprobs, trainedTokens } = await trainer.forwardBackward([unmasked, sample, unmasked], crossEntropy());
+      expect(logprobs.map(({ length }) => length)).toEqual([0, 2, 0]);
+      expect(trainedTokens).toBe(2);
+      expect(played.computed[0]!.data).toHaveLength(1);
+    });
+  });
+
+  it.each([0.7, 2])('is never made of a sample of temperature %d', async (temperature) => {
+    await playing(async ({ trainer, server }) => {
+      const trained = trainer.forwardBackward([{ ...sample, temperature }], crossEntropy());
+      await expect(trained).rejects.toMatchObject({ code: 'SAMPLE_REFUSED', message: /temperature/ });
+      expect(server.of('forward_backward')).toHaveLength(0);
+    });
+  });
+});
+
+describe('a loss', () => {
+  /** −dLoss/dlogprob × weight of importance sampling: ratio × advantage × weight. */
+  const slopes = [0, Math.exp(-1.5 + 1) * 1 * 2, Math.exp(-1.75 + 2) * -1 * 2, 0];
+
+  it('that the server does not have is computed here: forward, then weighted cross-entropy', async () => {
+    await playing(async ({ trainer, played }) => {
+      const loss = dro({ beta: 0.5 });
+      const { loss: value } = await trainer.forwardBackward([sample], loss);
+      const [scoring, backward] = played.computed;
+      expect(scoring).toMatchObject({ loss: 'cross_entropy', forwardOnly: true });
+      expect(backward).toMatchObject({ loss: 'cross_entropy', forwardOnly: false });
+      const terms = [-1.5, -1.75].map((lp, i) => [1, -1][i]! * lp - 0.25 * (lp - [-1, -2][i]!) ** 2);
+      expect(value).toBeCloseTo(-2 * (terms[0]! + terms[1]!), 5);
+      const weights = [0, 2 * (1 - 0.5 * -0.5), 2 * (-1 - 0.5 * 0.25), 0];
+      expect(rounded(inputsOf(backward!)['weights'])).toEqual(rounded(weights));
+    });
+  });
+
+  it.each([
+    ['at the door', { refused: { json: { detail: [{ loc: ['body', 'loss_fn'], msg: 'unknown' }] }, status: 422 } }],
+    ['when it is computed', { result: { json: { error: 'unsupported loss_fn', category: 'user' } } }],
+  ] satisfies [string, { refused?: Answer; result?: Answer }][])(
+    'that the server refuses %s is computed here from then on, and nothing counts on it before',
+    async (_, outcome) => {
+      await playing(async ({ trainer, played, server }) => {
+        played.onPass = ({ loss }) => (loss === 'importance_sampling' ? outcome : undefined);
+        const step = () => Promise.all([trainer.forwardBackward([sample], importanceSampling()), trainer.optimStep(ADAM)]);
+        await step();
+        await step();
+        const backward = played.computed.filter(({ loss, forwardOnly }) => loss === 'cross_entropy' && !forwardOnly);
+        expect(backward).toHaveLength(2);
+        for (const pass of backward) expect(rounded(inputsOf(pass)['weights'])).toEqual(rounded(slopes));
+        const order = server.asked.map(({ verb }) => verb).filter((verb) => /^(forward_backward|optim_step)$/.test(verb));
+        // The trial, the refused one, forward, backward, step; then forward, backward, step.
+        const [pass, last] = ['forward_backward', 'optim_step'];
+        expect(order).toEqual([pass, pass, pass, pass, last, pass, pass, last]);
+      });
+    },
+  );
+
+  it('that goes by the same name but has another value is found out, and no step is taken', async () => {
+    await playing(async ({ trainer, played }) => {
+      played.onPass = (request) => {
+        const metrics = { 'loss:sum': 1.5 };
+        return { result: { raw: encodePassResult({ outputType: 'x', outputs: outputs(request), metrics }), type: PROTOBUF } };
+      };
+      const gradient = trainer.forwardBackward([sample], importanceSampling());
+      const step = trainer.optimStep(ADAM);
+      const outcomes = await Promise.allSettled([gradient, step]);
+      expect(outcomes).toMatchObject([{ reason: { code: 'TRAINER_FAILED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
+      expect((outcomes[0] as PromiseRejectedResult).reason.message).toMatch(/importance_sampling is 1.5 .* 1.35/);
+    });
+  });
+
+  it.each([
+    ['NaN', [-0.1, Number.NaN, -1, -1], 'TRAINER_FAILED', /NaN/],
+    ['one too few', [-0.1, -1, -1], 'POLICY_GARBLED', /3 log-probabilities, expected 4/],
+  ] as const)('is not computed from log-probabilities that are of no use: %s', async (_, logprobs, code, message) => {
+    await playing(async ({ trainer, played }) => {
+      played.onPass = (request) => {
+        const result = { outputType: 'x', outputs: outputs(request, logprobs), metrics: {} };
+        return { result: { raw: encodePassResult(result), type: PROTOBUF } };
+      };
+      const trained = trainer.forwardBackward([sample], crossEntropy());
+      await expect(trained).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
+      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code });
+    });
+  });
+});
+
+describe('a server of before protobuf and seq_id', () => {
+  const old = (status: number): PlayedServer['onPass'] => {
+    return (_, { headers }) => {
+      const refused: Answer =
+        status === 500 ? { raw: 'Internal Server Error', type: 'text/plain', status } : { json: { detail: 'no' }, status };
+      return headers['content-type'] === PROTOBUF ? { refused } : undefined;
+    };
+  };
+
+  it.each([400, 415, 422, 500])('is spoken to in JSON after it answered %i, and asked only once', async (status) => {
+    await playing(async ({ trainer, played, server }) => {
+      played.onPass = old(status);
+      await trainer.forward([sample]);
+      await trainer.forwardBackward([sample], crossEntropy());
+      const types = server.asked
+        .filter(({ verb }) => verb.startsWith('forward'))
+        .map(({ verb, headers }) => [verb, headers['content-type']]);
+      expect(types).toEqual([
+        ['forward_backward', PROTOBUF],
+        ['forward', 'application/json'],
+        ['forward_backward', 'application/json'],
+      ]);
+    });
+  });
+
+  it('is never sent a step again that may have arrived: what was in training is lost', async () => {
+    await playing(async ({ trainer, played, server }) => {
+      played.onPass = old(422);
+      await trainer.forwardBackward([sample], crossEntropy());
+      const script = server.script;
+      server.script = (asked, count) =>
+        asked.verb === 'optim_step' ? (response) => response.socket?.destroy() : script(asked, count);
+      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code: 'POLICY_LOST' });
+      expect(server.of('optim_step')).toHaveLength(1);
+      await expect(trainer.forward([sample])).rejects.toMatchObject({ code: 'POLICY_LOST' });
+    });
+  });
+});
+
+describe('verbs', () => {
+  it('are numbered 1, 2, 3 … and sent before the results of earlier ones are there', async () => {
+    await playing(async ({ trainer, played, server }) => {
+      await trainer.forwardBackward([sample], crossEntropy());
+      let ready = false;
+      const script = server.script;
+      server.script = (asked, count) =>
+        asked.verb === 'retrieve_future' && !ready ? { json: { type: 'try_again' } } : script(asked, count);
+      const results = Promise.all([
+        trainer.forwardBackward([sample], crossEntropy()),
+        trainer.optimStep(ADAM),
+        trainer.publish(4),
+      ]);
+      await vi.waitFor(() => expect(server.of('save_weights_for_sampler')).toHaveLength(1));
+      ready = true;
+      await results;
+      expect(played.passes.map(({ seqId }) => seqId)).toEqual([1, 2, 3]);
+      expect(server.of('optim_step')[0]?.json).toMatchObject({ seq_id: 4, adam_params: { grad_clip_norm: 1, eps: 1e-8 } });
+      expect(server.of('save_weights_for_sampler')[0]?.json).toMatchObject({ seq_id: 5 });
+    });
+  });
+
+  it('after a gradient that failed at the server fail until something is loaded, the step sent with it included', async () => {
+    await playing(async ({ trainer, played }) => {
+      await trainer.forwardBackward([sample], crossEntropy());
+      played.onPass = () => ({ result: { json: { error: 'out of memory', category: 'server' } } });
+      const both = await Promise.allSettled([trainer.forwardBackward([sample], crossEntropy()), trainer.optimStep(ADAM)]);
+      expect(both).toMatchObject([{ reason: { code: 'TRAINER_FAILED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
+      played.onPass = () => undefined;
+      await expect(trainer.forwardBackward([sample], crossEntropy())).rejects.toMatchObject({ message: /out of memory/ });
+      await expect(trainer.publish(1)).rejects.toMatchObject({ code: 'TRAINER_FAILED', hint: /load/ });
+      await trainer.load(folder('plain'));
+      await trainer.forwardBackward([sample], crossEntropy());
+      await trainer.optimStep(ADAM);
+    });
+  });
+
+  it('called after a gradient was refused here do not step, if they were called before that was known', async () => {
+    await playing(async ({ trainer, server }) => {
+      const refused = { ...sample, advantages: Float32Array.of(0, 0, Number.NaN, 0, 0) };
+      const both = await Promise.allSettled([trainer.forwardBackward([refused], crossEntropy()), trainer.optimStep(ADAM)]);
+      expect(both).toMatchObject([{ reason: { code: 'SAMPLE_REFUSED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
+      expect(server.of('optim_step')).toHaveLength(0);
+      await trainer.forwardBackward([sample], crossEntropy());
+      expect(await trainer.optimStep(ADAM)).toEqual({ gradNorm: 0.5 });
+    });
+  });
+
+  it.each([
+    [{ metrics: { 'grad_norm:mean': 2 } }, 2],
+    [{ metrics: { lr: 1 } }, undefined],
+    [{ metrics: null }, undefined],
+    [{}, undefined],
+  ])('that step tell the gradient’s norm where the server does: %j', async (json, gradNorm) => {
+    await playing(async ({ trainer, played }) => {
+      played.verbs['optim_step'] = { json };
+      await trainer.forwardBackward([sample], crossEntropy());
+      expect(await trainer.optimStep(ADAM)).toEqual({ gradNorm });
+    });
+  });
+
+  it('that publish tell the session, also where the server only gives a path', async () => {
+    await playing(async ({ trainer, played, published, server }) => {
+      await trainer.publish(1);
+      played.verbs['save_weights_for_sampler'] = { json: { path: 'tinker://model-1/sampler_weights/x' } };
+      await trainer.publish(2);
+      expect(published).toEqual([
+        ['published', 1],
+        ['sampling-1', 2],
+      ]);
+      expect(server.of('create_sampling_session')[0]?.json).toMatchObject({ model_path: 'tinker://model-1/sampler_weights/x' });
+    });
+  });
+});
+
+let scratch: string;
+const folder = (name: string) => join(scratch, name);
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'trainyard-trainer-'));
+  for (const name of ['plain', 'saved', 'other', 'damaged', 'sneaky']) await mkdir(folder(name));
+  await writeFile(join(folder('plain'), 'config.json'), '{}');
+  await writeFile(join(folder('damaged'), 'tinker.json'), '{"path":');
+  const state = { server: 'http://x', baseModel: 'base', loraRank: 8, path: 'tinker://m/weights/../../n', savedAt: 'now' };
+  await writeFile(join(folder('sneaky'), 'tinker.json'), JSON.stringify(state));
+});
+afterAll(() => rm(scratch, { recursive: true }));
+
+describe('what is saved', () => {
+  it('is a file that says where; loading makes a new model, and loads into it first of all', async () => {
+    await playing(async ({ trainer, server }) => {
+      await trainer.save(folder('saved'));
+      const state = JSON.parse(await readFile(join(folder('saved'), 'tinker.json'), 'utf8'));
+      expect(state).toMatchObject({ server: server.url, baseModel: 'base', loraRank: 8, path: 'tinker://model-1/weights/state' });
+      await trainer.load(folder('saved'));
+      expect(server.of('create_model')).toHaveLength(2);
+      expect(server.of('load_weights')[0]?.json).toMatchObject({ seq_id: 1, path: state.path, optimizer: true });
+      await trainer.forget(folder('saved'));
+      const removed = server.asked.find(({ method }) => method === 'DELETE');
+      expect(removed?.verb).toBe('training_runs/model-1/checkpoints/weights/state');
+    });
+  });
+
+  it('by another base model, or is damaged, or is no path, is not loaded', async () => {
+    await playing(async ({ trainer, server }) => {
+      const state = { server: server.url, baseModel: 'another', loraRank: 8, path: 'tinker://m/weights/n', savedAt: 'now' };
+      await writeFile(join(folder('other'), 'tinker.json'), JSON.stringify(state));
+      for (const name of ['other', 'damaged', 'sneaky']) {
+        await expect(trainer.load(folder(name))).rejects.toMatchObject({ code: 'CHECKPOINT_MISMATCH' });
+        await trainer.forget(folder(name));
+      }
+      expect(server.of('create_model')).toHaveLength(0);
+    });
+  });
+
+  it('and gone at the server is refused, saying what is gone', async () => {
+    await playing(async ({ trainer, server }) => {
+      await trainer.save(folder('saved'));
+      const script = server.script;
+      server.script = (asked, count) =>
+        asked.verb === 'load_weights' ? { json: { detail: 'Checkpoint not found' }, status: 404 } : script(asked, count);
+      await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
+        code: 'POLICY_REFUSED',
+        message: /does not have tinker:\/\/model-1\/weights\/state/,
+      });
+    });
+  });
+});
