@@ -5,6 +5,8 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 export interface Program {
@@ -15,13 +17,19 @@ export interface Program {
   readonly limitMs: number;
 }
 
+/** Our command line, run from its source by this very Node. */
+export const TRAINYARD: Pick<Program, 'command' | 'args'> = {
+  command: process.execPath,
+  args: ['--conditions=trainyard-source', join(import.meta.dirname, '../../src/cli/main.ts')],
+};
+
 const KEPT_CHARACTERS = 200_000;
 const TOLD_LINES = 25;
 const GRACE_MS = 10_000;
 
-/** What it wrote, on both streams. Throws when it fails or takes longer than its limit. `onText` gets the text as it comes. */
-export async function runProgram(program: Program, onText?: (text: string) => void): Promise<string> {
-  const { child, text } = start(program, onText);
+/** What it wrote, on both streams. Throws when it fails or takes longer than its limit. `onLine` gets its lines as they come. */
+export async function runProgram(program: Program, onLine?: (line: string) => void): Promise<string> {
+  const { child, text } = start(program, onLine);
   const timer = setTimeout(() => child.kill('SIGKILL'), program.limitMs);
   const code = await ended(child).finally(() => clearTimeout(timer));
   if (code !== 0) throw new Error(`${shown(program)} ended with ${code}:\n${lastLines(text())}`);
@@ -59,7 +67,7 @@ export async function freePort(): Promise<number> {
   return address.port;
 }
 
-function start(program: Program, onText?: (text: string) => void): { readonly child: ChildProcess; text(): string } {
+function start(program: Program, onLine?: (line: string) => void): { readonly child: ChildProcess; text(): string } {
   const { command, args, env, cwd } = program;
   const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
   // Whatever ends this process ends what it started.
@@ -68,9 +76,9 @@ function start(program: Program, onText?: (text: string) => void): { readonly ch
   child.once('close', () => process.off('exit', kill));
   let text = '';
   for (const stream of [child.stdout, child.stderr]) {
-    stream.setEncoding('utf8').on('data', (chunk: string) => {
-      text = (text + chunk).slice(-KEPT_CHARACTERS);
-      onText?.(chunk);
+    createInterface({ input: stream }).on('line', (line) => {
+      text = `${text}${line}\n`.slice(-KEPT_CHARACTERS);
+      onLine?.(line);
     });
   }
   return { child, text: () => text };

@@ -5,9 +5,9 @@
  */
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { freePort, runProgram, startServer } from './child.ts';
+import { freePort, runProgram, startServer, TRAINYARD } from './child.ts';
 import { cache, root } from './python-environment.ts';
-import type { CheckResult, Report } from './report.ts';
+import type { Report } from './report.ts';
 
 const MODEL = join(root, 'models/base');
 /** As long as the server asks for, with the first letters that the hosted service's keys have. */
@@ -22,8 +22,8 @@ export async function checkOfficialClient(report: Report, python: string): Promi
   const env = { TINKER_BASE_URL: address, TINKER_API_KEY: KEY, TINKER_TELEMETRY: '0', HF_HUB_OFFLINE: '1' };
   await using _server = await startServer(
     {
-      command: process.execPath,
-      args: [...SOURCE, 'tinker', '--model', MODEL, '--port', String(port), '--state', state],
+      command: TRAINYARD.command,
+      args: [...TRAINYARD.args, 'tinker', '--model', MODEL, '--port', String(port), '--state', state],
       env,
       limitMs: 60_000,
     },
@@ -32,24 +32,12 @@ export async function checkOfficialClient(report: Report, python: string): Promi
   const script = join(import.meta.dirname, 'official_client.py');
   await report.check('the official client runs through all its checks', async () => {
     let told = 0;
-    const output = await runProgram({ command: python, args: [script, 'base', MODEL], env, limitMs: 300_000 }, (text) => {
-      for (const result of results(text)) {
-        told++;
-        report.tell(result);
-      }
+    const output = await runProgram({ command: python, args: [script, 'base', MODEL], env, limitMs: 300_000 }, (line) => {
+      if (!line.startsWith('{"name"')) return;
+      told++;
+      report.tell(JSON.parse(line));
     });
     if (told === 0) throw new Error(`it reported none:\n${output}`);
     return `${told} of them`;
   });
-}
-
-/** How our command line is run from its source. */
-export const SOURCE: readonly string[] = ['--conditions=trainyard-source', join(root, 'src/cli/main.ts')];
-
-/** The program writes each result as one whole line at once. */
-function results(text: string): readonly CheckResult[] {
-  return text
-    .split('\n')
-    .filter((line) => line.startsWith('{"name"'))
-    .map((line) => JSON.parse(line));
 }

@@ -10,15 +10,13 @@ import { join } from 'node:path';
 import type { RunEvent, Score } from '../../src/core/events.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { openTinkerPolicy } from '../../src/run/tinker-policy.ts';
-import { train } from '../../src/run/train.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 import { importanceSampling } from '../../src/trainer/losses.ts';
-import { freePort, startServer } from './child.ts';
+import { freePort, runProgram, startServer, TRAINYARD } from './child.ts';
 import { cache, root } from './python-environment.ts';
 import type { Report } from './report.ts';
 
 const MODEL = join(root, 'models/base');
-const ENTRY = join(root, 'examples/shop/agent.ts');
 const FOLDER = join(cache, 'skyrl');
 const LORA_RANK = 16;
 const BACKEND = {
@@ -27,7 +25,18 @@ const BACKEND = {
   train_micro_batch_size: 16,
   sample_max_num_sequences: 32,
 };
-const SETTINGS = { steps: 24, learningRate: 8e-4, callTokens: 48, evalEvery: 0, seed: 1 };
+const CALL_TOKENS = 48;
+/** Behind `trainyard train`, with the folders. */
+const FLAGS = {
+  '--engine': 'tinker',
+  '--model': 'models/base',
+  '--lora-rank': String(LORA_RANK),
+  '--learning-rate': '8e-4',
+  '--steps': '24',
+  '--call-tokens': String(CALL_TOKENS),
+  '--eval-every': '0',
+};
+const LEARN_LIMIT_MS = 40 * 60_000;
 /** Of the 500: evaluating all of them takes longer than training. */
 const HELD_OUT_TASKS = 100;
 const START_LIMIT_MS = 180_000;
@@ -90,7 +99,7 @@ async function checkVerbs(baseURL: string): Promise<string> {
     Promise.all(
       questions.map(async (content, i) => {
         const promptIds = renderer.open([{ role: 'user', content }], []);
-        const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: SETTINGS.callTokens };
+        const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: CALL_TOKENS };
         const { ids, logprobs } = await engine.sample({ promptIds, sampling, stopIds: renderer.stopIds, seed: seed + i });
         return sampleOf(promptIds, ids, logprobs);
       }),
@@ -149,21 +158,41 @@ async function learn(report: Report, baseURL: string): Promise<string> {
   const tasks = (await readFile(join(root, 'examples/shop/held-out.jsonl'), 'utf8')).split('\n').slice(0, HELD_OUT_TASKS);
   const heldOut = join(FOLDER, 'held-out.jsonl');
   await writeFile(heldOut, `${tasks.join('\n')}\n`);
-  const tell = (event: RunEvent): void => {
-    if (event.type === 'warning') report.note(`warning ${event.code}: ${event.message}`);
-    if (event.type === 'eval-end')
-      report.note(`held-out success ${event.when}: ${shown(event.score)} (${event.seconds.toFixed(0)} s)`);
-    if (event.type !== 'step-end') return;
-    const { step, reward, rollouts, rolloutSeconds, trainSeconds, saveSeconds } = event;
-    const seconds = (rolloutSeconds + trainSeconds + saveSeconds).toFixed(0);
-    report.note(`step ${step}: mean reward ${reward.toFixed(2)} of ${rollouts} rollouts (${seconds} s)`);
-  };
-  const place = { engine: 'tinker', model: MODEL, baseURL, loraRank: LORA_RANK, run: join(FOLDER, 'run') } as const;
-  const { before, after, steps } = await train({ entry: ENTRY, heldOut, ...SETTINGS, ...place }, tell);
-  if (before === null || after === null) throw new Error('nothing was evaluated');
+  const flags = { ...FLAGS, '--held-out': heldOut, '--run': join(FOLDER, 'run') };
+  const args = ['train', 'examples/shop/agent.ts', ...Object.entries(flags).flat(), '--json'];
+  report.note(`trainyard ${args.join(' ')}`);
+  let done: (RunEvent & { readonly type: 'done' }) | undefined;
+  await runProgram(
+    {
+      command: TRAINYARD.command,
+      args: [...TRAINYARD.args, ...args],
+      env: { TINKER_BASE_URL: baseURL },
+      cwd: root,
+      limitMs: LEARN_LIMIT_MS,
+    },
+    (line) => {
+      if (!line.startsWith('{')) return report.note(line);
+      const event: RunEvent = JSON.parse(line);
+      if (event.type === 'done') done = event;
+      tellOf(event, report);
+    },
+  );
+  if (done?.before == null || done.after == null) throw new Error('nothing was evaluated');
+  const { steps, before, after } = done;
   const told = `${steps} steps, held-out success ${shown(before)} → ${shown(after)}`;
   if (after.success < 0.8 || after.success < before.success + 0.5) throw new Error(told);
   return told;
+}
+
+function tellOf(event: RunEvent, report: Report): void {
+  if (event.type === 'warning') report.note(`warning ${event.code}: ${event.message}`);
+  if (event.type === 'eval-end') {
+    report.note(`held-out success ${event.when}: ${shown(event.score)} (${event.seconds.toFixed(0)} s)`);
+  }
+  if (event.type !== 'step-end') return;
+  const { step, reward, rollouts, rolloutSeconds, trainSeconds, saveSeconds } = event;
+  const seconds = (rolloutSeconds + trainSeconds + saveSeconds).toFixed(0);
+  report.note(`step ${step}: mean reward ${reward.toFixed(2)} of ${rollouts} rollouts (${seconds} s)`);
 }
 
 function shown({ success, n }: Score): string {
