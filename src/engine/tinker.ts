@@ -15,7 +15,7 @@ import { decodeSampleReply } from '../tinker/protobuf.ts';
 import type { SampleReply } from '../tinker/types.ts';
 import { checkSampled } from './check-sampled.ts';
 
-interface TinkerEngineParts {
+export interface TinkerEngineParts {
   readonly connection: TinkerConnection;
   readonly vocabSize: number;
   readonly contextLength: number;
