@@ -128,10 +128,7 @@ export async function savedSteps(dir: string): Promise<readonly number[]> {
 /** Removes all but the newest checkpoints and the one that is to be kept. */
 export async function pruneCheckpoints(trainer: Trainer, dir: string, best: number | undefined): Promise<void> {
   for (const step of (await savedSteps(dir)).slice(0, -KEPT)) {
-    if (step === best) continue;
-    const folder = join(dir, checkpointName(step));
-    await trainer.forget(folder);
-    await rm(folder, { recursive: true, force: true });
+    if (step !== best) await remove(trainer, join(dir, checkpointName(step)));
   }
 }
 
@@ -139,7 +136,7 @@ export async function pruneCheckpoints(trainer: Trainer, dir: string, best: numb
  * Removes what a killed run left behind: unfinished folders, and the checkpoint of the step it was about to commit. Throws
  * RESUME_IMPOSSIBLE where checkpoints are further than the store: then it is the store that was lost.
  */
-export async function discardUncommitted(dir: string, lastStep: number): Promise<void> {
+export async function discardUncommitted(trainer: Trainer, dir: string, lastStep: number): Promise<void> {
   const newest = (await savedSteps(dir)).at(-1) ?? 0;
   if (newest > lastStep + 1) {
     throw new TrainyardError(
@@ -150,8 +147,13 @@ export async function discardUncommitted(dir: string, lastStep: number): Promise
   }
   for (const name of await readdir(dir)) {
     const left = UNFINISHED.test(name) || name === checkpointName(lastStep + 1);
-    if (left) await rm(join(dir, name), { recursive: true, force: true });
+    if (left) await remove(trainer, join(dir, name));
   }
+}
+
+async function remove(trainer: Trainer, folder: string): Promise<void> {
+  await trainer.forget(folder);
+  await rm(folder, { recursive: true, force: true });
 }
 
 async function sync(path: string): Promise<void> {

@@ -16,7 +16,7 @@ import { TOKENIZER_FILES } from './checkpoint.ts';
 import { shortPath } from './command-line.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { readRunFile } from './run-directory.ts';
-import { type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
+import { TRAIN_DEFAULTS, type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
 import { checkSettings } from './settings-check.ts';
 
 /** A run to go on with; settings that are given again must agree with it, but for those that may change. */
@@ -117,7 +117,9 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
-  const settings = { ...begun, ...given, run: request.run };
+  const { engine, loraRank } = TRAIN_DEFAULTS;
+  // Runs of before there was a choice of engine do not name one.
+  const settings = { engine, loraRank, ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
   return shownFrom(settings as unknown as TrainSettings);
 }

@@ -30,7 +30,7 @@ export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
       `the run has taken ${last.step} steps, now it is to end after ${settings.steps}`,
     );
   }
-  await discardUncommitted(directory.checkpoints, last?.step ?? 0);
+  await discardUncommitted(trainer, directory.checkpoints, last?.step ?? 0);
   if (last === undefined) {
     await trainer.load(settings.model);
     await trainer.publish(0);
