@@ -37,6 +37,7 @@ for (const { name, title, needs, check } of PARTS) {
   report.heading(title);
   const prepared = preparePython(needs, (line) => report.note(line));
   if (prepared.kind === 'missing') report.skip(title, prepared.why);
+  else if (prepared.kind === 'broken') report.tell({ name: title, passed: false, measured: prepared.why, seconds: 0 });
   else await check(report, prepared.python);
 }
 process.exitCode = report.close();

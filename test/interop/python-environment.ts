@@ -2,7 +2,7 @@
  * The Python virtual environment of the interoperability checks, made from PyPI under `.interop/` and kept there.
  *
  * Each requirements file is installed once; a changed file is installed again. Where Python or PyPI cannot be had, the answer says
- * why, and whoever asked skips its checks: that is no failure of ours.
+ * why, and whoever asked skips its checks: that is no failure of ours. Requirements that PyPI cannot meet are one.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -12,7 +12,10 @@ import { join } from 'node:path';
 export const root = join(import.meta.dirname, '../..');
 export const cache = join(root, '.interop');
 
-export type Prepared = { readonly kind: 'ready'; readonly python: string } | { readonly kind: 'missing'; readonly why: string };
+export type Prepared =
+  | { readonly kind: 'ready'; readonly python: string }
+  | { readonly kind: 'missing'; readonly why: string }
+  | { readonly kind: 'broken'; readonly why: string };
 
 const VENV = join(cache, 'venv');
 const PYTHON = join(VENV, 'bin/python');
@@ -36,9 +39,17 @@ export function preparePython(name: string, tell: (line: string) => void): Prepa
   }
   tell(`installing ${requirements.slice(root.length + 1)} from PyPI into .interop/venv (several GB, some minutes)`);
   const installed = run(PYTHON, ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '-r', requirements]);
-  if (installed !== undefined) return { kind: 'missing', why: `pip could not install ${name} from PyPI: ${installed}` };
+  if (installed !== undefined) {
+    return { kind: reachesPyPI() ? 'broken' : 'missing', why: `pip could not install ${name} from PyPI: ${installed}` };
+  }
   writeFileSync(mark, wanted);
   return { kind: 'ready', python: PYTHON };
+}
+
+/** By a package of a few kilobytes. */
+function reachesPyPI(): boolean {
+  const args = ['--quiet', '--no-deps', '--no-cache-dir', '--dest', join(cache, 'probe'), 'typing-extensions'];
+  return run(PYTHON, ['-m', 'pip', 'download', ...args]) === undefined;
 }
 
 function works(python: string): boolean {
