@@ -111,11 +111,11 @@ function shared(command: Command): Command {
   return command
     .exitOverride()
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
-    .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
+    .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .addOption(
       new Option(
         '--engine <where>',
-        `where the policy is: in this process, or on a Tinker server (default: ${EVAL_DEFAULTS.engine})`,
+        `where the policy is: in this process, or at the Tinker server of TINKER_BASE_URL and TINKER_API_KEY (default: ${EVAL_DEFAULTS.engine})`,
       ).choices(ENGINES),
     )
     .option('--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)')

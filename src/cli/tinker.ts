@@ -10,6 +10,10 @@ import { guarded } from './guard.ts';
 import { describe } from './lines.ts';
 import { printable } from './screen/width.ts';
 
+/** The same refusal again within this time is not shown again. */
+const QUIET_MS = 10_000;
+const MOST_KINDS = 1000;
+
 export const TINKER_DEFAULTS = {
   model: EVAL_DEFAULTS.model,
   host: '127.0.0.1',
@@ -27,7 +31,14 @@ export async function tinkerCommand(flags: Partial<TinkerServerSettings> & { rea
   const emit = (event: RunEvent): void => {
     if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event, ''), event);
   };
+  const shown = new Map<string, number>();
   const onFailure = ({ status, code, message }: HttpFailure, path: string): void => {
+    // A client that was cut off asks for everything it had: one line for each kind of it says enough.
+    const kind = `${status} ${code} ${path}`;
+    const isNews = performance.now() - (shown.get(kind) ?? Number.NEGATIVE_INFINITY) > QUIET_MS;
+    shown.set(kind, performance.now());
+    if (shown.size > MOST_KINDS) shown.clear();
+    if (!isNews && !json) return;
     const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
     say([line], { type: 'refused', status, code, message, path });
   };
@@ -37,6 +48,10 @@ export async function tinkerCommand(flags: Partial<TinkerServerSettings> & { rea
     const { model, state } = settings;
     say(welcome(settings, served), { type: 'serving', origin, baseURL: origin, apiKey: key, baseModel, model, state });
     if (!stop.aborted) await once(stop, 'abort');
+    say(['', `Stopped. Saved weights are in ${state}; a server started with the same --state has them, and the same key.`], {
+      type: 'served',
+      state,
+    });
     return 0;
   });
 }
@@ -45,8 +60,8 @@ function welcome({ model, state }: TinkerServerSettings, { origin, apiKey, baseM
   return [
     `Serving ${styleText('bold', shortPath(model))} by the Tinker API. Point a Tinker program at it, with base_model "${baseModel}".`,
     '',
-    `  TINKER_BASE_URL=${origin}`,
-    `  TINKER_API_KEY=${apiKey}`,
+    `  export TINKER_BASE_URL=${origin}`,
+    `  export TINKER_API_KEY=${apiKey}`,
     '',
     'All parameters are trained, whatever LoRA settings a program asks for.',
     `Saved weights are kept in ${state}; everything else ends with Ctrl-C.`,

@@ -19,10 +19,22 @@ const KEPT = 2;
 const FINISHED = /^step-\d+$/;
 const UNFINISHED = /^step-\d+\.unfinished$/;
 
-/** A model folder that is there, or FILE_NOT_FOUND; a run directory given for one of its checkpoints is recognised. */
-export async function checkModelFolder(dir: string): Promise<void> {
+/**
+ * A model folder that is there, or FILE_NOT_FOUND; a run directory given for one of its checkpoints is recognised. `needs`: weights, or
+ * only what is about text, because the weights are at a server.
+ */
+export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 'weights'): Promise<void> {
   const names = await readdir(dir).catch(() => undefined);
-  if (names?.includes('config.json')) return;
+  if (names?.includes('config.json')) {
+    if (needs === 'text' || !names.includes('tinker.json') || names.includes('model.safetensors')) return;
+    throw new TrainyardError(
+      'MODEL_INVALID',
+      `the weights of ${dir} are not in it but at a Tinker server; tinker.json says which`,
+      {
+        hint: 'use it with --engine tinker; of a trainyard tinker server, the weights are below its --state folder',
+      },
+    );
+  }
   const checkpoints = join(dir, 'checkpoints');
   const newest = (await savedSteps(checkpoints).catch(() => [])).at(-1);
   throw new TrainyardError(
@@ -31,7 +43,7 @@ export async function checkModelFolder(dir: string): Promise<void> {
     {
       hint:
         newest === undefined
-          ? 'give a folder with config.json, model.safetensors and tokenizer.json'
+          ? `give a folder with config.json, ${needs === 'weights' ? 'model.safetensors ' : 'tokenizer_config.json '}and tokenizer.json`
           : `did you mean ${join(checkpoints, checkpointName(newest))}?`,
     },
   );

@@ -16,7 +16,7 @@ import { TOKENIZER_FILES } from './checkpoint.ts';
 import { shortPath } from './command-line.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { readRunFile } from './run-directory.ts';
-import { TRAIN_DEFAULTS, type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
+import { baseURLOf, TRAIN_DEFAULTS, type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
 import { checkSettings } from './settings-check.ts';
 
 /** A run to go on with; settings that are given again must agree with it, but for those that may change. */
@@ -73,7 +73,9 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
     throw impossible(`${request.run}/run.json is not of this version of Trainyard`, 'finish it with the version that began it');
   }
   const begun = parsed.data;
-  const settings = checkSettings(settled(begun.settings, request));
+  const { engine } = begun.settings;
+  const baseURL = baseURLOf(engine === 'tinker' ? engine : 'embedded', request);
+  const settings = checkSettings(settled(begun.settings, { ...request, baseURL }));
   const checked = await preflight(settings);
   const now = await recordOf(settings, checked);
   const asBefore = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';

@@ -60,9 +60,17 @@ const trainShape = {
   maxTokens: positive.optional(),
 };
 
-const evalSchema = z.strictObject({ ...evalShape, heldOut: file });
+const BASE_MODEL_ALONE = {
+  path: ['baseModel'],
+  message: 'expected engine tinker beside it: it is the name of a model at a Tinker server',
+};
+
+const evalSchema = z
+  .strictObject({ ...evalShape, heldOut: file })
+  .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 const trainSchema = z
   .strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() })
+  .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE)
   .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
     path: ['patience'],
     message: 'expected evaluations on the way to count, found evalEvery 0',

@@ -8,6 +8,7 @@ import { availableParallelism } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { AdamSettings } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
@@ -139,19 +140,21 @@ export function evalSettings(request: EvalRequest): EvalSettings {
   checkEntry(request.entry);
   const given = withoutUndefined(request);
   const heldOut = request.heldOut ?? beside(request.entry, 'held-out.jsonl');
-  return checkSettings({ ...EVAL_DEFAULTS, engine: engineOf(request.model), ...given, heldOut });
+  const engine = engineOf(request);
+  return checkSettings({ ...EVAL_DEFAULTS, ...given, engine, baseURL: baseURLOf(engine, request), heldOut });
 }
 
 /** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
 export function trainSettings(request: TrainRequest): TrainSettings {
   checkEntry(request.entry);
   const found = beside(request.entry, 'held-out.jsonl');
-  const engine = request.engine ?? engineOf(request.model);
+  const engine = engineOf(request);
   return checkSettings({
     ...TRAIN_DEFAULTS,
-    engine,
     ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
     ...withoutUndefined(request),
+    engine,
+    baseURL: baseURLOf(engine, request),
     tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
@@ -160,8 +163,19 @@ export function trainSettings(request: TrainRequest): TrainSettings {
 }
 
 /** A checkpoint whose weights are on a Tinker server can be used nowhere else. */
-function engineOf(model: string | undefined): EngineName {
-  return model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine;
+function engineOf({ engine, model }: Partial<Pick<EvalSettings, 'engine' | 'model'>>): EngineName {
+  const chosen = engine ?? (model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine);
+  if (chosen === 'tinker' && model === undefined) {
+    throw new TrainyardError('USAGE', 'model: expected the folder of the model at the Tinker server, found none', {
+      hint: 'give --model a folder with its config.json, tokenizer.json and tokenizer_config.json',
+    });
+  }
+  return chosen;
+}
+
+/** The environment's, where none was given: so that the run remembers where it was begun. */
+export function baseURLOf(engine: EngineName, { baseURL }: { readonly baseURL?: string | undefined }): string | undefined {
+  return engine === 'tinker' ? (baseURL ?? (process.env['TINKER_BASE_URL'] || undefined)) : baseURL;
 }
 
 /** A setting given as undefined is one that was not given. */

@@ -23,7 +23,7 @@ export function openTinkerPolicy(settings: PolicySettings, words: number, { warn
     const saved = await savedState(settings.model);
     const connection = closers.add(
       await TinkerConnection.open({
-        ...access(settings.baseURL),
+        ...access(settings.baseURL ?? saved?.server),
         onTrouble: (message) => warn('POLICY_SERVER', message),
         signal: stop,
       }),
@@ -56,8 +56,7 @@ export function openTinkerPolicy(settings: PolicySettings, words: number, { warn
   });
 }
 
-function access(given: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
-  const named = given ?? process.env['TINKER_BASE_URL'];
+function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
   const apiKey = process.env['TINKER_API_KEY'];
   if (apiKey === undefined || apiKey === '') {
     throw new TrainyardError('USAGE', `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`, {
@@ -67,7 +66,7 @@ function access(given: string | undefined): { readonly baseURL: string; readonly
           : 'set it to the key of that server; trainyard tinker prints its own when it starts',
     });
   }
-  const baseURL = named === undefined || named === '' ? HOSTED : named;
+  const baseURL = named ?? HOSTED;
   const url = URL.parse(baseURL);
   if (url === null || (url.protocol !== 'http:' && url.protocol !== 'https:')) {
     throw new TrainyardError('USAGE', `TINKER_BASE_URL is ${JSON.stringify(baseURL)}, expected an http or https URL`);
@@ -108,7 +107,7 @@ async function sizesOf(dir: string): Promise<{ readonly vocabSize: number; reado
   });
 }
 
-const savedSchema = z.looseObject({ baseModel: z.string(), loraRank: z.int() });
+const savedSchema = z.looseObject({ server: z.string(), baseModel: z.string(), loraRank: z.int() });
 
 /** What a checkpoint of an earlier run says; undefined for a plain model folder. */
 async function savedState(dir: string): Promise<z.infer<typeof savedSchema> | undefined> {

@@ -2,7 +2,8 @@
  * The Tinker API on a model folder: opens the folder that keeps saved weights, for this process alone, and listens.
  */
 import { randomBytes } from 'node:crypto';
-import { resolve } from 'node:path';
+import { readFile, writeFile } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpFailure } from '../protocols/tinker/api-error.ts';
 import { listen } from '../protocols/tinker/listener.ts';
@@ -15,7 +16,8 @@ export interface TinkerServerSettings {
   readonly model: string;
   readonly host: string;
   readonly port: number;
-  /** Made up where none is given; must be given to bind anything but loopback. */
+  /** Where none is given, the state folder's own: made up once, so that a server started again is reached with it. Must be given to bind
+   * anything but loopback. */
   readonly apiKey: string | undefined;
   /** Folder that saved weights are kept in. */
   readonly state: string;
@@ -31,6 +33,7 @@ export interface ServedTinker extends AsyncDisposable {
 
 /** Official clients refuse keys that do not begin with it. */
 const KEY_PREFIX = 'tml-';
+const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
 
 /** Serves until disposed. */
 export function serveTinker(
@@ -46,11 +49,20 @@ export function serveTinker(
     }
     await checkModelFolder(model);
     closers.add(await lockFolder(state, '--state'));
-    const key = chosenKey ?? newKey();
+    const key = chosenKey ?? (await keyOf(resolve(state)));
     const server = closers.add(await TinkerServer.open({ model, state: resolve(state), key, threads, onFailure }));
     const { origin } = closers.add(await listen(server, { host, port, chosenKey }));
     return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
   });
+}
+
+async function keyOf(state: string): Promise<string> {
+  const path = join(state, 'api-key');
+  const kept = await readFile(path, 'utf8').catch(() => undefined);
+  if (kept !== undefined && KEPT_KEY.test(kept.trim())) return kept.trim();
+  const key = newKey();
+  await writeFile(path, `${key}\n`, { mode: 0o600 });
+  return key;
 }
 
 function newKey(): string {

@@ -71,7 +71,7 @@ export async function openWorkshop(
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
   return await openingWith(async (closers) => {
-    await checkModelFolder(settings.model);
+    await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
     const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels }));
     const { trainer } = policy;
