@@ -14,6 +14,9 @@ const MOST_LOSSES = 3;
 /** What no rollout can do anything about: it ends the run, not one rollout after the other. */
 const ENDS_THE_RUN: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_LOST']);
 
+/** Does the work, and does it again from its start after a loss. */
+export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
+
 export class Recovery {
   readonly #warn: Warn;
   /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
@@ -43,7 +46,7 @@ export class Recovery {
           return await engine.sample(request, signal, onTokens);
         } catch (thrown) {
           if (!isLoss(thrown)) throw this.#ending(thrown);
-          await this.#exclusively(() => this.#recover(thrown, restored)).catch((failed: unknown) => {
+          await this.exclusively(() => this.#recover(thrown, restored)).catch((failed: unknown) => {
             throw this.#ending(failed);
           });
         }
@@ -65,25 +68,31 @@ export class Recovery {
 
   /** Work on the trainer, begun again from the start after a loss. It must have no effect that lasts before its last verb resolved. */
   step<T>(work: () => Promise<T>): Promise<T> {
-    return this.#exclusively(async () => {
-      while (true) {
-        const restored = this.#restored;
-        try {
-          const result = await work();
-          this.#inARow = 0;
-          return result;
-        } catch (thrown) {
-          if (!isLoss(thrown)) throw thrown;
-          await this.#recover(thrown, restored);
-        }
-      }
-    });
+    return this.exclusively((again) => again(work));
   }
 
-  #exclusively<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#last.then(work);
+  /**
+   * Several such pieces of work, each done through `again`, and what must lie between them: nobody else's recovery comes in between. One
+   * that came between saving a step and committing it would put the policy back to the step before, and remove what was saved.
+   */
+  exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T> {
+    const result = this.#last.then(() => work((piece) => this.#untilDone(piece)));
     this.#last = result.catch(() => undefined);
     return result;
+  }
+
+  async #untilDone<T>(work: () => Promise<T>): Promise<T> {
+    while (true) {
+      const restored = this.#restored;
+      try {
+        const result = await work();
+        this.#inARow = 0;
+        return result;
+      } catch (thrown) {
+        if (!isLoss(thrown)) throw thrown;
+        await this.#recover(thrown, restored);
+      }
+    }
   }
 
   /** Nothing where someone else has done it since. */
