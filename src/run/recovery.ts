@@ -5,6 +5,7 @@
  * and a recovery never overlap: otherwise a gradient taken before the loss could be missing from the update after it. The seed and the
  * version of a repeated sample are the same as before, so its turn is recorded once and truly.
  */
+import type { Absence } from '../core/absence.ts';
 import type { Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -19,6 +20,8 @@ export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
 
 export class Recovery {
   readonly #warn: Warn;
+  /** Runs while the policy is put back. */
+  readonly #absence: Absence | undefined;
   /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
   restore: () => Promise<void>;
   readonly #fatal = new AbortController();
@@ -27,9 +30,10 @@ export class Recovery {
   #inARow = 0;
   #last: Promise<unknown> = Promise.resolve();
 
-  constructor(warn: Warn, restore: () => Promise<void>) {
+  constructor(warn: Warn, restore: () => Promise<void>, absence?: Absence) {
     this.#warn = warn;
     this.restore = restore;
+    this.#absence = absence;
   }
 
   /** Aborts, with the error as its reason, when nothing can be sampled any more. */
@@ -100,11 +104,14 @@ export class Recovery {
     if (this.#restored > restored) return;
     if (++this.#inARow > MOST_LOSSES) throw loss;
     this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);
+    this.#absence?.begin();
     try {
       await this.restore();
     } catch (thrown) {
       if (!isLoss(thrown)) throw thrown;
       return await this.#recover(thrown, restored);
+    } finally {
+      this.#absence?.end();
     }
     this.#restored++;
     this.#warn('POLICY_RESTORED', 'the policy is back at the last committed step; nothing was trained twice');

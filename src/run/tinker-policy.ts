@@ -16,7 +16,11 @@ import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings }
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 
-export function openTinkerPolicy(settings: PolicySettings, words: number, { warn, stop }: PolicyOptions): Promise<Policy> {
+export function openTinkerPolicy(
+  settings: PolicySettings,
+  words: number,
+  { warn, stop, absence }: PolicyOptions,
+): Promise<Policy> {
   return openingWith(async (closers) => {
     const sizes = await sizesOf(settings.model);
     checkVocabulary(words, sizes.vocabSize);
@@ -25,6 +29,7 @@ export function openTinkerPolicy(settings: PolicySettings, words: number, { warn
       await TinkerConnection.open({
         ...access(settings.baseURL),
         onTrouble: (message) => warn('POLICY_SERVER', message),
+        absence,
         signal: stop,
       }),
     );
