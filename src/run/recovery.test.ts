@@ -106,6 +106,17 @@ describe('recovery', () => {
     expect(recovery.fatal.reason).toMatchObject({ code: 'POLICY_LOST' });
   });
 
+  it('is tried and told of once where what was saved is gone, however many samples wait for it', async () => {
+    const { engine, recovery, state, log } = forgetful();
+    const refused = new TrainyardError('POLICY_REFUSED', 'there is nothing saved at tinker://m1/weights/w1');
+    state.has = false;
+    state.failures.push(refused, refused, refused);
+    const results = await Promise.allSettled(Array.from({ length: 3 }, () => engine.sample(REQUEST)));
+    expect(results).toEqual(Array.from({ length: 3 }, () => ({ status: 'rejected', reason: refused })));
+    expect(log).toEqual(['POLICY_LOST', 'restore']);
+    expect(recovery.fatal.reason).toBe(refused);
+  });
+
   it('forgives losses between which a step was taken', async () => {
     const { engine, recovery, state } = forgetful();
     for (let loss = 0; loss < 6; loss++) {

@@ -102,13 +102,15 @@ export class Recovery {
   /** Nothing where someone else has done it since. */
   async #recover(loss: TrainyardError, restored: number): Promise<void> {
     if (this.#restored > restored) return;
+    // Someone else has tried, and failed for good.
+    if (this.fatal.aborted) throw this.fatal.reason;
     if (++this.#inARow > MOST_LOSSES) throw loss;
     this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);
     this.#absence?.begin();
     try {
       await this.restore();
     } catch (thrown) {
-      if (!isLoss(thrown)) throw thrown;
+      if (!isLoss(thrown)) throw this.#ending(thrown);
       return await this.#recover(thrown, restored);
     } finally {
       this.#absence?.end();
