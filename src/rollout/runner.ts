@@ -5,6 +5,7 @@
  * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
  */
 
+import type { Absence } from '../core/absence.ts';
 import { runInRollout } from '../core/context.ts';
 import type {
   Clock,
@@ -32,6 +33,8 @@ export interface RolloutParts {
   readonly limits: Limits;
   readonly seed: number;
   readonly clock: Clock;
+  /** Of the policy: time for which it was away is not the rollout's, and does not count towards its deadline. */
+  readonly absence?: Absence;
   /** Aborts when the run stops. */
   readonly signal: AbortSignal;
 }
@@ -64,9 +67,9 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     seed: parts.seed,
     signal,
   });
-  const timer = setTimeout(() => deadline.abort(), parts.limits.deadlineMs);
+  const cancelDeadline = atDeadline(parts, () => deadline.abort());
   const ending = await runWorkflow(parts.workflow, contextOf(spec, session, signal), deadline.signal);
-  clearTimeout(timer);
+  cancelDeadline();
   const turns = session.seal();
   release();
   const outcome = outcomeOf(ending, session);
@@ -84,6 +87,23 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   parts.signal.throwIfAborted();
   await parts.store.append(trajectory);
   return trajectory;
+}
+
+/** Gives what cancels it. */
+function atDeadline({ limits, absence }: RolloutParts, end: () => void): () => void {
+  const awayMs = (): number => absence?.milliseconds ?? 0;
+  let allowedFor = awayMs();
+  let timer: NodeJS.Timeout;
+  const wait = (milliseconds: number): void => {
+    timer = setTimeout(() => {
+      const away = awayMs() - allowedFor;
+      if (away <= 0) return end();
+      allowedFor += away;
+      wait(away);
+    }, milliseconds);
+  };
+  wait(limits.deadlineMs);
+  return () => clearTimeout(timer);
 }
 
 function contextOf(spec: RolloutSpec, session: Session, signal: AbortSignal): WorkflowContext {

@@ -5,6 +5,7 @@
  * computed; for the others the run would no longer be the run it was.
  */
 import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
@@ -155,13 +156,17 @@ async function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): P
     settings: JSON.parse(JSON.stringify({ ...named, ...kept })) as RunRecord['settings'],
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
-    model: await digestOfFiles(settings.model, MODEL_FILES),
+    model: await digestOfFiles(settings.model, modelFiles(settings.model)),
     entry: typeof entry === 'string' ? await digestOfFiles(dirname(entry), [basename(entry)]) : '',
     kernels: bestVariant(),
   };
 }
 
-const MODEL_FILES = ['config.json', 'model.safetensors', ...TOKENIZER_FILES];
+/** Of a checkpoint whose weights are on a server, also what says where they are. */
+function modelFiles(folder: string): readonly string[] {
+  const weights = existsSync(join(folder, 'tinker.json')) ? ['model.safetensors', 'tinker.json'] : ['model.safetensors'];
+  return ['config.json', ...weights, ...TOKENIZER_FILES];
+}
 
 /** A file that is not there counts as empty. */
 async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {

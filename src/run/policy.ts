@@ -1,4 +1,5 @@
 /** What a run samples and trains, wherever that happens: the rest of the run cannot tell. */
+import type { Absence } from '../core/absence.ts';
 import type { Engine, Trainer } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -15,6 +16,8 @@ export interface Policy extends AsyncDisposable {
 export interface PolicyOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
+  /** Runs while the policy's server is away. */
+  readonly absence?: Absence | undefined;
   /** By default the fastest that the machine has. */
   readonly kernels?: KernelVariant | undefined;
 }

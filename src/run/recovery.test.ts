@@ -1,5 +1,6 @@
 /** What a run does when the server of the policy forgets the weights in training. */
 import { describe, expect, it } from 'vitest';
+import { Absence } from '../core/absence.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { Recovery } from './recovery.ts';
@@ -44,8 +45,9 @@ function forgetful() {
     state.has = true;
     log.push('restored');
   };
-  const recovery = new Recovery((code) => log.push(code), restore);
-  return { log, state, recovery, engine: recovery.around(engine) };
+  const absence = new Absence();
+  const recovery = new Recovery((code) => log.push(code), restore, absence);
+  return { log, state, recovery, absence, engine: recovery.around(engine) };
 }
 
 describe('recovery', () => {
@@ -76,6 +78,17 @@ describe('recovery', () => {
     expect(log.filter((line) => !line.startsWith('POLICY'))).toEqual(['gradient', 'restore', 'restored', 'gradient', 'update']);
   });
 
+  it('is time that the policy was away', async () => {
+    const { engine, state, absence } = forgetful();
+    state.has = false;
+    state.failures.push(lost());
+    await engine.sample(REQUEST);
+    const away = absence.milliseconds;
+    expect(away).toBeGreaterThan(5);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    expect(absence.milliseconds).toBe(away);
+  });
+
   it('tries again when the policy is lost while it is being put back', async () => {
     const { engine, state } = forgetful();
     state.has = false;
@@ -91,6 +104,17 @@ describe('recovery', () => {
     await expect(engine.sample(REQUEST)).rejects.toMatchObject({ code: 'POLICY_LOST' });
     expect(state.restoring).toBe(3);
     expect(recovery.fatal.reason).toMatchObject({ code: 'POLICY_LOST' });
+  });
+
+  it('is tried and told of once where what was saved is gone, however many samples wait for it', async () => {
+    const { engine, recovery, state, log } = forgetful();
+    const refused = new TrainyardError('POLICY_REFUSED', 'there is nothing saved at tinker://m1/weights/w1');
+    state.has = false;
+    state.failures.push(refused, refused, refused);
+    const results = await Promise.allSettled(Array.from({ length: 3 }, () => engine.sample(REQUEST)));
+    expect(results).toEqual(Array.from({ length: 3 }, () => ({ status: 'rejected', reason: refused })));
+    expect(log).toEqual(['POLICY_LOST', 'restore']);
+    expect(recovery.fatal.reason).toBe(refused);
   });
 
   it('forgives losses between which a step was taken', async () => {

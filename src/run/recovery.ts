@@ -5,6 +5,7 @@
  * and a recovery never overlap: otherwise a gradient taken before the loss could be missing from the update after it. The seed and the
  * version of a repeated sample are the same as before, so its turn is recorded once and truly.
  */
+import type { Absence } from '../core/absence.ts';
 import type { Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -14,8 +15,13 @@ const MOST_LOSSES = 3;
 /** What no rollout can do anything about: it ends the run, not one rollout after the other. */
 const ENDS_THE_RUN: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_LOST']);
 
+/** Does the work, and does it again from its start after a loss. */
+export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
+
 export class Recovery {
   readonly #warn: Warn;
+  /** Runs while the policy is put back. */
+  readonly #absence: Absence | undefined;
   /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
   restore: () => Promise<void>;
   readonly #fatal = new AbortController();
@@ -24,9 +30,10 @@ export class Recovery {
   #inARow = 0;
   #last: Promise<unknown> = Promise.resolve();
 
-  constructor(warn: Warn, restore: () => Promise<void>) {
+  constructor(warn: Warn, restore: () => Promise<void>, absence?: Absence) {
     this.#warn = warn;
     this.restore = restore;
+    this.#absence = absence;
   }
 
   /** Aborts, with the error as its reason, when nothing can be sampled any more. */
@@ -43,7 +50,7 @@ export class Recovery {
           return await engine.sample(request, signal, onTokens);
         } catch (thrown) {
           if (!isLoss(thrown)) throw this.#ending(thrown);
-          await this.#exclusively(() => this.#recover(thrown, restored)).catch((failed: unknown) => {
+          await this.exclusively(() => this.#recover(thrown, restored)).catch((failed: unknown) => {
             throw this.#ending(failed);
           });
         }
@@ -65,37 +72,48 @@ export class Recovery {
 
   /** Work on the trainer, begun again from the start after a loss. It must have no effect that lasts before its last verb resolved. */
   step<T>(work: () => Promise<T>): Promise<T> {
-    return this.#exclusively(async () => {
-      while (true) {
-        const restored = this.#restored;
-        try {
-          const result = await work();
-          this.#inARow = 0;
-          return result;
-        } catch (thrown) {
-          if (!isLoss(thrown)) throw thrown;
-          await this.#recover(thrown, restored);
-        }
-      }
-    });
+    return this.exclusively((again) => again(work));
   }
 
-  #exclusively<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#last.then(work);
+  /**
+   * Several such pieces of work, each done through `again`, and what must lie between them: nobody else's recovery comes in between. One
+   * that came between saving a step and committing it would put the policy back to the step before, and remove what was saved.
+   */
+  exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T> {
+    const result = this.#last.then(() => work((piece) => this.#untilDone(piece)));
     this.#last = result.catch(() => undefined);
     return result;
+  }
+
+  async #untilDone<T>(work: () => Promise<T>): Promise<T> {
+    while (true) {
+      const restored = this.#restored;
+      try {
+        const result = await work();
+        this.#inARow = 0;
+        return result;
+      } catch (thrown) {
+        if (!isLoss(thrown)) throw thrown;
+        await this.#recover(thrown, restored);
+      }
+    }
   }
 
   /** Nothing where someone else has done it since. */
   async #recover(loss: TrainyardError, restored: number): Promise<void> {
     if (this.#restored > restored) return;
+    // Someone else has tried, and failed for good.
+    if (this.fatal.aborted) throw this.fatal.reason;
     if (++this.#inARow > MOST_LOSSES) throw loss;
     this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);
+    this.#absence?.begin();
     try {
       await this.restore();
     } catch (thrown) {
-      if (!isLoss(thrown)) throw thrown;
+      if (!isLoss(thrown)) throw this.#ending(thrown);
       return await this.#recover(thrown, restored);
+    } finally {
+      this.#absence?.end();
     }
     this.#restored++;
     this.#warn('POLICY_RESTORED', 'the policy is back at the last committed step; nothing was trained twice');

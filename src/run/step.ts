@@ -67,30 +67,37 @@ export interface TakenStep extends Update {
  * A policy that is lost before the commit is put back and the step begun again; after it, the step is what it is put back to.
  */
 export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (phase: Phase) => void): Promise<TakenStep> {
-  const { trainer, recovery, directory, store, settings } = ledger;
-  const { step, batch, groups, best } = inHand;
+  const { trainer, recovery, directory, settings } = ledger;
+  const { step, batch, best } = inHand;
   const start = performance.now();
-  const { updated, trainedAt, checkpoint } = await recovery.step(async () => {
-    onPhase('training');
-    const updated = await update(trainer, batch, inHand.learningRate, settings);
-    const trainedAt = performance.now();
-    onPhase('saving');
-    const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(ledger, step) : null;
-    return { updated, trainedAt, checkpoint };
+  const { updated, trainedAt } = await recovery.exclusively(async (again) => {
+    const { updated, trainedAt, checkpoint } = await again(async () => {
+      onPhase('training');
+      const updated = await update(trainer, batch, inHand.learningRate, settings);
+      const trainedAt = performance.now();
+      onPhase('saving');
+      const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(ledger, step) : null;
+      return { updated, trainedAt, checkpoint };
+    });
+    await commit(ledger, inHand, updated, checkpoint !== null);
+    await again(() => trainer.publish(step));
+    return { updated, trainedAt };
   });
-  const { loss, gradNorm, learningRate, metrics } = updated;
+  await pruneCheckpoints(trainer, directory.checkpoints, best);
+  return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
+}
+
+async function commit({ store }: Ledger, { step, batch, groups }: StepInHand, update: Update, isSaved: boolean): Promise<void> {
+  const { loss, gradNorm, learningRate, metrics } = update;
   await store.commit({
     step,
     policyVersion: step,
     rolloutIds: batch.rolloutIds,
-    checkpoint: checkpoint === null ? null : join('checkpoints', checkpointName(step)),
+    checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     groups,
     metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics },
     createdAt: Date.now(),
   });
-  await recovery.step(() => trainer.publish(step));
-  await pruneCheckpoints(trainer, directory.checkpoints, best);
-  return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */

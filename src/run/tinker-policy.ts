@@ -11,20 +11,26 @@ import { boundary, TrainyardError } from '../core/errors.ts';
 import { TinkerEngine } from '../engine/tinker.ts';
 import { TinkerConnection } from '../tinker/connection.ts';
 import { TinkerTrainer } from '../trainer/tinker.ts';
+import { readSavedState } from '../trainer/tinker-saved.ts';
 import { openingWith } from './closers.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from './policy.ts';
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 
-export function openTinkerPolicy(settings: PolicySettings, words: number, { warn, stop }: PolicyOptions): Promise<Policy> {
+export function openTinkerPolicy(
+  settings: PolicySettings,
+  words: number,
+  { warn, stop, absence }: PolicyOptions,
+): Promise<Policy> {
   return openingWith(async (closers) => {
     const sizes = await sizesOf(settings.model);
     checkVocabulary(words, sizes.vocabSize);
-    const saved = await savedState(settings.model);
+    const saved = await readSavedState(settings.model);
     const connection = closers.add(
       await TinkerConnection.open({
         ...access(settings.baseURL ?? saved?.server),
         onTrouble: (message) => warn('POLICY_SERVER', message),
+        absence,
         signal: stop,
       }),
     );
@@ -105,16 +111,4 @@ async function sizesOf(dir: string): Promise<{ readonly vocabSize: number; reado
   throw new TrainyardError('MODEL_INVALID', `${path} lacks a whole vocab_size or max_position_embeddings`, {
     hint: 'take config.json, tokenizer.json and tokenizer_config.json from the model’s own repository',
   });
-}
-
-const savedSchema = z.looseObject({ server: z.string(), baseModel: z.string(), loraRank: z.int() });
-
-/** What a checkpoint of an earlier run says; undefined for a plain model folder. */
-async function savedState(dir: string): Promise<z.infer<typeof savedSchema> | undefined> {
-  const path = join(dir, 'tinker.json');
-  const text = await readFile(path, 'utf8').catch(() => undefined);
-  if (text === undefined) return undefined;
-  const parsed = savedSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${path} is not JSON`, () => JSON.parse(text)));
-  if (parsed.success) return parsed.data;
-  throw new TrainyardError('CHECKPOINT_MISMATCH', `${path} does not name a model and its LoRA rank`);
 }

@@ -76,7 +76,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
-    if (settings.kl > 0) await trainer.freezeReference();
+    if (settings.kl > 0) await recovery.step(() => trainer.freezeReference());
     const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity };
     recovery.restore = async () => void (await takeUp(ledger, warn));
     const from = isResumed ? await recovery.step(() => takeUp(ledger, warn)) : { step: 0, groups: START };

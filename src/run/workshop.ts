@@ -3,6 +3,7 @@
  * then the gateway listens. Closed in reverse.
  */
 
+import { Absence } from '../core/absence.ts';
 import type { Engine, GraderRunner, Store, Trainer } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -73,12 +74,14 @@ export async function openWorkshop(
   return await openingWith(async (closers) => {
     await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
-    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels }));
+    const absence = new Absence();
+    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
     const { trainer } = policy;
-    const recovery = new Recovery(warn, async () => {
+    const restore = async (): Promise<void> => {
       await trainer.load(settings.model);
       await trainer.publish(0);
-    });
+    };
+    const recovery = new Recovery(warn, restore, absence);
     const { signal, release } = linkSignals(stop, recovery.fatal);
     closers.defer(release);
     const grader = closers.add(await openGrader(settings, entry, stop));
@@ -94,6 +97,7 @@ export async function openWorkshop(
       limits: settings.limits,
       seed: settings.seed,
       clock: { now: Date.now },
+      absence,
       signal,
     };
     return {

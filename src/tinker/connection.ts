@@ -5,6 +5,7 @@
  * Order is the sender's: a request is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is
  * sampled or trained. A heartbeat that fails harms nothing; a session that the server has forgotten shows when it is used.
  */
+import type { Absence } from '../core/absence.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { linkSignals } from '../core/linked-signal.ts';
 import type { Json } from '../core/types.ts';
@@ -36,6 +37,8 @@ export interface ConnectionSettings {
   readonly apiKey: string;
   /** Called once when trouble begins and once when it is over. */
   readonly onTrouble?: (message: string) => void;
+  /** Runs as long as trouble lasts. */
+  readonly absence?: Absence | undefined;
   /** How long an unreachable or busy server is waited for. */
   readonly patienceMs?: number;
   readonly signal?: AbortSignal;
@@ -91,10 +94,10 @@ export class TinkerConnection implements AsyncDisposable {
     return connection;
   }
 
-  private constructor({ baseURL, apiKey, onTrouble, patienceMs = PATIENCE_MS, signal }: ConnectionSettings) {
+  private constructor({ baseURL, apiKey, onTrouble, absence, patienceMs = PATIENCE_MS, signal }: ConnectionSettings) {
     this.#http = new HttpClient(baseURL, apiKey);
     this.#refusals = new Refusals(apiKey, this.#http.address);
-    this.#trouble = new Trouble(onTrouble ?? (() => undefined));
+    this.#trouble = new Trouble(onTrouble ?? (() => undefined), absence);
     this.#caller = new Caller({ http: this.#http, refusals: this.#refusals, trouble: this.#trouble, patienceMs });
     const linked = signal === undefined ? undefined : linkSignals(this.#closing.signal, signal);
     this.#signal = linked?.signal ?? this.#closing.signal;

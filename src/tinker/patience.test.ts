@@ -1,10 +1,27 @@
 /** How long a server that is away is waited for. */
 import { describe, expect, it } from 'vitest';
+import { Absence } from '../core/absence.ts';
 import { Patience, Trouble } from './patience.ts';
 
 const signal = new AbortController().signal;
 
 describe('patience', () => {
+  it('goes with an absence that lasts from the first failure until no request is in trouble, answered or not', async () => {
+    const absence = new Absence();
+    const trouble = new Trouble(() => {}, absence);
+    const [first, second] = [new Patience(1000, signal), new Patience(1000, signal)];
+    trouble.begins(first, 'away');
+    trouble.begins(second, 'away');
+    trouble.ends(first, true);
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    const running = absence.milliseconds;
+    expect(running).toBeGreaterThan(20);
+    trouble.ends(second, false);
+    const over = absence.milliseconds;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(absence.milliseconds).toBe(over);
+  });
+
   it('is not given anew to a request that takes the place of one that was given up', async () => {
     const trouble = new Trouble(() => {});
     const first = new Patience(80, signal);

@@ -6,6 +6,7 @@
  * that are given up and made anew do not begin to wait anew. Neither knows what is being asked.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Absence } from '../core/absence.ts';
 import { cancelled } from './places.ts';
 
 const FIRST_WAIT_MS = 250;
@@ -13,12 +14,15 @@ const LONGEST_WAIT_MS = 30_000;
 
 export class Trouble {
   readonly #tell: (message: string) => void;
+  readonly #absence: Absence | undefined;
   readonly #requests = new Set<Patience>();
   #since = 0;
   #silentSince: number | undefined;
 
-  constructor(tell: (message: string) => void) {
+  /** `absence` runs as long as trouble lasts. */
+  constructor(tell: (message: string) => void, absence?: Absence) {
     this.#tell = tell;
+    this.#absence = absence;
   }
 
   /** The first failure since the server last answered anything. */
@@ -30,6 +34,7 @@ export class Trouble {
     this.#silentSince ??= Date.now();
     if (this.#requests.size === 0) {
       this.#since = Date.now();
+      this.#absence?.begin();
       this.#tell(message);
     }
     this.#requests.add(request);
@@ -38,7 +43,9 @@ export class Trouble {
   /** The request was answered, or has given up. Trouble is over when no request is in it any more. */
   ends(request: Patience, answered: boolean): void {
     if (answered) this.#silentSince = undefined;
-    if (!this.#requests.delete(request) || this.#requests.size > 0 || !answered) return;
+    if (!this.#requests.delete(request) || this.#requests.size > 0) return;
+    this.#absence?.end();
+    if (!answered) return;
     this.#tell(`the server answers again, after ${Math.round((Date.now() - this.#since) / 1000)} s`);
   }
 }

@@ -153,14 +153,19 @@ export class TinkerModel {
       const answer = await this.#verb('load_weights', 'LoadWeights', { path, optimizer: true });
       await this.#decoded('load_weights', answer, loadWeightsReply);
     } catch (thrown) {
+      if (isUnexplained(thrown)) throw this.#withoutState(path, thrown);
       if (!isLost(thrown)) throw thrown;
       // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
       await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
-      throw new TrainyardError('POLICY_REFUSED', `the server at ${this.#connection.address} does not have ${path}`, {
-        hint: 'what was saved at the server is gone; go on from another checkpoint or begin anew',
-        cause: thrown,
-      });
+      throw this.#withoutState(path, thrown);
     }
+  }
+
+  #withoutState(path: string, cause: unknown): TrainyardError {
+    const why = `the server at ${this.#connection.address} cannot load ${path}: ${messageOf(cause)}`;
+    const hint =
+      'set TINKER_BASE_URL to the server that saved it; if that has it no more, begin a new run from another checkpoint with --model';
+    return new TrainyardError('POLICY_REFUSED', why, { hint, cause });
   }
 
   /**
@@ -274,6 +279,11 @@ export class TinkerModel {
 
 export function isLost(thrown: unknown): boolean {
   return thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST';
+}
+
+/** Refused, and nobody said what to do about it. */
+function isUnexplained(thrown: unknown): boolean {
+  return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED' && thrown.hint === undefined;
 }
 
 /** Such a request used up its number and had no effect. */

@@ -94,18 +94,18 @@ async function disturb(run: KillRun, { kills, seed, milliseconds, lines }: Plan)
   return struck;
 }
 
-const isAlive = (child: ChildProcess): boolean => child.exitCode === null && child.signalCode === null;
+export const isAlive = (child: ChildProcess): boolean => child.exitCode === null && child.signalCode === null;
 
-function linesIn({ history }: KillRun): number {
+export function linesIn({ history }: KillRun): number {
   return existsSync(history) ? readFileSync(history, 'utf8').split('\n').length : 0;
 }
 
-async function runToTheEnd(run: KillRun): Promise<void> {
+export async function runToTheEnd(run: KillRun): Promise<void> {
   const { code, stderr } = await start(run).ended;
   if (code !== 0) throw new Error(`the run ended with ${code}: ${stderr}`);
 }
 
-function start(run: KillRun) {
+export function start(run: KillRun) {
   const fixture = join(ROOT, 'test/fixtures/kill-run.ts');
   const child = spawn(process.execPath, ['--conditions=trainyard-source', fixture, JSON.stringify(run)], {
     cwd: ROOT,
@@ -120,26 +120,37 @@ function start(run: KillRun) {
   return { child, ended };
 }
 
-async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
+export async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
   await using store = await openSqliteStore(join(run.request.run, 'store.sqlite'));
   const [trajectories, manifests] = [await store.query(), await store.manifests()];
   return checkHistory({ history: readFileSync(run.history, 'utf8'), trajectories, manifests, staleness });
 }
 
-/** The last checkpoint byte by byte, which others there are, manifests but for their times, and what each rollout was given. */
-async function compare(a: KillRun, b: KillRun): Promise<readonly string[]> {
-  const [left, right] = [await outcomeOf(a), await outcomeOf(b)];
+/**
+ * The last checkpoint byte by byte, which others there are, manifests but for their times, and what each rollout was given.
+ * `weightsOf` says in which folder a checkpoint's bytes are.
+ */
+export async function compare(
+  a: KillRun,
+  b: KillRun,
+  weightsOf = async (checkpoint: string): Promise<string> => checkpoint,
+): Promise<readonly string[]> {
+  const [left, right] = [await outcomeOf(a, weightsOf), await outcomeOf(b, weightsOf)];
   const names = new Set([...left.keys(), ...right.keys()]);
   return [...names].filter((name) => left.get(name) !== right.get(name)).toSorted();
 }
 
-async function outcomeOf({ request: { run } }: KillRun): Promise<ReadonlyMap<string, string>> {
+async function outcomeOf(
+  { request: { run } }: KillRun,
+  weightsOf: (checkpoint: string) => Promise<string>,
+): Promise<ReadonlyMap<string, string>> {
   const outcome = new Map<string, string>();
   const checkpoints = (await readdir(join(run, 'checkpoints'))).toSorted();
-  const last = join('checkpoints', checkpoints.at(-1) ?? 'none');
-  for (const name of await readdir(join(run, last))) {
-    outcome.set(join(last, name), await readFile(join(run, last, name), 'base64'));
-  }
+  const last = checkpoints.at(-1) ?? 'none';
+  const folder = await weightsOf(join(run, 'checkpoints', last));
+  // The server's note of when it was saved, and as what.
+  const names = (await readdir(folder)).filter((name) => name !== 'saved.json');
+  for (const name of names) outcome.set(join(last, name), await readFile(join(folder, name), 'base64'));
   await using store = await openSqliteStore(join(run, 'store.sqlite'));
   outcome.set('checkpoints', checkpoints.join());
   for (const { createdAt: _, ...manifest } of await store.manifests())
@@ -148,20 +159,29 @@ async function outcomeOf({ request: { run } }: KillRun): Promise<ReadonlyMap<str
   return outcome;
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const number = (standard: string) => ({ type: 'string', default: standard }) as const;
-  const { values } = parseArgs({ options: { kills: number('20'), seed: number('1'), staleness: number('0') } });
-  const [wanted, seed, staleness] = [Number(values.kills), Number(values.seed), Number(values.staleness)];
-  const { kills, report, differences } = await killRun({ kills: wanted, seed, staleness });
+/** Says it on stdout; what is not clean makes the process end with 1. */
+export function tellOutcome(
+  { report, differences }: Pick<KillOutcome, 'report' | 'differences'>,
+  disturbances: string,
+  settings: string,
+): void {
   const { processes, ok, unknown, steps, trajectories } = report.counts;
   const problems = [
     ...differences.map((name) => `differs from the undisturbed run: ${name}`),
     ...FAULTS.flatMap((kind) => report[kind].map(({ id, why }) => `${kind} ${id}: ${why}`)),
   ];
   const summary =
-    `${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${kills} kills, ${processes} processes, ${steps} steps, ` +
+    `${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${disturbances}, ${processes} processes, ${steps} steps, ` +
     `${trajectories} trajectories, ${ok} operations acknowledged, ${unknown} unknown, ${report.recovered.length} recovered ` +
-    `(seed ${seed}, staleness ${staleness})`;
+    `(${settings})`;
   process.stdout.write(`${[...problems, summary].join('\n')}\n`);
   if (problems.length > 0) process.exitCode = 1;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const number = (standard: string) => ({ type: 'string', default: standard }) as const;
+  const { values } = parseArgs({ options: { kills: number('20'), seed: number('1'), staleness: number('0') } });
+  const [wanted, seed, staleness] = [Number(values.kills), Number(values.seed), Number(values.staleness)];
+  const { kills, report, differences } = await killRun({ kills: wanted, seed, staleness });
+  tellOutcome({ report, differences }, `${kills} kills`, `seed ${seed}, staleness ${staleness}`);
 }

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import OpenAI from 'openai';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { Absence } from '../../src/core/absence.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { WorkflowContext } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
@@ -30,6 +31,7 @@ type Run = (ctx: WorkflowContext) => Promise<unknown>;
 interface Options {
   readonly limits?: Partial<Limits>;
   readonly stop?: AbortSignal;
+  readonly absence?: Absence;
   readonly reply?: (call: number) => readonly number[];
   readonly grade?: () => number;
 }
@@ -54,6 +56,7 @@ async function bench(options: Options = {}) {
         limits: { turns: 8, tokens: 1000, deadlineMs: 2000, ...options.limits },
         seed: 3,
         clock: { now: Date.now },
+        ...(options.absence !== undefined && { absence: options.absence }),
         signal: options.stop ?? new AbortController().signal,
       },
       {
@@ -99,6 +102,27 @@ describe('a rollout', () => {
       grade: { kind: 'ungraded' },
     });
     expect((await store.read('r0'))?.turns.length).toBe(1);
+  });
+
+  it('has the time of its deadline for itself: what the policy was away for does not count, the rest does', async () => {
+    const absence = new Absence();
+    const { rollout } = await bench({ absence, limits: { deadlineMs: 300 } });
+    const away = async (): Promise<void> => {
+      absence.begin();
+      await sleep(700);
+      absence.end();
+    };
+    const waited = await rollout(async (ctx) => {
+      await away();
+      await chat(ctx, ctx.prompt);
+    });
+    expect(waited.outcome).toEqual({ kind: 'completed' });
+    const hung = await rollout(async () => {
+      await away();
+      await sleep(2000);
+    });
+    expect(hung.outcome).toEqual({ kind: 'truncated', limit: 'deadline' });
+    expect(hung.endedAt - hung.startedAt).toBeLessThan(2000);
   });
 
   it('that ignores its deadline is cut off; what it does later is refused and not recorded', async () => {

@@ -39,7 +39,10 @@ describe('a server that says nothing', () => {
       () => () => undefined,
       async (caller) => {
         const asked = caller.ask(poll, 'retrieve_future', { ...options, longPoll: true });
-        await expect(asked).rejects.toMatchObject({ code: 'POLICY_UNREACHABLE', message: /no answer within 0.06 s/ });
+        await expect(asked).rejects.toMatchObject({
+          code: 'POLICY_UNREACHABLE',
+          message: expect.stringMatching(/no answer within 0.06 s/),
+        });
       },
     );
   });
@@ -48,7 +51,7 @@ describe('a server that says nothing', () => {
     const script: Script = () => () => undefined;
     await asking(script, async (caller, server) => {
       const asked = caller.ask({ ...poll, path: '/api/v1/optim_step' }, 'optim_step', { ...options, repeatable: false });
-      await expect(asked).rejects.toMatchObject({ code: 'POLICY_LOST', message: /cannot be known/ });
+      await expect(asked).rejects.toMatchObject({ code: 'POLICY_LOST', message: expect.stringMatching(/cannot be known/) });
       expect(server.of('optim_step')).toHaveLength(1);
     });
   });

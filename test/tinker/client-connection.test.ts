@@ -129,7 +129,10 @@ describe('a future', () => {
 
   it('that is 400 again and again is refused in the server’s words, after four polls', async () => {
     await opened(polls({ json: { detail: 'no such loss' }, status: 400 }), async ({ connection, server }) => {
-      await expect(resultOf(connection)).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /no such loss/ });
+      await expect(resultOf(connection)).rejects.toMatchObject({
+        code: 'POLICY_REFUSED',
+        message: expect.stringMatching(/no such loss/),
+      });
       expect(server.of('retrieve_future')).toHaveLength(4);
     });
   });
@@ -247,7 +250,10 @@ describe('a submission', () => {
   it('is never redirected', async () => {
     const elsewhere: Answer = { json: {}, status: 307, headers: { location: 'http://127.0.0.1:1/' } };
     await opened(submissions(elsewhere), async ({ connection, server }) => {
-      await expect(connection.submit(work)).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /redirect/ });
+      await expect(connection.submit(work)).rejects.toMatchObject({
+        code: 'POLICY_REFUSED',
+        message: expect.stringMatching(/redirect/),
+      });
       expect(server.of('optim_step')).toHaveLength(1);
     });
   });
@@ -308,7 +314,10 @@ describe('a server in trouble', () => {
       write();
     };
     await opened(submissions(endless), async ({ connection }) => {
-      await expect(connection.submit(work)).rejects.toMatchObject({ code: 'POLICY_GARBLED', message: /bytes/ });
+      await expect(connection.submit(work)).rejects.toMatchObject({
+        code: 'POLICY_GARBLED',
+        message: expect.stringMatching(/bytes/),
+      });
     });
   });
 
@@ -335,7 +344,11 @@ describe('a connection', () => {
     const nothing: Script = () => ({ json: { detail: 'Not Found' }, status: 404 });
     await using server = await ScriptedServer.start(nothing);
     const opening = TinkerConnection.open({ baseURL: server.url, apiKey: KEY });
-    await expect(opening).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /no Tinker API/, hint: /TINKER_BASE_URL/ });
+    await expect(opening).rejects.toMatchObject({
+      code: 'POLICY_REFUSED',
+      message: expect.stringMatching(/no Tinker API/),
+      hint: expect.stringMatching(/TINKER_BASE_URL/),
+    });
   });
 
   it('keeps the path of its base URL and says the models of the server', async () => {
@@ -372,7 +385,7 @@ describe('a connection', () => {
       verb === 'create_sampling_session' ? { json: { detail: 'no such base model' }, status: 404 } : undefined;
     await opened(script, async ({ connection, server }) => {
       const made = connection.createSamplingSession({ baseModel: 'huge' });
-      await expect(made).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: /no such base model/ });
+      await expect(made).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: expect.stringMatching(/no such base model/) });
       expect(server.of('create_session')).toHaveLength(1);
     });
   });
