@@ -39,7 +39,7 @@ export const SAMPLING_ROUTES: Routes = {
 
   'POST /asample': async (parts, request) => {
     const body = await readBody(request);
-    const call = sampleCallFromJson(jsonOf(body));
+    const call = sampleCallFromJson(jsonOf(body, TINKER_LIMITS.jsonBytes));
     const { source } = call;
     if (source.kind !== 'session') return sampleFuture(startSample(parts, call, await weightsOf(parts, source)), call);
     const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
