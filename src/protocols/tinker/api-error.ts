@@ -72,7 +72,8 @@ export interface FutureFailure {
 
 /** A request that was taken, and then failed. */
 export function futureFailureOf(thrown: unknown): FutureFailure {
-  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code));
+  const isBusy = thrown instanceof ApiError && thrown.kind === 'too_busy';
+  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code) && !isBusy);
   return { error: whole(thrown), category: isUsers ? 'user' : 'server' };
 }
 
