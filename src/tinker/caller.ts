@@ -68,7 +68,7 @@ export class Caller {
       }
       this.#parts.trouble.begins(patience, `${found}; trying again for up to ${Math.round(this.#parts.patienceMs / 1000)} s`);
       const after = answer instanceof ExchangeFailure ? 0 : retryAfterMs(answer.retryAfter);
-      if (!(await patience.wait(after, this.#parts.trouble.silentSince))) throw this.#outOfPatience(answer, found, verb);
+      if (!(await patience.wait(after, this.#parts.trouble.silentSince))) throw this.#outOfPatience(answer, found, verb, after);
     }
   }
 
@@ -99,10 +99,13 @@ export class Caller {
     return `the server of the policy at ${this.#parts.http.address} did not answer ${verb}: ${answer.message}`;
   }
 
-  #outOfPatience(answer: HttpReply | ExchangeFailure, found: string, verb: string): TrainyardError {
+  #outOfPatience(answer: HttpReply | ExchangeFailure, found: string, verb: string, afterMs: number): TrainyardError {
     const { refusals, patienceMs } = this.#parts;
     if (!(answer instanceof ExchangeFailure) && answer.status === 402) return refusals.ofStatus(answer, verb);
-    return new TrainyardError('POLICY_UNREACHABLE', `${found}; given up after ${Math.round(patienceMs / 1000)} s`, {
+    const [wanted, most] = [Math.round(afterMs / 1000), Math.round(patienceMs / 1000)];
+    const why =
+      afterMs > patienceMs ? `it wants to be asked again in ${wanted} s, longer than is waited` : `given up after ${most} s`;
+    return new TrainyardError('POLICY_UNREACHABLE', `${found}; ${why}`, {
       hint: 'check that the server runs and that TINKER_BASE_URL is its address',
     });
   }

@@ -77,6 +77,8 @@ export class TinkerConnection implements AsyncDisposable {
   readonly #releaseSignal: () => void;
   #heartbeat: NodeJS.Timeout | undefined;
   #config: ClientConfigReply = readAs(clientConfigReply, {});
+  /** Futures whose results have not come: two requests with one of them would have one result. */
+  readonly #awaited = new Set<string>();
   #sessionId = '';
   #samplingSessions = 0;
   #models = 0;
@@ -202,7 +204,7 @@ export class TinkerConnection implements AsyncDisposable {
   async submit(submission: Submission): Promise<Accepted> {
     const reply = await this.#linked(submission.signal, (signal) => this.#send(submission, signal));
     const requestId = this.#read(futureReply, reply, submission.verb).request_id;
-    return { requestId, reply: parseJson(reply.body), result: () => this.#result(submission, requestId) };
+    return { requestId, reply: parseJson(reply.body), result: () => this.#onlyResult(submission, requestId) };
   }
 
   /** Decodes what came; a body that is not what it should be becomes POLICY_GARBLED. */
@@ -229,6 +231,20 @@ export class TinkerConnection implements AsyncDisposable {
     } catch (thrown) {
       // Servers older than this question answer 404: then the defaults hold.
       if (!(thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST')) throw thrown;
+    }
+  }
+
+  async #onlyResult(submission: Submission, requestId: string): Promise<Payload> {
+    if (this.#awaited.has(requestId)) {
+      throw new TrainyardError('POLICY_GARBLED', `the reply to ${submission.verb} names the future of another request`, {
+        hint: `check that ${this.address} is a Tinker server, and its version`,
+      });
+    }
+    this.#awaited.add(requestId);
+    try {
+      return await this.#result(submission, requestId);
+    } finally {
+      this.#awaited.delete(requestId);
     }
   }
 

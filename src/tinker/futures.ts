@@ -47,13 +47,13 @@ export async function retrieve(
   firstId: string,
   signal: AbortSignal,
 ): Promise<Payload> {
-  const until = Date.now() + LONGEST_WAIT_MS;
+  const until = performance.now() + LONGEST_WAIT_MS;
   const left = { resubmissions: RESUBMISSIONS, badRequests: BAD_REQUESTS };
   let id = firstId;
   let metadataOnly = true;
   let wait: number = PAUSE_MS[0];
   for (let iteration = 0; ; iteration++) {
-    const asked = Date.now();
+    const asked = performance.now();
     const reply = await caller.ask(poll(request, id, metadataOnly, iteration), `retrieve_future of ${request.verb}`, {
       signal,
       repeatable: true,
@@ -72,8 +72,8 @@ export async function retrieve(
       continue;
     }
     if (outcome.kind === 'bad request' && left.badRequests-- === 0) throw outcome.error;
-    if (Date.now() > until) throw waitedTooLong(request.verb);
-    if (Date.now() - asked < PAUSE_MS[1]) {
+    if (performance.now() > until) throw waitedTooLong(request.verb);
+    if (performance.now() - asked < PAUSE_MS[1]) {
       await pause(wait, signal);
       wait = Math.min(wait * 2, PAUSE_MS[1]);
     }

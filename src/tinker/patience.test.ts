@@ -1,5 +1,5 @@
 /** How long a server that is away is waited for. */
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { Absence } from '../core/absence.ts';
 import { Patience, Trouble } from './patience.ts';
 
@@ -32,6 +32,18 @@ describe('patience', () => {
     const second = new Patience(80, signal);
     trouble.begins(second, 'still away');
     expect(await second.wait(0, trouble.silentSince)).toBe(false);
+  });
+
+  it('is not used up or stretched when the machine’s clock is set', async () => {
+    const clock = vi.spyOn(Date, 'now');
+    try {
+      const patience = new Patience(5000, signal);
+      expect(await patience.wait()).toBe(true);
+      clock.mockReturnValue(Date.UTC(2100, 0));
+      expect(await patience.wait()).toBe(true);
+    } finally {
+      clock.mockRestore();
+    }
   });
 
   it('is given anew once the server has answered anyone', async () => {

@@ -31,9 +31,9 @@ export class Trouble {
   }
 
   begins(request: Patience, message: string): void {
-    this.#silentSince ??= Date.now();
+    this.#silentSince ??= performance.now();
     if (this.#requests.size === 0) {
-      this.#since = Date.now();
+      this.#since = performance.now();
       this.#absence?.begin();
       this.#tell(message);
     }
@@ -46,7 +46,7 @@ export class Trouble {
     if (!this.#requests.delete(request) || this.#requests.size > 0) return;
     this.#absence?.end();
     if (!answered) return;
-    this.#tell(`the server answers again, after ${Math.round((Date.now() - this.#since) / 1000)} s`);
+    this.#tell(`the server answers again, after ${Math.round((performance.now() - this.#since) / 1000)} s`);
   }
 }
 
@@ -63,7 +63,7 @@ export class Patience {
 
   /** Waits before the next try; false where patience has run out, or would before the server wants to be asked again. */
   async wait(retryAfterMs = 0, silentSince?: number): Promise<boolean> {
-    const now = Date.now();
+    const now = performance.now();
     this.#until ??= (silentSince ?? now) + this.#limitMs;
     const left = this.#until - now;
     if (left <= 0 || retryAfterMs > left) return false;

@@ -128,6 +128,22 @@ describe('a body that is no pass request', () => {
   });
 });
 
+describe('names', () => {
+  const names = Array.from({ length: 1025 }, (_, i) => `n${i}`);
+  const request: PassRequest = { modelId: 'm', seqId: 1, data: [], loss: 'ppo', lossSettings: {}, forwardOnly: false };
+
+  it('of settings are few', () => {
+    const lossSettings = Object.fromEntries(names.map((name) => [name, 1]));
+    expect(() => decodePassRequest(encodePassRequest({ ...request, lossSettings }))).toThrow('at most 1024 names');
+  });
+
+  it('of inputs are few', () => {
+    const one = { dtype: 'float32', data: Float32Array.of(1) } as const;
+    const data = [{ tokens: Int32Array.of(1), inputs: Object.fromEntries(names.map((name) => [name, one])) }];
+    expect(() => decodePassRequest(encodePassRequest({ ...request, data }))).toThrow('at most 1024 names');
+  });
+});
+
 describe('a pass result', () => {
   const outputs = [{ logprobs: { dtype: 'float32', data: Float32Array.of(-1, -2) } }] as const;
   const encoded = (): Uint8Array => encodePassResult({ outputType: '', outputs, metrics: {} });

@@ -15,10 +15,16 @@ import { WireError } from './wire-error.ts';
 
 /** Rows in one message. Far beyond any batch; a message of empty rows would otherwise take a hundred times its size. */
 const MOST_ROWS = 65_536;
+/** Inputs of a datum, settings of a loss, metrics: each is a name that somebody knows. */
+const MOST_NAMES = 1024;
 const GREATEST_INT32 = 2 ** 31 - 1;
 
 function checkRows(count: number, name: string): void {
   if (count > MOST_ROWS) throw new WireError(name, `at most ${MOST_ROWS}`, 'more');
+}
+
+function checkNames({ size }: ReadonlyMap<string, unknown>, where: string): void {
+  if (size > MOST_NAMES) throw new WireError(where, `at most ${MOST_NAMES} names`, 'more');
 }
 
 // A pass, asked for.
@@ -98,6 +104,7 @@ function readDatum(reader: ProtobufReader): Datum {
       const entry = reader.message('loss_fn_inputs');
       const name = readEntry(entry, () => raw.read(entry.message('')));
       inputs.set(name, raw.tensor(`${entry.where}.${name}`));
+      checkNames(inputs, entry.where);
     } else reader.skip();
   }
   if (chunks === 0) throw new WireError(reader.where, 'a model_input', 'none');
@@ -165,6 +172,7 @@ function readNumberEntry(entry: ProtobufReader, into: Map<string, number>): void
     value = entry.double('');
   });
   into.set(name, value);
+  checkNames(into, entry.where);
 }
 
 function readNewSetting(entry: ProtobufReader, into: Map<string, number>): void {
@@ -181,6 +189,7 @@ function readNewSetting(entry: ProtobufReader, into: Map<string, number>): void 
   });
   if (value === undefined) throw new WireError(`${entry.where}.${name}`, 'a number', 'words, or nothing');
   into.set(name, value);
+  checkNames(into, entry.where);
 }
 
 // A pass, answered.

@@ -11,6 +11,9 @@ import type { FailureCategory } from './types.ts';
 /** Servers without a status for it say so in words. */
 const LOST = /\bmodel\b.{0,120}\bnot (loaded|found)\b|\bunknown (model|session|sampling session)\b/i;
 
+/** As many letters of a key are no accident. */
+const KEY_START = 12;
+
 export class Refusals {
   readonly #apiKey: string;
   readonly #address: string;
@@ -60,11 +63,18 @@ export class Refusals {
 
   /** Printable, on one line, shortened. */
   quote(text: string, length: number): string {
-    const plain = text
-      .replaceAll(this.#apiKey, '***')
+    const plain = this.#withoutKey(text)
       .replace(/[\p{C}\s]+/gu, ' ')
       .trim();
     return plain.length > length ? `${plain.slice(0, length)}…` : plain;
+  }
+
+  /** The key may stand there as JSON writes it, or be cut off: then what is left of it goes too. */
+  #withoutKey(text: string): string {
+    const written = JSON.stringify(this.#apiKey).slice(1, -1);
+    const whole = text.replaceAll(this.#apiKey, '***').replaceAll(written, '***');
+    const parts = whole.split(this.#apiKey.slice(0, KEY_START));
+    return parts.map((part, i) => (i === 0 ? part : part.replace(/^[^\s"'<]*/, ''))).join('***');
   }
 
   #wordsOf({ body }: HttpReply): string | undefined {

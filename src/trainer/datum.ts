@@ -10,6 +10,9 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import type { Datum, Tensor } from '../tinker/types.ts';
 
+/** Rounding can lift the log-probability of a certain token a little above 0. */
+const ABOVE_ZERO = 1e-3;
+
 /** For a pass that only looks: weight 1 where something was sampled. */
 export function scoringDatum(sample: Sample): Datum {
   return shifted(sample, { weights: Float32Array.from(sample.mask) });
@@ -70,6 +73,12 @@ export function scoredTokens(sample: Sample, output: Readonly<Record<string, Ten
     );
   }
   const found = masked(sample, logprobs, 1);
+  const positive = found.find((value) => value > ABOVE_ZERO && value < Infinity);
+  if (positive !== undefined) {
+    throw new TrainyardError('POLICY_GARBLED', `the server gave the log-probability ${positive}, expected at most 0`, {
+      hint: `rollout ${JSON.stringify(sample.rolloutId)}; check the server’s version`,
+    });
+  }
   const bad = found.find((value) => !Number.isFinite(value));
   if (bad === undefined) return found;
   throw new TrainyardError(

@@ -64,6 +64,8 @@ export class TinkerModel {
   readonly #format: PassFormat;
   #seqId = 0;
   #spoiled: TrainyardError | undefined;
+  /** Sampling sessions of its weights so far. */
+  readonly #published = new Set<string>();
   /** Backward passes since the last step: a step is believed when all of them have come through. */
   #gradient: Promise<unknown>[] = [];
 
@@ -88,7 +90,13 @@ export class TinkerModel {
     const { model_id: id } = await connection.decode('create_model', () => readAs(createModelReply, accepted.reply));
     await accepted.result();
     const model = new TinkerModel(connection, format, id);
-    if (start.path !== undefined) await model.#load(start.path);
+    try {
+      if (start.path !== undefined) await model.#load(start.path);
+    } catch (thrown) {
+      // Servers hold few models at once, and nobody else knows of this one.
+      await model.unload();
+      throw thrown;
+    }
     return model;
   }
 
@@ -98,13 +106,28 @@ export class TinkerModel {
     this.id = id;
   }
 
+  /** Throws where nothing of it is to be trusted. */
+  assertSound(): void {
+    const cause = this.#spoiled;
+    if (cause === undefined) return;
+    throw new TrainyardError(
+      cause.code,
+      `the model at the server is not to be trusted since an earlier verb failed: ${cause.message}`,
+      {
+        hint: 'load what was saved last',
+        cause,
+      },
+    );
+  }
+
   /** In chunks that the server takes; they are computed as one. At least one datum. */
   async pass<T>(pass: Pass<T>): Promise<Underway<T>> {
-    this.#assertSound();
+    this.assertSound();
     const format = this.#format.kind ?? (await this.#findFormat(pass.data[0]!));
     this.#format.kind = format;
     const chunks = await cutIntoChunks(pass.data, format, this.#connection.config);
-    return this.#underway(pass, await this.#sendChunks(pass, chunks, format));
+    const sizes = chunks.map(({ length }) => length);
+    return this.#underway(pass, await this.#sendChunks(pass, chunks, format), sizes);
   }
 
   async optimStep(adam: AdamSettings): Promise<Underway<{ readonly gradNorm: number | undefined }>> {
@@ -116,7 +139,7 @@ export class TinkerModel {
     return this.#spoiling(async () => {
       const reply = await this.#decoded('optim_step', answer, optimStepReply);
       await Promise.allSettled(passes);
-      this.#assertSound();
+      this.assertSound();
       return { gradNorm: gradNormOf(reply.metrics ?? {}) };
     });
   }
@@ -135,11 +158,20 @@ export class TinkerModel {
     });
     const read = async (): Promise<string> => {
       const reply = await this.#decoded('save_weights_for_sampler', answer, saveWeightsForSamplerReply);
-      if (reply.sampling_session_id != null) return reply.sampling_session_id;
-      if (reply.path != null) return this.#connection.createSamplingSession({ path: reply.path });
+      if (reply.sampling_session_id != null) return this.#fresh(reply.sampling_session_id);
+      if (reply.path != null) return this.#fresh(await this.#connection.createSamplingSession({ path: reply.path }));
       throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave neither a sampling session nor a path');
     };
     return { result: quietly(read()) };
+  }
+
+  /** A session is for one set of weights: one that comes again would give old samples as new ones. */
+  #fresh(samplingSessionId: string): string {
+    if (this.#published.has(samplingSessionId)) {
+      throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave a sampling session that earlier weights have');
+    }
+    this.#published.add(samplingSessionId);
+    return samplingSessionId;
   }
 
   /** The server may drop the model. Never throws. */
@@ -211,15 +243,23 @@ export class TinkerModel {
     throw refused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtDoor(error)) ?? failed[0]);
   }
 
-  #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[]): Underway<T> {
+  #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[], sizes: readonly number[]): Underway<T> {
     const read = async (): Promise<T> => {
       const payloads = await Promise.all(chunks.map(({ result }) => result));
-      return pass.read(
-        await this.#connection.decode('forward_backward', async () => joinResults(await mapInSlices(payloads, readPass))),
-      );
+      const results = await this.#connection.decode('forward_backward', () => mapInSlices(payloads, readPass));
+      return pass.read(joinResults(results, sizes));
     };
     if (pass.forwardOnly) return { result: quietly(read()) };
-    const underway = this.#spoiling(read, pass.isHarmless);
+    const spoilingPart = async (): Promise<T> => {
+      try {
+        return await read();
+      } catch (thrown) {
+        // A chunk that came through has left its gradient at the server, whatever the others say.
+        const settled = await Promise.allSettled(chunks.map(({ result }) => result));
+        throw settled.some(({ status }) => status === 'fulfilled') ? this.#spoil(thrown) : thrown;
+      }
+    };
+    const underway = this.#spoiling(spoilingPart, pass.isHarmless);
     this.#gradient.push(underway.result);
     return underway;
   }
@@ -230,7 +270,7 @@ export class TinkerModel {
   }
 
   async #verb(verb: string, requestType: string, body: Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
-    this.#assertSound();
+    this.assertSound();
     const whole = { model_id: this.id, seq_id: ++this.#seqId, ...body, type: verb };
     const encoded = { verb, requestType, body: Buffer.from(JSON.stringify(whole)), contentType: 'application/json' };
     try {
@@ -261,19 +301,6 @@ export class TinkerModel {
   #spoil(thrown: unknown): unknown {
     this.#spoiled ??= thrown instanceof TrainyardError ? thrown : new TrainyardError('TRAINER_FAILED', messageOf(thrown));
     return thrown;
-  }
-
-  #assertSound(): void {
-    const cause = this.#spoiled;
-    if (cause === undefined) return;
-    throw new TrainyardError(
-      cause.code,
-      `the model at the server is not to be trusted since an earlier verb failed: ${cause.message}`,
-      {
-        hint: 'load what was saved last',
-        cause,
-      },
-    );
   }
 }
 

@@ -71,7 +71,12 @@ export function readPass(payload: Payload): PassResult {
   return payload.kind === 'protobuf' ? decodePassResult(payload.bytes) : passResultFromJson(payload.value);
 }
 
-export function joinResults(results: readonly PassResult[]): PassOutput {
+/** `sizes`: datums of each chunk. Throws POLICY_GARBLED where a chunk has an output too many or too few: later ones would be others'. */
+export function joinResults(results: readonly PassResult[], sizes: readonly number[]): PassOutput {
+  for (const [i, { outputs }] of results.entries()) {
+    if (outputs.length === sizes[i]) continue;
+    throw new TrainyardError('POLICY_GARBLED', `the server gave ${outputs.length} outputs for ${sizes[i]} samples`);
+  }
   const sums = results.map(({ metrics }) => metrics['loss:sum']);
   const lossSum = sums.reduce((sum, one) => (sum === undefined || one === undefined ? undefined : sum + one), 0);
   return { outputs: results.flatMap(({ outputs }) => outputs), lossSum: results.length === 0 ? undefined : lossSum };

@@ -58,6 +58,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   readonly #refusedLosses = new Set<string>();
   /** Backward passes that were called and have not ended. */
   readonly #backwards = new Set<{ failure: unknown }>();
+  /** Why the latest backward pass was not sent. */
+  #unsent: unknown;
   #current: Held | undefined;
   #reference: Held | undefined;
   /** Whether a step was sent since the current model began. */
@@ -88,9 +90,12 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       return await this.#inTurn(async () => {
         try {
           await this.#check(samples);
-          return await this.#backward(samples, loss);
+          const underway = await this.#backward(samples, loss);
+          this.#unsent = undefined;
+          return underway;
         } catch (thrown) {
           backward.failure = thrown;
+          this.#unsent = thrown;
           throw thrown;
         }
       });
@@ -106,6 +111,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const failure = awaited.find((backward) => backward.failure !== undefined)?.failure;
       if (failure !== undefined) throw withoutGradient(failure);
       const model = await this.#model();
+      model.assertSound();
+      if (this.#unsent !== undefined) throw withoutGradient(this.#unsent);
       this.#hasStepped = true;
       return model.optimStep(adam);
     });
@@ -135,6 +142,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const previous = this.#current;
       this.#current = await this.#begin({ ...this.#base(), path });
       this.#hasStepped = false;
+      this.#unsent = undefined;
       void previous?.model.unload();
       return { result: Promise.resolve() };
     });

@@ -267,3 +267,11 @@ describe('a key', () => {
     expect(status).toBe(403);
   });
 });
+
+it('a small verb with a large body is refused before it is looked at', async () => {
+  const tags = Array(100_000).fill([]);
+  expect(await client.post('create_session', { tags })).toMatchObject({
+    status: 413,
+    json: { error: { code: 'body_too_large' } },
+  });
+});

@@ -210,7 +210,10 @@ describe('a submission', () => {
 
   it('gives up at once where the server wants to be asked after patience has run out', async () => {
     await opened(submissions({ json: {}, status: 429, headers: { 'retry-after': '3600' } }), async ({ connection }) => {
-      await expect(connection.submit(work)).rejects.toMatchObject({ code: 'POLICY_UNREACHABLE' });
+      await expect(connection.submit(work)).rejects.toMatchObject({
+        code: 'POLICY_UNREACHABLE',
+        message: expect.stringContaining('it wants to be asked again in 3600 s'),
+      });
     });
   });
 

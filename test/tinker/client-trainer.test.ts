@@ -99,9 +99,10 @@ interface Played {
   readonly published: [string, number][];
 }
 
-async function playing<T>(use: (played: Played) => Promise<T>): Promise<T> {
+async function playing<T>(use: (played: Played) => Promise<T>, config: object = {}): Promise<T> {
   const played = new PlayedServer();
-  await using server = await ScriptedServer.start(played.script);
+  const script: Script = (asked, count) => (asked.verb === 'client/config' ? { json: config } : played.script(asked, count));
+  await using server = await ScriptedServer.start(script);
   await using connection = await TinkerConnection.open({ baseURL: server.url, apiKey: 'key', patienceMs: 300 });
   const published: [string, number][] = [];
   const onPublished = (id: string, version: number) => published.push([id, version]);
@@ -232,6 +233,7 @@ describe('a loss', () => {
   it.each([
     ['NaN', [-0.1, Number.NaN, -1, -1], 'TRAINER_FAILED', /NaN/],
     ['one too few', [-0.1, -1, -1], 'POLICY_GARBLED', /3 log-probabilities, expected 4/],
+    ['positive', [-0.1, -1, 0.5, -1], 'POLICY_GARBLED', /log-probability 0.5, expected at most 0/],
   ] as const)('is not computed from log-probabilities that are of no use: %s', async (_, logprobs, code, message) => {
     await playing(async ({ trainer, played }) => {
       played.onPass = (request) => {
@@ -242,6 +244,61 @@ describe('a loss', () => {
       await expect(trained).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
       await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code });
     });
+  });
+});
+
+describe('a pass in several chunks', () => {
+  const ONE_EACH = { fwdbwd_max_chunk_len: 1 };
+  const raw = (request: PassRequest, count: number): Answer => {
+    const result = { outputType: 'x', outputs: Array.from({ length: count }, () => outputs(request)[0]!), metrics: {} };
+    return { raw: encodePassResult(result), type: PROTOBUF };
+  };
+
+  it('is not put together from outputs of one chunk too many and of another too few', async () => {
+    await playing(async ({ trainer, played }) => {
+      let counts = [2, 0];
+      played.onPass = (request) => {
+        if (request.data[0]!.tokens.length === 1) return undefined;
+        const [count, ...rest] = counts;
+        counts = rest;
+        return { result: raw(request, count!) };
+      };
+      await expect(trainer.forward([sample, sample])).rejects.toMatchObject({
+        code: 'POLICY_GARBLED',
+        message: 'the server gave 2 outputs for 1 samples',
+      });
+    }, ONE_EACH);
+  });
+
+  it('of which one came through is not sent again by another way when another was refused for its loss', async () => {
+    await playing(async ({ trainer, played }) => {
+      let sent = 0;
+      played.onPass = (request) => {
+        if (request.loss === 'cross_entropy' || ++sent === 1) return undefined;
+        return { result: { json: { error: 'loss_fn_outputs went wrong', category: 'user' } } };
+      };
+      await expect(trainer.forwardBackward([sample, sample], importanceSampling())).rejects.toMatchObject({
+        message: expect.stringContaining('not to be trusted'),
+      });
+      expect(played.computed.filter(({ loss }) => loss === 'cross_entropy')).toEqual([]);
+      await expect(trainer.optimStep(ADAM)).rejects.toThrow('not to be trusted');
+    }, ONE_EACH);
+  });
+
+  it('is not read from one future twice', async () => {
+    await playing(async ({ trainer, played, server }) => {
+      const { script } = server;
+      server.script = async (asked, count) => {
+        if (asked.verb === 'retrieve_future') await new Promise((resolve) => setTimeout(resolve, 50));
+        const answer = await script(asked, count);
+        const isPass = asked.verb === 'forward_backward' && played.computed.length > 1;
+        return isPass ? { json: { request_id: `pass-${played.passes.length - 1}` } } : answer;
+      };
+      await expect(trainer.forward([sample, sample])).rejects.toMatchObject({
+        code: 'POLICY_GARBLED',
+        message: expect.stringContaining('names the future of another request'),
+      });
+    }, ONE_EACH);
   });
 });
 
@@ -352,6 +409,27 @@ describe('verbs', () => {
     });
   });
 
+  it('do not step after a gradient that was refused here, however much later they are called', async () => {
+    await playing(async ({ trainer, server }) => {
+      await trainer.forwardBackward([sample], importanceSampling());
+      await expect(trainer.forwardBackward([{ ...sample, temperature: 0.5 }], importanceSampling())).rejects.toThrow(
+        'temperature',
+      );
+      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code: 'TRAINER_FAILED' });
+      expect(server.of('optim_step')).toEqual([]);
+      await trainer.forwardBackward([sample], importanceSampling());
+      await trainer.optimStep(ADAM);
+    });
+  });
+
+  it('that publish do not take a session of earlier weights for one of these', async () => {
+    await playing(async ({ trainer, published }) => {
+      await trainer.publish(1);
+      await expect(trainer.publish(2)).rejects.toMatchObject({ code: 'POLICY_GARBLED' });
+      expect(published).toEqual([['published', 1]]);
+    });
+  });
+
   it('that publish tell the session, also where the server only gives a path', async () => {
     await playing(async ({ trainer, played, published, server }) => {
       await trainer.publish(1);
@@ -433,6 +511,8 @@ describe('what is saved', () => {
         code: 'POLICY_REFUSED',
         message: expect.stringMatching(/cannot load tinker:\/\/model-1\/weights\/state/),
       });
+      // The model that was made for it is not left behind.
+      expect(server.of('unload_model')).toHaveLength(1);
     });
   });
 });

@@ -67,9 +67,9 @@ describe('a server that was killed', () => {
     await kill();
     // As a kill leaves it: in the middle of writing one, and between the two renames of replacing another.
     const parent = join(home.state, modelId, 'weights');
-    await cp(join(parent, 'whole'), join(parent, 'half.unfinished'), { recursive: true });
-    await cp(join(parent, 'whole'), join(parent, 'old.replaced'), { recursive: true });
-    await rm(join(parent, 'half.unfinished', 'model.safetensors'));
+    await cp(join(parent, 'whole'), join(parent, '.unfinished', 'half'), { recursive: true });
+    await cp(join(parent, 'whole'), join(parent, '.replaced', 'old'), { recursive: true });
+    await rm(join(parent, '.unfinished', 'half', 'model.safetensors'));
     await mkdir(join(parent, 'unlabelled'));
 
     const after = await serving();

@@ -53,7 +53,7 @@ const USERS: ReadonlySet<ErrorCode> = new Set([
 
 /** A request that was refused. */
 export function httpFailureOf(thrown: unknown): HttpFailure {
-  if (thrown instanceof WireError) return { status: 400, code: 'invalid_request', message: thrown.message };
+  if (thrown instanceof WireError) return { status: 400, code: 'invalid_request', message: whole(thrown) };
   if (thrown instanceof ApiError) return { status: STATUS[thrown.kind], code: thrown.kind, message: whole(thrown) };
   if (thrown instanceof Refusal) return { ...thrown.row, message: whole(thrown) };
   if (thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN') {
@@ -72,7 +72,8 @@ export interface FutureFailure {
 
 /** A request that was taken, and then failed. */
 export function futureFailureOf(thrown: unknown): FutureFailure {
-  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code));
+  const isBusy = thrown instanceof ApiError && thrown.kind === 'too_busy';
+  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code) && !isBusy);
   return { error: whole(thrown), category: isUsers ? 'user' : 'server' };
 }
 
@@ -81,7 +82,12 @@ export function errorBody({ code, message }: HttpFailure): object {
   return { error: { code, message }, detail: message };
 }
 
+/** Of what was found; names that a request made up are part of it. */
+const LONGEST = 1000;
+
 function whole(thrown: unknown): string {
   const hint = thrown instanceof TrainyardError ? thrown.hint : undefined;
-  return hint === undefined ? messageOf(thrown) : `${messageOf(thrown)} (${hint})`;
+  const found = messageOf(thrown);
+  const short = found.length > LONGEST ? `${found.slice(0, LONGEST)}…` : found;
+  return hint === undefined ? short : `${short} (${hint})`;
 }

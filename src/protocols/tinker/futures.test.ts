@@ -25,11 +25,29 @@ describe('futures', () => {
     expect(await futures.wait(futures.find(future.id), 1000)).toEqual(reply({ a: 1 }));
   });
 
+  it('cannot be stopped once they are there, and let go of what could have been', async () => {
+    const futures = new Futures({ bytes: 1e6, ageMs: 60_000 });
+    let stopped = 0;
+    const future = futures.start(
+      async () => reply({}),
+      () => stopped++,
+    );
+    await futures.done(future);
+    future.cancel();
+    expect(stopped).toBe(0);
+  });
+
   it('are waited for no longer than was asked, and not at all by a client that hung up', async () => {
     const futures = new Futures({ bytes: 1e6, ageMs: 60_000 });
     const future = futures.start(() => new Promise(() => {}));
     expect(await futures.wait(future, 10)).toBeUndefined();
     expect(await futures.wait(future, 60_000, AbortSignal.timeout(10))).toBeUndefined();
+  });
+
+  it('fail by the server’s fault where it was too busy', async () => {
+    const futures = new Futures({ bytes: 1e6, ageMs: 60_000 });
+    const future = futures.start(() => Promise.reject(new ApiError('too_busy', 'all are busy')));
+    expect(await futures.wait(future, 1000)).toEqual({ kind: 'failed', failure: { error: 'all are busy', category: 'server' } });
   });
 
   it('fail with what their work throws, and say whose fault it was', async () => {

@@ -99,6 +99,8 @@ export class Futures {
   #settle(id: string, kept: Kept, outcome: Outcome): void {
     kept.bytes = sizeOf(outcome);
     kept.at = performance.now();
+    // Whoever holds on to the future does not hold on to what could have been stopped.
+    kept.future.cancel = () => {};
     this.#pending.delete(id);
     this.#settled.set(id, kept);
     this.#bytes += kept.bytes;

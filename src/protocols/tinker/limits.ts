@@ -9,6 +9,8 @@ export const TINKER_LIMITS = {
   bodyBytes: 64 * MiB,
   /** Of a JSON body: parsing it stops everything else. Batches that are larger come as protobuf. */
   jsonBytes: 16 * MiB,
+  /** Of a JSON body that is neither a pass nor a sample: checking it costs far more than parsing it. */
+  smallJsonBytes: 256 * 1024,
   /** Bodies of requests that were taken and not yet carried out. */
   waitingBytes: 512 * MiB,
   /** Datums in one forward_backward. */

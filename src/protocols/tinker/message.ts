@@ -65,11 +65,7 @@ export async function readBody(request: TinkerRequest): Promise<Body> {
   }
   const sent = await request.body();
   const bytes = encoding === 'zstd' ? await decompressed(sent) : sent;
-  if (!isProtobuf && bytes.length > TINKER_LIMITS.jsonBytes) {
-    throw new ApiError('body_too_large', `the JSON body has ${bytes.length} bytes, expected at most ${TINKER_LIMITS.jsonBytes}`, {
-      hint: 'send smaller batches, or protobuf',
-    });
-  }
+  if (!isProtobuf && bytes.length > TINKER_LIMITS.jsonBytes) throw jsonTooLarge(bytes.length, TINKER_LIMITS.jsonBytes);
   return { bytes, isProtobuf, digest: await digestOf(bytes) };
 }
 
@@ -88,6 +84,12 @@ export function tooLarge(): ApiError {
   });
 }
 
+function jsonTooLarge(found: number, most: number): ApiError {
+  return new ApiError('body_too_large', `the JSON body has ${found} bytes, expected at most ${most}`, {
+    hint: 'send smaller batches, or protobuf',
+  });
+}
+
 async function digestOf(bytes: Uint8Array): Promise<string> {
   const hash = createHash('sha256');
   for (let at = 0; at < bytes.length; at += BYTES_AT_ONCE) {
@@ -99,8 +101,10 @@ async function digestOf(bytes: Uint8Array): Promise<string> {
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-export function jsonOf({ bytes, isProtobuf }: Body): unknown {
+/** `most`: bytes; what holds tokens may be larger than the rest. */
+export function jsonOf({ bytes, isProtobuf }: Body, most: number = TINKER_LIMITS.smallJsonBytes): unknown {
   if (isProtobuf) throw new ApiError('unsupported_media_type', 'the body is protobuf, expected JSON here');
+  if (bytes.length > most) throw jsonTooLarge(bytes.length, most);
   let text: string;
   try {
     text = utf8.decode(bytes);

@@ -2,6 +2,7 @@
  * A model that a client made: its verbs in their order, and the unnamed sets of sampler weights it left behind. It is there before it
  * is open: what is asked of it meanwhile waits.
  */
+import { messageOf } from '../../core/errors.ts';
 import type { AdamParams, PassRequest } from '../../tinker/types.ts';
 import { ApiError } from './api-error.ts';
 import type { Future, Futures, Outcome } from './futures.ts';
@@ -74,8 +75,7 @@ export class Model {
   refused(sent: Sent & { readonly seqId: number }, verb: string, why: string): void {
     // Whoever sent it is told at once.
     const failure: Broken = { what: `the ${verb} before it (seq_id ${sent.seqId}) was refused`, known: () => true };
-    const left = GRADIENT_VERBS.has(verb) ? this.#breakOff(failure) : () => {};
-    this.#order.skip(sent.seqId, sent.digest, left, why);
+    this.#order.skip(sent.seqId, sent.digest, this.#leftBy(verb, failure), why);
   }
 
   step(sent: Sent, params: AdamParams): Future {
@@ -91,12 +91,23 @@ export class Model {
     return future;
   }
 
-  load(sent: Sent, find: () => Promise<{ readonly folder: string }>, optimizer: boolean, path: string): Future {
-    return this.#submit(sent, async (training) => {
-      const { folder } = await find();
-      await training.load(folder, optimizer);
-      return { kind: 'reply', value: { path, model_id: this.id, type: 'load_weights' } };
+  load(sent: Sent, find: () => Promise<Weights>, optimizer: boolean, path: string): Future {
+    const failure = this.#failureOf('load_weights', sent, () => future);
+    const future: Future = this.#order.submit({
+      ...sent,
+      run: async () => {
+        const training = await this.#opened;
+        try {
+          await training.load(await find(), optimizer);
+        } catch (thrown) {
+          training.loadFailed(failure, messageOf(thrown));
+          throw thrown;
+        }
+        return { kind: 'reply', value: { path, model_id: this.id, type: 'load_weights' } };
+      },
+      skipped: this.#loadFailed(failure),
     });
+    return future;
   }
 
   save(sent: Sent, save: (write: (dir: string) => Promise<void>) => Promise<object>): Future {
@@ -153,6 +164,19 @@ export class Model {
   #failureOf(what: string, { seqId }: Sent, future: () => Future): Broken {
     const which = seqId === undefined ? '' : ` (seq_id ${seqId})`;
     return { what: `the ${what} before it${which} failed`, known: () => future().delivered };
+  }
+
+  /** What a request that was not carried out means for those behind it. */
+  #leftBy(verb: string, failure: Broken): Turn['skipped'] {
+    if (verb === 'load_weights') return this.#loadFailed(failure);
+    return GRADIENT_VERBS.has(verb) ? this.#breakOff(failure) : () => {};
+  }
+
+  #loadFailed(failure: Broken): Turn['skipped'] {
+    return async (why) => {
+      const training = await this.#opened.catch(() => undefined);
+      training?.loadFailed(failure, why);
+    };
   }
 
   #breakOff(failure: Broken): Turn['skipped'] {

@@ -24,7 +24,8 @@ export const SAMPLING_ROUTES: Routes = {
     const path = asked.model_path ?? undefined;
     if (asked.base_model) checkBaseModel(parts.base, asked.base_model);
     else if (path === undefined) throw new ApiError('invalid_request', 'neither base_model nor model_path was given');
-    const weights = path === undefined ? parts.base.weights : await weightsAt(parts, path, 'model_path');
+    const weights =
+      path === undefined ? parts.base.weights : await parts.weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
     const sampler = session.samplers.take(asked.sampling_session_seq_id, body.digest, () =>
       parts.sessions.addSampler(session, path, weights),
     );
@@ -38,7 +39,7 @@ export const SAMPLING_ROUTES: Routes = {
 
   'POST /asample': async (parts, request) => {
     const body = await readBody(request);
-    const call = sampleCallFromJson(jsonOf(body));
+    const call = sampleCallFromJson(jsonOf(body, TINKER_LIMITS.jsonBytes));
     const { source } = call;
     if (source.kind !== 'session') return sampleFuture(startSample(parts, call, await weightsOf(parts, source)), call);
     const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
@@ -93,20 +94,9 @@ function startSample({ base, futures, samplers, load }: Parts, call: SampleCall,
 }
 
 async function weightsOf(parts: Parts, source: Exclude<SampleSource, { readonly kind: 'session' }>): Promise<Weights> {
-  if (source.kind === 'path') return await weightsAt(parts, source.path, 'model_path');
+  if (source.kind === 'path') return await parts.weights.pin(parseWeightsPath(source.path, 'model_path'), 'model_path');
   checkBaseModel(parts.base, source.baseModel);
   return parts.base.weights;
-}
-
-/** These weights and no others, even if others are saved under the name later. */
-async function weightsAt({ weights }: Parts, text: string, where: string): Promise<Weights> {
-  const path = parseWeightsPath(text, where);
-  const { id, folder } = await weights.get(path);
-  const check = async (): Promise<void> => {
-    if ((await weights.find(path))?.id === id) return;
-    throw new ApiError('unknown_weights', `what was saved at ${text} has been removed or replaced`, { param: where });
-  };
-  return { id, folder, check };
 }
 
 function replyOf(outcome: Outcome, wantsProtobuf: boolean): TinkerReply {

@@ -38,6 +38,8 @@ export interface TinkerServerOptions {
 const ROUTES = new RouteTable(SESSION_ROUTES, TRAINING_ROUTES, SAMPLING_ROUTES, WEIGHTS_ROUTES);
 const OPEN = '/api/v1/healthz';
 const SWEEP_MS = 10_000;
+/** Stands still while the machine sleeps, and does not jump when its clock is set: clients that slept too are not gone. */
+const ELAPSED: Clock = { now: () => performance.now() };
 
 export class TinkerServer implements AsyncDisposable {
   readonly #parts: Parts;
@@ -61,7 +63,7 @@ export class TinkerServer implements AsyncDisposable {
     const parts: Parts = {
       base,
       futures: new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result }),
-      sessions: new Sessions(clock, waits.session),
+      sessions: new Sessions(options.clock ?? ELAPSED, waits.session),
       samplers: new SamplerPool({ most: TINKER_LIMITS.samplers, waitMs: waits.sampler, open: base.open }),
       weights: await WeightsFolder.open(state, base.folder, base.name),
       waits,

@@ -11,6 +11,7 @@ import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { AdamParams, PassRequest, PassResult } from '../../tinker/types.ts';
 import { ApiError } from './api-error.ts';
 import { lossNamed } from './named-loss.ts';
+import type { Weights } from './sampler-pool.ts';
 import { samplesOf } from './training-data.ts';
 
 /** A forward_backward, or what came in its place, that left no gradient. */
@@ -29,6 +30,8 @@ export class TrainingModel {
   /** Whether anything was done with it: weights are only loaded into a model that is new. */
   #touched = false;
   #lost: string | undefined;
+  /** Why the weights that a client wanted to begin with are not there. */
+  #missing: string | undefined;
 
   constructor(model: EmbeddedModel) {
     this.#model = model;
@@ -108,14 +111,23 @@ export class TrainingModel {
   }
 
   /** Throws unless the model is new. `optimizer`: its state too, or a fresh one. */
-  async load(dir: string, optimizer: boolean): Promise<void> {
+  async load({ folder, check }: Weights, optimizer: boolean): Promise<void> {
     if (this.#touched) {
       throw new ApiError('invalid_request', 'load_weights came after other requests of this model', {
         hint: 'weights are loaded into a new model, as its first request: make one with create_model',
       });
     }
-    await this.#model.load(dir, { optimizer });
+    await this.#model.load(folder, { optimizer });
+    // Weights and optimizer state are read one after the other: of one set only if it was not replaced meanwhile.
+    await check();
+    this.#missing = undefined;
     this.#touched = true;
+  }
+
+  /** What was sent behind it counts on weights that are not there: nothing is trained, scored or saved with others in their place. */
+  loadFailed(failure: Broken, why: string): void {
+    if (this.#touched) this.breakOff(failure);
+    else this.#missing = why;
   }
 
   close(): Promise<void> {
@@ -137,6 +149,11 @@ export class TrainingModel {
   }
 
   #checkWhole(): void {
+    if (this.#missing !== undefined) {
+      throw new ApiError('invalid_request', `the weights that this model was to begin with were not loaded: ${this.#missing}`, {
+        hint: 'load others, or make a new model',
+      });
+    }
     if (this.#lost === undefined) return;
     throw new TrainyardError('TRAINER_FAILED', `the weights of this model are lost: ${this.#lost}`, {
       hint: 'make a new model and load the last saved state into it',

@@ -118,7 +118,9 @@ function passRoute(forwardOnly: boolean): Route {
     if (load.bytes + length > TINKER_LIMITS.waitingBytes) {
       throw new ApiError('too_busy', `${load.bytes} bytes of requests wait already`, { hint: 'wait for earlier requests' });
     }
-    const request = body.isProtobuf ? decodePassRequest(body.bytes) : passRequestFromJson(jsonOf(body), forwardOnly);
+    const request = body.isProtobuf
+      ? decodePassRequest(body.bytes)
+      : passRequestFromJson(jsonOf(body, TINKER_LIMITS.jsonBytes), forwardOnly);
     const future = sessions.model(request.modelId).pass({ seqId: request.seqId, digest }, request);
     load.bytes += length;
     void futures.done(future).then(() => {
@@ -133,7 +135,7 @@ function headOf(body: Body): { readonly modelId: string; readonly seqId: number 
   try {
     const { model_id: modelId, seq_id: seqId } = body.isProtobuf
       ? protobufHead(body.bytes)
-      : (jsonOf(body) as Record<string, unknown>);
+      : (jsonOf(body, TINKER_LIMITS.jsonBytes) as Record<string, unknown>);
     return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1
       ? { modelId, seqId: Number(seqId) }
       : undefined;

@@ -8,17 +8,18 @@
  */
 import { randomUUID } from 'node:crypto';
 import { copyFile, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { z } from 'zod';
 import { formatWeightsPath, isWeightsName, type WeightsKind, type WeightsPath } from '../../tinker/paths.ts';
 import { ApiError } from './api-error.ts';
+import type { Weights } from './sampler-pool.ts';
 
 const LABEL = 'saved.json';
 const RUN = 'run.json';
 const UNNAMED = 'unnamed';
 const OPTIMIZER = 'optimizer.safetensors';
 const TOKENIZER = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
-/** No name has a dot in it. */
+/** Folders beside the places, in which a name has the length that the wire allows; no name has a dot in it. */
 const UNFINISHED = '.unfinished';
 const REPLACED = '.replaced';
 
@@ -114,16 +115,19 @@ export class WeightsFolder {
         param: 'path',
       });
     }
-    await mkdir(parent, { recursive: true });
-    const unfinished = `${place}${UNFINISHED}`;
+    const unfinished = await newFolderIn(join(parent, UNFINISHED));
     await this.#write(unfinished, write, { optimizer: path.kind === 'weights', userMetadata });
-    // A name that is taken has its weights moved aside first; if the process dies in between, they are moved back at the next start.
-    const replaced = `${place}${REPLACED}`;
-    await rename(place, replaced).catch(ignoreMissing);
-    await rename(unfinished, place);
+    const aside = join(parent, REPLACED, path.name);
+    if (overwrite) await moveAside(place, aside);
+    // Without leave to overwrite, this fails where anything is.
+    await rename(unfinished, place).catch(async (thrown) => {
+      await rename(aside, place).catch(ignoreMissing);
+      await rm(unfinished, { recursive: true, force: true });
+      throw thrown;
+    });
     await sync(parent);
     await sync(join(this.#root, path.modelId));
-    await rm(replaced, { recursive: true, force: true });
+    await rm(aside, { recursive: true, force: true });
   }
 
   /** Weights without a name; the folder they are in, and a function that removes them. Not durable: they end with the process. */
@@ -156,6 +160,18 @@ export class WeightsFolder {
     throw new ApiError('unknown_weights', `there is nothing saved at ${formatWeightsPath(path)}`, { param: 'path' });
   }
 
+  /** These weights and no others, even if others are saved under the name later. `where`: the field the path came in. */
+  async pin(path: WeightsPath, where: string): Promise<Weights> {
+    const { id, folder } = await this.get(path);
+    const check = async (): Promise<void> => {
+      if ((await this.find(path))?.id === id) return;
+      throw new ApiError('unknown_weights', `what was saved at ${formatWeightsPath(path)} has been removed or replaced`, {
+        param: where,
+      });
+    };
+    return { id, folder, check };
+  }
+
   async list(modelId: string): Promise<readonly ListedWeights[]> {
     const found: ListedWeights[] = [];
     for (const kind of ['weights', 'sampler_weights'] as const) {
@@ -170,8 +186,9 @@ export class WeightsFolder {
   /** Gone at once: renamed first, so that half of it is never seen. */
   async remove(path: WeightsPath): Promise<void> {
     const { folder } = await this.get(path);
-    await rename(folder, `${folder}${UNFINISHED}`);
-    await rm(`${folder}${UNFINISHED}`, { recursive: true, force: true });
+    const aside = await newFolderIn(join(dirname(folder), UNFINISHED));
+    await rename(folder, aside);
+    await rm(aside, { recursive: true, force: true });
   }
 
   async #write(
@@ -212,11 +229,23 @@ export class WeightsFolder {
 /** After a kill: what was moved aside comes back unless its replacement is there; the rest of what is unfinished goes. */
 async function finishOrRemove(parent: string): Promise<void> {
   const names: readonly string[] = await readdir(parent).catch(() => []);
-  for (const name of names.filter((name) => name.endsWith(REPLACED))) {
-    const place = name.slice(0, -REPLACED.length);
-    if (!names.includes(place)) await rename(join(parent, name), join(parent, place));
-  }
+  const aside: readonly string[] = await readdir(join(parent, REPLACED)).catch(() => []);
+  for (const name of aside) if (!names.includes(name)) await rename(join(parent, REPLACED, name), join(parent, name));
   for (const name of names.filter((name) => !isWeightsName(name))) await rm(join(parent, name), { recursive: true, force: true });
+}
+
+/** Nobody else writes to it or removes it. */
+async function newFolderIn(parent: string): Promise<string> {
+  const folder = join(parent, randomUUID());
+  await mkdir(folder, { recursive: true });
+  return folder;
+}
+
+/** A name that is taken has its weights moved aside first; if the process dies in between, they are moved back at the next start. */
+async function moveAside(place: string, aside: string): Promise<void> {
+  await mkdir(dirname(aside), { recursive: true });
+  await rm(aside, { recursive: true, force: true });
+  await rename(place, aside).catch(ignoreMissing);
 }
 
 function parsed(text: string): unknown {

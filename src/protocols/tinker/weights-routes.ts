@@ -57,9 +57,15 @@ export const WEIGHTS_ROUTES: Routes = {
     }
     const model = sessions.model(asked.model_id);
     const path = parseWeightsPath(asked.path);
+    if (asked.optimizer && path.kind === 'sampler_weights') {
+      throw new ApiError('invalid_request', 'sampler_weights have no optimizer state', {
+        hint: 'load them without it, or load what save_weights saved',
+        param: 'optimizer',
+      });
+    }
     const sent = { seqId: asked.seq_id ?? undefined, digest };
     return futureReply(
-      model.load(sent, () => weights.get(path), asked.optimizer, asked.path),
+      model.load(sent, () => weights.pin(path, 'path'), asked.optimizer, asked.path),
       { model_id: model.id },
     );
   }),
