@@ -21,7 +21,7 @@ export async function forwardBatch(
   const results = samples.map(() => new Float32Array(0));
   await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, { batch, members }) => {
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
-    for (const member of members) results[member.index] = rowsOf(member, logprobs).slice();
+    for (const { index, predictions } of members) results[index] = valuesAt(predictions, logprobs);
   });
   return results;
 }
@@ -41,13 +41,12 @@ export async function forwardBackwardBatch(
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     const slopes = new Float32Array(logprobs.length);
     for (const member of members) {
-      const output = evaluate(loss, member, rowsOf(member, logprobs));
-      outputs[member.index] = output;
-      found[member.index] = rowsOf(member, logprobs).slice();
-      slopes.set(
-        output.gradient.map((slope) => slope * member.sample.weight),
-        member.firstRow,
-      );
+      const { index, sample, predictions } = member;
+      const own = valuesAt(predictions, logprobs);
+      const output = evaluate(loss, member, own);
+      outputs[index] = output;
+      found[index] = own;
+      for (const [i, prediction] of predictions.entries()) slopes[prediction]! += output.gradient[i]! * sample.weight;
     }
     const gradients = arena.gradients + lane * arena.flatLength * 4;
     await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
@@ -77,12 +76,14 @@ async function workOff(pool: WorkerPool, microbatches: readonly PlannedMicrobatc
   if (rejected !== undefined) throw rejected.reason;
 }
 
-function rowsOf({ firstRow, positions }: Member, values: Float32Array): Float32Array {
-  return values.subarray(firstRow, firstRow + positions.length);
+function valuesAt(places: Int32Array, values: Float32Array): Float32Array<ArrayBuffer> {
+  const found = new Float32Array(places.length);
+  for (let i = 0; i < places.length; i++) found[i] = values[places[i]!]!;
+  return found;
 }
 
 function evaluate(loss: Loss, { sample, positions, index }: Member, logprobs: Float32Array): LossOutput {
-  const at = (values: Float32Array) => Float32Array.from(positions, (position) => values[position]!);
+  const at = (values: Float32Array) => valuesAt(positions, values);
   let output: LossOutput;
   try {
     output = loss.evaluate({

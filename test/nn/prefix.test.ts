@@ -99,6 +99,26 @@ describe('samples that share prefixes', () => {
     }
   });
 
+  it('have no gradient where the loss is flat, and the same elsewhere as if only that were trained', async () => {
+    await using model = await openModel();
+    const stem = randomTokens(REGULAR, 40, 1);
+    const samples = Array.from({ length: 9 }, (_, i) => {
+      const tokens = Int32Array.of(...stem, ...randomTokens(REGULAR, 20, i));
+      return { ...randomSample(REGULAR, tokens.length, i, { prompt: 44 }), tokens };
+    });
+    const looked = samples.map((sample) => ({ ...sample, mask: new Uint8Array(60).fill(1, 1) }));
+    await model.forwardBackward(samples, crossEntropy());
+    const wanted = await takeGradient(model);
+    const { logprobs } = await model.forwardBackward(looked, crossEntropy());
+    expect(relativeError(await takeGradient(model), wanted)).toBeLessThan(1e-5);
+    expect(logprobs).toEqual(await model.forward(looked));
+    await model.forwardBackward(
+      looked.map((sample) => ({ ...sample, weight: 0 })),
+      crossEntropy(),
+    );
+    expect(model.gradient().every((slope) => slope === 0)).toBe(true);
+  });
+
   it('give the same bytes with one thread and with several', async () => {
     const stem = randomTokens(REGULAR, 60, 1);
     const samples = Array.from({ length: 150 }, (_, i) => {
@@ -123,6 +143,19 @@ describe('a microbatch', () => {
     // The last trained token is only a target.
     expect(rowsOf(branches)).toEqual([60 + 2 + 2]);
     expect(rowsOf([sampleOf(stem.subarray(0, 31)), sampleOf(stem.subarray(0, 41))])).toEqual([40]);
+  });
+
+  it('predicts a trained token of a shared prefix once, at each temperature', () => {
+    const stem = Int32Array.of(...randomTokens(REGULAR, 60, 1));
+    const whole = (last: number, temperature: number): Sample => {
+      const tokens = Int32Array.of(...stem, last);
+      return { ...sampleOf(tokens), mask: new Uint8Array(61).fill(1, 1), temperature };
+    };
+    const targets = (...samples: Sample[]) => planMicrobatches(samples, 600).map(({ batch }) => batch.rows.length);
+    expect(targets(whole(5, 1), whole(6, 1), whole(7, 1))).toEqual([59 + 3]);
+    expect(targets(whole(5, 1), whole(6, 0.5))).toEqual([60 + 60]);
+    // What only the last of them trains is predicted for it.
+    expect(targets({ ...whole(5, 1), mask: new Uint8Array(61).fill(1, 60) }, whole(6, 1))).toEqual([60 + 1]);
   });
 
   it('leaves out what follows the last trained token, and samples without one', () => {
