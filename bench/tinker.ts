@@ -20,7 +20,7 @@ import { policyDatum } from '../src/trainer/datum.ts';
 import { ppo } from '../src/trainer/losses.ts';
 import { median } from './gateway/slices.ts';
 import { connect, Served } from './tinker/served.ts';
-import { longestStall, type Stall } from './tinker/stalls.ts';
+import { computedMs, longestStall, type Stall } from './tinker/stalls.ts';
 
 const MODEL = fileURLToPath(new URL('../models/base', import.meta.url));
 const SAMPLES_AT_ONCE = 1000;
@@ -48,8 +48,13 @@ interface Stalls {
   readonly server: Stall;
 }
 
-/** Milliseconds of one step. */
+/** Milliseconds of one step: by the clock, and computed in both processes together, which other work on the machine hardly changes. */
 interface Step {
+  readonly wall: Parts;
+  readonly computed: Parts;
+}
+
+interface Parts {
   readonly sampling: number;
   readonly training: number;
   readonly publishing: number;
@@ -70,16 +75,14 @@ export async function run({
     const sampling = await manySamples(client, served);
     const training = await largeBatches(client, served);
     const encodeMBps = encoding(embedded);
-    const overhead = await overheadOf(client, { engine: embedded, trainer: embedded });
+    const overhead = await overheadOf(served, client, { engine: embedded, trainer: embedded });
     const stalls = [...sampling.stalls, ...training.stalls].flatMap(({ client, server }) => [client, server]);
     const result = {
       samplesPerSecond: sampling.perSecond,
       encodeMBps,
       stallMs: Math.max(...stalls.map(({ wall }) => wall)),
       stallCpuMs: Math.max(...stalls.map(({ cpu }) => cpu)),
-      overheadOverEmbedded: overhead.median,
-      overheads: overhead.ratios,
-      stepMs: overhead.parts,
+      ...overhead,
       stalls: { idle, sampling: sampling.stalls, training: training.stalls },
       batch: training.batch,
       threads,
@@ -148,11 +151,8 @@ function encoding(engine: Engine): number {
   return median(rates.slice(ENCODE_ROUNDS / 4));
 }
 
-/** One step as the demo takes it: conversations, a batch of them, gradient, update, publication. */
-async function overheadOf(
-  tinker: Policy,
-  embedded: Policy,
-): Promise<{ readonly median: number; readonly ratios: readonly number[]; readonly parts: Readonly<Record<string, Step>> }> {
+/** One step as the demo takes it: conversations, a batch of them, gradient, update, publication. Rounds alternate. */
+async function overheadOf(served: Served, tinker: Policy, embedded: Policy): Promise<Readonly<Record<string, unknown>>> {
   const steps = new Map<Policy, Step[]>([
     [tinker, []],
     [embedded, []],
@@ -161,21 +161,34 @@ async function overheadOf(
     // Who goes first has the colder caches.
     const inTurn = round % 2 === 0 ? [tinker, embedded] : [embedded, tinker];
     for (const policy of inTurn) {
-      const step = await oneStep(policy, round);
+      const step = await oneStep(served, policy, round);
       if (round > 0) steps.get(policy)!.push(step);
     }
   }
-  const whole = ({ sampling, training, publishing }: Step): number => sampling + training + publishing;
-  const ratios = steps.get(tinker)!.map((step, round) => whole(step) / whole(steps.get(embedded)![round]!));
-  const medians = (policy: Policy): Step => {
-    const of = (part: keyof Step): number => median(steps.get(policy)!.map((step) => step[part]));
-    return { sampling: of('sampling'), training: of('training'), publishing: of('publishing') };
+  const ratios = (kind: keyof Step): number[] =>
+    steps.get(tinker)!.map((step, round) => whole(step[kind]) / whole(steps.get(embedded)![round]![kind]));
+  const medians = (kind: keyof Step) => ({ tinker: partsOf(steps.get(tinker)!, kind), embedded: partsOf(steps.get(embedded)!, kind) });
+  return {
+    overheadOverEmbedded: median(ratios('wall')),
+    computedOverEmbedded: median(ratios('computed')),
+    overheads: ratios('wall'),
+    stepMs: medians('wall'),
+    stepComputedMs: medians('computed'),
   };
-  return { median: median(ratios), ratios, parts: { tinker: medians(tinker), embedded: medians(embedded) } };
 }
 
-async function oneStep({ engine, trainer }: Policy, round: number): Promise<Step> {
-  const start = performance.now();
+function whole({ sampling, training, publishing }: Parts): number {
+  return sampling + training + publishing;
+}
+
+function partsOf(steps: readonly Step[], kind: keyof Step): Parts {
+  const of = (part: keyof Parts): number => median(steps.map((step) => step[kind][part]));
+  return { sampling: of('sampling'), training: of('training'), publishing: of('publishing') };
+}
+
+async function oneStep(served: Served, { engine, trainer }: Policy, round: number): Promise<Step> {
+  const look = async () => ({ computed: computedMs() + (await served.computedMs()), wall: performance.now() });
+  const start = await look();
   const rollouts = await Promise.all(
     requests(engine, 8 * GROUP, round).map(async (request) => {
       // Two calls, the second on what the first one said, as of an agent that uses a tool.
@@ -185,12 +198,18 @@ async function oneStep({ engine, trainer }: Policy, round: number): Promise<Step
       return sampleOf(promptIds, ids, logprobs);
     }),
   );
-  const sampled = performance.now();
+  const sampled = await look();
   await trainer.forwardBackward(rollouts, LOSS);
   await trainer.optimStep(ADAM);
-  const trained = performance.now();
+  const trained = await look();
   await trainer.publish(round + 1);
-  return { sampling: sampled - start, training: trained - sampled, publishing: performance.now() - trained };
+  const published = await look();
+  const between = (kind: keyof Step): Parts => ({
+    sampling: sampled[kind] - start[kind],
+    training: trained[kind] - sampled[kind],
+    publishing: published[kind] - trained[kind],
+  });
+  return { wall: between('wall'), computed: between('computed') };
 }
 
 function requests({ vocabSize }: Engine, count: number, round: number): readonly SampleRequest[] {

@@ -55,6 +55,8 @@ export class ExchangeFailure extends Error {
 
 export class HttpClient {
   readonly #base: URL;
+  /** Taken apart once: a URL costs more to read than a small request to send. */
+  readonly #place: { readonly hostname: string; readonly port: string; readonly path: string };
   readonly #headers: Readonly<Record<string, string>>;
   readonly #agents: Readonly<Record<SocketPool, http.Agent>>;
   /** Who waits for a socket waits here, before the request is made: a thousand requests made at once would stop everything else. */
@@ -63,6 +65,8 @@ export class HttpClient {
   /** Throws USAGE for a base URL that is none. */
   constructor(baseURL: string, apiKey: string) {
     this.#base = parseBase(baseURL);
+    const { hostname, port, pathname } = this.#base;
+    this.#place = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port, path: pathname.replace(/\/+$/, '') };
     if (!/^[\x21-\x7e]+$/.test(apiKey)) {
       throw new TrainyardError('USAGE', 'the API key is empty or holds characters that no header can carry', {
         hint: 'set TINKER_API_KEY',
@@ -120,7 +124,9 @@ export class HttpClient {
 
   #request({ method, path, pool, headers, body, alone = false }: ExchangeRequest): http.ClientRequest {
     const { request } = this.#base.protocol === 'https:' ? https : http;
-    return request(`${this.address}${path}`, {
+    return request({
+      ...this.#place,
+      path: this.#place.path + path,
       method,
       agent: alone ? false : this.#agents[pool],
       headers: {
