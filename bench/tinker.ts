@@ -167,7 +167,10 @@ async function overheadOf(served: Served, tinker: Policy, embedded: Policy): Pro
   }
   const ratios = (kind: keyof Step): number[] =>
     steps.get(tinker)!.map((step, round) => whole(step[kind]) / whole(steps.get(embedded)![round]![kind]));
-  const medians = (kind: keyof Step) => ({ tinker: partsOf(steps.get(tinker)!, kind), embedded: partsOf(steps.get(embedded)!, kind) });
+  const medians = (kind: keyof Step) => ({
+    tinker: partsOf(steps.get(tinker)!, kind),
+    embedded: partsOf(steps.get(embedded)!, kind),
+  });
   return {
     overheadOverEmbedded: median(ratios('wall')),
     computedOverEmbedded: median(ratios('computed')),

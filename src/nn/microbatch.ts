@@ -25,16 +25,19 @@ export interface PlannedMicrobatch {
 }
 
 /** A sample on its way into a microbatch. */
-interface Sequence extends Omit<Member, 'predictions'> {
+export interface Sequence extends Omit<Member, 'predictions'> {
   /** Tokens before the last trained one: what the model must read. */
   readonly input: Int32Array;
   /** Length of the prefix in common with the sequence before it: by the order, the longest in common with any before. */
   readonly shared: number;
 }
 
-/** `capacity` is how many rows, and how many targets, a microbatch can hold; a sequence fits in any case. */
-export function planMicrobatches(samples: readonly Sample[], capacity: number): PlannedMicrobatch[] {
-  return cut(inOrder(samples), capacity).map(assemble);
+/**
+ * The sequences of each microbatch, which `assemble` makes into one when its turn has come: all at once would stop everything else.
+ * `capacity` is how many rows, and how many targets, a microbatch can hold; a sequence fits in any case.
+ */
+export function planMicrobatches(samples: readonly Sample[], capacity: number): (readonly Sequence[])[] {
+  return cut(inOrder(samples), capacity);
 }
 
 function inOrder(samples: readonly Sample[]): Sequence[] {
@@ -50,11 +53,10 @@ function inOrder(samples: readonly Sample[]): Sequence[] {
 }
 
 function trainedPositions({ mask }: Sample): Int32Array {
-  const positions: number[] = [];
-  mask.forEach((m, i) => {
-    if (m === 1) positions.push(i);
-  });
-  return Int32Array.from(positions);
+  const positions = new Int32Array(mask.length);
+  let count = 0;
+  for (let i = 0; i < mask.length; i++) if (mask[i] === 1) positions[count++] = i;
+  return positions.subarray(0, count);
 }
 
 function commonPrefix(a: Int32Array, b: Int32Array): number {
@@ -117,14 +119,15 @@ class PredictedPath {
   /** How many predictions `add` would make. */
   missing({ sample, positions }: Sequence): number {
     let missing = 0;
-    for (const position of positions) if (this.#temperatures[position] !== sample.temperature) missing++;
+    for (let i = 0; i < positions.length; i++) if (this.#temperatures[positions[i]!] !== sample.temperature) missing++;
     return missing;
   }
 
   /** The sequence's predictions; those that are new have numbers from the former `count` on. */
   add({ sample: { temperature }, positions }: Sequence): Int32Array {
     const found = new Int32Array(positions.length);
-    for (const [i, position] of positions.entries()) {
+    for (let i = 0; i < positions.length; i++) {
+      const position = positions[i]!;
       while (this.#temperatures.length <= position) {
         this.#predictions.push(0);
         this.#temperatures.push(0);
@@ -140,7 +143,7 @@ class PredictedPath {
 }
 
 /** Rows in depth-first order: a sequence adds what follows its shared prefix. */
-function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
+export function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
   const tokens: number[] = [];
   const segments: number[] = [];
   const rows: number[] = [];
@@ -156,23 +159,23 @@ function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
     predicted.cut(depth);
     if (input.length > depth) segments.push(tokens.length, depth, input.length - depth);
     path.length = depth;
-    for (const token of input.subarray(depth)) path.push(tokens.push(token) - 1);
+    for (let k = depth; k < input.length; k++) path.push(tokens.push(input[k]!) - 1);
     const predictions = predicted.add(sequence);
     members.push({ index, sample, positions, predictions });
-    for (const [k, position] of positions.entries()) {
+    for (let k = 0; k < positions.length; k++) {
       if (predictions[k]! < rows.length) continue;
-      // The token at `position` is predicted by the row before it.
-      rows.push(path[position - 1]!);
-      targets.push(sample.tokens[position]!);
+      // A token is predicted by the row before it.
+      rows.push(path[positions[k]! - 1]!);
+      targets.push(sample.tokens[positions[k]!]!);
       inverseTemperatures.push(1 / sample.temperature);
     }
   });
   const batch = {
-    tokens: Int32Array.from(tokens),
-    segments: Int32Array.from(segments),
-    rows: Int32Array.from(rows),
-    targets: Int32Array.from(targets),
-    inverseTemperatures: Float32Array.from(inverseTemperatures),
+    tokens: new Int32Array(tokens),
+    segments: new Int32Array(segments),
+    rows: new Int32Array(rows),
+    targets: new Int32Array(targets),
+    inverseTemperatures: new Float32Array(inverseTemperatures),
   };
   return { batch, members };
 }

@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 import type { Loss } from '../../src/core/contracts.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { planLayout } from '../../src/nn/layout.ts';
-import { planMicrobatches } from '../../src/nn/microbatch.ts';
+import { assemble, planMicrobatches } from '../../src/nn/microbatch.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { ReferenceModel } from '../../src/nn/reference.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
@@ -134,7 +134,10 @@ describe('samples that share prefixes', () => {
 });
 
 describe('a microbatch', () => {
-  const rowsOf = (samples: readonly Sample[]) => planMicrobatches(samples, 600).map(({ batch }) => batch.tokens.length);
+  const rowsOf = (samples: readonly Sample[]) =>
+    planMicrobatches(samples, 600)
+      .map(assemble)
+      .map(({ batch }) => batch.tokens.length);
   const sampleOf = (tokens: Int32Array, prompt = 1) => ({ ...randomSample(REGULAR, tokens.length, 1, { prompt }), tokens });
 
   it('holds a shared prefix once, and a repeated sample not at all', () => {
@@ -151,7 +154,10 @@ describe('a microbatch', () => {
       const tokens = Int32Array.of(...stem, last);
       return { ...sampleOf(tokens), mask: new Uint8Array(61).fill(1, 1), temperature };
     };
-    const targets = (...samples: Sample[]) => planMicrobatches(samples, 600).map(({ batch }) => batch.rows.length);
+    const targets = (...samples: Sample[]) =>
+      planMicrobatches(samples, 600)
+        .map(assemble)
+        .map(({ batch }) => batch.rows.length);
     expect(targets(whole(5, 1), whole(6, 1), whole(7, 1))).toEqual([59 + 3]);
     expect(targets(whole(5, 1), whole(6, 0.5))).toEqual([60 + 60]);
     // What only the last of them trains is predicted for it.
@@ -168,7 +174,7 @@ describe('a microbatch', () => {
     const apart = Array.from({ length: 40 }, (_, i) => sampleOf(Int32Array.of(i, ...randomTokens(REGULAR, 90, i))));
     const same = Array.from({ length: 40 }, () => apart[0]!);
     for (const samples of [apart, same, [...same, ...apart]]) {
-      const planned = planMicrobatches(samples, 600);
+      const planned = planMicrobatches(samples, 600).map(assemble);
       expect(planned.flatMap(({ members }) => members.map(({ index }) => index)).sort((a, b) => a - b)).toEqual([
         ...samples.keys(),
       ]);
