@@ -3,8 +3,9 @@
  * base policy, a process of its own on loopback; this process is the client.
  *
  * A thousand samples at once; training batches of 8 MB, sent and trained; meanwhile, how long the event loop of either process was held
- * up, and how much of that it was computing (`stallCpuMs`): the rest is for want of a core. Protobuf alone. Then the same conversations and the same step, through Tinker and in this process, in turn. Stalls while nothing
- * runs are reported beside the others.
+ * up, and how much of that it was computing (`stallCpuMs`): the rest is for want of a core. Protobuf alone, in long and in short rows.
+ * Then the same conversations and the same step, through Tinker and in this process, in turn: by the clock, and by what all threads of
+ * both processes computed. Stalls while nothing runs are reported beside the others.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { loadavg, tmpdir } from 'node:os';
@@ -33,6 +34,8 @@ const WORK_ROUNDS = 7;
 const GROUP = 16;
 const PROMPT = 160;
 const SAMPLED = 32;
+/** Rows of 64 tokens: what a row costs beside its numbers weighs more there. */
+const SHORT_PROMPT = 32;
 const IDLE_MS = 1500;
 const ADAM = { learningRate: 1e-5, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 const LOSS = ppo({ clipLow: 0.2, clipHigh: 0.28 });
@@ -74,12 +77,14 @@ export async function run({
     const idle = await during(served, () => sleep(IDLE_MS));
     const sampling = await manySamples(client, served);
     const training = await largeBatches(client, served);
-    const encodeMBps = encoding(embedded);
+    const encodeMBps = encoding(embedded, PROMPT);
+    const encodeShortMBps = encoding(embedded, SHORT_PROMPT);
     const overhead = await overheadOf(served, client, { engine: embedded, trainer: embedded });
     const stalls = [...sampling.stalls, ...training.stalls].flatMap(({ client, server }) => [client, server]);
     const result = {
       samplesPerSecond: sampling.perSecond,
       encodeMBps,
+      encodeShortMBps,
       stallMs: Math.max(...stalls.map(({ wall }) => wall)),
       stallCpuMs: Math.max(...stalls.map(({ cpu }) => cpu)),
       ...overhead,
@@ -125,7 +130,7 @@ async function largeBatches(
   { engine, trainer }: Policy,
   served: Served,
 ): Promise<{ readonly batch: Readonly<Record<string, number>>; readonly stalls: readonly Stalls[] }> {
-  const samples = batchOf(engine, BATCH_BYTES);
+  const samples = batchOf(engine, BATCH_BYTES, PROMPT);
   await trainer.forwardBackward(samples.slice(0, samples.length / 8), LOSS);
   const stalls: Stalls[] = [];
   const seconds: number[] = [];
@@ -141,8 +146,8 @@ async function largeBatches(
 }
 
 /** Millions of bytes written per second; the median of rounds, since what is written is garbage for the next one. */
-function encoding(engine: Engine): number {
-  const pass = passOf(batchOf(engine, BATCH_BYTES));
+function encoding(engine: Engine, prompt: number): number {
+  const pass = passOf(batchOf(engine, BATCH_BYTES, prompt));
   const rates = Array.from({ length: ENCODE_ROUNDS }, () => {
     const start = performance.now();
     const { length } = encodePassRequest(pass);
@@ -225,11 +230,13 @@ function requests({ vocabSize }: Engine, count: number, round: number): readonly
 }
 
 /** As many samples as make about so many bytes of protobuf. */
-function batchOf(engine: Engine, bytes: number): readonly Sample[] {
-  const some = requests(engine, 8 * GROUP, 0).map(({ promptIds, seed }) => madeUp(engine, promptIds, seed));
+function batchOf(engine: Engine, bytes: number, prompt: number): readonly Sample[] {
+  const made = (count: number, round: number) =>
+    requests(engine, count, round).map(({ promptIds, seed }) => madeUp(engine, promptIds.subarray(0, prompt), seed));
+  const some = made(8 * GROUP, 0);
   const each = encodePassRequest(passOf(some)).length / some.length;
   const count = Math.ceil(bytes / each / GROUP) * GROUP;
-  return requests(engine, count, 1).map(({ promptIds, seed }) => madeUp(engine, promptIds, seed));
+  return made(count, 1);
 }
 
 /** A sample of tokens that nobody sampled. */
