@@ -9,6 +9,7 @@ import http from 'node:http';
 import https from 'node:https';
 import { TrainyardError } from '../core/errors.ts';
 import { cancelled, Places } from './places.ts';
+import { Turns } from './turns.ts';
 
 /** Sockets at most, by what they are for: together within the 256 open files that some systems allow. */
 const SOCKETS = { submit: 32, sample: 160, train: 24, control: 4 } as const;
@@ -62,6 +63,8 @@ export class HttpClient {
   /** Who waits for a socket waits here, before the request is made: a thousand requests made at once would stop everything else. */
   readonly #places: Readonly<Record<SocketPool, Places>>;
 
+  readonly #turns = new Turns();
+
   /** Throws USAGE for a base URL that is none. */
   constructor(baseURL: string, apiKey: string) {
     this.#base = parseBase(baseURL);
@@ -110,7 +113,8 @@ export class HttpClient {
       timer = setTimeout(late, asked.timeoutMs);
     });
     request.on('error', (error) => fail(new ExchangeFailure(connected ? 'broken' : 'unsent', said(error))));
-    request.on('response', (response) => readReply(response, resolve, fail));
+    const arrived = (reply: HttpReply): void => this.#turns.enter(() => resolve(reply));
+    request.on('response', (response) => readReply(response, arrived, fail));
     request.end(asked.body);
     return promise.finally(() => {
       clearTimeout(timer);
