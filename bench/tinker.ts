@@ -3,8 +3,9 @@
  * base policy, a process of its own on loopback; this process is the client.
  *
  * A thousand samples at once; training batches of 8 MB, sent and trained; meanwhile, how long the event loop of either process was held
- * up, and how much of that it was computing (`stallCpuMs`): the rest is for want of a core. Protobuf alone. Then the same conversations and the same step, through Tinker and in this process, in turn. Stalls while nothing
- * runs are reported beside the others.
+ * up, and how much of that it was computing (`stallCpuMs`): the rest is for want of a core. Protobuf alone, in long and in short rows.
+ * Then the same conversations and the same step, through Tinker and in this process, in turn: by the clock, and by what all threads of
+ * both processes computed. Stalls while nothing runs are reported beside the others.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { loadavg, tmpdir } from 'node:os';
@@ -20,7 +21,7 @@ import { policyDatum } from '../src/trainer/datum.ts';
 import { ppo } from '../src/trainer/losses.ts';
 import { median } from './gateway/slices.ts';
 import { connect, Served } from './tinker/served.ts';
-import { longestStall, type Stall } from './tinker/stalls.ts';
+import { computedMs, longestStall, type Stall } from './tinker/stalls.ts';
 
 const MODEL = fileURLToPath(new URL('../models/base', import.meta.url));
 const SAMPLES_AT_ONCE = 1000;
@@ -33,6 +34,8 @@ const WORK_ROUNDS = 7;
 const GROUP = 16;
 const PROMPT = 160;
 const SAMPLED = 32;
+/** Rows of 64 tokens: what a row costs beside its numbers weighs more there. */
+const SHORT_PROMPT = 32;
 const IDLE_MS = 1500;
 const ADAM = { learningRate: 1e-5, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 const LOSS = ppo({ clipLow: 0.2, clipHigh: 0.28 });
@@ -48,8 +51,13 @@ interface Stalls {
   readonly server: Stall;
 }
 
-/** Milliseconds of one step. */
+/** Milliseconds of one step: by the clock, and computed in both processes together, which other work on the machine hardly changes. */
 interface Step {
+  readonly wall: Parts;
+  readonly computed: Parts;
+}
+
+interface Parts {
   readonly sampling: number;
   readonly training: number;
   readonly publishing: number;
@@ -69,17 +77,17 @@ export async function run({
     const idle = await during(served, () => sleep(IDLE_MS));
     const sampling = await manySamples(client, served);
     const training = await largeBatches(client, served);
-    const encodeMBps = encoding(embedded);
-    const overhead = await overheadOf(client, { engine: embedded, trainer: embedded });
+    const encodeMBps = encoding(embedded, PROMPT);
+    const encodeShortMBps = encoding(embedded, SHORT_PROMPT);
+    const overhead = await overheadOf(served, client, { engine: embedded, trainer: embedded });
     const stalls = [...sampling.stalls, ...training.stalls].flatMap(({ client, server }) => [client, server]);
     const result = {
       samplesPerSecond: sampling.perSecond,
       encodeMBps,
+      encodeShortMBps,
       stallMs: Math.max(...stalls.map(({ wall }) => wall)),
       stallCpuMs: Math.max(...stalls.map(({ cpu }) => cpu)),
-      overheadOverEmbedded: overhead.median,
-      overheads: overhead.ratios,
-      stepMs: overhead.parts,
+      ...overhead,
       stalls: { idle, sampling: sampling.stalls, training: training.stalls },
       batch: training.batch,
       threads,
@@ -122,7 +130,7 @@ async function largeBatches(
   { engine, trainer }: Policy,
   served: Served,
 ): Promise<{ readonly batch: Readonly<Record<string, number>>; readonly stalls: readonly Stalls[] }> {
-  const samples = batchOf(engine, BATCH_BYTES);
+  const samples = batchOf(engine, BATCH_BYTES, PROMPT);
   await trainer.forwardBackward(samples.slice(0, samples.length / 8), LOSS);
   const stalls: Stalls[] = [];
   const seconds: number[] = [];
@@ -138,8 +146,8 @@ async function largeBatches(
 }
 
 /** Millions of bytes written per second; the median of rounds, since what is written is garbage for the next one. */
-function encoding(engine: Engine): number {
-  const pass = passOf(batchOf(engine, BATCH_BYTES));
+function encoding(engine: Engine, prompt: number): number {
+  const pass = passOf(batchOf(engine, BATCH_BYTES, prompt));
   const rates = Array.from({ length: ENCODE_ROUNDS }, () => {
     const start = performance.now();
     const { length } = encodePassRequest(pass);
@@ -148,11 +156,8 @@ function encoding(engine: Engine): number {
   return median(rates.slice(ENCODE_ROUNDS / 4));
 }
 
-/** One step as the demo takes it: conversations, a batch of them, gradient, update, publication. */
-async function overheadOf(
-  tinker: Policy,
-  embedded: Policy,
-): Promise<{ readonly median: number; readonly ratios: readonly number[]; readonly parts: Readonly<Record<string, Step>> }> {
+/** One step as the demo takes it: conversations, a batch of them, gradient, update, publication. Rounds alternate. */
+async function overheadOf(served: Served, tinker: Policy, embedded: Policy): Promise<Readonly<Record<string, unknown>>> {
   const steps = new Map<Policy, Step[]>([
     [tinker, []],
     [embedded, []],
@@ -161,21 +166,37 @@ async function overheadOf(
     // Who goes first has the colder caches.
     const inTurn = round % 2 === 0 ? [tinker, embedded] : [embedded, tinker];
     for (const policy of inTurn) {
-      const step = await oneStep(policy, round);
+      const step = await oneStep(served, policy, round);
       if (round > 0) steps.get(policy)!.push(step);
     }
   }
-  const whole = ({ sampling, training, publishing }: Step): number => sampling + training + publishing;
-  const ratios = steps.get(tinker)!.map((step, round) => whole(step) / whole(steps.get(embedded)![round]!));
-  const medians = (policy: Policy): Step => {
-    const of = (part: keyof Step): number => median(steps.get(policy)!.map((step) => step[part]));
-    return { sampling: of('sampling'), training: of('training'), publishing: of('publishing') };
+  const ratios = (kind: keyof Step): number[] =>
+    steps.get(tinker)!.map((step, round) => whole(step[kind]) / whole(steps.get(embedded)![round]![kind]));
+  const medians = (kind: keyof Step) => ({
+    tinker: partsOf(steps.get(tinker)!, kind),
+    embedded: partsOf(steps.get(embedded)!, kind),
+  });
+  return {
+    overheadOverEmbedded: median(ratios('wall')),
+    computedOverEmbedded: median(ratios('computed')),
+    overheads: ratios('wall'),
+    stepMs: medians('wall'),
+    stepComputedMs: medians('computed'),
   };
-  return { median: median(ratios), ratios, parts: { tinker: medians(tinker), embedded: medians(embedded) } };
 }
 
-async function oneStep({ engine, trainer }: Policy, round: number): Promise<Step> {
-  const start = performance.now();
+function whole({ sampling, training, publishing }: Parts): number {
+  return sampling + training + publishing;
+}
+
+function partsOf(steps: readonly Step[], kind: keyof Step): Parts {
+  const of = (part: keyof Parts): number => median(steps.map((step) => step[kind][part]));
+  return { sampling: of('sampling'), training: of('training'), publishing: of('publishing') };
+}
+
+async function oneStep(served: Served, { engine, trainer }: Policy, round: number): Promise<Step> {
+  const look = async () => ({ computed: computedMs() + (await served.computedMs()), wall: performance.now() });
+  const start = await look();
   const rollouts = await Promise.all(
     requests(engine, 8 * GROUP, round).map(async (request) => {
       // Two calls, the second on what the first one said, as of an agent that uses a tool.
@@ -185,12 +206,18 @@ async function oneStep({ engine, trainer }: Policy, round: number): Promise<Step
       return sampleOf(promptIds, ids, logprobs);
     }),
   );
-  const sampled = performance.now();
+  const sampled = await look();
   await trainer.forwardBackward(rollouts, LOSS);
   await trainer.optimStep(ADAM);
-  const trained = performance.now();
+  const trained = await look();
   await trainer.publish(round + 1);
-  return { sampling: sampled - start, training: trained - sampled, publishing: performance.now() - trained };
+  const published = await look();
+  const between = (kind: keyof Step): Parts => ({
+    sampling: sampled[kind] - start[kind],
+    training: trained[kind] - sampled[kind],
+    publishing: published[kind] - trained[kind],
+  });
+  return { wall: between('wall'), computed: between('computed') };
 }
 
 function requests({ vocabSize }: Engine, count: number, round: number): readonly SampleRequest[] {
@@ -203,11 +230,13 @@ function requests({ vocabSize }: Engine, count: number, round: number): readonly
 }
 
 /** As many samples as make about so many bytes of protobuf. */
-function batchOf(engine: Engine, bytes: number): readonly Sample[] {
-  const some = requests(engine, 8 * GROUP, 0).map(({ promptIds, seed }) => madeUp(engine, promptIds, seed));
+function batchOf(engine: Engine, bytes: number, prompt: number): readonly Sample[] {
+  const made = (count: number, round: number) =>
+    requests(engine, count, round).map(({ promptIds, seed }) => madeUp(engine, promptIds.subarray(0, prompt), seed));
+  const some = made(8 * GROUP, 0);
   const each = encodePassRequest(passOf(some)).length / some.length;
   const count = Math.ceil(bytes / each / GROUP) * GROUP;
-  return requests(engine, count, 1).map(({ promptIds, seed }) => madeUp(engine, promptIds, seed));
+  return made(count, 1);
 }
 
 /** A sample of tokens that nobody sampled. */

@@ -48,6 +48,13 @@ export class Served implements AsyncDisposable {
     return longest;
   }
 
+  /** Milliseconds that the server has computed so far. */
+  async computedMs(): Promise<number> {
+    this.#child.send('computed');
+    const [ms] = (await once(this.#child, 'message')) as [number];
+    return ms;
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     const ended = once(this.#child, 'exit');
     this.#child.kill('SIGTERM');

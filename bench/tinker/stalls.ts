@@ -2,8 +2,8 @@
  * How long the event loop of a process was held up, from one question to the next.
  *
  * A timer that is due every millisecond looks how much time has gone by since the last one, and how much of it this thread was computing:
- * the rest was a machine that had no core for it. Imported before anything else in the server's process, where it answers `stall`
- * over the channel to its parent.
+ * the rest was a machine that had no core for it. Imported before anything else in the server's process, where it answers `stall` and
+ * `computed` over the channel to its parent.
  */
 
 /** Milliseconds: the longest time between two turns of the event loop, and the most that was computed between two. */
@@ -33,9 +33,16 @@ export function longestStall(): Stall {
   return longest;
 }
 
+/** Milliseconds that all threads of this process have computed so far. */
+export function computedMs(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
+}
+
 if (process.send !== undefined) {
   process.on('message', (message) => {
     if (message === 'stall') process.send?.(longestStall());
+    if (message === 'computed') process.send?.(computedMs());
   });
   // The channel alone is no reason to stay.
   process.channel?.unref();

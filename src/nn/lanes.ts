@@ -8,7 +8,7 @@ import type { ForwardBackwardResult, Loss, LossOutput } from '../core/contracts.
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES } from './arena.ts';
-import { type Member, type PlannedMicrobatch, planMicrobatches } from './microbatch.ts';
+import { assemble, type Member, planMicrobatches, type Sequence } from './microbatch.ts';
 import type { WorkerPool } from './worker-pool.ts';
 
 /** Log-probabilities of each sample's trained tokens, in the order of the samples. */
@@ -19,9 +19,10 @@ export async function forwardBatch(
   samples: readonly Sample[],
 ): Promise<Float32Array[]> {
   const results = samples.map(() => new Float32Array(0));
-  await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, { batch, members }) => {
+  await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, sequences) => {
+    const { batch, members } = assemble(sequences);
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
-    for (const member of members) results[member.index] = rowsOf(member, logprobs).slice();
+    for (const { index, predictions } of members) results[index] = valuesAt(predictions, logprobs);
   });
   return results;
 }
@@ -36,18 +37,18 @@ export async function forwardBackwardBatch(
   const microbatches = planMicrobatches(samples, arena.trainRows);
   const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
   const found = samples.map(() => new Float32Array(0));
-  await workOff(pool, microbatches, async (worker, { batch, members }, lane) => {
+  await workOff(pool, microbatches, async (worker, sequences, lane) => {
+    const { batch, members } = assemble(sequences);
     const weights = arena.parameters;
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     const slopes = new Float32Array(logprobs.length);
     for (const member of members) {
-      const output = evaluate(loss, member, rowsOf(member, logprobs));
-      outputs[member.index] = output;
-      found[member.index] = rowsOf(member, logprobs).slice();
-      slopes.set(
-        output.gradient.map((slope) => slope * member.sample.weight),
-        member.firstRow,
-      );
+      const { index, sample, predictions } = member;
+      const own = valuesAt(predictions, logprobs);
+      const output = evaluate(loss, member, own);
+      outputs[index] = output;
+      found[index] = own;
+      for (let i = 0; i < predictions.length; i++) slopes[predictions[i]!]! += output.gradient[i]! * sample.weight;
     }
     const gradients = arena.gradients + lane * arena.flatLength * 4;
     await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
@@ -55,10 +56,10 @@ export async function forwardBackwardBatch(
   return { ...total(samples, outputs), logprobs: found, lanes: Math.min(LANES, microbatches.length) };
 }
 
-type Work = (worker: number, microbatch: PlannedMicrobatch, lane: number) => Promise<void>;
+type Work = (worker: number, microbatch: readonly Sequence[], lane: number) => Promise<void>;
 
 /** Every worker takes the next free lane until none is left. All workers are idle again when this settles, even on failure. */
-async function workOff(pool: WorkerPool, microbatches: readonly PlannedMicrobatch[], work: Work): Promise<void> {
+async function workOff(pool: WorkerPool, microbatches: readonly (readonly Sequence[])[], work: Work): Promise<void> {
   let nextLane = 0;
   let failed = false;
   const runs = Array.from({ length: pool.size }, async (_, worker) => {
@@ -77,12 +78,14 @@ async function workOff(pool: WorkerPool, microbatches: readonly PlannedMicrobatc
   if (rejected !== undefined) throw rejected.reason;
 }
 
-function rowsOf({ firstRow, positions }: Member, values: Float32Array): Float32Array {
-  return values.subarray(firstRow, firstRow + positions.length);
+function valuesAt(places: Int32Array, values: Float32Array): Float32Array<ArrayBuffer> {
+  const found = new Float32Array(places.length);
+  for (let i = 0; i < places.length; i++) found[i] = values[places[i]!]!;
+  return found;
 }
 
 function evaluate(loss: Loss, { sample, positions, index }: Member, logprobs: Float32Array): LossOutput {
-  const at = (values: Float32Array) => Float32Array.from(positions, (position) => values[position]!);
+  const at = (values: Float32Array) => valuesAt(positions, values);
   let output: LossOutput;
   try {
     output = loss.evaluate({

@@ -16,7 +16,7 @@ export interface Microbatch {
   readonly tokens: Int32Array;
   /** First row, depth and length of each run of rows whose prefix is the path so far, cut to that depth. */
   readonly segments: Int32Array;
-  /** May repeat: a row predicts a token for each sequence that goes on from it. The other arrays are aligned with it. */
+  /** May repeat: a row predicts a token for each way in which sequences go on from it. The other arrays are aligned with it. */
   readonly rows: Int32Array;
   readonly targets: Int32Array;
   readonly inverseTemperatures: Float32Array;
@@ -77,8 +77,7 @@ export class TrainPass {
   /** Adds the gradient to the buffer at this address, given d loss / d logprob of the rows of the last forward. */
   backward(gradients: number, slopes: Float32Array): void {
     const { layers } = this.#regions;
-    new Float32Array(this.#buffer, this.#regions.slopes, this.#rowCount).set(slopes);
-    this.#headBackward(gradients);
+    this.#headBackward(gradients, this.#loadSlopes(slopes));
     for (let l = layers.length - 1; l >= 0; l--) this.#layerBackward(gradients, this.#layout.layers[l]!, layers[l]!);
     const embedding = gradients + this.#layout.embedding * 4;
     this.#kernels.scatterAddRows(embedding, this.#regions.tokens, this.#tokenCount, this.#config.hiddenSize, this.#regions.dx);
@@ -206,12 +205,42 @@ export class TrainPass {
   }
 
   #headForward(): void {
+    const { headRows } = this.#regions;
+    this.#headInputs();
+    for (let first = 0; first < this.#rowCount; first += headRows) this.#logProbabilities(first);
+  }
+
+  #headInputs(): void {
     const { hiddenSize, rmsNormEps } = this.#config;
-    const { output, rows, headInput, headNorm, headScale, headRows } = this.#regions;
+    const { output, rows, headInput, headNorm, headScale } = this.#regions;
     const norm = this.#weights + this.#layout.finalNorm * 4;
     this.#kernels.gatherRows(output, rows, this.#rowCount, hiddenSize, headInput);
     this.#kernels.rmsNorm(headInput, norm, headNorm, headScale, this.#rowCount, hiddenSize, rmsNormEps);
-    for (let first = 0; first < this.#rowCount; first += headRows) this.#logProbabilities(first);
+  }
+
+  /**
+   * Predictions without a slope have no part in the gradient. Where most are such, as in a context that was only looked at, they are
+   * left out from here on. Gives whether `logits` still holds the distributions of all that are left.
+   */
+  #loadSlopes(slopes: Float32Array): boolean {
+    const { rows, targets, inverseTemperatures, slopes: region, headRows } = this.#regions;
+    const kept = slopes.reduce((count, slope) => (slope === 0 ? count : count + 1), 0);
+    if (kept * 2 > slopes.length) {
+      new Float32Array(this.#buffer, region, this.#rowCount).set(slopes);
+      return this.#rowCount <= headRows;
+    }
+    const ids = [rows, targets].map((address) => new Int32Array(this.#buffer, address, this.#rowCount));
+    const floats = [inverseTemperatures, region].map((address) => new Float32Array(this.#buffer, address, this.#rowCount));
+    floats[1]!.set(slopes);
+    let next = 0;
+    for (let i = 0; i < slopes.length; i++) {
+      if (slopes[i] === 0) continue;
+      for (const values of [...ids, ...floats]) values[next] = values[i]!;
+      next++;
+    }
+    this.#rowCount = kept;
+    this.#headInputs();
+    return false;
   }
 
   /** Of up to `headRows` rows, whose distributions it leaves in `logits`. */
@@ -225,14 +254,14 @@ export class TrainPass {
     this.#kernels.logProbabilities(logits, count, vocabSize, targets + at, temperatures, logprobs + at, sums + at);
   }
 
-  /** Leaves the gradient of the last layer's output in `dx`. Distributions that do not all fit at once are computed again. */
-  #headBackward(gradients: number): void {
+  /** Leaves the gradient of the last layer's output in `dx`. Without all distributions at hand, they are computed again. */
+  #headBackward(gradients: number, hasLogits: boolean): void {
     const { vocabSize, hiddenSize } = this.#config;
     const regions = this.#regions;
     const { head, finalNorm } = this.#layout;
     const { headRows, logits, targets, inverseTemperatures, slopes, sums, headNorm } = regions;
     for (let first = 0; first < this.#rowCount; first += headRows) {
-      if (this.#rowCount > headRows) this.#logProbabilities(first);
+      if (!hasLogits) this.#logProbabilities(first);
       const count = Math.min(headRows, this.#rowCount - first);
       const at = first * 4;
       const temperatures = inverseTemperatures + at;

@@ -9,6 +9,7 @@ import http from 'node:http';
 import https from 'node:https';
 import { TrainyardError } from '../core/errors.ts';
 import { cancelled, Places } from './places.ts';
+import { Turns } from './turns.ts';
 
 /** Sockets at most, by what they are for: together within the 256 open files that some systems allow. */
 const SOCKETS = { submit: 32, sample: 160, train: 24, control: 4 } as const;
@@ -55,14 +56,20 @@ export class ExchangeFailure extends Error {
 
 export class HttpClient {
   readonly #base: URL;
+  /** Taken apart once: a URL costs more to read than a small request to send. */
+  readonly #place: { readonly hostname: string; readonly port: string; readonly path: string };
   readonly #headers: Readonly<Record<string, string>>;
   readonly #agents: Readonly<Record<SocketPool, http.Agent>>;
   /** Who waits for a socket waits here, before the request is made: a thousand requests made at once would stop everything else. */
   readonly #places: Readonly<Record<SocketPool, Places>>;
 
+  readonly #turns = new Turns();
+
   /** Throws USAGE for a base URL that is none. */
   constructor(baseURL: string, apiKey: string) {
     this.#base = parseBase(baseURL);
+    const { hostname, port, pathname } = this.#base;
+    this.#place = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port, path: pathname.replace(/\/+$/, '') };
     if (!/^[\x21-\x7e]+$/.test(apiKey)) {
       throw new TrainyardError('USAGE', 'the API key is empty or holds characters that no header can carry', {
         hint: 'set TINKER_API_KEY',
@@ -106,7 +113,8 @@ export class HttpClient {
       timer = setTimeout(late, asked.timeoutMs);
     });
     request.on('error', (error) => fail(new ExchangeFailure(connected ? 'broken' : 'unsent', said(error))));
-    request.on('response', (response) => readReply(response, resolve, fail));
+    const arrived = (reply: HttpReply): void => this.#turns.enter(() => resolve(reply));
+    request.on('response', (response) => readReply(response, arrived, fail));
     request.end(asked.body);
     return promise.finally(() => {
       clearTimeout(timer);
@@ -120,7 +128,9 @@ export class HttpClient {
 
   #request({ method, path, pool, headers, body, alone = false }: ExchangeRequest): http.ClientRequest {
     const { request } = this.#base.protocol === 'https:' ? https : http;
-    return request(`${this.address}${path}`, {
+    return request({
+      ...this.#place,
+      path: this.#place.path + path,
       method,
       agent: alone ? false : this.#agents[pool],
       headers: {

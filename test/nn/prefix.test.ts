@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 import type { Loss } from '../../src/core/contracts.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { planLayout } from '../../src/nn/layout.ts';
-import { planMicrobatches } from '../../src/nn/microbatch.ts';
+import { assemble, planMicrobatches } from '../../src/nn/microbatch.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { ReferenceModel } from '../../src/nn/reference.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
@@ -99,6 +99,26 @@ describe('samples that share prefixes', () => {
     }
   });
 
+  it('have no gradient where the loss is flat, and the same elsewhere as if only that were trained', async () => {
+    await using model = await openModel();
+    const stem = randomTokens(REGULAR, 40, 1);
+    const samples = Array.from({ length: 9 }, (_, i) => {
+      const tokens = Int32Array.of(...stem, ...randomTokens(REGULAR, 20, i));
+      return { ...randomSample(REGULAR, tokens.length, i, { prompt: 44 }), tokens };
+    });
+    const looked = samples.map((sample) => ({ ...sample, mask: new Uint8Array(60).fill(1, 1) }));
+    await model.forwardBackward(samples, crossEntropy());
+    const wanted = await takeGradient(model);
+    const { logprobs } = await model.forwardBackward(looked, crossEntropy());
+    expect(relativeError(await takeGradient(model), wanted)).toBeLessThan(1e-5);
+    expect(logprobs).toEqual(await model.forward(looked));
+    await model.forwardBackward(
+      looked.map((sample) => ({ ...sample, weight: 0 })),
+      crossEntropy(),
+    );
+    expect(model.gradient().every((slope) => slope === 0)).toBe(true);
+  });
+
   it('give the same bytes with one thread and with several', async () => {
     const stem = randomTokens(REGULAR, 60, 1);
     const samples = Array.from({ length: 150 }, (_, i) => {
@@ -114,7 +134,10 @@ describe('samples that share prefixes', () => {
 });
 
 describe('a microbatch', () => {
-  const rowsOf = (samples: readonly Sample[]) => planMicrobatches(samples, 600).map(({ batch }) => batch.tokens.length);
+  const rowsOf = (samples: readonly Sample[]) =>
+    planMicrobatches(samples, 600)
+      .map(assemble)
+      .map(({ batch }) => batch.tokens.length);
   const sampleOf = (tokens: Int32Array, prompt = 1) => ({ ...randomSample(REGULAR, tokens.length, 1, { prompt }), tokens });
 
   it('holds a shared prefix once, and a repeated sample not at all', () => {
@@ -123,6 +146,22 @@ describe('a microbatch', () => {
     // The last trained token is only a target.
     expect(rowsOf(branches)).toEqual([60 + 2 + 2]);
     expect(rowsOf([sampleOf(stem.subarray(0, 31)), sampleOf(stem.subarray(0, 41))])).toEqual([40]);
+  });
+
+  it('predicts a trained token of a shared prefix once, at each temperature', () => {
+    const stem = Int32Array.of(...randomTokens(REGULAR, 60, 1));
+    const whole = (last: number, temperature: number): Sample => {
+      const tokens = Int32Array.of(...stem, last);
+      return { ...sampleOf(tokens), mask: new Uint8Array(61).fill(1, 1), temperature };
+    };
+    const targets = (...samples: Sample[]) =>
+      planMicrobatches(samples, 600)
+        .map(assemble)
+        .map(({ batch }) => batch.rows.length);
+    expect(targets(whole(5, 1), whole(6, 1), whole(7, 1))).toEqual([59 + 3]);
+    expect(targets(whole(5, 1), whole(6, 0.5))).toEqual([60 + 60]);
+    // What only the last of them trains is predicted for it.
+    expect(targets({ ...whole(5, 1), mask: new Uint8Array(61).fill(1, 60) }, whole(6, 1))).toEqual([60 + 1]);
   });
 
   it('leaves out what follows the last trained token, and samples without one', () => {
@@ -135,7 +174,7 @@ describe('a microbatch', () => {
     const apart = Array.from({ length: 40 }, (_, i) => sampleOf(Int32Array.of(i, ...randomTokens(REGULAR, 90, i))));
     const same = Array.from({ length: 40 }, () => apart[0]!);
     for (const samples of [apart, same, [...same, ...apart]]) {
-      const planned = planMicrobatches(samples, 600);
+      const planned = planMicrobatches(samples, 600).map(assemble);
       expect(planned.flatMap(({ members }) => members.map(({ index }) => index)).sort((a, b) => a - b)).toEqual([
         ...samples.keys(),
       ]);

@@ -6,6 +6,7 @@ import { bind, checkSecret, close } from '../../gateway/bind.ts';
 import { Refusal } from '../../gateway/http-errors.ts';
 import { checkHead, isLoopback } from '../../gateway/http-guard.ts';
 import { endWith, refusalOf, upgradeRequired } from '../../gateway/raw-reply.ts';
+import { Turns } from '../../tinker/turns.ts';
 import { TINKER_LIMITS } from './limits.ts';
 import { type TinkerReply, tooLarge } from './message.ts';
 import type { TinkerServer } from './server.ts';
@@ -53,19 +54,7 @@ export async function listen(
 
 const GONE = 'the client hung up';
 
-const inLine: (() => void)[] = [];
-
-/** Requests that arrive together are begun one per turn of the event loop, so that a thousand of them do not stop everything else. */
-function nextTurn(): Promise<void> {
-  return new Promise((begin) => {
-    if (inLine.push(begin) === 1) setImmediate(beginNext);
-  });
-}
-
-function beginNext(): void {
-  inLine.shift()?.();
-  if (inLine.length > 0) setImmediate(beginNext);
-}
+const turns = new Turns();
 
 async function exchange(
   server: TinkerServer,
@@ -78,7 +67,7 @@ async function exchange(
     // With a reason of its own: the one that would be made for each costs more than the rest of a small request.
     if (!outgoing.writableFinished) hangUp.abort(GONE);
   });
-  await nextTurn();
+  await new Promise<void>((begin) => turns.enter(begin));
   const header = (name: string): string | undefined => incoming.headers[name] as string | undefined;
   const reply = await replyTo(server, local, incoming, {
     method: incoming.method ?? 'GET',

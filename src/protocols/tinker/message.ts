@@ -1,7 +1,7 @@
 /**
  * A request and its reply, apart from the socket they came over: what the server's routes are functions of.
  */
-import { createHash } from 'node:crypto';
+import { createHash, hash as hashOf } from 'node:crypto';
 import { setImmediate as nextTick } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
@@ -91,6 +91,7 @@ function jsonTooLarge(found: number, most: number): ApiError {
 }
 
 async function digestOf(bytes: Uint8Array): Promise<string> {
+  if (bytes.length <= BYTES_AT_ONCE) return hashOf('sha256', bytes, 'base64');
   const hash = createHash('sha256');
   for (let at = 0; at < bytes.length; at += BYTES_AT_ONCE) {
     if (at > 0) await nextTick();

@@ -62,8 +62,9 @@ function withoutContext(loss: Loss): Loss {
     ...loss,
     evaluate(input: LossInput) {
       const { logprobs, sampled, advantages } = input;
-      const trained = Array.from(logprobs.keys()).filter((i) => advantages[i] !== 0 || sampled[i] !== 0);
-      const at = (values: Float32Array) => Float32Array.from(trained, (i) => values[i]!);
+      const trained: number[] = [];
+      for (let i = 0; i < logprobs.length; i++) if (advantages[i] !== 0 || sampled[i] !== 0) trained.push(i);
+      const at = (values: Float32Array) => new Float32Array(trained.map((i) => values[i]!));
       const output = loss.evaluate({
         logprobs: at(logprobs),
         sampled: at(sampled),

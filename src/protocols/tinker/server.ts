@@ -4,7 +4,7 @@
  * It has one base model, any number of sessions, a few models in training and a few to sample from. Samples never come from the weights
  * that are being trained, only from what was saved for sampling. What is saved outlives the process, everything else ends with it.
  */
-import { createHash, timingSafeEqual } from 'node:crypto';
+import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../gateway/wrong-keys.ts';
@@ -117,5 +117,5 @@ export class TinkerServer implements AsyncDisposable {
 
 /** Of equal length whatever the key's, so that the comparison tells nothing. */
 function digest(key: string): Buffer {
-  return createHash('sha256').update(key).digest();
+  return hash('sha256', key, 'buffer');
 }
