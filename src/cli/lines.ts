@@ -37,13 +37,14 @@ export function describe(event: RunEvent, entry: string): readonly string[] {
   }
 }
 
-function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt }: Event<'run-start'>): readonly string[] {
+function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, server }: Event<'run-start'>): readonly string[] {
   const what = `${styleText('bold', entry)}`;
   const doing =
     resumedAt === undefined
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
-  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, `Run directory ${run}`];
+  const policy = server === undefined ? [] : [`Policy ${printable(model)}`];
+  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...policy, `Run directory ${run}`];
 }
 
 function evaluation({ when, step, score, seconds }: Event<'eval-end'>): string {
@@ -70,7 +71,7 @@ function step(event: Event<'step-end'>): string {
 }
 
 function summary(event: Event<'done'>, entry: string): readonly string[] {
-  const { before, after, steps, seconds, checkpoint, run, best, ending } = event;
+  const { before, after, steps, seconds, run, ending } = event;
   const change =
     before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
   const took = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
@@ -80,7 +81,7 @@ function summary(event: Event<'done'>, entry: string): readonly string[] {
     '',
     `${styleText('bold', `${head} ${took}, ${count(steps, 'step')}${change}`)}`,
     ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
-    ...models(best, checkpoint, entry),
+    ...models(event, entry),
     ...(run === null ? [] : [`Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`]),
     ...(CAN_GO_ON.has(ending) && run !== null ? wayOn(run) : []),
   ];
@@ -90,15 +91,17 @@ function summary(event: Event<'done'>, entry: string): readonly string[] {
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 /** Which folder to use from now on, and how to measure it again. */
-function models(best: Best | null, last: string | null, entry: string): readonly string[] {
-  const again = (model: string): readonly string[] => ['Measure it again with:', `  ${asCalled(measureCommand(entry, model))}`];
+function models({ best, checkpoint: last, heldOut, server }: Event<'done'>, entry: string): readonly string[] {
+  const command = (model: string): string => measureCommand(entry, model, heldOut);
+  const again = (model: string): readonly string[] => ['Measure it again with:', `  ${asCalled(command(model))}`];
+  const at = server === undefined ? 'is in' : `is at ${printable(server)}, by the name in`;
   if (best === null || best.checkpoint === last) {
-    return last === null ? [] : [`The trained model is in ${last}`, ...again(last)];
+    return last === null ? [] : [`The trained model ${at} ${last}`, ...again(last)];
   }
   return [
-    `The best model on the way, ${percent(best.success)} after step ${best.step}, is in ${best.checkpoint}`,
+    `The best model on the way, ${percent(best.success)} after step ${best.step}, ${at} ${best.checkpoint}`,
     ...again(best.checkpoint),
-    ...(last === null ? [] : [`The last one is in ${last}`]),
+    ...(last === null ? [] : [`The last one ${at} ${last}`]),
   ];
 }
 

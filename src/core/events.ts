@@ -59,6 +59,8 @@ export type RunEvent =
       readonly run: string;
       readonly entry: string;
       readonly model: string;
+      /** Address of the Tinker server that the policy is at. */
+      readonly server?: string;
       readonly seed: number;
       readonly steps: number;
       readonly tasks: number;
@@ -103,6 +105,10 @@ export type RunEvent =
       readonly checkpoint: string | null;
       readonly best: Best | null;
       readonly ending: RunEnding;
+      /** Held-out tasks that are not beside the entry. */
+      readonly heldOut?: string;
+      /** Address of the Tinker server that the weights of the checkpoints are at. */
+      readonly server?: string;
     }
   | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
 

@@ -5,6 +5,21 @@
  * rollouts were linked to, Node 22 then spends seconds, later minutes, cleaning up. Here nothing is left after `release`.
  */
 
+/** Aborts with `always`, and until `settle` is called with `first` too, for this reason. */
+export function linkUntilSettled(
+  always: AbortSignal,
+  first: AbortSignal,
+  reason: () => unknown,
+): { readonly signal: AbortSignal; settle(): void } {
+  const controller = new AbortController();
+  const onFirst = (): void => controller.abort(reason());
+  if (always.aborted) controller.abort(always.reason);
+  else always.addEventListener('abort', () => controller.abort(always.reason), { once: true });
+  if (first.aborted) onFirst();
+  else first.addEventListener('abort', onFirst, { once: true });
+  return { signal: controller.signal, settle: () => first.removeEventListener('abort', onFirst) };
+}
+
 export interface LinkedSignal {
   readonly signal: AbortSignal;
   /** To be called when nobody needs the signal any more. */

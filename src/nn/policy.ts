@@ -206,8 +206,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
     return this.#inTurn(async () => {
       if (this.#isSpoiled) {
+        this.#clearGradient();
         throw new TrainyardError('TRAINER_FAILED', 'the forwardBackward before this optimStep failed, so there is no gradient', {
-          hint: 'nothing was changed; call forwardBackward again',
+          hint: 'weights are unchanged and the accumulated gradient is cleared; call forwardBackward again with the whole batch',
         });
       }
       try {

@@ -6,8 +6,9 @@ export function resumeCommand(run: string): string {
   return `trainyard train --resume ${shellWord(run)}`;
 }
 
-export function measureCommand(entry: string, model: string): string {
-  return `trainyard eval ${shellWord(entry)} --model ${shellWord(model)}`;
+export function measureCommand(entry: string, model: string, heldOut?: string): string {
+  const tasks = heldOut === undefined ? '' : ` --held-out ${shellWord(heldOut)}`;
+  return `trainyard eval ${shellWord(entry)} --model ${shellWord(model)}${tasks}`;
 }
 
 /** A path as an argument that a shell takes as one word. */

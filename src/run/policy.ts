@@ -9,6 +9,8 @@ import type { EvalSettings } from './settings.ts';
 export interface Policy extends AsyncDisposable {
   /** For people: which model, and where. */
   readonly name: string;
+  /** Its address, where it is at a server. */
+  readonly server?: string;
   readonly engine: Engine;
   readonly trainer: Trainer;
 }

@@ -139,7 +139,7 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 export function evalSettings(request: EvalRequest): EvalSettings {
   checkEntry(request.entry);
   const given = withoutUndefined(request);
-  const heldOut = request.heldOut ?? beside(request.entry, 'held-out.jsonl');
+  const heldOut = request.heldOut ?? usualHeldOut(request.entry);
   const engine = engineOf(request);
   return checkSettings({ ...EVAL_DEFAULTS, ...given, engine, baseURL: baseURLOf(engine, request), heldOut });
 }
@@ -147,7 +147,7 @@ export function evalSettings(request: EvalRequest): EvalSettings {
 /** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
 export function trainSettings(request: TrainRequest): TrainSettings {
   checkEntry(request.entry);
-  const found = beside(request.entry, 'held-out.jsonl');
+  const found = usualHeldOut(request.entry);
   const engine = engineOf(request);
   return checkSettings({
     ...TRAIN_DEFAULTS,
@@ -181,6 +181,11 @@ export function baseURLOf(engine: EngineName, { baseURL }: { readonly baseURL?: 
 /** A setting given as undefined is one that was not given. */
 export function withoutUndefined<T extends object>(given: T): T {
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as T;
+}
+
+/** Where held-out tasks are looked for when no file is given. */
+export function usualHeldOut(entry: string | Entry): string {
+  return beside(entry, 'held-out.jsonl');
 }
 
 function beside(entry: string | Entry, name: string): string {

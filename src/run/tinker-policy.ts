@@ -32,6 +32,8 @@ export function openTinkerPolicy(
         onTrouble: (message) => warn('POLICY_SERVER', message),
         absence,
         signal: stop,
+      }).catch((thrown: unknown) => {
+        throw stop.aborted ? stop.reason : thrown;
       }),
     );
     const offered = await connection.supportedModels();
@@ -55,6 +57,7 @@ export function openTinkerPolicy(
     }
     return {
       name: `${baseModel} at ${new URL(connection.address).host}`,
+      server: connection.address,
       engine,
       trainer,
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),

@@ -7,7 +7,9 @@
  * ever served that could not be found again.
  */
 import type { Engine, Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
+import { linkUntilSettled } from '../core/linked-signal.ts';
 import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { groupsOf } from './groups.ts';
@@ -15,7 +17,7 @@ import { HeldOut } from './held-out.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
-import { learningRateAt, type TrainRequest } from './settings.ts';
+import { learningRateAt, type TrainRequest, usualHeldOut } from './settings.ts';
 import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
 import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
@@ -68,11 +70,16 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   const tell = telling(emit);
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
   const { trainable } = settings;
-  await using workshop = await openWorkshop(settings, entry, { stop, warn, kernels, engine: through.engine, trainable });
+  // Before the run has begun there is nothing to finish.
+  const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  const { engine } = through;
+  await using workshop = await openWorkshop(settings, entry, { stop: begun.signal, warn, kernels, engine, trainable });
+  begun.settle();
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openSqliteStore(directory.storePath);
   const store = through.store?.(opened) ?? opened;
-  const { trainer, recovery } = workshop;
+  const { trainer, recovery, policy } = workshop;
+  const where = policy.server === undefined ? {} : { server: policy.server };
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
@@ -83,12 +90,13 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
     if (isResumed) await directory.keep(record);
     const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
     const resumedAt = isResumed ? { resumedAt: from.step } : {};
-    tell({ type: 'run-start', run, entry: workshop.entryName, model: workshop.policyName, ...sizes, ...resumedAt });
+    tell({ type: 'run-start', run, entry: workshop.entryName, model: policy.name, ...where, ...sizes, ...resumedAt });
     const rollouts = workshop.rolloutsInto(store);
     const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
       tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
+    const unusual = settings.heldOut && settings.heldOut !== usualHeldOut(settings.entry) ? { heldOut: settings.heldOut } : {};
     const result = await learn({ plan, ledger, rollouts, from, finish, since, tell, progress });
-    tell({ type: 'done', ...result, seconds: (performance.now() - since) / 1000 });
+    tell({ type: 'done', ...result, ...where, ...unusual, seconds: (performance.now() - since) / 1000 });
     return result;
   });
 }

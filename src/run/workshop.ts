@@ -22,7 +22,7 @@ import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
 import { openPolicy } from './open-policy.ts';
-import type { PolicySettings } from './policy.ts';
+import type { Policy, PolicySettings } from './policy.ts';
 import { Recovery } from './recovery.ts';
 import type { EvalSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
@@ -30,8 +30,7 @@ import { tokensIn } from './signal.ts';
 export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
   readonly entryName: string;
-  /** For people: which model, and where. */
-  readonly policyName: string;
+  readonly policy: Policy;
   readonly trainer: Trainer;
   readonly recovery: Recovery;
   rolloutsInto(store: Store): Rollouts;
@@ -101,7 +100,7 @@ export async function openWorkshop(
       signal,
     };
     return {
-      policyName: policy.name,
+      policy,
       trainer,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,

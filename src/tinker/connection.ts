@@ -29,6 +29,8 @@ const SUBMIT_TIMEOUT_MS = 60_000;
 const MENTION_TIMEOUT_MS = 10_000;
 const HEARTBEAT_MS = 10_000;
 const PATIENCE_MS = 120_000;
+/** For a server that was never heard of: more likely a wrong address than a restart. */
+const FIRST_PATIENCE_MS = 10_000;
 /** What servers use to tell apart the clients they know. */
 const SDK_VERSION = '0.36.0';
 
@@ -72,6 +74,7 @@ export class TinkerConnection implements AsyncDisposable {
   readonly #refusals: Refusals;
   readonly #trouble: Trouble;
   readonly #caller: Caller;
+  readonly #greeter: Caller;
   readonly #closing = new AbortController();
   readonly #signal: AbortSignal;
   readonly #releaseSignal: () => void;
@@ -100,7 +103,9 @@ export class TinkerConnection implements AsyncDisposable {
     this.#http = new HttpClient(baseURL, apiKey);
     this.#refusals = new Refusals(apiKey, this.#http.address);
     this.#trouble = new Trouble(onTrouble ?? (() => undefined), absence);
-    this.#caller = new Caller({ http: this.#http, refusals: this.#refusals, trouble: this.#trouble, patienceMs });
+    const parts = { http: this.#http, refusals: this.#refusals, trouble: this.#trouble };
+    this.#caller = new Caller({ ...parts, patienceMs });
+    this.#greeter = new Caller({ ...parts, patienceMs: Math.min(patienceMs, FIRST_PATIENCE_MS) });
     const linked = signal === undefined ? undefined : linkSignals(this.#closing.signal, signal);
     this.#signal = linked?.signal ?? this.#closing.signal;
     this.#releaseSignal = linked?.release ?? (() => undefined);
@@ -179,7 +184,7 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   /** A request that is answered at once. */
-  async post(verb: string, body: Json): Promise<HttpReply> {
+  async post(verb: string, body: Json, caller = this.#caller): Promise<HttpReply> {
     const request = {
       ...jsonBody(body),
       method: 'POST',
@@ -187,7 +192,7 @@ export class TinkerConnection implements AsyncDisposable {
       pool: 'submit',
       timeoutMs: SUBMIT_TIMEOUT_MS,
     } as const;
-    return this.#ask(request, verb);
+    return this.#ask(request, verb, caller);
   }
 
   /** A request that nothing depends on: tried once. Undefined where no answer came; never throws. */
@@ -226,7 +231,7 @@ export class TinkerConnection implements AsyncDisposable {
 
   async #greet(): Promise<void> {
     try {
-      const reply = await this.post('client/config', { sdk_version: SDK_VERSION });
+      const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, this.#greeter);
       this.#config = this.#read(clientConfigReply, reply, 'client/config');
     } catch (thrown) {
       // Servers older than this question answer 404: then the defaults hold.
@@ -282,8 +287,8 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
   }
 
-  async #ask(request: ExchangeRequest, verb: string): Promise<HttpReply> {
-    return this.#checked(await this.#caller.ask(request, verb, { signal: this.#signal, repeatable: true }), verb);
+  async #ask(request: ExchangeRequest, verb: string, caller = this.#caller): Promise<HttpReply> {
+    return this.#checked(await caller.ask(request, verb, { signal: this.#signal, repeatable: true }), verb);
   }
 
   #checked(reply: HttpReply, verb: string): HttpReply {

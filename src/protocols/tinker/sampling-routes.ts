@@ -34,7 +34,9 @@ export const SAMPLING_ROUTES: Routes = {
 
   'GET /samplers/*': async ({ sessions, base }, { names: [id = ''] }) => {
     const sampler = sessions.sampler(id);
-    return jsonReply({ sampler_id: sampler.id, base_model: base.name, model_path: sampler.path ?? null });
+    // The SDK takes it for where the tokenizer is; where the client runs on the same machine, it is found there.
+    const baseModel = base.tokenizer === undefined ? base.name : base.folder;
+    return jsonReply({ sampler_id: sampler.id, base_model: baseModel, model_path: sampler.path ?? null });
   },
 
   'POST /asample': async (parts, request) => {

@@ -40,7 +40,7 @@ export const SESSION_ROUTES: Routes = {
 
   'POST /create_session': async ({ sessions }, request) => {
     readAs(createSessionRequest, jsonOf(await readBody(request)));
-    return jsonReply({ type: 'create_session', session_id: sessions.create().id, info_message: FULL_PARAMETERS });
+    return jsonReply({ type: 'create_session', session_id: sessions.create().id, warning_message: FULL_PARAMETERS });
   },
 
   'POST /session_heartbeat': async ({ sessions }, request) => {

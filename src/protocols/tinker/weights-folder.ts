@@ -77,6 +77,9 @@ export class WeightsFolder {
     for (const model of await folder.#models()) {
       await rm(join(root, model, UNNAMED), { recursive: true, force: true });
       for (const kind of ['weights', 'sampler_weights']) await finishOrRemove(join(root, model, kind));
+      // A model that nothing was saved of is gone, and so is what it was made from.
+      const left = (await readdir(join(root, model))).filter((name) => name !== RUN);
+      if (left.length === 0) await rm(join(root, model), { recursive: true, force: true });
     }
     return folder;
   }
