@@ -1,6 +1,6 @@
 /** What a run's events look like as plain lines, for pipes, logs and the scrollback. */
 import { styleText } from 'node:util';
-import type { Best, RunEnding, RunEvent } from '../core/events.ts';
+import type { RunEnding, RunEvent } from '../core/events.ts';
 import { measureCommand, resumeCommand } from '../run/command-line.ts';
 import { asCalled, count, duration, percent, STOPPED } from './phrases.ts';
 import { printable } from './screen/width.ts';

@@ -5,10 +5,10 @@
  * one worker. Which worker takes which lane is left to chance; it shows nowhere in the result.
  */
 import type { ForwardBackwardResult, Loss, LossOutput } from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES } from './arena.ts';
-import { assemble, type Member, planMicrobatches, type Sequence } from './microbatch.ts';
+import { assemble, planMicrobatches, type Sequence } from './microbatch.ts';
 import type { WorkerPool } from './worker-pool.ts';
 
 /** Log-probabilities of each sample's trained tokens, in the order of the samples. */
@@ -42,10 +42,9 @@ export async function forwardBackwardBatch(
     const weights = arena.parameters;
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     const slopes = new Float32Array(logprobs.length);
-    for (const member of members) {
-      const { index, sample, predictions } = member;
+    for (const { index, sample, predictions } of members) {
       const own = valuesAt(predictions, logprobs);
-      const output = evaluate(loss, member, own);
+      const output = evaluateLoss(loss, sample, own, index);
       outputs[index] = output;
       found[index] = own;
       for (let i = 0; i < predictions.length; i++) slopes[predictions[i]!]! += output.gradient[i]! * sample.weight;
@@ -53,7 +52,7 @@ export async function forwardBackwardBatch(
     const gradients = arena.gradients + lane * arena.flatLength * 4;
     await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
   });
-  return { ...total(samples, outputs), logprobs: found, lanes: Math.min(LANES, microbatches.length) };
+  return { ...sumOfLosses(samples, outputs), logprobs: found, lanes: Math.min(LANES, microbatches.length) };
 }
 
 type Work = (worker: number, microbatch: readonly Sequence[], lane: number) => Promise<void>;
@@ -82,44 +81,4 @@ function valuesAt(places: Int32Array, values: Float32Array): Float32Array<ArrayB
   const found = new Float32Array(places.length);
   for (let i = 0; i < places.length; i++) found[i] = values[places[i]!]!;
   return found;
-}
-
-function evaluate(loss: Loss, { sample, positions, index }: Member, logprobs: Float32Array): LossOutput {
-  const at = (values: Float32Array) => valuesAt(positions, values);
-  let output: LossOutput;
-  try {
-    output = loss.evaluate({
-      logprobs,
-      sampled: at(sample.logprobs),
-      advantages: at(sample.advantages),
-      reference: sample.reference === undefined ? undefined : at(sample.reference),
-    });
-  } catch (cause) {
-    throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} threw on sample ${index}: ${messageOf(cause)}`, { cause });
-  }
-  const finite = Number.isFinite(output.loss) && output.gradient.every(Number.isFinite);
-  if (!finite || output.gradient.length !== logprobs.length) {
-    const found = finite ? `${output.gradient.length} derivatives for ${logprobs.length} tokens` : 'a value that is not finite';
-    throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} gave ${found} on sample ${index}`, {
-      hint: 'weights are unchanged and the accumulated gradient is cleared; lower the learning rate or look at the sample',
-    });
-  }
-  return output;
-}
-
-/** In the order of the samples, so that the sum does not depend on timing. */
-function total(
-  samples: readonly Sample[],
-  outputs: readonly (LossOutput | undefined)[],
-): Omit<ForwardBackwardResult, 'logprobs'> {
-  const metrics: Record<string, number> = {};
-  let loss = 0;
-  let trainedTokens = 0;
-  outputs.forEach((output, i) => {
-    if (output === undefined) return;
-    loss += output.loss * samples[i]!.weight;
-    trainedTokens += output.gradient.length;
-    for (const [name, value] of Object.entries(output.metrics ?? {})) metrics[name] = (metrics[name] ?? 0) + value;
-  });
-  return { loss, trainedTokens, metrics };
 }

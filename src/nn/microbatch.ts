@@ -2,8 +2,9 @@
  * From samples to microbatches: each a tree of sequences in which a prefix that several share is computed once.
  *
  * Samples are sorted by their tokens, so that what shares a prefix lies together, and cut into about equal parts. A trained token in
- * a shared prefix is predicted once for all who share it. Sharing is a fact about tokens; nothing here looks at groups. The cut depends on the samples alone, never on threads. A sequence ends before its
- * last trained token, which is only a target; samples without trained tokens are left out.
+ * a shared prefix is predicted once for all who share it. Sharing is a fact about tokens; nothing here looks at groups. The cut depends
+ * on the samples alone, never on threads. A sequence ends before its last trained token, which is only a target; samples without trained
+ * tokens are left out.
  */
 import type { Sample } from '../core/types.ts';
 import { MICROBATCH_ROWS } from './arena.ts';

@@ -5,8 +5,8 @@
  * There is no mask on the wire: where nothing is trained, weight, advantage and log-probability are 0. A sample's own weight is
  * folded into advantages and weights, since the wire has no place for it.
  */
-import type { LossInput } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { masked } from '../core/evaluate-loss.ts';
 import type { Sample } from '../core/types.ts';
 import type { Datum, Tensor } from '../tinker/types.ts';
 
@@ -40,23 +40,9 @@ export function policyDatum(sample: Sample): Datum {
   return shifted(sample, { logprobs, advantages });
 }
 
-/** Of a sample's masked tokens, in order. `values` may begin at a later position of the sample. */
-export function masked({ mask }: Sample, values: ArrayLike<number>, from = 0): Float32Array {
-  const found = new Float32Array(trainedTokens(mask));
-  let next = 0;
-  for (let i = from; i < mask.length; i++) if (mask[i] === 1) found[next++] = values[i - from]!;
-  return found;
-}
-
 /** Nothing is sent of a sample without trained tokens: it has no gradient and no log-probability that anybody asks for. */
 export function isTrained({ mask }: Sample): boolean {
   return mask.includes(1);
-}
-
-function trainedTokens(mask: Uint8Array): number {
-  let count = 0;
-  for (let i = 0; i < mask.length; i++) count += mask[i]!;
-  return count;
 }
 
 /** Log-probabilities of the masked tokens, from those of every position that a server gave. Throws where they are of no use. */
@@ -88,16 +74,6 @@ export function scoredTokens(sample: Sample, output: Readonly<Record<string, Ten
       hint: 'the weights at the server are no longer usable; go on from an earlier checkpoint, with a smaller learning rate',
     },
   );
-}
-
-export function lossInput(sample: Sample, logprobs: Float32Array): LossInput {
-  const { reference } = sample;
-  return {
-    logprobs,
-    sampled: masked(sample, sample.logprobs),
-    advantages: masked(sample, sample.advantages),
-    reference: reference && masked(sample, reference),
-  };
 }
 
 function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Array>>): Datum {

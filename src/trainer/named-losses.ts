@@ -5,9 +5,10 @@
  * linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
  */
 import type { Loss } from '../core/contracts.ts';
+import { masked } from '../core/evaluate-loss.ts';
 import type { Sample } from '../core/types.ts';
 import type { Datum } from '../tinker/types.ts';
-import { masked, policyDatum, weightedDatum } from './datum.ts';
+import { policyDatum, weightedDatum } from './datum.ts';
 
 export interface NamedLoss {
   readonly name: string;

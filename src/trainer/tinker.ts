@@ -16,7 +16,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Sample } from '../core/types.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';
 import { isTrained, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
-import { checkLossSum, checkPlainSum, evaluateLoss } from './evaluate-loss.ts';
+import { checkLossSum, checkPlainSum, evaluateBatch } from './evaluate-batch.ts';
 import { mapInSlices } from './in-slices.ts';
 import { type NamedLoss, namedLoss } from './named-losses.ts';
 import { isLost, type ModelStart, TinkerModel, type Underway } from './tinker-model.ts';
@@ -238,7 +238,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const model = await this.#model();
     const sent = samples.filter(isTrained);
     if (sent.length === 0) {
-      const { result } = await evaluateLoss(loss, samples, await scores(samples, []));
+      const { result } = await evaluateBatch(loss, samples, await scores(samples, []));
       return { result: Promise.resolve(result) };
     }
     const named = this.#refusedLosses.has(loss.name) ? undefined : namedLoss(loss, sent);
@@ -265,7 +265,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       forwardOnly: false,
       isHarmless: isUnknownLoss,
       read: async ({ outputs, lossSum }) => {
-        const evaluated = await evaluateLoss(loss, samples, await scores(samples, outputs));
+        const evaluated = await evaluateBatch(loss, samples, await scores(samples, outputs));
         checkLossSum(evaluated, lossSum, named.name);
         return evaluated.result;
       },
@@ -279,7 +279,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   async #customBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
     const { logprobs, lossSum } = await (await this.#score(model, samples)).result;
     checkPlainSum(logprobs, lossSum, loss.name);
-    const { result, gradients } = await evaluateLoss(loss, samples, logprobs);
+    const { result, gradients } = await evaluateBatch(loss, samples, logprobs);
     const datums = await mapInSlices(samples, (sample, i) => {
       const weights = gradients[i]!.map((derivative) => -derivative * sample.weight);
       return isTrained(sample) ? [weightedDatum(sample, weights)] : [];

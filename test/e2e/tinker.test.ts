@@ -26,7 +26,8 @@ function begin(args: readonly string[], key = API_KEY) {
 }
 
 function flags(name: string, ...more: readonly string[]): string[] {
-  return [...home.flags(join(home.dir, name), STEPS), '--engine', 'tinker', '--eval-every', '2', '--json', ...more];
+  const model = ['--engine', 'tinker', '--model', 'models/base'];
+  return [...home.flags(join(home.dir, name), STEPS), ...model, '--eval-every', '2', '--json', ...more];
 }
 
 function eventsOf(stdout: string): RunEvent[] {
@@ -116,6 +117,45 @@ describe('a run through a Tinker server', () => {
     expect(await lastState('killed')).toEqual(await lastState('whole'));
   });
 
+  it('is found again by its checkpoint and its run.json, without the address in the environment', async () => {
+    const checkpoint = join(home.dir, 'whole/checkpoints/step-000005');
+    const withKeyOnly = (args: readonly string[]) =>
+      start(args, undefined, `unset TINKER_BASE_URL; export TINKER_API_KEY=${API_KEY}`).ended;
+    expect(await withKeyOnly(['eval', home.entry, '--model', checkpoint, '--json'])).toMatchObject({ code: 0, stderr: '' });
+    expect(await withKeyOnly(['train', '--resume', join(home.dir, 'whole'), '--json'])).toMatchObject({ code: 0, stderr: '' });
+  });
+
+  it('names the server in its output, and does not say that weights are where they are not', async () => {
+    const { stdout } = await begin([...flags('plain', '--steps', '1').filter((flag) => flag !== '--json')]).ended;
+    expect(stdout).toContain(`Policy base at 127.0.0.1:${server.port}`);
+    expect(stdout).toContain(`The trained model is at ${server.baseURL}, by the name in `);
+    const embedded = await begin([
+      'eval',
+      home.entry,
+      '--engine',
+      'embedded',
+      '--model',
+      join(home.dir, 'whole/checkpoints/step-000005'),
+    ]).ended;
+    expect(`${embedded.code} ${embedded.stderr}`).toMatch(
+      /^2 error MODEL_INVALID: the weights of .* are not in it but at a Tinker server/,
+    );
+  });
+
+  it('ends at the first Ctrl-C where it has not begun', async () => {
+    const { child, ended, stdout } = start(
+      flags('unbegun'),
+      undefined,
+      `export TINKER_BASE_URL=http://127.0.0.1:1 TINKER_API_KEY=${API_KEY}`,
+    );
+    await reached(stdout, 'POLICY_SERVER');
+    child.kill('SIGINT');
+    expect(await ended).toMatchObject({
+      code: 130,
+      stderr: expect.stringContaining('interrupted before the run began') as string,
+    });
+  });
+
   it('is refused before anything is spent where it cannot work', async () => {
     const refused = async (args: readonly string[], key?: string) => {
       const { code, stderr } = await begin(args, key).ended;
@@ -125,6 +165,11 @@ describe('a run through a Tinker server', () => {
     expect(await refused(flags('no'), '')).toMatch(/^2 error USAGE: TINKER_API_KEY is not set/);
     expect(await refused(flags('no', '--temperature', '0.7'))).toMatch(
       /^2 error USAGE: temperature: expected 1 with a Tinker server/,
+    );
+    const noModel = flags('no').filter((flag, i, all) => flag !== '--model' && all[i - 1] !== '--model');
+    expect(await refused(noModel)).toMatch(/^2 error USAGE: model: expected the folder of the model at the Tinker server/);
+    expect(await refused(flags('no', '--engine', 'embedded', '--base-model', 'base'))).toMatch(
+      /^2 error USAGE: baseModel: expected engine tinker/,
     );
     expect(await refused(flags('no', '--base-model', 'Qwen/Qwen3-8B'))).toMatch(
       /^2 error USAGE: .*does not offer "Qwen\/Qwen3-8B"; it has base/,

@@ -5,10 +5,11 @@
  * others left behind is dropped, and the step that follows fails. Begun anew is only with a forward_backward that came after a client
  * was told of the failure. Order and repetitions are not seen here.
  */
-import type { AdamSettings, Loss } from '../../core/contracts.ts';
+import type { AdamSettings } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { AdamParams, PassRequest, PassResult } from '../../tinker/types.ts';
+import { evaluateBatch } from '../../trainer/evaluate-batch.ts';
 import { ApiError } from './api-error.ts';
 import { lossNamed } from './named-loss.ts';
 import type { Weights } from './sampler-pool.ts';
@@ -138,14 +139,8 @@ export class TrainingModel {
     const loss = lossNamed(request.loss, request.lossSettings);
     const samples = await samplesOf(request, this.#model);
     const logprobs = await this.#model.forward(samples);
-    const sums: Record<string, number> = {};
-    let total = 0;
-    for (const [i, sample] of samples.entries()) {
-      const { loss: part, metrics } = evaluated(loss, sample, logprobs[i]!);
-      total += part;
-      for (const [name, value] of Object.entries(metrics ?? {})) sums[name] = (sums[name] ?? 0) + value;
-    }
-    return resultOf(logprobs, total, sums);
+    const { result } = await evaluateBatch(loss, samples, logprobs);
+    return resultOf(logprobs, result.loss, result.metrics);
   }
 
   #checkWhole(): void {
@@ -159,21 +154,6 @@ export class TrainingModel {
       hint: 'make a new model and load the last saved state into it',
     });
   }
-}
-
-function evaluated(
-  loss: Loss,
-  sample: { readonly logprobs: Float32Array; readonly advantages: Float32Array },
-  logprobs: Float32Array,
-) {
-  const output = loss.evaluate({
-    logprobs,
-    sampled: sample.logprobs.subarray(1),
-    advantages: sample.advantages.subarray(1),
-    reference: undefined,
-  });
-  if (Number.isFinite(output.loss)) return output;
-  throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} gave ${output.loss}`);
 }
 
 const WIRE_NAMES: Readonly<Record<string, string>> = {

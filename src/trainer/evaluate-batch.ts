@@ -2,10 +2,10 @@
  * A batch's loss from the log-probabilities of its samples, by the loss's own definition: the number that is reported, whoever
  * computed the gradient, and the derivatives where nobody else can.
  */
-import type { ForwardBackwardResult, Loss, LossOutput } from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { ForwardBackwardResult, Loss } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
 import type { Sample } from '../core/types.ts';
-import { lossInput } from './datum.ts';
 import { mapInSlices } from './in-slices.ts';
 
 const LOSS_TOLERANCE = 0.01;
@@ -19,23 +19,17 @@ export interface EvaluatedLoss {
 }
 
 /** Throws TRAINER_FAILED where the loss throws or is not finite. */
-export async function evaluateLoss(
+export async function evaluateBatch(
   loss: Loss,
   samples: readonly Sample[],
   logprobs: readonly Float32Array[],
 ): Promise<EvaluatedLoss> {
-  const outputs = await mapInSlices(samples, (sample, i) => evaluate(loss, sample, logprobs[i]!, i));
-  const metrics: Record<string, number> = {};
-  let [sum, magnitude, trainedTokens] = [0, 0, 0];
-  outputs.forEach((output, i) => {
-    const term = output.loss * samples[i]!.weight;
-    sum += term;
-    magnitude += Math.abs(term);
-    trainedTokens += logprobs[i]!.length;
-    for (const [name, value] of Object.entries(output.metrics ?? {})) metrics[name] = (metrics[name] ?? 0) + value;
-  });
-  const gradients = outputs.map(({ gradient }) => gradient);
-  return { result: { loss: sum, trainedTokens, metrics, logprobs }, gradients, magnitude };
+  const outputs = await mapInSlices(samples, (sample, i) => evaluateLoss(loss, sample, logprobs[i]!, i));
+  return {
+    result: { ...sumOfLosses(samples, outputs), logprobs },
+    gradients: outputs.map(({ gradient }) => gradient),
+    magnitude: outputs.reduce((sum, output, i) => sum + Math.abs(output.loss * samples[i]!.weight), 0),
+  };
 }
 
 /** Our and a server's loss may differ by rounding, not by definition. Throws TRAINER_FAILED. */
@@ -56,19 +50,4 @@ export function checkPlainSum(logprobs: readonly Float32Array[], lossSum: number
     `${name} with these settings has to go through a weighted cross_entropy, and this server ${found}: it may not simply add up`,
     { hint: 'use a loss that the server has by name: without --kl' },
   );
-}
-
-function evaluate(loss: Loss, sample: Sample, logprobs: Float32Array, index: number): LossOutput {
-  let output: LossOutput;
-  try {
-    output = loss.evaluate(lossInput(sample, logprobs));
-  } catch (cause) {
-    throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} threw on sample ${index}: ${messageOf(cause)}`, { cause });
-  }
-  const finite = Number.isFinite(output.loss) && output.gradient.every(Number.isFinite);
-  if (finite && output.gradient.length === logprobs.length) return output;
-  const found = finite ? `${output.gradient.length} derivatives for ${logprobs.length} tokens` : 'a value that is not finite';
-  throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} gave ${found} on sample ${index}`, {
-    hint: 'log-probabilities have moved too far from those recorded when sampling; lower the learning rate or the staleness',
-  });
 }
