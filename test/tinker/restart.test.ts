@@ -133,7 +133,7 @@ describe('trainyard tinker', () => {
     const process = start(['tinker', '--threads', '1', '--model', home.model, '--state', home.state]);
     running = process;
     while (!process.stdout().includes('Ctrl-C')) await sleep(20);
-    expect(process.stdout()).toMatch(/TINKER_BASE_URL=http:\/\/127\.0\.0\.1:\d+\n +TINKER_API_KEY=tml-[0-9a-f]{32}\n/);
+    expect(process.stdout()).toMatch(/TINKER_BASE_URL=http:\/\/127\.0\.0\.1:\d+\n +export TINKER_API_KEY=tml-[0-9a-f]{32}\n/);
     process.child.kill('SIGINT');
     expect((await process.ended).code).toBe(0);
   });
