@@ -17,6 +17,7 @@ import { Refusal } from './http-errors.ts';
 import { checkHead, isLoopback } from './http-guard.ts';
 import { GATEWAY_LIMITS, tooLarge } from './limits.ts';
 import { endWith, refusalOf, upgradeRequired } from './raw-reply.ts';
+import { wholeBody } from './whole-body.ts';
 
 export interface Listener extends AsyncDisposable {
   readonly origin: string;
@@ -196,32 +197,11 @@ function written(outgoing: ServerResponse, text: string): Promise<void> {
 /** A byte order mark is kept: it is no JSON. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** The whole body. By events: an async iterator costs more than the rest. */
-function collect(incoming: IncomingMessage): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = [];
-    let size = 0;
-    const take = (chunk: Buffer): void => {
-      size += chunk.length;
-      if (size <= GATEWAY_LIMITS.bodyBytes) return void chunks.push(chunk);
-      chunks.length = 0;
-      incoming.off('data', take);
-      reject(tooLarge());
-    };
-    // Every request closes in the end; an error made for each, with its stack, would cost as much as reading the body.
-    const brokenOff = (): void => {
-      if (!incoming.readableEnded) reject(new Refusal('malformed_http', 'the body broke off'));
-    };
-    if (incoming.destroyed) return brokenOff();
-    incoming.on('data', take);
-    incoming.once('end', () => {
-      try {
-        resolve(utf8.decode(chunks.length === 1 ? chunks[0] : Buffer.concat(chunks)));
-      } catch {
-        reject(new TrainyardError('REQUEST_INVALID', 'the body is not UTF-8'));
-      }
-    });
-    incoming.once('error', brokenOff);
-    incoming.once('close', brokenOff);
-  });
+async function collect(incoming: IncomingMessage): Promise<string> {
+  const body = await wholeBody(incoming, GATEWAY_LIMITS.bodyBytes, tooLarge);
+  try {
+    return utf8.decode(body);
+  } catch {
+    throw new TrainyardError('REQUEST_INVALID', 'the body is not UTF-8');
+  }
 }

@@ -7,6 +7,7 @@
  */
 import type { Absence } from '../core/absence.ts';
 import type { Engine } from '../core/contracts.ts';
+import { engineWith } from '../core/engine-with.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 
@@ -56,18 +57,7 @@ export class Recovery {
         }
       }
     };
-    return {
-      sample,
-      get vocabSize() {
-        return engine.vocabSize;
-      },
-      get contextLength() {
-        return engine.contextLength;
-      },
-      get policyVersion() {
-        return engine.policyVersion;
-      },
-    };
+    return engineWith(engine, sample);
   }
 
   /** Work on the trainer, begun again from the start after a loss. It must have no effect that lasts before its last verb resolved. */

@@ -6,9 +6,11 @@
  * whatever a caller was told is in the history, also when the process is killed at the next instruction. Reads are passed
  * through unrecorded, and nothing is changed on the way.
  */
+
 import { randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import type { Engine, SampleRequest, SampleResult, Store } from '../core/contracts.ts';
+import { engineWith } from '../core/engine-with.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { BatchManifest, Trajectory } from '../core/types.ts';
 import { type Call, digestOf, type HistoryEntry, type Sampled } from './history.ts';
@@ -56,19 +58,10 @@ export function recordHistory(sink: HistorySink): History {
       manifests: () => store.manifests(),
       [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
     }),
-    engine: (engine) => ({
-      get vocabSize() {
-        return engine.vocabSize;
-      },
-      get contextLength() {
-        return engine.contextLength;
-      },
-      get policyVersion() {
-        return engine.policyVersion;
-      },
-      sample: (request, signal, onTokens) =>
+    engine: (engine) =>
+      engineWith(engine, (request, signal, onTokens) =>
         recorded(sampleCall(request), () => engine.sample(request, signal, onTokens), sampledBy),
-    }),
+      ),
   };
 }
 

@@ -8,6 +8,7 @@
  * A run that ends by itself because the server forgot its model four times in a row is taken up again, and counted. Exits 1 if
  * anything differs.
  */
+
 import { existsSync } from 'node:fs';
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -15,6 +16,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { randomStream } from '../../src/nn/random.ts';
+import { BASE_MODEL } from '../../src/run/settings.ts';
 import { smallHome } from '../e2e/small-run.ts';
 import { API_KEY, type ServerProcess, startServer } from '../e2e/tinker-server.ts';
 import type { KillRun } from '../fixtures/kill-run.ts';
@@ -54,7 +56,10 @@ export async function tinkerKillRun({ kills, seed, ...settings }: TinkerKillSett
   try {
     const sizes = { steps: 5 + Math.ceil(kills / 3), group: 4, groupsPerStep: 2, evalEvery: 3, ...settings };
     const play = (name: string): KillRun => ({
-      request: { entry: home.entry, run: join(home.dir, name), engine: 'tinker', baseURL: server.baseURL, ...sizes },
+      request: {
+        ...{ entry: home.entry, run: join(home.dir, name) },
+        ...{ engine: 'tinker', model: BASE_MODEL, baseURL: server.baseURL, ...sizes },
+      },
       history: join(home.dir, `${name}.jsonl`),
     });
     const [undisturbed, disturbed] = [play('undisturbed'), play('disturbed')];

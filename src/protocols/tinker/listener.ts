@@ -3,9 +3,9 @@
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { bind, checkSecret, close } from '../../gateway/bind.ts';
-import { Refusal } from '../../gateway/http-errors.ts';
 import { checkHead, isLoopback } from '../../gateway/http-guard.ts';
 import { endWith, refusalOf, upgradeRequired } from '../../gateway/raw-reply.ts';
+import { wholeBody } from '../../gateway/whole-body.ts';
 import { Turns } from '../../tinker/turns.ts';
 import { TINKER_LIMITS } from './limits.ts';
 import { type TinkerReply, tooLarge } from './message.ts';
@@ -75,7 +75,7 @@ async function exchange(
     header,
     body: () => {
       if (header('expect') !== undefined) outgoing.writeContinue();
-      return collect(incoming);
+      return wholeBody(incoming, TINKER_LIMITS.bodyBytes, tooLarge);
     },
     signal: hangUp.signal,
     address: incoming.socket.remoteAddress,
@@ -114,27 +114,4 @@ function send({ status, type, body }: TinkerReply, incoming: IncomingMessage, ou
   incoming.once('close', end).resume();
   incoming.once('end', end);
   setTimeout(end, TIMEOUTS.linger).unref();
-}
-
-function collect(incoming: IncomingMessage): Promise<Uint8Array> {
-  return new Promise((resolve, reject) => {
-    if (Number(incoming.headers['content-length'] ?? 0) > TINKER_LIMITS.bodyBytes) return reject(tooLarge());
-    const chunks: Buffer[] = [];
-    let size = 0;
-    const take = (chunk: Buffer): void => {
-      size += chunk.length;
-      if (size <= TINKER_LIMITS.bodyBytes) return void chunks.push(chunk);
-      chunks.length = 0;
-      incoming.off('data', take);
-      reject(tooLarge());
-    };
-    const brokenOff = (): void => {
-      if (!incoming.readableEnded) reject(new Refusal('malformed_http', 'the body broke off'));
-    };
-    if (incoming.destroyed) return brokenOff();
-    incoming.on('data', take);
-    incoming.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
-    incoming.once('error', brokenOff);
-    incoming.once('close', brokenOff);
-  });
 }
