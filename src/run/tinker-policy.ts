@@ -4,6 +4,7 @@
  * The address and the key are the environment's, TINKER_BASE_URL and TINKER_API_KEY, as for every Tinker program; the key is never
  * written anywhere.
  */
+import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { z } from 'zod';
@@ -39,6 +40,7 @@ export function openTinkerPolicy(
     const offered = await connection.supportedModels();
     const baseModel = chooseModel(settings.baseModel ?? saved?.baseModel, settings.model, offered);
     const offer = offered.find(({ name }) => name === baseModel);
+    await checkTokenizer(settings.model, baseModel, offer?.tokenizerDigest);
     const contextLength = Math.min(sizes.contextLength, offer?.contextLength ?? Number.POSITIVE_INFINITY);
     const { vocabSize } = sizes;
     const engine = new TinkerEngine({
@@ -95,6 +97,16 @@ function chooseModel(wanted: string | undefined, folder: string, offered: readon
       : `the server does not offer ${JSON.stringify(chosen)}; it has ${list}`,
     { hint: 'give --base-model the server’s name of the model whose tokenizer is in --model' },
   );
+}
+
+/** Ids of another tokenizer would be sampled and trained without a word, and mean nothing. Most servers do not tell which one is theirs. */
+async function checkTokenizer(dir: string, baseModel: string, digest: string | undefined): Promise<void> {
+  if (digest === undefined) return;
+  const file = await readFile(join(dir, 'tokenizer.json'));
+  if (createHash('sha256').update(file).digest('hex') === digest) return;
+  throw new TrainyardError('MODEL_INVALID', `tokenizer.json in ${dir} is not the one of ${baseModel} at the server`, {
+    hint: 'give --model the folder of the very model that the server has',
+  });
 }
 
 const sizesSchema = z.looseObject({

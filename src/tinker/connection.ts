@@ -46,6 +46,13 @@ export interface ConnectionSettings {
   readonly signal?: AbortSignal;
 }
 
+export interface OfferedModel {
+  readonly name: string;
+  readonly contextLength: number | undefined;
+  /** SHA-256 of its tokenizer.json, where the server tells: Trainyard's does. */
+  readonly tokenizerDigest: string | undefined;
+}
+
 /** A request whose result is a future. */
 export interface Submission {
   readonly verb: string;
@@ -125,13 +132,13 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#config;
   }
 
-  async supportedModels(): Promise<readonly { readonly name: string; readonly contextLength: number | undefined }[]> {
+  async supportedModels(): Promise<readonly OfferedModel[]> {
     const path = '/api/v1/get_server_capabilities';
     const request = { method: 'GET', path, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
     const reply = await this.#ask(request, 'get_server_capabilities');
     const { supported_models: models } = this.#read(capabilitiesReply, reply, 'get_server_capabilities');
-    return models.flatMap(({ model_name: name, max_context_length: length }) =>
-      name == null ? [] : [{ name, contextLength: length ?? undefined }],
+    return models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
+      name == null ? [] : [{ name, contextLength: length ?? undefined, tokenizerDigest: digest ?? undefined }],
     );
   }
 

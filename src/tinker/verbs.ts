@@ -64,6 +64,8 @@ export const capabilitiesReply = z.object({
       max_context_length: z.int().nullish(),
       trainable: z.boolean().nullish(),
       sampleable: z.boolean().nullish(),
+      /** Ours alone: of its tokenizer.json. */
+      tokenizer_sha256: z.string().nullish(),
     }),
   ),
 });

@@ -1,5 +1,5 @@
 /** Training through a Tinker server in another process: undisturbed, with the server killed, with the run killed. */
-import { readFile } from 'node:fs/promises';
+import { cp, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
@@ -165,6 +165,12 @@ describe('a run through a Tinker server', () => {
     expect(await refused(flags('no'), '')).toMatch(/^2 error USAGE: TINKER_API_KEY is not set/);
     expect(await refused(flags('no', '--temperature', '0.7'))).toMatch(
       /^2 error USAGE: temperature: expected 1 with a Tinker server/,
+    );
+    const other = join(home.dir, 'other-tokenizer');
+    await cp('models/base', other, { recursive: true });
+    await writeFile(join(other, 'tokenizer.json'), `${await readFile(join(other, 'tokenizer.json'), 'utf8')} `);
+    expect(await refused(flags('no', '--model', other))).toMatch(
+      /^2 error MODEL_INVALID: tokenizer.json in .* is not the one of base at the server/,
     );
     const noModel = flags('no').filter((flag, i, all) => flag !== '--model' && all[i - 1] !== '--model');
     expect(await refused(noModel)).toMatch(/^2 error USAGE: model: expected the folder of the model at the Tinker server/);

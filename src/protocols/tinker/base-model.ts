@@ -1,8 +1,9 @@
 /**
  * The one base model of a server: a model folder, known by its name or its path. Every model in training begins as a copy of it.
  */
-import { realpath } from 'node:fs/promises';
-import { basename, resolve } from 'node:path';
+import { createHash } from 'node:crypto';
+import { readFile, realpath } from 'node:fs/promises';
+import { basename, join, resolve } from 'node:path';
 import { TrainyardError } from '../../core/errors.ts';
 import { EmbeddedModel } from '../../nn/policy.ts';
 import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer.ts';
@@ -19,6 +20,8 @@ export interface BaseModel {
   readonly weights: Weights;
   /** Where the folder has one. */
   readonly tokenizer: Tokenizer | undefined;
+  /** SHA-256 of tokenizer.json, by which a client knows that it has the same one. */
+  readonly tokenizerDigest: string | undefined;
   open(): Promise<EmbeddedModel>;
 }
 
@@ -33,6 +36,10 @@ export async function openBaseModel(dir: string, threads: number | undefined): P
     shape: { vocabSize: model.vocabSize, contextLength: model.contextLength },
     weights: { id: 'base', folder, check: async () => {} },
     tokenizer: await tokenizerOf(folder),
+    tokenizerDigest: await readFile(join(folder, 'tokenizer.json')).then(
+      (file) => createHash('sha256').update(file).digest('hex'),
+      () => undefined,
+    ),
     open,
   };
 }

@@ -33,7 +33,10 @@ export const SESSION_ROUTES: Routes = {
   'GET /get_server_capabilities': async ({ base }) =>
     jsonReply({
       supported_models: [
-        { model_name: base.name, max_context_length: base.shape.contextLength, trainable: true, sampleable: true },
+        {
+          ...{ model_name: base.name, max_context_length: base.shape.contextLength, trainable: true, sampleable: true },
+          ...(base.tokenizerDigest !== undefined && { tokenizer_sha256: base.tokenizerDigest }),
+        },
       ],
       full_parameter_training: true,
     }),
