@@ -231,9 +231,11 @@ const TRAINER_FAULTS: Readonly<Record<string, Fault>> = {
       return {
         engine: { sample: async (...call) => ({ ...(await engine.sample(...call)), policyVersion: announced }) },
         trainer: {
-          publish(version) {
+          async publish(version) {
             announced = version;
-            return trainer.publish(version);
+            // Long enough for what is under way to end under the old weights.
+            await new Promise((resolve) => setTimeout(resolve, 200));
+            await trainer.publish(version);
           },
         },
       };
