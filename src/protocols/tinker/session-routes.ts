@@ -13,8 +13,9 @@ const CLIENT_CONFIG: Json = {
   pjwt_auth_enabled: false,
   parallel_fwdbwd_chunks: true,
   proto_compress_fwdbwd: false,
-  fwdbwd_max_chunk_len: 1024,
-  fwdbwd_max_chunk_bytes_count: 5_000_000,
+  // What takes a few milliseconds to read, check and plan: the same thread answers everyone.
+  fwdbwd_max_chunk_len: 512,
+  fwdbwd_max_chunk_bytes_count: 2_000_000,
   sample_max_concurrent_requests: 2000,
   create_model_via_load_weights: false,
   sample_use_retrieve_futures: false,
