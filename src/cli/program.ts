@@ -63,7 +63,10 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--model <dir>', 'model folder (default: the base policy that ships with Trainyard)')
     .option('--host <address>', `address to listen on; others than loopback need a key (default: ${TINKER_DEFAULTS.host})`)
     .option('--port <n>', 'port to listen on (default: a free one)', port)
-    .option('--api-key <key>', 'begins with tml-; better in the environment, as TINKER_API_KEY (default: a new one)')
+    .option(
+      '--api-key <key>',
+      'begins with tml-; better in the environment, as TINKER_API_KEY (default: the one kept in --state)',
+    )
     .option('--state <dir>', `directory to keep saved weights in (default: ${TINKER_DEFAULTS.state})`)
     .option('--threads <n>', `threads of each model (default: the cores, here ${TINKER_DEFAULTS.threads})`, positive)
     .option('--json', 'one JSON object a line', false)

@@ -78,7 +78,8 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openSqliteStore(directory.storePath);
   const store = through.store?.(opened) ?? opened;
-  const { trainer, recovery, policy } = workshop;
+  const { policy, recovery } = workshop;
+  const { trainer } = policy;
   const where = policy.server === undefined ? {} : { server: policy.server };
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {

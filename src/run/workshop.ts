@@ -4,7 +4,7 @@
  */
 
 import { Absence } from '../core/absence.ts';
-import type { Engine, GraderRunner, Store, Trainer } from '../core/contracts.ts';
+import type { Engine, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
@@ -31,7 +31,6 @@ export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
   readonly entryName: string;
   readonly policy: Policy;
-  readonly trainer: Trainer;
   readonly recovery: Recovery;
   rolloutsInto(store: Store): Rollouts;
 }
@@ -101,7 +100,6 @@ export async function openWorkshop(
     };
     return {
       policy,
-      trainer,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store) => rolloutsOf({ ...parts, store }, warn),

@@ -28,9 +28,6 @@ function expectedBy(message: string): string {
 
 // Getting to know each other.
 
-export const clientConfigRequest = z.object({ sdk_version: z.string().nullish() });
-export type ClientConfigRequest = z.infer<typeof clientConfigRequest>;
-
 /** What a server leaves out has the default that clients of the hosted service have. */
 export const clientConfigReply = z.object({
   pjwt_auth_enabled: z.boolean().default(false),
@@ -45,18 +42,6 @@ export const clientConfigReply = z.object({
 });
 export type ClientConfigReply = z.infer<typeof clientConfigReply>;
 
-/** Asked again now and then by clients that are told so. */
-export const clientDynamicConfigReply = z.object({
-  refresh_interval_sec: z.number().min(0).default(300),
-  /** Whether `cancel_future` is understood. */
-  sample_cancel_enabled: z.boolean().default(false),
-  sample_cancel_max_batch_size: z.int().min(1).default(64),
-});
-export type ClientDynamicConfigReply = z.infer<typeof clientDynamicConfigReply>;
-
-export const healthReply = z.object({ status: z.string() });
-export type HealthReply = z.infer<typeof healthReply>;
-
 export const capabilitiesReply = z.object({
   supported_models: z.array(
     z.object({
@@ -69,10 +54,6 @@ export const capabilitiesReply = z.object({
     }),
   ),
 });
-export type CapabilitiesReply = z.infer<typeof capabilitiesReply>;
-
-export const telemetryReply = z.object({ status: z.string() });
-export type TelemetryReply = z.infer<typeof telemetryReply>;
 
 // Sessions.
 
@@ -84,7 +65,6 @@ export const createSessionRequest = z.object({
   display_name: z.string().nullish(),
   type: z.literal('create_session').nullish(),
 });
-export type CreateSessionRequest = z.infer<typeof createSessionRequest>;
 
 export const createSessionReply = z.object({
   session_id: id,
@@ -93,13 +73,8 @@ export const createSessionReply = z.object({
   error_message: z.string().nullish(),
   type: z.literal('create_session').nullish(),
 });
-export type CreateSessionReply = z.infer<typeof createSessionReply>;
 
 export const sessionHeartbeatRequest = z.object({ session_id: id, type: z.literal('session_heartbeat').nullish() });
-export type SessionHeartbeatRequest = z.infer<typeof sessionHeartbeatRequest>;
-
-export const sessionHeartbeatReply = z.object({ type: z.literal('session_heartbeat').nullish() });
-export type SessionHeartbeatReply = z.infer<typeof sessionHeartbeatReply>;
 
 // Models.
 
@@ -110,7 +85,6 @@ export const loraConfig = z.object({
   train_mlp: z.boolean().nullish(),
   train_attn: z.boolean().nullish(),
 });
-export type LoraConfig = z.infer<typeof loraConfig>;
 
 /** Only the family's name is looked at; another than adamw is for the server to refuse. */
 const optimizerConfig = z.object({ type: z.string() }).nullish();
@@ -124,7 +98,6 @@ export const createModelRequest = z.object({
   optimizer_config: optimizerConfig,
   type: z.literal('create_model').nullish(),
 });
-export type CreateModelRequest = z.infer<typeof createModelRequest>;
 
 /** Both what the request is answered with at once (then `request_id` is there) and what its future holds. */
 export const createModelReply = z.object({
@@ -135,33 +108,10 @@ export const createModelReply = z.object({
   status: z.string().nullish(),
   type: z.literal('create_model').nullish(),
 });
-export type CreateModelReply = z.infer<typeof createModelReply>;
 
 export const getInfoRequest = z.object({ model_id: id, type: z.literal('get_info').nullish() });
-export type GetInfoRequest = z.infer<typeof getInfoRequest>;
-
-export const getInfoReply = z.object({
-  model_id: id,
-  status: z.string().nullish(),
-  model_data: z.object({
-    arch: z.string().nullish(),
-    model_name: z.string().nullish(),
-    tokenizer_id: z.string().nullish(),
-    base_model: z.string().nullish(),
-    lora_config: loraConfig.nullish(),
-  }),
-  is_lora: z.boolean().nullish(),
-  lora_rank: z.int().nullish(),
-  model_name: z.string().nullish(),
-  type: z.literal('get_info').nullish(),
-});
-export type GetInfoReply = z.infer<typeof getInfoReply>;
 
 export const unloadModelRequest = z.object({ model_id: id, type: z.literal('unload_model').nullish() });
-export type UnloadModelRequest = z.infer<typeof unloadModelRequest>;
-
-export const unloadModelReply = z.object({ model_id: id, request_id: id.nullish(), type: z.literal('unload_model').nullish() });
-export type UnloadModelReply = z.infer<typeof unloadModelReply>;
 
 export const adamParams = z.object({
   learning_rate: z.number().default(1e-4),
@@ -202,10 +152,8 @@ export const optimStepRequest = z.object({
   adam_params: adamParams,
   type: z.literal('optim_step').nullish(),
 });
-export type OptimStepRequest = z.infer<typeof optimStepRequest>;
 
 export const optimStepReply = z.object({ metrics: z.record(z.string(), z.number()).nullish() });
-export type OptimStepReply = z.infer<typeof optimStepReply>;
 
 // Samplers.
 
@@ -216,16 +164,11 @@ export const createSamplingSessionRequest = z.object({
   model_path: z.string().nullish(),
   type: z.literal('create_sampling_session').nullish(),
 });
-export type CreateSamplingSessionRequest = z.infer<typeof createSamplingSessionRequest>;
 
 export const createSamplingSessionReply = z.object({
   sampling_session_id: id,
   type: z.literal('create_sampling_session').nullish(),
 });
-export type CreateSamplingSessionReply = z.infer<typeof createSamplingSessionReply>;
-
-export const samplerReply = z.object({ sampler_id: id, base_model: z.string(), model_path: z.string().nullish() });
-export type SamplerReply = z.infer<typeof samplerReply>;
 
 // Weights.
 
@@ -243,10 +186,8 @@ export const saveWeightsRequest = z.object({
   user_metadata: labels,
   type: z.literal('save_weights').nullish(),
 });
-export type SaveWeightsRequest = z.infer<typeof saveWeightsRequest>;
 
 export const saveWeightsReply = z.object({ path: z.string(), type: z.literal('save_weights').nullish() });
-export type SaveWeightsReply = z.infer<typeof saveWeightsReply>;
 
 /** With a name in `path`: weights that last. With `sampling_session_seq_id` instead: a sampling session at once, and no path. */
 export const saveWeightsForSamplerRequest = z.object({
@@ -258,14 +199,12 @@ export const saveWeightsForSamplerRequest = z.object({
   user_metadata: labels,
   type: z.literal('save_weights_for_sampler').nullish(),
 });
-export type SaveWeightsForSamplerRequest = z.infer<typeof saveWeightsForSamplerRequest>;
 
 export const saveWeightsForSamplerReply = z.object({
   path: z.string().nullish(),
   sampling_session_id: id.nullish(),
   type: z.literal('save_weights_for_sampler').nullish(),
 });
-export type SaveWeightsForSamplerReply = z.infer<typeof saveWeightsForSamplerReply>;
 
 /** Into a model (`model_id`), or, on servers that say so in their configuration, into a new one (`session_id`, `model_seq_id`). */
 export const loadWeightsRequest = z.object({
@@ -279,36 +218,21 @@ export const loadWeightsRequest = z.object({
   optimizer: z.boolean().default(false),
   type: z.literal('load_weights').nullish(),
 });
-export type LoadWeightsRequest = z.infer<typeof loadWeightsRequest>;
 
 export const loadWeightsReply = z.object({
   path: z.string().nullish(),
   model_id: id.nullish(),
   type: z.literal('load_weights').nullish(),
 });
-export type LoadWeightsReply = z.infer<typeof loadWeightsReply>;
 
 export const weightsInfoRequest = z.object({ tinker_path: z.string() });
-export type WeightsInfoRequest = z.infer<typeof weightsInfoRequest>;
-
-export const weightsInfoReply = z.object({
-  base_model: z.string(),
-  is_lora: z.boolean(),
-  lora_rank: z.int().nullish(),
-  train_unembed: z.boolean().nullish(),
-  train_mlp: z.boolean().nullish(),
-  train_attn: z.boolean().nullish(),
-});
-export type WeightsInfoReply = z.infer<typeof weightsInfoReply>;
 
 // Futures.
 
 /** What every request that takes a while is answered with at once. */
 export const futureReply = z.object({ request_id: id, future_id: z.string().nullish(), status: z.string().nullish() });
-export type FutureReply = z.infer<typeof futureReply>;
 
 export const retrieveFutureRequest = z.object({ request_id: id, allow_metadata_only: z.boolean().nullish() });
-export type RetrieveFutureRequest = z.infer<typeof retrieveFutureRequest>;
 
 export const tryAgainReply = z.object({
   type: z.literal('try_again'),
@@ -317,7 +241,6 @@ export const tryAgainReply = z.object({
   queue_state: z.string().nullish(),
   queue_state_reason: z.string().nullish(),
 });
-export type TryAgainReply = z.infer<typeof tryAgainReply>;
 
 /** The answer is ready and big: ask again without `allow_metadata_only`. */
 export const completeMetadataReply = z.object({
@@ -325,17 +248,14 @@ export const completeMetadataReply = z.object({
   request_id: z.string().nullish(),
   response_payload_size: natural.nullish(),
 });
-export type CompleteMetadataReply = z.infer<typeof completeMetadataReply>;
 
 /** A word that is none of the three is unknown, as the hosted service's clients have it. */
 export const failedReply = z.object({
   error: z.string(),
   category: z.enum(['user', 'server', 'unknown']).catch('unknown'),
 });
-export type FailedReply = z.infer<typeof failedReply>;
 
 export const cancelFutureRequest = z.object({ request_id: id });
-export type CancelFutureRequest = z.infer<typeof cancelFutureRequest>;
 
 // Lists.
 
@@ -354,9 +274,6 @@ export type Checkpoint = z.infer<typeof checkpoint>;
 
 const cursor = z.object({ offset: natural, limit: natural, total_count: natural });
 
-export const checkpointsReply = z.object({ checkpoints: z.array(checkpoint), cursor: cursor.nullish() });
-export type CheckpointsReply = z.infer<typeof checkpointsReply>;
-
 export const trainingRun = z.object({
   training_run_id: id,
   base_model: z.string(),
@@ -369,10 +286,5 @@ export const trainingRun = z.object({
   last_sampler_checkpoint: checkpoint.nullish(),
   user_metadata: labels,
 });
-export type TrainingRun = z.infer<typeof trainingRun>;
 
 export const trainingRunsReply = z.object({ training_runs: z.array(trainingRun), cursor });
-export type TrainingRunsReply = z.infer<typeof trainingRunsReply>;
-
-export const sessionReply = z.object({ training_run_ids: z.array(z.string()), sampler_ids: z.array(z.string()) });
-export type SessionReply = z.infer<typeof sessionReply>;

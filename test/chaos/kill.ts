@@ -57,7 +57,7 @@ export async function killRun({ kills, seed, staleness }: KillSettings): Promise
   }
 }
 
-interface Plan {
+export interface Plan {
   readonly kills: number;
   readonly seed: number;
   /** What the undisturbed run took. */

@@ -27,6 +27,7 @@ import {
   type KillOutcome,
   type KillSettings,
   linesIn,
+  type Plan,
   runToTheEnd,
   start,
   tellOutcome,
@@ -74,14 +75,6 @@ export async function tinkerKillRun({ kills, seed, ...settings }: TinkerKillSett
     await server.kill();
     await home.remove();
   }
-}
-
-interface Plan {
-  readonly kills: number;
-  readonly seed: number;
-  /** What the undisturbed run took. */
-  readonly milliseconds: number;
-  readonly lines: number;
 }
 
 interface Restartable {
