@@ -12,6 +12,7 @@
 import { fileURLToPath } from 'node:url';
 import {
   BASE_MODEL,
+  contextOf,
   EmbeddedModel,
   Gateway,
   listen,
@@ -95,25 +96,18 @@ async function rollOut(
   rolloutId: string,
   { temperature }: Pick<SamplingSettings, 'temperature'>,
 ): Promise<Rollout> {
-  const { id, prompt, metadata } = task;
   const signal = AbortSignal.timeout(60_000);
+  const identity = { rolloutId, groupId, taskId: task.id, purpose: temperature > 0 ? 'train' : 'eval' } as const;
   const session = gateway.open({
-    identity: { rolloutId, groupId, taskId: id, purpose: temperature > 0 ? 'train' : 'eval' },
+    identity,
     roles: agent.roles,
     sampling: { temperature, topP: 1, topK: 0, maxTokens: 32 },
     limits: { turns: 4, tokens: 128, deadlineMs: 60_000 },
     seed: 1,
     signal,
   });
-  const output = await agent.run({
-    task: { id, prompt },
-    prompt: [...prompt],
-    metadata,
-    rolloutId,
-    groupId,
-    signal,
-    model: (role) => session.model(role),
-  });
+  const { ctx } = contextOf({ identity, task, workflow: agent, session, signal, seed: 1, now: Date.now });
+  const output = await agent.run(ctx);
   return { rolloutId, groupId, turns: session.seal(), reward: output === task.answer ? 1 : 0 };
 }
 

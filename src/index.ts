@@ -7,8 +7,15 @@
 export { currentRollout } from './core/context.ts';
 export type {
   AdamSettings,
+  ClientOptions,
+  DefaultModel,
+  DefaultModelAnswer,
+  DefaultModelLike,
+  DefaultModelRequest,
   Engine,
   ForwardBackwardResult,
+  GenerateRequest,
+  Generation,
   Grader,
   GraderInput,
   GraderResult,
@@ -21,6 +28,7 @@ export type {
   Role,
   SampleRequest,
   SampleResult,
+  SeatOptions,
   Session,
   SessionHost,
   SessionSpec,
@@ -29,8 +37,9 @@ export type {
   TrajectoryFilter,
   Workflow,
   WorkflowContext,
+  WorkflowResult,
 } from './core/contracts.ts';
-export { defineGrader, defineWorkflow, type WorkflowDefinition } from './core/define.ts';
+export { defineGrader, defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
 export type { Best, Emit, Phase, RunEnding, RunEvent, Score, StepReport } from './core/events.ts';
 export type {
@@ -58,6 +67,7 @@ export type {
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
 export { type Listener, listen } from './gateway/listener.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
+export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
 export { readTasks } from './run/dataset.ts';
 export { evaluateOnly } from './run/eval.ts';
 export type { ResumeRequest } from './run/plan.ts';

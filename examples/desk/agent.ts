@@ -1,7 +1,7 @@
 /**
  * A clerk takes an order from a customer. Both are played by the policy; only the clerk is trained.
  *
- * The customer is a seat with `trainable: false`: it is sampled, and none of its tokens is ever learned from. What it wants stands
+ * The customer is a role that is not in `trainable`: it is sampled, and none of its tokens is ever learned from. What it wants stands
  * in its own system prompt, which the clerk does not see: the clerk has to ask. The base policy's clerk would rather guess.
  */
 import OpenAI from 'openai';
@@ -12,7 +12,8 @@ const MAX_TURNS = 4;
 
 export default defineWorkflow({
   name: 'desk',
-  roles: { clerk: { trainable: true }, customer: { trainable: false } },
+  roles: ['clerk', 'customer'],
+  trainable: ['clerk'],
 
   async run(ctx) {
     const { want } = ctx.metadata as { readonly want: string };

@@ -4,6 +4,7 @@
  * Rules that hold for every implementation: a promise that resolved is a promise kept (an appended trajectory is on disk, a
  * published version is served); every wait takes an AbortSignal or is bounded; nothing here logs.
  */
+import type { TrainyardError } from './errors.ts';
 import type {
   AbandonedCall,
   BatchManifest,
@@ -14,12 +15,15 @@ import type {
   Message,
   PromptMessage,
   Purpose,
+  Reward,
   RolloutIdentity,
   Sample,
   SamplingSettings,
   StopReason,
   Task,
   TaskView,
+  Tool,
+  ToolCall,
   Trajectory,
   Turn,
 } from './types.ts';
@@ -32,14 +36,58 @@ export interface Clock {
 
 // ── what the developer writes ────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Marks a value as a workflow; discovery looks at nothing else. Registered, so that two copies of the package agree. */
+/**
+ * Marks what a module exports as a workflow; discovery looks at nothing else. Its value is `true` on a `Workflow`, or a `Lowering` on
+ * anything that can be made into one. Registered, so that two copies of the package agree.
+ */
 export const workflowSymbol: unique symbol = Symbol.for('trainyard.workflow') as never;
 export const graderSymbol: unique symbol = Symbol.for('trainyard.grader') as never;
+
+/** What a lowering may look at and say: all exports of the module, and what is wrong with them. */
+export interface EntryModule {
+  readonly exports: readonly (readonly [name: string, value: unknown])[];
+  /** One mistake of the user's; the others are still looked for. */
+  problem(mistake: TrainyardError): void;
+}
+
+/**
+ * Makes a workflow or a grader of the export it stands on, which is its `this`. Undefined where that is none after all: an abstract base
+ * class. Mistakes are told to the module, and then it may return undefined too.
+ */
+export type Lowering<T> = (module: EntryModule) => T | undefined;
 
 export interface Role {
   /** Whether this seat's tokens are trained. Its sampling settings are then the run's, whatever the agent asks for. */
   readonly trainable: boolean;
+  /** Who plays it while it is not trained; absent: the policy. */
+  readonly default?: DefaultModelLike;
 }
+
+/** A model that is not the policy. What it says is in the trajectory, never in a sample. */
+export interface DefaultModel {
+  readonly name: string;
+  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+}
+
+export interface DefaultModelRequest {
+  readonly messages: readonly Message[];
+  readonly tools: readonly Tool[];
+  readonly sampling: Partial<SamplingSettings>;
+  readonly signal: AbortSignal;
+}
+
+export interface DefaultModelAnswer {
+  readonly content: string | null;
+  /** Ids are given by the gateway. */
+  readonly toolCalls?: readonly ToolCall['function'][];
+  readonly stopReason?: StopReason;
+}
+
+/** A default model, or what one can be made of: an OpenAI-compatible server, or a function from the conversation to an answer. */
+export type DefaultModelLike =
+  | DefaultModel
+  | { readonly name: string; readonly baseURL: string; readonly apiKey?: string; readonly fetch?: typeof globalThis.fetch }
+  | ((request: DefaultModelRequest) => string | DefaultModelAnswer | Promise<string | DefaultModelAnswer>);
 
 /** The agent's behaviour on one task. */
 export interface Workflow {
@@ -47,31 +95,122 @@ export interface Workflow {
   readonly name: string;
   /** Named model seats. A seat that is not listed is trainable. */
   readonly roles: Readonly<Record<string, Role>>;
+  /** Copied for each rollout. */
+  readonly config?: unknown;
+  /** Rollouts of it at once; absent: as many as the run has. */
+  readonly concurrency?: number;
+  /** `process`: each rollout in a process that holds no answers, keys or store. */
+  readonly isolation: 'none' | 'process';
+  /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
+  readonly grading: 'always' | 'when-missing';
+  /** Whether a group may be trained on; absent: any that has signal. */
+  accepts?(group: readonly Trajectory[]): boolean;
+  /** Once, before the first rollout in a process; after the last. */
+  setup?(): Promise<void>;
+  teardown?(): Promise<void>;
   run(ctx: WorkflowContext): Promise<unknown>;
 }
 
-export interface WorkflowContext {
+export interface WorkflowContext<Config = unknown, RoleName extends string = string> {
   readonly task: TaskView;
   /** The task's prompt; a copy of the rollout's own, which it may change. */
   readonly prompt: PromptMessage[];
+  /** The workflow's config: data in it is copied for each rollout; functions, tools and other instances are shared. */
+  readonly config: Config;
   readonly metadata: Json | undefined;
   readonly rolloutId: string;
   readonly groupId: string;
+  readonly purpose: Purpose;
+  /** A number of the rollout's own, the same whenever it is run again. */
+  readonly seed: number;
+  /** A folder of the rollout's own, made when first asked for; null where none can be made. */
+  readonly artifactsDir: string | null;
   /** Aborts at the rollout's deadline or when the run stops. */
   readonly signal: AbortSignal;
+  /** Keeps a line with the trajectory. */
+  log(text: string): void;
+  /** Ends the rollout without a reward: it is kept, and never trained. */
+  reject(reason: string): never;
   /** The door to the policy: everything a stock client needs. */
-  model(role?: string): ModelHandle;
+  model(role?: RoleName, options?: SeatOptions): ModelHandle;
 }
 
-/** What an OpenAI-compatible client needs to reach the policy as one role of one rollout. */
+export interface SeatOptions {
+  /** Who plays the role while it is not trained; absent: what the workflow says, else the policy. */
+  readonly default?: DefaultModelLike;
+  /** Asked at every call. The run's own choice of roles wins. */
+  readonly trainable?: () => boolean;
+}
+
+/** What a rollout says of itself when it returns; all of it is shown to the grader. */
+export interface WorkflowResult {
+  /** Whatever the grader should look at: the answer, most often. A text alone may be returned as it is. */
+  readonly output?: Json;
+  /** Turns are named by their index or by the completion's id. */
+  readonly reward?: GraderResult;
+  readonly success?: boolean;
+  readonly metadata?: Readonly<Record<string, Json>>;
+  readonly metrics?: Readonly<Record<string, number>>;
+  /** Only these turns are trained, by index or completion id; absent: all of trainable seats. */
+  readonly trainedTurns?: readonly (number | string)[];
+}
+
+/** What a client needs to reach the policy as one role of one rollout. */
 export interface ModelHandle {
   readonly role: string;
   /** For the client's `model` parameter. */
   readonly name: string;
   readonly baseURL: string;
   readonly apiKey: string;
-  /** The gateway called in process; gives the same trajectory as the base URL. */
+  /** The gateway called in process, where it is in this process; gives the same trajectory as the base URL. */
   readonly fetch: typeof globalThis.fetch;
+  /** For `new OpenAI(model.openai())`, and whatever else takes a base URL, a key and a `fetch`. */
+  openai(): ClientOptions;
+  /** For `new Anthropic(model.anthropic())`. */
+  anthropic(): ClientOptions;
+  /** One model call without a client. */
+  generate(request: GenerateRequest): Promise<Generation>;
+  /** The same seat in another conversation: what is said in one is no part of the other. */
+  thread(name: string): ModelHandle;
+}
+
+/** A type, not an interface, so that it fits clients' options as they are. */
+export type ClientOptions = {
+  baseURL: string;
+  apiKey: string;
+  fetch: typeof globalThis.fetch;
+  /** What the gateway could not answer once it cannot answer twice. */
+  maxRetries: number;
+  defaultHeaders?: Record<string, string>;
+};
+
+export type GenerateRequest = {
+  readonly tools?: readonly Tool[];
+  /** The policy must call this tool: what it has to say for that is given to it, not sampled, and not trained. */
+  readonly tool?: string;
+  readonly temperature?: number;
+  readonly topP?: number;
+  readonly topK?: number;
+  readonly maxTokens?: number;
+  /** The answer ends before the first of these texts. */
+  readonly stop?: readonly string[];
+  readonly signal?: AbortSignal;
+} & (
+  | { readonly messages: readonly Message[]; readonly promptIds?: undefined }
+  /** In process only. */
+  | { readonly promptIds: ArrayLike<number>; readonly messages?: undefined }
+);
+
+export interface Generation {
+  /** Of the completion. */
+  readonly id: string;
+  readonly message: Message;
+  /** The message's content, or the empty text. */
+  readonly text: string;
+  readonly toolCalls: readonly ToolCall[];
+  readonly stopReason: StopReason;
+  /** What was recorded of it; absent where the policy is in another process. */
+  readonly turn?: Turn;
 }
 
 /** What a grader sees: the task with its answer, and what the agent said and did. */
@@ -79,23 +218,30 @@ export interface GraderInput {
   readonly task: Task;
   /** The last conversation of the rollout, the policy's final message included. */
   readonly messages: readonly Message[];
+  /** The last state of every conversation, by thread. */
+  readonly threads: Readonly<Record<string, readonly Message[]>>;
   readonly turns: readonly {
     readonly role: string;
     readonly thread: string;
     readonly response: Message;
     readonly stopReason: StopReason;
   }[];
-  /** What the workflow returned, where it is JSON. */
+  /** What the workflow returned as its output. */
   readonly output: Json | undefined;
+  /** What else it said of itself. */
+  readonly result: Pick<WorkflowResult, 'reward' | 'success' | 'metadata' | 'metrics'>;
   readonly truncated: LimitName | undefined;
+  readonly artifactsDir: string | null;
 }
 
-/** A number, or a number with named parts. */
-export type GraderResult = number | { readonly value: number; readonly parts?: Readonly<Record<string, number>> };
+/** A number, or a number with what it is made of and who earned what. */
+export type GraderResult = number | Omit<Reward, 'source'>;
 
 export interface Grader {
   readonly [graderSymbol]: true;
   readonly name: string;
+  /** Gradings at once; absent: as many as there are processes for it. */
+  readonly concurrency?: number;
   grade(input: GraderInput): GraderResult | Promise<GraderResult>;
 }
 
@@ -242,7 +388,7 @@ export interface SessionObserver {
 }
 
 export interface Session {
-  model(role?: string): ModelHandle;
+  model(role?: string, options?: SeatOptions): ModelHandle;
   readonly turns: readonly Turn[];
   readonly abandoned: readonly AbandonedCall[];
   /** The limit that refused a call, if one did. */

@@ -2,9 +2,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { currentRollout, runInRollout } from './context.ts';
 import type { WorkflowContext } from './contracts.ts';
-import { defineGrader, defineWorkflow, isGrader, isWorkflow } from './define.ts';
+import { defineGrader, defineWorkflow } from './define.ts';
 import { boundary, messageOf, TrainyardError } from './errors.ts';
 import { asJson, MAX_NESTING, nestingOf, sameJson } from './json.ts';
+import { asGrader, asWorkflow } from './lower.ts';
 
 const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as WorkflowContext;
 
@@ -121,12 +122,12 @@ describe('defineWorkflow', () => {
       name: 'obj',
       answer: 42,
       async run() {
-        return this.answer;
+        return { output: this.answer };
       },
     };
     const workflow = defineWorkflow(definition);
-    expect(isWorkflow(workflow)).toBe(true);
-    expect(await workflow.run(contextNamed('r'))).toBe(42);
+    expect(asWorkflow(workflow)).toBe(workflow);
+    expect(await workflow.run(contextNamed('r'))).toEqual({ output: 42 });
   });
 
   it.each([
@@ -141,8 +142,9 @@ describe('defineWorkflow', () => {
   });
 
   it('is told apart from a grader by its symbol alone', () => {
-    expect(isGrader(defineGrader(() => 1))).toBe(true);
-    expect(isWorkflow(defineGrader(() => 1))).toBe(false);
-    expect(isWorkflow({ run: async () => {} })).toBe(false);
+    const grader = defineGrader(() => 1);
+    expect(asGrader(grader)).toBe(grader);
+    expect(asWorkflow(grader)).toBeUndefined();
+    expect(asWorkflow({ run: async () => {} })).toBeUndefined();
   });
 });

@@ -109,6 +109,8 @@ export interface Turn {
   readonly thread: string;
   readonly role: string;
   readonly trainable: boolean;
+  /** Who answered, where it was not the policy: then there are no ids, and nothing is trained. */
+  readonly model?: string;
   /** Present where nobody got the answer, nor asked for it again before the rollout ended. Such a turn is not trained. */
   readonly undelivered?: true;
   readonly promptIds: Int32Array;
@@ -154,9 +156,27 @@ export type Outcome =
   | { readonly kind: 'failed'; readonly code: string; readonly message: string };
 
 export interface Reward {
-  /** Finite. 1 or more counts as success in evaluation reports. */
+  /** Finite. */
   readonly value: number;
+  /** Absent: a value of 1 or more is a success. */
+  readonly success?: boolean;
   readonly parts?: Readonly<Record<string, number>>;
+  /**
+   * What parts of the rollout earned, where that is not `value`: by the index of a turn, by thread, by role. Of a turn the most
+   * particular one holds. Each is compared with its like in the other rollouts of the group.
+   */
+  readonly byTurn?: Readonly<Record<string, number>>;
+  readonly byThread?: Readonly<Record<string, number>>;
+  readonly byRole?: Readonly<Record<string, number>>;
+  /** Who gave it, where it was not the grader. */
+  readonly source?: 'workflow';
+}
+
+/** Something the workflow wanted kept with its rollout, for people. */
+export interface LogLine {
+  /** Milliseconds since the epoch. */
+  readonly at: number;
+  readonly text: string;
 }
 
 /** What the grader made of a trajectory. A grader that failed gave no reward: that is never the same as reward 0. */
@@ -181,8 +201,11 @@ export interface Trajectory extends RolloutIdentity {
   readonly grade: Grade;
   readonly turns: readonly Turn[];
   readonly abandoned?: readonly AbandonedCall[];
-  /** What the workflow returned, where it is JSON. */
+  /** What the workflow said of itself when it returned. */
   readonly output?: Json;
+  readonly metadata?: Readonly<Record<string, Json>>;
+  readonly metrics?: Readonly<Record<string, number>>;
+  readonly logs?: readonly LogLine[];
   readonly startedAt: number;
   readonly endedAt: number;
 }

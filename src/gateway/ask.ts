@@ -3,6 +3,7 @@
  * as one body or as events. Who may ask is settled before.
  */
 import { hash } from 'node:crypto';
+import { completionId } from '../core/turn-names.ts';
 import type { Turn } from '../core/types.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';
@@ -109,9 +110,8 @@ function replay(parts: AskParts, { seat, question, writer }: Asking, turns: read
 }
 
 function headOf({ renderer, modelName }: AskParts, seat: Seat, { startedAt, promptTokens, seeds }: Beginning): AnswerHead {
-  const { rolloutId } = seat.session.spec.identity;
   return {
-    id: `${rolloutId.replaceAll(/[^\w-]/g, '_')}-${seeds[0]!.toString(36)}`,
+    id: completionId(seat.session.spec.identity, seeds[0]!),
     model: modelName,
     startedAt,
     promptTokens,

@@ -19,6 +19,7 @@ import { responses } from './dialects/responses.ts';
 import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http-errors.ts';
 import { authorize, decoded, seatOf } from './identity.ts';
 import { type Capability, type Grant, Keyring } from './keys.ts';
+import { modelHandle } from './model-handle.ts';
 import { modelList, modelNamed } from './models.ts';
 import { Readiness } from './readiness.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
@@ -169,7 +170,8 @@ export class Gateway implements SessionHost {
     const { rolloutId: rollout, number } = session;
     const apiKey = this.#keyring.make({ capability: 'agent', rollout, role, session: number });
     const baseURL = `${this.origin}/r/${encodeURIComponent(rollout)}/v1`;
-    return { role, name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
+    const door = { name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
+    return modelHandle({ ...this.#options, ...door }, { session, role, thread: role });
   }
 }
 

@@ -45,7 +45,7 @@ export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 export async function answer(
   parts: SamplerParts,
   seat: Seat,
-  dialect: DialectName,
+  dialect: DialectName | undefined,
   question: Question,
   signal: AbortSignal,
   audience?: Audience,
@@ -70,7 +70,7 @@ export async function answer(
     const sampling = { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
     const before = session.turns[prompt.after ?? prompt.fork?.from ?? -1];
-    const request = { dialect, ...remembered(before, question), ...ignored };
+    const request = { ...(dialect === undefined ? {} : { dialect }), ...remembered(before, question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
       const sampled = await sample(parts, { seat, question, promptIds, sampling, seed, signal: own, listener, onSampled });

@@ -2,7 +2,7 @@
  * Sessions: the gateway's live lease for one rollout. A session knows its limits and its turns; it is never stored. A call in flight
  * when it is sealed is cancelled and never recorded.
  */
-import type { Clock, ModelHandle, Role, Session, SessionSpec } from '../core/contracts.ts';
+import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type LinkedSignal, linkSignals } from '../core/linked-signal.ts';
 import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
@@ -72,6 +72,8 @@ export class LiveSession implements Session {
   readonly #abort = new AbortController();
   readonly #parts: SessionParts;
   readonly #named = new Map<string, string>();
+  /** What the workflow said of a role when it asked for its handle. */
+  readonly #seats = new Map<string, SeatOptions>();
   /** Of calls under way. One listener for all of them: one for each costs as much as the rest of the call's bookkeeping. */
   readonly #joined = new Set<AbortController>();
   #activeAt: number;
@@ -114,14 +116,18 @@ export class LiveSession implements Session {
     return this.recorded;
   }
 
-  model(role = 'default'): ModelHandle {
+  model(role = 'default', options?: SeatOptions): ModelHandle {
+    if (options !== undefined) this.#seats.set(role, options);
     return this.#parts.handle(role);
   }
 
   role(name: string): Role {
     const { roles, trainable } = this.spec;
-    if (trainable !== undefined) return { trainable: trainable.includes(name) };
-    return (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
+    const declared: Role = (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
+    const seat = this.#seats.get(name);
+    const player = seat?.default ?? declared.default;
+    const isTrained = trainable?.includes(name) ?? seat?.trainable?.() ?? declared.trainable;
+    return { trainable: isTrained, ...(player === undefined ? {} : { default: player }) };
   }
 
   /** Takes note of a request's size; throws LIMIT_REACHED when the rollout's requests were too large together. */

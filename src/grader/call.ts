@@ -5,10 +5,10 @@
  * Never rejects. Does not bound time: the runner around it does.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
+import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { toReward } from '../core/reward.ts';
 import type { Grade } from '../core/types.ts';
-import { describeThrown } from './describe.ts';
-import { toReward } from './reward.ts';
 
 export async function callGrader(grader: Grader, input: GraderInput): Promise<Grade> {
   let result: unknown;

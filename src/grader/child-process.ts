@@ -11,10 +11,10 @@
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import type { GraderInput } from '../core/contracts.ts';
+import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
 import { timedOut } from './deadline.ts';
-import { describeThrown } from './describe.ts';
 import { OutputTail } from './output-tail.ts';
 import { killGroup } from './process-group.ts';
 import { type FromChild, isFromChild, siblingScript, type ToChild } from './protocol.ts';

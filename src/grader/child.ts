@@ -6,10 +6,10 @@
  */
 import { Worker } from 'node:worker_threads';
 import type { Grader } from '../core/contracts.ts';
-import { isGrader } from '../core/define.ts';
+import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { asGrader, moduleOf } from '../core/lower.ts';
 import { callGrader } from './call.ts';
-import { describeThrown } from './describe.ts';
 import { endOwnGroup } from './process-group.ts';
 import { type FromChild, insideGraderProcess, siblingScript, type ToChild } from './protocol.ts';
 
@@ -65,8 +65,8 @@ async function importGrader(): Promise<Grader> {
   } catch (thrown) {
     throw new TrainyardError('GRADER_FAILED', `the grader's module ${moduleUrl} cannot be imported: ${describeThrown(thrown)}`);
   }
-  const found = exports[exportName];
-  if (isGrader(found)) return found;
+  const found = asGrader(exports[exportName], moduleOf(exports));
+  if (found !== undefined) return found;
   const names = Object.keys(exports).join(', ') || 'nothing';
   throw new TrainyardError(
     'GRADER_NOT_FOUND',

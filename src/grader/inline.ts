@@ -6,10 +6,10 @@
  * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
  */
 import type { Grader, GraderInput, GraderRunner } from '../core/contracts.ts';
+import { describeThrown } from '../core/describe.ts';
 import type { Grade } from '../core/types.ts';
 import { callGrader } from './call.ts';
 import { cancelled, checkedDeadline, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
-import { describeThrown } from './describe.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;

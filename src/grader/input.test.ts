@@ -32,7 +32,7 @@ describe('what a grader sees', () => {
     const input = graderInput(task, {
       turns: [turn(0, 'main', 'hm'), turn(1, 'main', '3')],
       outcome: { kind: 'completed' },
-      output: [3],
+      result: { output: [3], success: true, metrics: { tries: 2 } },
     });
     expect(input).toEqual({
       task,
@@ -40,12 +40,20 @@ describe('what a grader sees', () => {
         { role: 'user', content: 'to main' },
         { role: 'assistant', content: '3' },
       ],
+      threads: {
+        main: [
+          { role: 'user', content: 'to main' },
+          { role: 'assistant', content: '3' },
+        ],
+      },
       turns: [
         { role: 'main', thread: 'main', response: { role: 'assistant', content: 'hm' }, stopReason: 'stop' },
         { role: 'main', thread: 'main', response: { role: 'assistant', content: '3' }, stopReason: 'stop' },
       ],
       output: [3],
+      result: { success: true, metrics: { tries: 2 } },
       truncated: undefined,
+      artifactsDir: null,
     });
   });
 

@@ -6,26 +6,41 @@
  * answers of all threads are in `turns`, in order of completion. Without any turn `messages` is empty rather than the prompt,
  * so that a grader looking at the last message never scores the question.
  */
-import type { GraderInput } from '../core/contracts.ts';
-import type { Json, Message, Outcome, Task, Turn } from '../core/types.ts';
+import type { GraderInput, WorkflowResult } from '../core/contracts.ts';
+import type { Message, Outcome, Task, Turn } from '../core/types.ts';
 
 export interface FinishedRollout {
   readonly turns: readonly Turn[];
   readonly outcome: Outcome;
-  readonly output?: Json | undefined;
+  /** What the workflow said of itself. */
+  readonly result?: WorkflowResult;
+  readonly artifactsDir?: string | null;
 }
 
-export function graderInput(task: Task, rollout: FinishedRollout): GraderInput {
+export function graderInput(task: Task, { turns, outcome, result = {}, artifactsDir = null }: FinishedRollout): GraderInput {
+  const { reward, success, metadata, metrics } = result;
   return {
     task,
-    messages: lastConversation(rollout.turns),
-    turns: rollout.turns.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
-    output: rollout.output,
-    truncated: rollout.outcome.kind === 'truncated' ? rollout.outcome.limit : undefined,
+    messages: lastConversation(turns),
+    threads: Object.fromEntries(turns.map((turn) => [turn.thread, conversationOf(turn)])),
+    turns: turns.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
+    output: result.output,
+    result: {
+      ...(reward === undefined ? {} : { reward }),
+      ...(success === undefined ? {} : { success }),
+      ...(metadata === undefined ? {} : { metadata }),
+      ...(metrics === undefined ? {} : { metrics }),
+    },
+    truncated: outcome.kind === 'truncated' ? outcome.limit : undefined,
+    artifactsDir,
   };
 }
 
 function lastConversation(turns: readonly Turn[]): readonly Message[] {
   const last = turns.findLast((turn) => turn.trainable) ?? turns.at(-1);
-  return last === undefined ? [] : [...last.request.messages, last.response];
+  return last === undefined ? [] : conversationOf(last);
+}
+
+function conversationOf({ request, response }: Turn): readonly Message[] {
+  return [...request.messages, response];
 }

@@ -1,7 +1,7 @@
 /**
  * The end of what a process printed, to be shown when it fails. Keeps a bounded number of characters, however much is printed.
  */
-import { printable } from './describe.ts';
+import { printable } from '../core/describe.ts';
 
 const CHARS = 8_192;
 const LINES = 12;

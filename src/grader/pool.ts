@@ -14,11 +14,11 @@ import { availableParallelism } from 'node:os';
 import { resolve as resolvePath } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { GraderInput, GraderRunner } from '../core/contracts.ts';
+import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
 import { GraderProcess, type GraderSource } from './child-process.ts';
 import { cancelled, checkedDeadline, DEFAULT_DEADLINE_MS } from './deadline.ts';
-import { describeThrown } from './describe.ts';
 import { insideGraderProcess } from './protocol.ts';
 
 /** For importing the user's module, which may load a lot. */

@@ -1,23 +1,62 @@
 /**
  * Finds the workflow and the grader in the user's entry file: whatever exports carry core's symbols, and nothing else.
  *
- * All mistakes are reported before anything runs.
+ * All mistakes are found before anything runs, and told together.
  */
 import { stat } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import type { Grader, Workflow } from '../core/contracts.ts';
-import { isGrader, isWorkflow } from '../core/define.ts';
+import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
+import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { asGrader, asWorkflow } from '../core/lower.ts';
+
+/** Where another process finds an export. */
+export interface ModuleExport {
+  readonly url: string;
+  readonly exportName: string;
+}
 
 export interface Entry {
   readonly workflow: Workflow;
-  readonly grader: Grader;
-  /** Where another process finds the grader; absent where workflow and grader were given as values. */
-  readonly graderModule?: { readonly url: string; readonly exportName: string };
+  /** Absent: the workflow gives rewards itself. */
+  readonly grader?: Grader | undefined;
+  /** Absent where workflow and grader were given as values. */
+  readonly workflowModule?: ModuleExport;
+  readonly graderModule?: ModuleExport;
 }
 
+/** Throws what is wrong: one mistake as it is, several as one error with the first one's code. */
 export async function discover(path: string): Promise<Entry> {
+  const { entry, problems } = await inspectEntry(path);
+  if (entry !== undefined && problems.length === 0) return entry;
+  throw together(problems);
+}
+
+/** What an entry file holds, and everything that is wrong with it. */
+export async function inspectEntry(
+  path: string,
+): Promise<{ readonly entry?: Entry; readonly problems: readonly TrainyardError[] }> {
+  const problems: TrainyardError[] = [];
+  try {
+    const entry = await read(path, (mistake) => problems.push(mistake));
+    return entry === undefined ? { problems } : { entry, problems };
+  } catch (thrown) {
+    if (!(thrown instanceof TrainyardError)) throw thrown;
+    return { problems: [...problems, thrown] };
+  }
+}
+
+/** One mistake as it is; several as one error with the first one's code. */
+export function together(mistakes: readonly TrainyardError[]): TrainyardError {
+  const [first] = mistakes;
+  if (first === undefined) return new TrainyardError('WORKFLOW_NOT_FOUND', 'the entry exports no workflow');
+  if (mistakes.length === 1) return first;
+  const hint = [...new Set(mistakes.flatMap((mistake) => mistake.hint ?? []))].join('; ');
+  return new TrainyardError(first.code, mistakes.map(({ message }) => message).join('; also: '), { hint, cause: first });
+}
+
+async function read(path: string, problem: EntryModule['problem']): Promise<Entry | undefined> {
   const file = resolve(path);
   const found = await stat(file).catch(() => undefined);
   if (!found?.isFile()) {
@@ -26,49 +65,92 @@ export async function discover(path: string): Promise<Entry> {
     });
   }
   const url = pathToFileURL(file).href;
-  const exported = Object.entries(await load(url, path));
-  const workflows = unique(exported, isWorkflow);
-  const graders = unique(exported, isGrader);
-  const names = exported.map(([name]) => name).join(', ') || 'nothing';
-  if (workflows.length === 0) {
-    throw new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
-      hint: unmarked(exported, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
-    });
+  const exports = Object.entries(await load(url, path));
+  let mistakes = 0;
+  const module: EntryModule = {
+    exports,
+    problem: (mistake) => {
+      mistakes++;
+      problem(mistake);
+    },
+  };
+  const workflows = exportsOf(exports, (value) => asWorkflow(value, module), module);
+  const graders = exportsOf(exports, (value) => asGrader(value, module), module);
+  if (workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports));
+  only('workflow', workflows, path, module);
+  only('grader', graders, path, module);
+  const [workflow] = workflows;
+  const [grader] = graders;
+  if (workflow === undefined || mistakes > 0) return undefined;
+  return {
+    workflow: workflow.value,
+    workflowModule: { url, exportName: workflow.name },
+    ...(grader === undefined ? {} : { grader: grader.value, graderModule: { url, exportName: grader.name } }),
+  };
+}
+
+interface Found<T> {
+  /** Of the export. */
+  readonly name: string;
+  readonly value: T;
+}
+
+/** One value exported under two names counts once, by the first of them. */
+function exportsOf<T>(
+  exports: EntryModule['exports'],
+  lower: (value: unknown) => T | undefined,
+  module: EntryModule,
+): Found<T>[] {
+  const seen = new Set<unknown>();
+  const found: Found<T>[] = [];
+  for (const [name, exported] of exports) {
+    if (seen.has(exported)) continue;
+    seen.add(exported);
+    const value = lowered(name, exported, lower, module);
+    if (value !== undefined) found.push({ name, value });
   }
-  if (graders.length === 0) {
-    throw new TrainyardError('GRADER_NOT_FOUND', `${path} exports no grader (it exports ${names})`, {
-      hint: unmarked(exported, 'defineGrader') ?? 'export const grader = defineGrader(({ task, messages }) => …)',
-    });
+  return found;
+}
+
+function lowered<T>(
+  name: string,
+  exported: unknown,
+  lower: (value: unknown) => T | undefined,
+  module: EntryModule,
+): T | undefined {
+  try {
+    return lower(exported);
+  } catch (thrown) {
+    module.problem(
+      thrown instanceof TrainyardError
+        ? thrown
+        : new TrainyardError('WORKFLOW_INVALID', `export ${name} cannot be used: ${describeThrown(thrown)}`, { cause: thrown }),
+    );
+    return undefined;
   }
-  only('workflow', workflows, path);
-  only('grader', graders, path);
-  const [, workflow] = workflows[0] as [string, Workflow];
-  const [exportName, grader] = graders[0] as [string, Grader];
-  return { workflow, grader, graderModule: { url, exportName } };
+}
+
+function noWorkflow(path: string, exports: EntryModule['exports']): TrainyardError {
+  const names = exports.map(([name]) => name).join(', ') || 'nothing';
+  return new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
+    hint: unmarked(exports, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
+  });
 }
 
 /** A plain function among the exports is most likely what was meant. */
-function unmarked(exported: readonly [string, unknown][], define: string): string | undefined {
+function unmarked(exported: EntryModule['exports'], define: string): string | undefined {
   const name = exported.find(([, value]) => typeof value === 'function')?.[0];
   return name === undefined ? undefined : `${name} is a plain function: wrap it in ${define}(…)`;
 }
 
-function only(what: string, found: readonly (readonly [string, unknown])[], path: string): void {
-  if (found.length === 1) return;
-  throw new TrainyardError(
-    'WORKFLOW_AMBIGUOUS',
-    `${path} exports ${found.length} ${what}s (${found.map(([name]) => name).join(', ')}), expected one`,
-    {
+function only(what: string, found: readonly Found<unknown>[], path: string, { problem }: EntryModule): void {
+  if (found.length < 2) return;
+  const names = found.map(({ name }) => name).toSorted();
+  problem(
+    new TrainyardError('WORKFLOW_AMBIGUOUS', `${path} exports ${found.length} ${what}s (${names.join(', ')}), expected one`, {
       hint: `keep one ${what} per entry file; move the others to files of their own`,
-    },
+    }),
   );
-}
-
-/** One value exported under two names counts once. */
-function unique<T>(exported: readonly [string, unknown][], is: (value: unknown) => value is T): [string, T][] {
-  const seen = new Map<T, string>();
-  for (const [name, value] of exported) if (is(value) && !seen.has(value)) seen.set(value, name);
-  return [...seen].map(([value, name]) => [name, value]);
 }
 
 async function load(url: string, path: string): Promise<object> {

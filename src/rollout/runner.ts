@@ -18,23 +18,31 @@ import type {
   WorkflowContext,
 } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { asJson } from '../core/json.ts';
 import { linkSignals } from '../core/linked-signal.ts';
-import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, TaskView, Trajectory } from '../core/types.ts';
+import { settledReward } from '../core/reward.ts';
+import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import { resultOf, type SettledResult } from './result.ts';
+import { contextOf, Rejection } from './rollout-context.ts';
+import type { Slots } from './slots.ts';
 
 export interface RolloutParts {
   readonly workflow: Workflow;
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
-  readonly grader: GraderRunner;
-  readonly graderInput: (task: Task, rollout: Pick<Trajectory, 'turns' | 'output' | 'outcome'>) => GraderInput;
+  /** Absent: the workflow gives rewards itself. */
+  readonly grader?: GraderRunner | undefined;
+  readonly graderInput: (task: Task, rollout: GradableRollout) => GraderInput;
   readonly store: Store;
   readonly limits: Limits;
   readonly seed: number;
   readonly clock: Clock;
   /** Of the policy: time for which it was away is not the rollout's, and does not count towards its deadline. */
   readonly absence?: Absence;
+  /** Rollouts of this workflow at once. */
+  readonly slots?: Slots | undefined;
+  /** Folder under which rollouts may keep files. */
+  readonly artifacts?: string | undefined;
   /** Aborts when the run stops. */
   readonly signal: AbortSignal;
 }
@@ -45,41 +53,66 @@ export interface RolloutSpec {
   readonly sampling: SamplingSettings;
 }
 
-/** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
-const MAX_OUTPUT = 1_000_000;
+/** What there is to grade. */
+export interface GradableRollout {
+  readonly turns: readonly Turn[];
+  readonly outcome: Outcome;
+  readonly result: SettledResult;
+  readonly artifactsDir: string | null;
+}
 
-type Ending =
-  | { readonly kind: 'returned'; readonly output: unknown }
+type Ending<Result> =
+  | { readonly kind: 'returned'; readonly result: Result }
   | { readonly kind: 'threw'; readonly thrown: unknown }
   | { readonly kind: 'deadline' };
 
 /** Durable when it resolves. */
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
+  await using _slot = await parts.slots?.take(parts.signal);
   const startedAt = parts.clock.now();
   const deadline = new AbortController();
   const { signal, release } = linkSignals(parts.signal, deadline.signal);
+  const { identity } = spec;
+  const { workflow, seed, artifacts } = parts;
   const session = parts.sessions.open({
-    identity: spec.identity,
-    roles: parts.workflow.roles,
+    identity,
+    roles: workflow.roles,
     trainable: parts.trainable,
     sampling: spec.sampling,
     limits: parts.limits,
-    seed: parts.seed,
+    seed,
     signal,
   });
   const cancelDeadline = atDeadline(parts, () => deadline.abort());
-  const ending = await runWorkflow(parts.workflow, contextOf(spec, session, signal), deadline.signal);
+  const { ctx, logs, artifactsDir } = contextOf({
+    identity,
+    task: spec.task,
+    workflow,
+    session,
+    signal,
+    seed,
+    artifacts,
+    now: parts.clock.now,
+  });
+  const ending = settled(await runWorkflow(workflow, ctx, deadline.signal), identity, session);
   cancelDeadline();
-  const turns = session.seal();
+  const sealed = session.seal();
   release();
   const outcome = outcomeOf(ending, session);
-  const output = ending.kind === 'returned' ? asJson(ending.output, MAX_OUTPUT) : undefined;
-  const rollout = { turns, outcome, ...(output === undefined ? {} : { output }) };
+  const result = ending.kind === 'returned' ? ending.result : {};
+  const { output, metadata, metrics, trainedTurns } = result;
+  const turns = trainedTurns === undefined ? sealed : onlyTrained(sealed, trainedTurns);
+  const grade = await gradeOf(parts, spec, { turns, outcome, result, artifactsDir: artifactsDir() });
   const trajectory: Trajectory = {
-    ...spec.identity,
-    ...rollout,
+    ...identity,
+    turns,
+    outcome,
+    ...(output === undefined ? {} : { output }),
+    ...(metadata === undefined ? {} : { metadata }),
+    ...(metrics === undefined ? {} : { metrics }),
+    ...(logs.length > 0 ? { logs } : {}),
     ...(session.abandoned.length > 0 ? { abandoned: session.abandoned } : {}),
-    grade: await gradeOf(parts, spec.task, rollout),
+    grade,
     startedAt,
     endedAt: parts.clock.now(),
   };
@@ -87,6 +120,20 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   parts.signal.throwIfAborted();
   await parts.store.append(trajectory);
   return trajectory;
+}
+
+/** What was returned is looked at while the session is open, because it may name turns. */
+function settled(ending: Ending<unknown>, identity: RolloutIdentity, session: Session): Ending<SettledResult> {
+  if (ending.kind !== 'returned') return ending;
+  try {
+    return { kind: 'returned', result: resultOf(ending.result, identity, session.turns) };
+  } catch (thrown) {
+    return { kind: 'threw', thrown };
+  }
+}
+
+function onlyTrained(turns: readonly Turn[], trained: readonly number[]): readonly Turn[] {
+  return turns.map((turn) => (turn.trainable && !trained.includes(turn.index) ? { ...turn, trainable: false } : turn));
 }
 
 /** Gives what cancels it. */
@@ -106,32 +153,17 @@ function atDeadline({ limits, absence }: RolloutParts, end: () => void): () => v
   return () => clearTimeout(timer);
 }
 
-function contextOf(spec: RolloutSpec, session: Session, signal: AbortSignal): WorkflowContext {
-  // Built field by field: spreading the task would carry its answer along.
-  const { id, prompt, metadata } = spec.task;
-  const task: TaskView = structuredClone({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
-  return {
-    task,
-    prompt: [...task.prompt],
-    metadata: task.metadata,
-    rolloutId: spec.identity.rolloutId,
-    groupId: spec.identity.groupId,
-    signal,
-    model: (role) => session.model(role),
-  };
-}
-
 /** Bounded by the deadline even if the workflow ignores its signal; what it does after that finds a sealed session. */
-async function runWorkflow(workflow: Workflow, ctx: WorkflowContext, deadline: AbortSignal): Promise<Ending> {
+async function runWorkflow(workflow: Workflow, ctx: WorkflowContext, deadline: AbortSignal): Promise<Ending<unknown>> {
   // Listens on the rollout's own signal: listeners on the run's would pile up over thousands of rollouts.
-  const cut = new Promise<Ending>((resolve) => {
+  const cut = new Promise<Ending<unknown>>((resolve) => {
     const end = (): void => resolve(deadline.aborted ? { kind: 'deadline' } : { kind: 'threw', thrown: ctx.signal.reason });
     if (ctx.signal.aborted) end();
     else ctx.signal.addEventListener('abort', end, { once: true });
   });
-  const run = async (): Promise<Ending> => {
+  const run = async (): Promise<Ending<unknown>> => {
     try {
-      return { kind: 'returned', output: await runInRollout(ctx, () => workflow.run(ctx)) };
+      return { kind: 'returned', result: await runInRollout(ctx, () => workflow.run(ctx)) };
     } catch (thrown) {
       return { kind: 'threw', thrown };
     }
@@ -139,9 +171,10 @@ async function runWorkflow(workflow: Workflow, ctx: WorkflowContext, deadline: A
   return await Promise.race([cut, run()]);
 }
 
-function outcomeOf(ending: Ending, session: Session): Outcome {
+function outcomeOf(ending: Ending<SettledResult>, session: Session): Outcome {
   if (ending.kind === 'deadline') return { kind: 'truncated', limit: 'deadline' };
   if (session.limitHit !== undefined) return { kind: 'truncated', limit: session.limitHit };
+  if (ending.kind === 'threw' && ending.thrown instanceof Rejection) return { kind: 'rejected', reason: ending.thrown.message };
   if (ending.kind === 'threw') {
     const code = ending.thrown instanceof TrainyardError ? ending.thrown.code : 'WORKFLOW_FAILED';
     return { kind: 'failed', code, message: messageOf(ending.thrown).slice(0, 2000) };
@@ -150,14 +183,32 @@ function outcomeOf(ending: Ending, session: Session): Outcome {
   return { kind: 'completed' };
 }
 
-async function gradeOf(
-  parts: RolloutParts,
-  task: Task,
-  rollout: Pick<Trajectory, 'turns' | 'output' | 'outcome'>,
-): Promise<Grade> {
-  const { outcome, turns } = rollout;
+async function gradeOf(parts: RolloutParts, { identity, task }: RolloutSpec, rollout: GradableRollout): Promise<Grade> {
+  const { outcome, turns, result } = rollout;
+  const { grader, workflow } = parts;
   const gradable =
     outcome.kind === 'completed' || (outcome.kind === 'truncated' && outcome.limit !== 'deadline' && turns.length > 0);
   if (!gradable) return { kind: 'ungraded', why: outcome.kind };
-  return await parts.grader.grade(parts.graderInput(task, rollout));
+  if (result.reward !== undefined && (grader === undefined || workflow.grading === 'when-missing')) {
+    return { kind: 'graded', reward: result.reward };
+  }
+  if (grader === undefined) {
+    // What a limit cut short could not say anything any more.
+    if (outcome.kind === 'truncated') return { kind: 'ungraded', why: 'truncated' };
+    throw rewardMissing(identity);
+  }
+  const grade = await grader.grade(parts.graderInput(task, rollout));
+  if (grade.kind !== 'graded') return grade;
+  try {
+    return { kind: 'graded', reward: settledReward(grade.reward, identity, turns) };
+  } catch (thrown) {
+    return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(thrown) };
+  }
+}
+
+/** Every other rollout would end like this one, so the run does. */
+function rewardMissing({ rolloutId }: RolloutIdentity): TrainyardError {
+  return new TrainyardError('REWARD_MISSING', `rollout ${rolloutId} returned no reward, and the entry exports no grader`, {
+    hint: 'export a grader: export const grader = defineGrader(({ task, messages }) => …), or return { reward } from run',
+  });
 }

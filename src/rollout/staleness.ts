@@ -22,6 +22,8 @@ export function capacityOf({ staleness, version, batchSize, accepted, running, c
 /** Versions between the oldest sampled token and this version; 0 where nothing was sampled. */
 export function versionsBehind(trajectories: readonly Trajectory[], version: number): number {
   let oldest = version;
-  for (const { turns } of trajectories) for (const { policyVersion } of turns) oldest = Math.min(oldest, policyVersion);
+  for (const { turns } of trajectories) {
+    for (const { policyVersion, model } of turns) if (model === undefined) oldest = Math.min(oldest, policyVersion);
+  }
   return version - oldest;
 }

@@ -7,7 +7,7 @@ import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import { type EvalSettings, evaluationSampling } from './settings.ts';
-import { gradedRewards } from './signal.ts';
+import { gradedRewards, isSuccess } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
 export interface EvaluateOptions {
@@ -56,7 +56,7 @@ export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const rewards = gradedRewards(trajectories);
   const n = trajectories.length;
   return {
-    success: rewards.filter((reward) => reward >= 1).length / n,
+    success: trajectories.filter(isSuccess).length / n,
     meanReward: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length,
     n,
     failed: n - rewards.length,

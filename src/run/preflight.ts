@@ -3,7 +3,7 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
-import { discover, type Entry } from '../rollout/discovery.ts';
+import { discover, type Entry, together } from '../rollout/discovery.ts';
 import { readTasks } from './dataset.ts';
 
 export interface Checked {
@@ -24,13 +24,7 @@ export async function preflight(files: {
   if (entry.status === 'fulfilled' && tasks.status === 'fulfilled' && heldOut.status === 'fulfilled') {
     return { entry: entry.value, tasks: tasks.value, heldOut: heldOut.value };
   }
-  throw together([entry, tasks, heldOut].flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : [])));
-}
-
-function together(mistakes: readonly unknown[]): unknown {
-  const [first] = mistakes;
-  const all = mistakes.filter((mistake) => mistake instanceof TrainyardError);
-  if (mistakes.length === 1 || all.length < mistakes.length || !(first instanceof TrainyardError)) return first;
-  const hint = [...new Set(all.flatMap((mistake) => mistake.hint ?? []))].join('; ');
-  return new TrainyardError(first.code, all.map(({ message }) => message).join('; also: '), { hint, cause: first });
+  const mistakes = [entry, tasks, heldOut].flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []));
+  const foreign = mistakes.find((mistake) => !(mistake instanceof TrainyardError));
+  throw foreign ?? together(mistakes as TrainyardError[]);
 }

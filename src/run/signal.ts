@@ -43,7 +43,12 @@ export function roundWithoutSignal(harvest: Harvest): RunEvent {
 }
 
 export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
-  return trajectories.every(({ grade }) => grade.kind === 'graded' && grade.reward.value >= 1);
+  return trajectories.every(isSuccess);
+}
+
+/** What the grader says it is; where it does not say, a reward of 1 or more. */
+export function isSuccess({ grade }: Trajectory): boolean {
+  return grade.kind === 'graded' && (grade.reward.success ?? grade.reward.value >= 1);
 }
 
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {

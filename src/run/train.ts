@@ -6,6 +6,7 @@
  * version is committed before it is served: whatever is killed when, a trajectory is trained at most once and no version is
  * ever served that could not be found again.
  */
+import { join } from 'node:path';
 import type { Engine, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
@@ -92,7 +93,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
     const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
     const resumedAt = isResumed ? { resumedAt: from.step } : {};
     tell({ type: 'run-start', run, entry: workshop.entryName, model: policy.name, ...where, ...sizes, ...resumedAt });
-    const rollouts = workshop.rolloutsInto(store);
+    const rollouts = workshop.rolloutsInto(store, join(run, 'artifacts'));
     const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
       tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
     const unusual = settings.heldOut && settings.heldOut !== usualHeldOut(settings.entry) ? { heldOut: settings.heldOut } : {};

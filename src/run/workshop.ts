@@ -4,7 +4,7 @@
  */
 
 import { Absence } from '../core/absence.ts';
-import type { Engine, GraderRunner, Store } from '../core/contracts.ts';
+import type { Engine, Grader, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
@@ -16,8 +16,9 @@ import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { FailureBudget } from '../rollout/budget.ts';
-import type { Entry } from '../rollout/discovery.ts';
+import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
+import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
@@ -32,7 +33,8 @@ export interface Workshop extends AsyncDisposable {
   readonly entryName: string;
   readonly policy: Policy;
   readonly recovery: Recovery;
-  rolloutsInto(store: Store): Rollouts;
+  /** `artifacts`: the folder under which rollouts may keep files. */
+  rolloutsInto(store: Store, artifacts?: string): Rollouts;
 }
 
 export interface Rollouts {
@@ -82,12 +84,14 @@ export async function openWorkshop(
     const recovery = new Recovery(warn, restore, absence);
     const { signal, release } = linkSignals(stop, recovery.fatal);
     closers.defer(release);
-    const grader = closers.add(await openGrader(settings, entry, stop));
-    if ('warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
+    const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
+    if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
+    const workflow = closers.add(await startWorkflow(entry.workflow));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     closers.add(await listen(gateway));
     const parts = {
-      workflow: entry.workflow,
+      workflow: workflow.workflow,
+      slots: workflow.slots,
       trainable,
       sessions: gateway,
       grader,
@@ -102,7 +106,7 @@ export async function openWorkshop(
       policy,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store) => rolloutsOf({ ...parts, store }, warn),
+      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   });
@@ -151,7 +155,8 @@ function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []):
 
 async function openGrader(
   { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
-  { grader, graderModule }: Entry,
+  grader: Grader,
+  graderModule: ModuleExport | undefined,
   signal: AbortSignal,
 ): Promise<GraderRunner | InlineGraderRunner> {
   if (graderModule === undefined) return inlineGrader(grader, { deadlineMs: graderDeadlineMs });

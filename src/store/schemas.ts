@@ -78,6 +78,7 @@ const turn: z.ZodType<Turn> = z
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
+    model: z.exactOptional(z.string()),
     undelivered: z.exactOptional(z.literal(true)),
     promptIds: z.instanceof(Int32Array),
     sampledIds: z.instanceof(Int32Array),
@@ -113,7 +114,17 @@ const outcome: z.ZodType<Trajectory['outcome']> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('failed'), code: z.string(), message: z.string() }),
 ]);
 
-const reward = z.object({ value: z.number(), parts: z.exactOptional(z.record(z.string(), z.number())) });
+const numbers = z.exactOptional(z.record(z.string(), z.number()));
+
+const reward = z.object({
+  value: z.number(),
+  success: z.exactOptional(z.boolean()),
+  parts: numbers,
+  byTurn: numbers,
+  byThread: numbers,
+  byRole: numbers,
+  source: z.exactOptional(z.literal('workflow')),
+});
 
 const grade: z.ZodType<Trajectory['grade']> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('graded'), reward }),
@@ -131,6 +142,9 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   turns: z.array(turn),
   abandoned: z.exactOptional(z.array(abandoned)),
   output: z.exactOptional(json),
+  metadata: z.exactOptional(z.record(z.string(), json)),
+  metrics: numbers,
+  logs: z.exactOptional(z.array(z.object({ at: z.number(), text: z.string() }))),
   startedAt: z.number(),
   endedAt: z.number(),
 });

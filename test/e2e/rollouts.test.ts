@@ -6,7 +6,7 @@ import OpenAI from 'openai';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { Absence } from '../../src/core/absence.ts';
 import { currentRollout } from '../../src/core/context.ts';
-import type { WorkflowContext } from '../../src/core/contracts.ts';
+import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
@@ -27,7 +27,7 @@ beforeAll(async () => {
   renderer = createRenderer(tokenizer);
 });
 
-type Run = (ctx: WorkflowContext) => Promise<unknown>;
+type Run = (ctx: WorkflowContext<undefined>) => Promise<unknown>;
 interface Options {
   readonly limits?: Partial<Limits>;
   readonly stop?: AbortSignal;
@@ -48,7 +48,7 @@ async function bench(options: Options = {}) {
   const rollout = (run: Run, task: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }] }): Promise<Trajectory> =>
     runRollout(
       {
-        workflow: defineWorkflow(async (ctx) => await run(ctx)),
+        workflow: defineWorkflow(async (ctx) => (await run(ctx)) as WorkflowResult),
         sessions: gateway,
         grader: inlineGrader(defineGrader(options.grade ?? (() => 1))),
         graderInput,
@@ -80,7 +80,7 @@ describe('a rollout', () => {
     const trajectory = await rollout(async (ctx) => {
       expect(currentRollout()).toBe(ctx);
       await chat(ctx, ctx.prompt);
-      return { said: 'done' };
+      return { output: { said: 'done' } };
     });
     expect(trajectory).toMatchObject({
       outcome: { kind: 'completed' },

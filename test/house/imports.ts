@@ -13,9 +13,9 @@ import { isKernel, isTest, lineAt, type Source } from './sources.ts';
 /** The levels of the plan, lowest first. */
 export const LEVELS = [
   ['core'],
-  ['tokens', 'nn', 'tinker', 'testing'],
-  ['rollout', 'gateway', 'engine', 'grader', 'store', 'trainer'],
-  ['authoring', 'integrations', 'protocols'],
+  ['tokens', 'nn', 'tinker', 'testing', 'processes'],
+  ['rollout', 'gateway', 'engine', 'grader', 'store', 'trainer', 'integrations'],
+  ['authoring', 'protocols'],
   ['run', 'dashboard'],
   ['cli'],
 ] as const satisfies readonly (readonly string[])[];

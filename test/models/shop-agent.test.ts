@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import workflow, { grader } from '../../examples/shop/agent.ts';
 import { runTool, SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
-import type { WorkflowContext } from '../../src/core/contracts.ts';
+import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
 import type { Message, PromptMessage } from '../../src/core/types.ts';
 
 interface ModelRequest {
@@ -40,15 +40,8 @@ async function play(
 
 function context(question: string, baseURL: string): WorkflowContext {
   const prompt: PromptMessage[] = [{ role: 'user', content: question }];
-  return {
-    task: { id: 't', prompt },
-    prompt,
-    metadata: undefined,
-    rolloutId: 'r',
-    groupId: 'g',
-    signal: new AbortController().signal,
-    model: () => ({ role: 'assistant', name: 'policy', baseURL, apiKey: 'key', fetch: globalThis.fetch }),
-  };
+  const model = (): ModelHandle => ({ name: 'policy', baseURL, apiKey: 'key' }) as ModelHandle;
+  return { prompt, signal: new AbortController().signal, model } as WorkflowContext;
 }
 
 function calling(name: string, given: string): object {
@@ -123,9 +116,12 @@ describe('the shop grader', () => {
     grader.grade({
       task,
       messages: [{ role: 'user', content: 'Price?' }, last],
+      threads: {},
       turns: [],
       output: undefined,
+      result: {},
       truncated: undefined,
+      artifactsDir: null,
     });
 
   it.each([

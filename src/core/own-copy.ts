@@ -1,0 +1,51 @@
+/**
+ * A config as each rollout gets it: data is copied, so that what one rollout changes no other sees; functions, tools, clients and models
+ * are shared, because they are not data and may cost a lot.
+ */
+
+/** Plain objects and arrays are copied, however deep; of an instance at the top its own fields are. Everything else is shared. */
+export function ownCopy<T>(config: T): T {
+  if (typeof config !== 'object' || config === null) return config;
+  const copies = new Map<object, object>();
+  if (Array.isArray(config) || isPlain(config)) return copied(config, copies) as T;
+  const own = Object.create(Object.getPrototypeOf(config)) as object;
+  copies.set(config, own);
+  for (const [name, value] of Object.entries(config)) define(own, name, copied(value, copies));
+  return own as T;
+}
+
+function copied(value: unknown, copies: Map<object, object>): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  const known = copies.get(value);
+  if (known !== undefined) return known;
+  if (Array.isArray(value)) {
+    const list: unknown[] = [];
+    copies.set(value, list);
+    for (const item of value) list.push(copied(item, copies));
+    return list;
+  }
+  if (value instanceof Date || value instanceof Map || value instanceof Set) return cloneOrShare(value);
+  if (!isPlain(value)) return value;
+  const plain = Object.create(Object.getPrototypeOf(value)) as object;
+  copies.set(value, plain);
+  for (const [name, item] of Object.entries(value)) define(plain, name, copied(item, copies));
+  return plain;
+}
+
+function cloneOrShare(value: object): object {
+  try {
+    return structuredClone(value);
+  } catch {
+    return value;
+  }
+}
+
+function isPlain(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || prototype === Object.prototype;
+}
+
+/** A field by the name of `__proto__` stays a field. */
+function define(target: object, name: string, value: unknown): void {
+  Object.defineProperty(target, name, { value, enumerable: true, writable: true, configurable: true });
+}

@@ -1,0 +1,87 @@
+/**
+ * What a grader or a workflow may give as a reward, checked: a finite number, or a finite `value` with what it is made of.
+ *
+ * The result is a fresh plain object; anything else that was put on it is left behind. Nothing is rounded, clamped or replaced: what is
+ * not a reward is an error, never a number.
+ */
+import { describeValue } from './describe.ts';
+import { TrainyardError } from './errors.ts';
+import { turnNamed } from './turn-names.ts';
+import type { Reward, RolloutIdentity, Turn } from './types.ts';
+
+/** They are stored with every trajectory; parts become columns of reports. */
+const MOST = { parts: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
+type Named = keyof typeof MOST;
+
+/** Throws GRADER_BAD_REWARD, saying what `who` returned. */
+export function toReward(result: unknown, who = 'the grader'): Reward {
+  if (typeof result === 'number') return { value: finite(result, `${who} returned`) };
+  if (typeof result !== 'object' || result === null || Array.isArray(result)) {
+    throw badReward(`${who} returned ${describeValue(result)}, expected a number or { value, parts? }`);
+  }
+  if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
+  const value = finite(result.value, `${who} returned an object whose \`value\` is`);
+  const success = 'success' in result ? result.success : undefined;
+  if (success !== undefined && typeof success !== 'boolean') {
+    throw badReward(`${who} returned an object whose \`success\` is ${describeValue(success)}, expected true or false`);
+  }
+  const named = (Object.keys(MOST) as Named[]).flatMap((name) => {
+    const given: unknown = name in result ? (result as Partial<Record<Named, unknown>>)[name] : undefined;
+    return given === undefined ? [] : [[name, numbers(name, given, who)] as const];
+  });
+  return { value, ...(success === undefined ? {} : { success }), ...Object.fromEntries(named) };
+}
+
+/** With turns by their index, whatever they were called. Throws GRADER_BAD_REWARD for a turn, thread or role that is not there. */
+export function settledReward(reward: Reward, identity: RolloutIdentity, turns: readonly Turn[]): Reward {
+  const { byTurn, byThread, byRole } = reward;
+  for (const [what, given] of [
+    ['thread', byThread],
+    ['role', byRole],
+  ] as const) {
+    const known = new Set(turns.map((turn) => turn[what]));
+    const unknown = Object.keys(given ?? {}).find((name) => !known.has(name));
+    if (unknown === undefined) continue;
+    const names = [...known].join(', ') || 'none';
+    throw badReward(`a reward is for the ${what} ${JSON.stringify(unknown)}, which the rollout does not have; it has ${names}`);
+  }
+  if (byTurn === undefined) return reward;
+  const settled = Object.entries(byTurn).map(([name, value]) => {
+    const turn = turnNamed(identity, turns, name);
+    if (turn !== undefined) return [String(turn.index), value] as const;
+    throw badReward(
+      `a reward is for the turn ${JSON.stringify(name)}, which the rollout does not have; it has ${turns.length} turns`,
+    );
+  });
+  return { ...reward, byTurn: Object.fromEntries(settled) };
+}
+
+function numbers(name: Named, given: unknown, who: string): Readonly<Record<string, number>> {
+  const one = name === 'parts' ? 'part' : `${name} of`;
+  if (!isPlainObject(given)) {
+    throw badReward(`${who} returned \`${name}\` that are ${describeValue(given)}, expected an object of numbers`);
+  }
+  const entries = Object.entries(given);
+  if (entries.length > MOST[name]) {
+    throw badReward(`${who} returned ${entries.length} ${name}, expected at most ${MOST[name]}`);
+  }
+  if (Object.hasOwn(given, '__proto__')) throw badReward(`${who} returned a ${one} named "__proto__", expected an ordinary name`);
+  return Object.fromEntries(
+    entries.map(([key, part]) => [key, finite(part, `${who} returned an object whose ${one} ${describeValue(key)} is`)]),
+  );
+}
+
+function finite(value: unknown, found: string): number {
+  if (typeof value === 'number' && Number.isFinite(value)) return value;
+  throw badReward(`${found} ${describeValue(value)}, expected a finite number`);
+}
+
+function isPlainObject(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || prototype === Object.prototype;
+}
+
+function badReward(message: string): TrainyardError {
+  return new TrainyardError('GRADER_BAD_REWARD', message, { hint: 'return a finite number, for example 1 or 0' });
+}

@@ -1,0 +1,86 @@
+/**
+ * What a workflow returned, checked: nothing, a text, or a `WorkflowResult`. What is none of these is refused with what to write
+ * instead: a reward under another name must not be lost without a word.
+ */
+import type { WorkflowResult } from '../core/contracts.ts';
+import { describeValue } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { asJson } from '../core/json.ts';
+import { settledReward, toReward } from '../core/reward.ts';
+import { turnNamed } from '../core/turn-names.ts';
+import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
+
+/** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
+const MOST_JSON = 1_000_000;
+const MOST_METRICS = 256;
+const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns'];
+
+/** With turns by their index. */
+export interface SettledResult {
+  readonly output?: Json;
+  readonly reward?: Reward;
+  readonly success?: boolean;
+  readonly metadata?: Readonly<Record<string, Json>>;
+  readonly metrics?: Readonly<Record<string, number>>;
+  readonly trainedTurns?: readonly number[];
+}
+
+/** Throws WORKFLOW_BAD_RESULT. */
+export function resultOf(returned: unknown, identity: RolloutIdentity, turns: readonly Turn[]): SettledResult {
+  if (returned === undefined || returned === null) return {};
+  if (typeof returned === 'string') return returned.length > MOST_JSON ? {} : { output: returned };
+  if (typeof returned !== 'object' || Array.isArray(returned)) throw bad(`run returned ${describeValue(returned)}`);
+  const given = returned as WorkflowResult;
+  const unknown = Object.keys(given).filter((key) => !KEYS.includes(key));
+  if (unknown.length > 0) throw bad(`run returned an object with ${unknown.join(', ')}`);
+  const { success, trainedTurns } = given;
+  if (success !== undefined && typeof success !== 'boolean') throw bad(`run returned success ${describeValue(success)}`);
+  const output = given.output === undefined ? undefined : asJson(given.output, MOST_JSON);
+  const reward = rewardOf(given, identity, turns);
+  return {
+    ...(output === undefined ? {} : { output }),
+    ...(reward === undefined ? {} : { reward }),
+    ...(success === undefined ? {} : { success }),
+    ...(given.metadata === undefined ? {} : { metadata: metadataOf(given.metadata) }),
+    ...(given.metrics === undefined ? {} : { metrics: metricsOf(given.metrics) }),
+    ...(trainedTurns === undefined ? {} : { trainedTurns: trainedTurns.map((name) => indexOf(name, identity, turns)) }),
+  };
+}
+
+function rewardOf({ reward, success }: WorkflowResult, identity: RolloutIdentity, turns: readonly Turn[]): Reward | undefined {
+  if (reward === undefined || reward === null) return undefined;
+  try {
+    const settled = settledReward(toReward(reward, 'run'), identity, turns);
+    return { ...(success === undefined ? {} : { success }), ...settled, source: 'workflow' };
+  } catch (thrown) {
+    if (thrown instanceof TrainyardError) throw bad(thrown.message);
+    throw thrown;
+  }
+}
+
+function metadataOf(given: unknown): Readonly<Record<string, Json>> {
+  const copy = typeof given === 'object' && given !== null && !Array.isArray(given) ? asJson(given, MOST_JSON) : undefined;
+  if (copy === undefined) throw bad(`run returned metadata ${describeValue(given)}, which is not an object of JSON`);
+  return copy as Readonly<Record<string, Json>>;
+}
+
+/** What is no finite number is left out: a broken metric is no reason to lose a rollout. */
+function metricsOf(given: unknown): Readonly<Record<string, number>> {
+  if (typeof given !== 'object' || given === null) throw bad(`run returned metrics ${describeValue(given)}`);
+  const finite = Object.entries(given).filter(([name, value]) => Number.isFinite(value) && name !== '__proto__');
+  return Object.fromEntries(finite.slice(0, MOST_METRICS));
+}
+
+function indexOf(name: number | string, identity: RolloutIdentity, turns: readonly Turn[]): number {
+  const turn = turnNamed(identity, turns, name);
+  if (turn === undefined) throw bad(`run returned trainedTurns with ${describeValue(name)}, and the rollout has no such turn`);
+  return turn.index;
+}
+
+function bad(found: string): TrainyardError {
+  return new TrainyardError(
+    'WORKFLOW_BAD_RESULT',
+    `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, -1).join(', ')}`,
+    { hint: 'what the grader should see goes under output or metadata; a reward goes under reward' },
+  );
+}

@@ -1,0 +1,79 @@
+/** What a workflow gets: its task without the answer, its config, and the door to the policy. All of it is the rollout's own. */
+import { hash } from 'node:crypto';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
+import { ownCopy } from '../core/own-copy.ts';
+import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
+
+const MOST_LINES = 1000;
+const MOST_CHARACTERS = 10_000;
+
+/** How a workflow says that its rollout should not count. */
+export class Rejection extends Error {
+  override readonly name = 'Rejection';
+}
+
+export interface ContextParts {
+  readonly identity: RolloutIdentity;
+  readonly task: Task;
+  readonly workflow: Pick<Workflow, 'config'>;
+  readonly session: Pick<Session, 'model'>;
+  readonly signal: AbortSignal;
+  readonly seed: number;
+  /** Folder under which rollouts may keep files. */
+  readonly artifacts?: string | undefined;
+  readonly now: () => number;
+}
+
+export interface OwnContext {
+  readonly ctx: WorkflowContext;
+  /** What it wanted kept. */
+  readonly logs: readonly LogLine[];
+  /** Where it asked for a folder. */
+  artifactsDir(): string | null;
+}
+
+export function contextOf(parts: ContextParts): OwnContext {
+  // Built field by field: spreading the task would carry its answer along.
+  const { id, prompt, metadata } = parts.task;
+  const task: TaskView = structuredClone({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
+  const { identity, session, signal } = parts;
+  const logs: LogLine[] = [];
+  let artifactsDir: string | null | undefined;
+  const ctx: WorkflowContext = {
+    task,
+    prompt: [...task.prompt],
+    config: ownCopy(parts.workflow.config),
+    metadata: task.metadata,
+    rolloutId: identity.rolloutId,
+    groupId: identity.groupId,
+    purpose: identity.purpose,
+    seed: hash('sha256', `${parts.seed}\n${identity.rolloutId}`, 'buffer').readUIntBE(0, 6),
+    get artifactsDir() {
+      artifactsDir ??= makeFolder(parts.artifacts, identity.rolloutId);
+      return artifactsDir;
+    },
+    signal,
+    log: (text) => {
+      if (logs.length < MOST_LINES) logs.push({ at: parts.now(), text: String(text).slice(0, MOST_CHARACTERS) });
+    },
+    reject: (reason) => {
+      throw new Rejection(String(reason).slice(0, 2000));
+    },
+    model: (role, options) => session.model(role, options),
+  };
+  return { ctx, logs, artifactsDir: () => artifactsDir ?? null };
+}
+
+/** Files are a convenience: a disk that is full or read-only costs the folder, never the rollout. */
+function makeFolder(root: string | undefined, rolloutId: string): string | null {
+  if (root === undefined) return null;
+  const folder = join(root, encodeURIComponent(rolloutId).replaceAll('.', '%2E'));
+  try {
+    mkdirSync(folder, { recursive: true });
+    return folder;
+  } catch {
+    return null;
+  }
+}
