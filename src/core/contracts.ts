@@ -153,6 +153,8 @@ export interface WorkflowResult {
   readonly metrics?: Readonly<Record<string, number>>;
   /** Only these turns are trained, by index or completion id; absent: all of trainable seats. */
   readonly trainedTurns?: readonly (number | string)[];
+  /** Conversations as the workflow kept them, by thread: for a grader where the gateway, which knows better, is in another process. */
+  readonly threads?: Readonly<Record<string, readonly Message[]>>;
 }
 
 /** What a client needs to reach the policy as one role of one rollout. */

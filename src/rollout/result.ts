@@ -13,7 +13,7 @@ import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 /** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
 const MOST_JSON = 1_000_000;
 const MOST_METRICS = 256;
-const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns'];
+const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads'];
 
 /** With turns by their index. */
 export interface SettledResult {
@@ -80,7 +80,7 @@ function indexOf(name: number | string, identity: RolloutIdentity, turns: readon
 function bad(found: string): TrainyardError {
   return new TrainyardError(
     'WORKFLOW_BAD_RESULT',
-    `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, -1).join(', ')}`,
+    `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, -2).join(', ')}`,
     { hint: 'what the grader should see goes under output or metadata; a reward goes under reward' },
   );
 }

@@ -51,12 +51,6 @@ describe('the entry', () => {
   it.each([
     ['no-workflow.ts', `${IMPORT}${GRADER} export const x = 1;`, 'WORKFLOW_NOT_FOUND', 'it exports grader, x'],
     [
-      'no-grader.ts',
-      `${IMPORT} export default defineWorkflow(async (ctx) => void (await ctx.model().generate({ messages: ctx.prompt })));`,
-      'REWARD_MISSING',
-      'exports no grader',
-    ],
-    [
       'two.ts',
       `${IMPORT}${GRADER}${WORKFLOW} export const other = defineWorkflow(async () => {});`,
       'WORKFLOW_AMBIGUOUS',
