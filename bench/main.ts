@@ -13,6 +13,7 @@ export interface Benchmark {
 const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   gateway: () => import('./gateway.ts'),
   nn: () => import('./nn.ts'),
+  rollouts: () => import('./rollouts.ts'),
   step: () => import('./step.ts'),
   tinker: () => import('./tinker.ts'),
 };
