@@ -55,11 +55,12 @@ export interface WorkflowDefinition<Config = undefined, RoleName extends string 
 
 /** Marks an async function, an object with an async `run`, or a class with one as a workflow. */
 export function defineWorkflow<Config = undefined, const RoleName extends string = string>(
-  definition: WorkflowDefinition<Config, RoleName>,
-): Workflow;
-export function defineWorkflow<Config = undefined, const RoleName extends string = string>(
   run: Run<Config, RoleName> | WorkflowClass<Config, RoleName>,
   options?: WorkflowOptions<Config, RoleName>,
+): Workflow;
+// Last, because the compiler explains a mistake by the last one.
+export function defineWorkflow<Config = undefined, const RoleName extends string = string>(
+  definition: WorkflowDefinition<Config, RoleName>,
 ): Workflow;
 export function defineWorkflow(
   given: Run<unknown, string> | WorkflowClass<unknown, string> | WorkflowDefinition<unknown>,

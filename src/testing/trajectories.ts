@@ -30,11 +30,19 @@ export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = 
     grade: randomGrade(random),
     turns,
     ...(output === undefined ? {} : { output }),
+    ...random.pick([{}, WORDS_OF_ITS_OWN]),
     startedAt,
     endedAt: startedAt + random.below(60_000),
     ...overrides,
   };
 }
+
+/** What a workflow may say of itself. */
+const WORDS_OF_ITS_OWN = {
+  metadata: { path: ['a', 'é'], nothing: null },
+  metrics: { tries: 2, share: -0.5 },
+  logs: [{ at: 1_700_000_000_000, text: 'tried "x"\u0000' }],
+} as const satisfies Partial<Trajectory>;
 
 /** A manifest for this step; the first step makes version 1. */
 export function manifestOf(step: number, rolloutIds: readonly string[], overrides: Partial<BatchManifest> = {}): BatchManifest {
@@ -119,6 +127,7 @@ function randomGrade(random: Random): Grade {
   return random.pick<Grade>([
     { kind: 'graded', reward: { value: random.unit() } },
     { kind: 'graded', reward: { value: 1, parts: { format: 0.5, answer: -0.5 } } },
+    { kind: 'graded', reward: { value: 1, success: false, byTurn: { 0: 1 }, byThread: { é: -1 }, byRole: {}, source: 'workflow' } },
     { kind: 'ungraded', why: 'the rollout failed' },
     { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'no answer in 10 s' },
   ]);

@@ -1,0 +1,76 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { completionId } from '../core/turn-names.ts';
+import type { RolloutIdentity, Turn } from '../core/types.ts';
+import { resultOf } from './result.ts';
+
+const identity: RolloutIdentity = { rolloutId: 'g1-0', groupId: 'g1', taskId: 't', purpose: 'train' };
+const turns = [11, 22, 33].map(
+  (seed, index) => ({ index, thread: index < 2 ? 'main' : 'critic', role: 'default', sampling: { seed } }) as Turn,
+);
+const settled = (returned: unknown) => resultOf(returned, identity, turns);
+
+function refusal(returned: unknown): unknown {
+  try {
+    return { accepted: settled(returned) };
+  } catch (error) {
+    return error;
+  }
+}
+
+describe('what a workflow returns', () => {
+  it('may be nothing or a text, which is its output', () => {
+    expect(settled(undefined)).toEqual({});
+    expect(settled(null)).toEqual({});
+    expect(settled('81')).toEqual({ output: '81' });
+  });
+
+  it('may say everything about itself', () => {
+    const result = { output: [1], reward: 0.5, success: false, metadata: { path: 'a' }, metrics: { tries: 2 } };
+    expect(settled(result)).toEqual({ ...result, reward: { value: 0.5, success: false, source: 'workflow' } });
+  });
+
+  it('names turns by index or by the id of their completion, with or without the dialect’s prefix', () => {
+    const [first, second] = turns.map(({ sampling }) => completionId(identity, sampling.seed));
+    const reward = { value: 1, byTurn: { [first!]: 1, [`chatcmpl-${second}`]: 2, 2: 3 } };
+    expect(settled({ reward, trainedTurns: [0, `msg_${second}`] })).toEqual({
+      reward: { value: 1, byTurn: { 0: 1, 1: 2, 2: 3 }, source: 'workflow' },
+      trainedTurns: [0, 1],
+    });
+  });
+
+  it.each([
+    ['a number, which could be a reward or an answer', 0.5, '0.5'],
+    ['true', true, 'true'],
+    ['a list', [1], '[ 1 ]'],
+    ['a reward by another name', { score: 1 }, 'score'],
+    ['a reward that is a text', { reward: '1' }, "'1'"],
+    ['a reward that is not finite', { reward: Number.NaN }, 'NaN'],
+    ['a success that is a number', { success: 1 }, '1'],
+    ['metadata that is a list', { metadata: [] }, '[]'],
+    ['metrics that are a text', { metrics: 'fast' }, "'fast'"],
+    ['a reward of a turn that is not there', { reward: { value: 1, byTurn: { 7: 1 } } }, '"7"'],
+    ['a reward of a thread that is not there', { reward: { value: 1, byThread: { judge: 1 } } }, 'main, critic'],
+    ['a reward of a role that is not there', { reward: { value: 1, byRole: { judge: 1 } } }, 'judge'],
+    ['a trained turn that is not there', { trainedTurns: [3] }, '3'],
+  ])('is refused if it is %s', (_, returned, shown) => {
+    expect(refusal(returned)).toMatchObject({
+      code: 'WORKFLOW_BAD_RESULT',
+      message: expect.stringContaining(shown),
+      hint: expect.stringContaining('reward'),
+    });
+  });
+
+  it('loses a broken metric, never the rollout', () => {
+    expect(settled({ metrics: { a: 1, b: Number.NaN, c: 'x', d: 1n } })).toEqual({ metrics: { a: 1 } });
+  });
+
+  it('never crashes the runner, whatever it is', () => {
+    fc.assert(
+      fc.property(fc.anything(), (returned) => {
+        const outcome = refusal(returned);
+        expect(outcome).toSatisfy((it: object) => 'accepted' in it || (it as { code: string }).code === 'WORKFLOW_BAD_RESULT');
+      }),
+    );
+  });
+});
