@@ -18,7 +18,8 @@ const MAX_DEPTH = 500;
 export function keepTrajectory(trajectory: Trajectory): Trajectory {
   const what = `trajectory ${JSON.stringify(trajectory.rolloutId)}`;
   const { turns, ...rest } = trajectory;
-  const copy = { ...plainObject(rest, [what]), turns: turns.map((turn, position) => keepTurn(turn, [what, 'turns', position])) };
+  const trail = trailFrom(what);
+  const copy = { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position)) };
   const misfit = misfitOf(trajectorySchema, copy);
   if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
   return copy as unknown as Trajectory;
@@ -27,7 +28,7 @@ export function keepTrajectory(trajectory: Trajectory): Trajectory {
 /** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a manifest. */
 export function keepManifest(manifest: BatchManifest): BatchManifest {
   const what = `manifest of step ${manifest.step}`;
-  const copy = plainObject(manifest, [what]);
+  const copy = plainObject(manifest, trailFrom(what));
   const misfit = misfitOf(manifestSchema, copy);
   if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
   return copy as unknown as BatchManifest;
@@ -42,13 +43,22 @@ export function checkFilter(filter: TrajectoryFilter): void {
   });
 }
 
-/** Where in the record the copying is, for the message: pushed and popped on the way, joined only when something is wrong. */
-type Trail = (string | number)[];
+interface Trail {
+  /** Where in the record the copying is, for the message: pushed and popped on the way, joined only when something is wrong. */
+  readonly at: (string | number)[];
+  /** Turn after turn repeats what was said before, as the same objects: each is copied once, and the copies share it likewise. */
+  readonly copies: Map<object, unknown>;
+}
 
-function keepTurn(turn: Turn, trail: Trail): object {
+const trailFrom = (what: string): Trail => ({ at: [what], copies: new Map() });
+
+function keepTurn(turn: Turn, trail: Trail, position: number): object {
   const { promptIds, sampledIds, logprobs, ...words } = turn;
+  trail.at.push('turns', position);
+  const plain = plainObject(words, trail);
+  trail.at.length -= 2;
   return {
-    ...plainObject(words, trail),
+    ...plain,
     promptIds: promptIds.slice(),
     sampledIds: sampledIds.slice(),
     logprobs: logprobs.slice(),
@@ -71,23 +81,37 @@ function plainObject(value: object, trail: Trail): object {
 }
 
 function plainInside(value: unknown, trail: Trail, key: string | number): unknown {
-  trail.push(key);
+  trail.at.push(key);
   const plain = plainJson(value, trail);
-  trail.pop();
+  trail.at.pop();
   return plain;
 }
 
 function plainJson(value: unknown, trail: Trail): unknown {
   if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
   if (typeof value === 'number' && Number.isFinite(value)) return value === 0 ? 0 : value;
-  if (trail.length > MAX_DEPTH) {
-    throw unfit(`${trail.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
+  if (trail.at.length > MAX_DEPTH) {
+    throw unfit(`${trail.at.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
   }
-  if (Array.isArray(value)) return Array.from(value, (inner, position) => plainInside(inner, trail, position));
-  const tag = Object.prototype.toString.call(value);
-  if (tag === '[object Object]') return plainObject(value as object, trail);
-  const found = typeof value === 'number' ? String(value) : tag.slice('[object '.length, -1);
-  throw unfit(`${trail.join('.')} is ${found}, expected JSON`);
+  if (typeof value === 'object') return trail.copies.get(value) ?? copied(value, trail);
+  throw noJson(typeof value === 'number' ? String(value) : tagOf(value), trail);
+}
+
+function copied(value: object, trail: Trail): unknown {
+  const isList = Array.isArray(value);
+  if (!isList && tagOf(value) !== 'Object') throw noJson(tagOf(value), trail);
+  const copy = isList ? Array.from(value, (inner, position) => plainInside(inner, trail, position)) : plainObject(value, trail);
+  // Only when it is whole: what contains itself must not find itself.
+  trail.copies.set(value, copy);
+  return copy;
+}
+
+function tagOf(value: unknown): string {
+  return Object.prototype.toString.call(value).slice('[object '.length, -1);
+}
+
+function noJson(found: string, trail: Trail): TrainyardError {
+  return unfit(`${trail.at.join('.')} is ${found}, expected JSON`);
 }
 
 function unfit(message: string): TrainyardError {
