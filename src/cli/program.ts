@@ -18,6 +18,7 @@ import { SERVE_DEFAULTS, serveCommand } from './serve.ts';
 import { showCommand } from './show.ts';
 import { TINKER_DEFAULTS, tinkerCommand } from './tinker.ts';
 import { trainCommand } from './train.ts';
+import { tryCommand } from './try.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
 
@@ -42,6 +43,19 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
     ended(await evalCommand(entry, flags)),
   );
+  program
+    .command('try')
+    .description('run one rollout of one task and show it turn by turn')
+    .exitOverride()
+    .argument('<entry>', 'module that exports the workflow and the grader')
+    .option('--task <id>', 'id of the task, or its number in the file (default: the first)')
+    .option('--tasks <file>', 'file it is in, JSONL (default: held-out.jsonl beside the entry)')
+    .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
+    .option('--temperature <x>', 'of trainable roles (default: 1)', temperature)
+    .option('--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles)
+    .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (entry, flags) => ended(await tryCommand(entry, flags)));
   program
     .command('serve')
     .description('put the policy at a URL, and capture what agents do with it')
@@ -206,7 +220,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'try', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

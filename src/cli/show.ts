@@ -5,6 +5,7 @@ import { turnSummary } from '../core/turn-summary.ts';
 import type { Purpose } from '../core/types.ts';
 import { openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
 import { count } from './phrases.ts';
+import { endingLines } from './rollout-text.ts';
 import { printable } from './screen/width.ts';
 import { turnText } from './turn-text.ts';
 
@@ -38,6 +39,7 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
     const rewritten = rewrittenAt(turn, trajectory.turns);
     out(turnText(summary, rewritten), { ...summary, rewritten });
   }
+  if (!flags.json) console.log(endingLines(trajectory).join('\n'));
   return 0;
 }
 

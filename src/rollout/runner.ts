@@ -13,6 +13,7 @@ import type {
   GraderRunner,
   Session,
   SessionHost,
+  SessionObserver,
   Store,
   Workflow,
   WorkflowContext,
@@ -24,6 +25,12 @@ import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, T
 import { resultOf, type SettledResult } from './result.ts';
 import { contextOf, Rejection } from './rollout-context.ts';
 import type { Slots } from './slots.ts';
+
+/** Must not throw. */
+export interface RolloutObserver extends SessionObserver {
+  /** What the workflow threw. */
+  threw?(thrown: unknown): void;
+}
 
 export interface RolloutParts {
   readonly workflow: Workflow;
@@ -41,6 +48,8 @@ export interface RolloutParts {
   readonly absence?: Absence;
   /** Rollouts of this workflow at once. */
   readonly slots?: Slots | undefined;
+  /** Whoever wants to see what happens. */
+  readonly observer?: RolloutObserver | undefined;
   /** Folder under which rollouts may keep files. */
   readonly artifacts?: string | undefined;
   /** Aborts when the run stops. */
@@ -82,6 +91,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     limits: parts.limits,
     seed,
     signal,
+    ...(parts.observer === undefined ? {} : { observer: parts.observer }),
   });
   const cancelDeadline = atDeadline(parts, () => deadline.abort());
   const { ctx, logs, artifactsDir } = contextOf({
@@ -96,6 +106,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   });
   const ending = settled(await runWorkflow(workflow, ctx, deadline.signal), identity, session);
   cancelDeadline();
+  if (ending.kind === 'threw') parts.observer?.threw?.(ending.thrown);
   const sealed = session.seal();
   release();
   const outcome = outcomeOf(ending, session);

@@ -17,7 +17,7 @@ import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
+import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
@@ -63,12 +63,13 @@ export interface WorkshopOptions {
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
+  readonly observer?: RolloutObserver | undefined;
 }
 
 export async function openWorkshop(
   settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
-  { stop, warn, kernels, engine = (own) => own, trainable }: WorkshopOptions,
+  { stop, warn, kernels, engine = (own) => own, trainable, observer }: WorkshopOptions,
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
   return await openingWith(async (closers) => {
@@ -93,6 +94,7 @@ export async function openWorkshop(
       workflow: workflow.workflow,
       slots: workflow.slots,
       trainable,
+      observer,
       sessions: gateway,
       grader,
       graderInput,

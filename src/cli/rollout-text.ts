@@ -1,0 +1,53 @@
+/** How a rollout ended, as lines for people: outcome, reward and what it is made of, and what the workflow said of itself. */
+import { styleText } from 'node:util';
+import type { Grade, Outcome, Reward, Trajectory } from '../core/types.ts';
+import { printable } from './screen/width.ts';
+
+/** Characters of a value that are shown. */
+const LONGEST = 400;
+
+export function endingLines({ outcome, grade, output, metadata, metrics, logs, startedAt }: Trajectory): readonly string[] {
+  return [
+    ...(logs ?? []).map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printable(text)}`)),
+    `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)} · ${gradeText(grade)}`,
+    ...named('output', output),
+    ...named('metadata', metadata),
+    ...named('metrics', metrics),
+  ];
+}
+
+function outcomeDetail(outcome: Outcome): string {
+  switch (outcome.kind) {
+    case 'completed':
+      return '';
+    case 'truncated':
+      return ` by its limit of ${outcome.limit}`;
+    case 'rejected':
+      return `: ${printable(outcome.reason)}`;
+    case 'failed':
+      return ` ${outcome.code}: ${printable(outcome.message)}`;
+  }
+}
+
+function gradeText(grade: Grade): string {
+  if (grade.kind === 'ungraded') return 'not graded';
+  if (grade.kind === 'failed') return styleText('red', `grading failed, ${grade.code}: ${printable(grade.message)}`);
+  const { value, source, success, ...rest } = grade.reward;
+  const details = Object.entries(rest as Omit<Reward, 'value' | 'source' | 'success'>).flatMap(([name, numbers]) =>
+    Object.entries(numbers ?? {}).map(
+      ([key, number]) => `${name === 'parts' ? '' : `${name.slice(2).toLowerCase()} `}${key} ${number}`,
+    ),
+  );
+  const marks = [
+    ...(source === 'workflow' ? ['by the workflow'] : []),
+    ...(success === undefined ? [] : [success ? 'a success' : 'no success']),
+    ...details.map(printable),
+  ];
+  return `reward ${value}${marks.length > 0 ? ` (${marks.join(', ')})` : ''}`;
+}
+
+function named(name: string, value: unknown): readonly string[] {
+  if (value === undefined) return [];
+  const text = typeof value === 'string' ? value : JSON.stringify(value);
+  return [`  ${name}: ${printable(text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text)}`];
+}

@@ -1,0 +1,70 @@
+/** `trainyard try`: one rollout to look at. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { scratch, trainyard } from './command.ts';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+let tasks: string;
+beforeAll(async () => {
+  home = await scratch();
+  tasks = await home.write(
+    'tasks.jsonl',
+    ['a', 'b'].map((id) => JSON.stringify({ id, prompt: `hello ${id}`, answer: 1 })).join('\n'),
+  );
+});
+afterAll(() => home.remove());
+
+const entry = (name: string, body: string, more = '') =>
+  home.write(
+    name,
+    `import { defineGrader, defineWorkflow } from 'trainyard';\nexport default defineWorkflow(async (ctx) => {${body}});\n${more}`,
+  );
+const GRADER = 'export const grader = defineGrader(() => 1);';
+const CALL = 'await ctx.model().generate({ messages: ctx.prompt });';
+
+describe('trainyard try', () => {
+  it('shows the task, every turn, the log, the ending, the reward and what was returned', async () => {
+    const file = await entry('good.ts', `ctx.log('thinking'); ${CALL} return { output: 'done', metrics: { tries: 1 } };`, GRADER);
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/task b\n {4}user: hello b\n {2}0 default · \d+ \+ \d+ tokens/);
+    expect(stdout).toContain('s  thinking');
+    expect(stdout).toMatch(/completed · reward 1\n {2}output: done\n {2}metrics: {"tries":1}/);
+  });
+
+  it('takes a task by its number, and tells programs the same', async () => {
+    const file = await entry('good.ts', `${CALL} return { reward: 0.5 };`);
+    const { stdout } = await trainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
+    const lines = stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as { readonly type: string });
+    expect(lines).toMatchObject([
+      { type: 'task', id: 'a' },
+      { type: 'turn', index: 0 },
+      { type: 'ended', outcome: { kind: 'completed' }, grade: { reward: { value: 0.5, source: 'workflow' } } },
+    ]);
+    expect(stdout).not.toContain('answer');
+  });
+
+  it('shows the stack of what the workflow threw, and exits 1', async () => {
+    const file = await entry('bad.ts', `${CALL} function deep() { throw new Error('no such item'); } deep();`, GRADER);
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/Error: no such item\n\s+at deep \(.*bad\.ts:2/);
+    expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
+  });
+
+  it('says which tasks there are when there is no such one', async () => {
+    const file = await entry('good.ts', CALL, GRADER);
+    const { code, stderr } = await trainyard('try', file, '--tasks', tasks, '--task', 'zzz');
+    expect(code).toBe(2);
+    expect(stderr).toContain('a number from 1 to 2');
+  });
+
+  it('ends at once where nothing gives a reward', async () => {
+    const file = await entry('none.ts', CALL);
+    const { code, stderr } = await trainyard('try', file, '--tasks', tasks);
+    expect(code).toBe(2);
+    expect(stderr).toMatch(/error REWARD_MISSING: rollout try returned no reward.*\n.*defineGrader/);
+  });
+});
