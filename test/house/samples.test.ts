@@ -1,0 +1,56 @@
+/** Every code sample of the four documents has a running counterpart: the tables say which, and this checks that they are true. */
+import { existsSync, readdirSync } from 'node:fs';
+import { dirname, join, normalize } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { ROOT } from '../cli/command.ts';
+import { readText } from './sources.ts';
+
+/** Page → the folder of its examples, and how many samples its document has. */
+const ORIGINS = [
+  { page: 'docs/guide/09-coming-from-areal.md', folder: 'areal', samples: 3 },
+  { page: 'docs/guide/10-coming-from-osmosis.md', folder: 'osmosis', samples: 6 },
+  { page: 'docs/guide/11-coming-from-claw-r1.md', folder: 'agent-flow', samples: 6 },
+  { page: 'docs/guide/12-coming-from-agentscope.md', folder: 'tuner', samples: 11 },
+] as const;
+
+const HEAD = '| sample of the document | here |';
+
+interface Row {
+  readonly sample: string;
+  /** From the root of the project. */
+  readonly files: readonly string[];
+}
+
+function rowsOf(page: string): readonly Row[] {
+  const lines = readText(page).split('\n');
+  const start = lines.findIndex((line) => line.startsWith(HEAD));
+  const rows: Row[] = [];
+  for (const line of start === -1 ? [] : lines.slice(start + 2)) {
+    if (!line.startsWith('|')) break;
+    const links = [...line.matchAll(/\]\(([^)#]+)(?:#[^)]*)?\)/g)].map(([, target = '']) =>
+      normalize(join(dirname(page), target)),
+    );
+    rows.push({ sample: line.split('|')[1]?.trim() ?? '', files: links.filter((file) => file.startsWith('examples/')) });
+  }
+  return rows;
+}
+
+describe.each(ORIGINS)('the table in $page', ({ page, folder, samples }) => {
+  const rows = rowsOf(page);
+
+  it('has a row for every sample of the document, and each names an example that exists', () => {
+    expect(rows.length).toBeGreaterThanOrEqual(samples);
+    for (const { sample, files } of rows) {
+      expect({ sample, files: files.length }).not.toEqual({ sample, files: 0 });
+      for (const file of files) expect({ file, exists: existsSync(join(ROOT, file)) }).toEqual({ file, exists: true });
+    }
+  });
+
+  it('names every example of the folder, and each is run by a test', () => {
+    const named = new Set(rows.flatMap(({ files }) => files));
+    const run = readText(`test/e2e/${folder}-examples.test.ts`);
+    const entries = readdirSync(join(ROOT, 'examples', folder)).filter((file) => /\.ts$/.test(file));
+    expect(entries.filter((file) => !named.has(`examples/${folder}/${file}`))).toEqual([]);
+    expect(entries.filter((file) => !run.includes(file.replace(/\.ts$/, '')))).toEqual([]);
+  });
+});
