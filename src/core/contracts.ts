@@ -236,8 +236,10 @@ export interface GraderInput {
   readonly artifactsDir: string | null;
 }
 
-/** A number, or a number with what it is made of and who earned what. */
-export type GraderResult = number | Omit<Reward, 'source'>;
+/** A number, or a number with what it is made of and who earned what. A list by turn has one number for every turn of the rollout. */
+export type GraderResult =
+  | number
+  | (Omit<Reward, 'source' | 'byTurn'> & { readonly byTurn?: Reward['byTurn'] | readonly number[] });
 
 export interface Grader {
   readonly [graderSymbol]: true;

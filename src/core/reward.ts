@@ -13,8 +13,8 @@ import type { Reward, RolloutIdentity, Turn } from './types.ts';
 const MOST = { parts: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
 type Named = keyof typeof MOST;
 
-/** Throws GRADER_BAD_REWARD, saying what `who` returned. */
-export function toReward(result: unknown, who = 'the grader'): Reward {
+/** Throws GRADER_BAD_REWARD, saying what `who` returned. `turns`: how many the rollout has, for rewards that come as a list. */
+export function toReward(result: unknown, who = 'the grader', turns = 0): Reward {
   if (typeof result === 'number') return { value: finite(result, `${who} returned`) };
   if (typeof result !== 'object' || result === null || Array.isArray(result)) {
     throw badReward(`${who} returned ${describeValue(result)}, expected a number or { value, parts? }`);
@@ -27,20 +27,22 @@ export function toReward(result: unknown, who = 'the grader'): Reward {
   }
   const named = (Object.keys(MOST) as Named[]).flatMap((name) => {
     const given: unknown = name in result ? (result as Partial<Record<Named, unknown>>)[name] : undefined;
-    return given === undefined ? [] : [[name, numbers(name, given, who)] as const];
+    if (given === undefined) return [];
+    return [[name, numbers(name, name === 'byTurn' ? byIndex(given, turns, who) : given, who)] as const];
   });
-  return { value, ...(success === undefined ? {} : { success }), ...Object.fromEntries(named) };
+  const untrained = 'untrained' in result && result.untrained !== undefined ? { untrained: texts(result.untrained, who) } : {};
+  return { value, ...(success === undefined ? {} : { success }), ...Object.fromEntries(named), ...untrained };
 }
 
 /** With turns by their index, whatever they were called. Throws GRADER_BAD_REWARD for a turn, thread or role that is not there. */
 export function settledReward(reward: Reward, identity: RolloutIdentity, turns: readonly Turn[]): Reward {
-  const { byTurn, byThread, byRole } = reward;
+  const { byTurn, byThread = {}, byRole = {}, untrained = [] } = reward;
   for (const [what, given] of [
-    ['thread', byThread],
-    ['role', byRole],
+    ['thread', [...Object.keys(byThread), ...untrained]],
+    ['role', Object.keys(byRole)],
   ] as const) {
     const known = new Set(turns.map((turn) => turn[what]));
-    const unknown = Object.keys(given ?? {}).find((name) => !known.has(name));
+    const unknown = given.find((name) => !known.has(name));
     if (unknown === undefined) continue;
     const names = [...known].join(', ') || 'none';
     throw badReward(`a reward is for the ${what} ${JSON.stringify(unknown)}, which the rollout does not have; it has ${names}`);
@@ -69,6 +71,19 @@ function numbers(name: Named, given: unknown, who: string): Readonly<Record<stri
   return Object.fromEntries(
     entries.map(([key, part]) => [key, finite(part, `${who} returned an object whose ${one} ${describeValue(key)} is`)]),
   );
+}
+
+/** A list must fit: with one number too few or too many, all behind the gap would be rewards of other turns. */
+function byIndex(given: unknown, turns: number, who: string): unknown {
+  if (!Array.isArray(given)) return given;
+  if (given.length === turns) return { ...given };
+  throw badReward(`${who} returned ${given.length} rewards by turn, expected one for each of the rollout's ${turns} turns`);
+}
+
+function texts(given: unknown, who: string): readonly string[] {
+  const isList = Array.isArray(given) && given.length <= MOST.byThread && given.every((name) => typeof name === 'string');
+  if (isList) return [...new Set<string>(given)];
+  throw badReward(`${who} returned \`untrained\` that is ${describeValue(given)}, expected a list of threads`);
 }
 
 function finite(value: unknown, found: string): number {

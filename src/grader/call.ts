@@ -18,7 +18,7 @@ export async function callGrader(grader: Grader, input: GraderInput): Promise<Gr
     return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader threw ${describeThrown(thrown)}` };
   }
   try {
-    return { kind: 'graded', reward: toReward(result) };
+    return { kind: 'graded', reward: toReward(result, 'the grader', input.turns.length) };
   } catch (refusal) {
     if (refusal instanceof TrainyardError) return { kind: 'failed', code: refusal.code, message: refusal.message };
     return { kind: 'failed', code: 'GRADER_FAILED', message: `reading the grader's result threw ${describeThrown(refusal)}` };

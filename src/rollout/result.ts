@@ -50,7 +50,7 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
 function rewardOf({ reward, success }: WorkflowResult, identity: RolloutIdentity, turns: readonly Turn[]): Reward | undefined {
   if (reward === undefined || reward === null) return undefined;
   try {
-    const settled = settledReward(toReward(reward, 'run'), identity, turns);
+    const settled = settledReward(toReward(reward, 'run', turns.length), identity, turns);
     return { ...(success === undefined ? {} : { success }), ...settled, source: 'workflow' };
   } catch (thrown) {
     if (thrown instanceof TrainyardError) throw bad(thrown.message);
