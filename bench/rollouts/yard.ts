@@ -2,7 +2,6 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
@@ -20,6 +19,7 @@ import { createRenderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 
 export const TURNS = 5;
+const GROUP = 8;
 
 export interface Crowding {
   readonly atOnce: number;
@@ -104,7 +104,7 @@ export async function openYard(): Promise<Yard> {
     policyVersion: 0,
     async sample({ promptIds }: { readonly promptIds: Int32Array }) {
       const { ids, logprobs } = script[turnOf(promptIds)]!;
-      if (latencyMs > 0) await sleep(latencyMs);
+      if (latencyMs > 0) await new Promise((resolve) => setTimeout(resolve, latencyMs));
       return { ids, logprobs, stopReason: 'stop' as const, policyVersion: 0 };
     },
   };
@@ -130,11 +130,13 @@ export async function openYard(): Promise<Yard> {
       const tasks = Array.from({ length: count }, () => ++number);
       const start = performance.now();
       const rollOut = async (one: number): Promise<void> => {
+        // As in training: the rollouts of a group have the same question, those of other groups another one.
+        const group = Math.floor(one / GROUP);
         const task = {
           id: 't',
-          prompt: [{ role: 'user' as const, content: `What do five items cost, order ${10_000_000 + one}?` }],
+          prompt: [{ role: 'user' as const, content: `What do five items cost, order ${10_000_000 + group}?` }],
         };
-        const identity = { rolloutId: `r${one}`, groupId: `g${Math.floor(one / 8)}`, taskId: 't', purpose: 'train' as const };
+        const identity = { rolloutId: `r${one}`, groupId: `g${group}`, taskId: 't', purpose: 'train' as const };
         const { grade, turns } = await runRollout({ ...parts, workflow: agents[door] }, { task, identity, sampling });
         if (turns.length === TURNS && grade.kind === 'graded' && grade.reward.value === 1) return;
         throw new Error(`rollout ${one} has ${turns.length} turns and ${JSON.stringify(grade)}`);

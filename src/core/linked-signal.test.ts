@@ -24,4 +24,23 @@ describe('linked signals', () => {
     }
     expect(getEventListeners(long.signal, 'abort')).toEqual([]);
   });
+
+  it('are many on one source with one listener, and each can be released by itself', () => {
+    const source = new AbortController();
+    const [first, second, third] = [0, 1, 2].map(() => linkSignals(source.signal));
+    expect(getEventListeners(source.signal, 'abort')).toHaveLength(1);
+    second!.release();
+    source.abort('over');
+    expect([first, second, third].map((linked) => linked!.signal.aborted)).toEqual([true, false, true]);
+    third!.release();
+    expect(linkSignals(source.signal).signal.reason).toBe('over');
+  });
+
+  it('to the same source twice abort once', () => {
+    const source = new AbortController();
+    const linked = linkSignals(source.signal, source.signal);
+    linked.release();
+    source.abort();
+    expect(linked.signal.aborted).toBe(false);
+  });
 });

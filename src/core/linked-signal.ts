@@ -28,14 +28,41 @@ export interface LinkedSignal {
 
 export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
   const controller = new AbortController();
-  const onAbort = (event: Event): void => controller.abort((event.target as AbortSignal).reason);
   const aborted = sources.find((source) => source.aborted);
   if (aborted !== undefined) controller.abort(aborted.reason);
-  else for (const source of sources) source.addEventListener('abort', onAbort, { once: true });
-  return {
-    signal: controller.signal,
-    release: () => {
-      for (const source of sources) source.removeEventListener('abort', onAbort);
-    },
+  else for (const source of sources) linkedTo(source).add(controller);
+  return { signal: controller.signal, release: () => unlink(controller, sources) };
+}
+
+/**
+ * One listener on a source for all that are linked to it: adding the thousandth listener compares it with all others, so a thousand
+ * rollouts would cost a million comparisons.
+ */
+interface Links {
+  readonly controllers: Set<AbortController>;
+  readonly onAbort: () => void;
+}
+
+const linksOf = new WeakMap<AbortSignal, Links>();
+
+function linkedTo(source: AbortSignal): Set<AbortController> {
+  const known = linksOf.get(source);
+  if (known !== undefined) return known.controllers;
+  const controllers = new Set<AbortController>();
+  const onAbort = (): void => {
+    linksOf.delete(source);
+    for (const controller of controllers) controller.abort(source.reason);
   };
+  linksOf.set(source, { controllers, onAbort });
+  source.addEventListener('abort', onAbort, { once: true });
+  return controllers;
+}
+
+function unlink(controller: AbortController, sources: readonly AbortSignal[]): void {
+  for (const source of sources) {
+    const links = linksOf.get(source);
+    if (!links?.controllers.delete(controller) || links.controllers.size > 0) continue;
+    linksOf.delete(source);
+    source.removeEventListener('abort', links.onAbort);
+  }
 }
