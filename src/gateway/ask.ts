@@ -12,7 +12,8 @@ import { type Call, jsonReply, type Reply } from './call.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
 import { checkSize } from './limits.ts';
-import { answer, type Beginning, promptOf, type SamplerParts, toolCallId } from './sampling.ts';
+import { promptOf } from './prompt.ts';
+import { answer, type Beginning, type SamplerParts, toolCallId } from './sampling.ts';
 import type { Seat } from './sessions.ts';
 
 export interface AskParts extends SamplerParts {
@@ -125,7 +126,7 @@ function headOf({ renderer, modelName }: AskParts, seat: Seat, { startedAt, prom
 export function countTokens(parts: AskParts, seat: Seat, body: string, dialect: Dialect): Reply {
   const { question } = dialect.read(parseJson(body), seat.session);
   checkSize(question);
-  return jsonReply(200, { input_tokens: promptOf(parts, seat, question).promptIds.length });
+  return jsonReply(200, { input_tokens: promptOf(parts, seat, question).prompt.promptIds.length });
 }
 
 function beginningOf(turns: readonly Turn[]): Beginning {

@@ -9,6 +9,7 @@ import { openAIError } from '../http-errors.ts';
 import { encodeChat } from './chat-answer.ts';
 import { chatEvents } from './chat-events.ts';
 import type { Dialect, Question } from './dialect.ts';
+import { type ForcedCall, forcedCall } from './forced-call.ts';
 import { formatChecker } from './json-format.ts';
 import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
 import { requestedSampling, samplingFields, tokenLimit } from './sampling-parameters.ts';
@@ -117,20 +118,9 @@ export const chat: Dialect = {
   name: 'chat',
   read(raw) {
     const wire = wireOf(raw);
-    const ignored = ignoredIn(raw as object, chatParameters);
     if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
     const includeUsage = wire.stream_options?.include_usage ?? false;
-    const question: Question = {
-      messages: wire.messages.map(toMessage),
-      tools: toolsOf(wire),
-      requested: requestedSampling(wire, limitOf(wire)),
-      count: wire.n ?? 1,
-      stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
-      stream: wire.stream ?? false,
-      logprobs: wire.logprobs ?? false,
-      ignored,
-      formatErrorOf: formatOf(wire.response_format),
-    };
+    const question: Question = { messages: wire.messages.map(toMessage), ...restOf(wire, raw) };
     return {
       question,
       writer: {
@@ -143,13 +133,34 @@ export const chat: Dialect = {
 };
 
 type Wire = z.infer<typeof body>;
+type Rest = Omit<Question, 'messages'>;
+
+/** All but the messages, for a question that has none. */
+export function readWithoutMessages(raw: unknown): Rest {
+  return restOf(parsed(withoutMessages, raw), raw);
+}
+
+function restOf(wire: Omit<Wire, 'messages'>, raw: unknown): Rest {
+  const tools = toolsOf(wire);
+  return {
+    tools,
+    forced: forcedOf(wire.tool_choice, tools),
+    requested: requestedSampling(wire, limitOf(wire)),
+    count: wire.n ?? 1,
+    stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
+    stream: wire.stream ?? false,
+    logprobs: wire.logprobs ?? false,
+    ignored: ignoredIn(raw as object, chatParameters),
+    formatErrorOf: formatOf(wire.response_format),
+  };
+}
 
 function wireOf(raw: unknown): Wire {
   const { messages } = (raw ?? {}) as { readonly messages?: unknown };
   return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages: messages as Wire['messages'] } : parsed(body, raw);
 }
 
-function limitOf({ max_tokens, max_completion_tokens }: Wire): number | null | undefined {
+function limitOf({ max_tokens, max_completion_tokens }: Omit<Wire, 'messages'>): number | null | undefined {
   if (max_tokens != null && max_completion_tokens != null) {
     throw invalid('max_tokens', 'given together with `max_completion_tokens`', 'give one of them');
   }
@@ -157,14 +168,20 @@ function limitOf({ max_tokens, max_completion_tokens }: Wire): number | null | u
 }
 
 /** `none` is honoured by not showing the policy any tools. */
-function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
+function toolsOf({ tools, tool_choice: choice }: Omit<Wire, 'messages'>): readonly Tool[] {
   if (choice === 'none') return [];
-  if (choice != null && choice !== 'auto')
-    throw refusal('tool_choice', choice, 'a forced call is not sampled; use "auto" or "none"');
   return (tools ?? []).map(({ function: { name, description, parameters } }) => ({
     type: 'function',
     function: { name, ...(description == null ? {} : { description }), ...(parameters == null ? {} : { parameters }) },
   }));
+}
+
+function forcedOf(choice: unknown, tools: readonly Tool[]): ForcedCall | undefined {
+  if (choice == null || choice === 'auto' || choice === 'none') return undefined;
+  if (choice === 'required') return forcedCall(undefined, tools);
+  const { type, function: named } = choice as { type?: unknown; function?: { name?: unknown } | null };
+  if (type === 'function') return forcedCall(named?.name ?? null, tools);
+  throw refusal('tool_choice', choice, 'use "auto", "none", "required" or { type: "function", function: { name } }');
 }
 
 function formatOf(format: unknown): Question['formatErrorOf'] {

@@ -5,12 +5,18 @@
 import type { DialectName, Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import type { Failure } from '../http-errors.ts';
+import type { ForcedCall } from './forced-call.ts';
 import type { ResponsesMemory } from './responses-memory.ts';
 
 /** What one model call asks, whatever its dialect. */
 export interface Question {
+  /** Empty where the prompt is given as ids. */
   readonly messages: readonly Message[];
+  /** The prompt itself; in process only. */
+  readonly promptIds?: Int32Array;
   readonly tools: readonly Tool[];
+  /** Present where the answer must be a call. */
+  readonly forced?: ForcedCall | undefined;
   readonly requested: Partial<SamplingSettings>;
   /** How many answers are wanted, each a turn. */
   readonly count: number;
