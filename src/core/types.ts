@@ -168,7 +168,7 @@ export interface Reward {
   readonly byTurn?: Readonly<Record<string, number>>;
   readonly byThread?: Readonly<Record<string, number>>;
   readonly byRole?: Readonly<Record<string, number>>;
-  /** Threads that were taken out: their turns are not trained. */
+  /** Threads of which nothing is trained, whatever they earned. */
   readonly untrained?: readonly string[];
   /** Who gave it, where it was not the grader. */
   readonly source?: 'workflow';

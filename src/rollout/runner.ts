@@ -101,9 +101,8 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
   const { output, metadata, metrics, trainedTurns } = result;
-  const played = trainedTurns === undefined ? sealed : onlyTrained(sealed, trainedTurns);
-  const grade = await gradeOf(parts, spec, { turns: played, outcome, result, artifactsDir: artifactsDir() });
-  const turns = withoutUntrained(played, grade);
+  const turns = trainedTurns === undefined ? sealed : onlyTrained(sealed, trainedTurns);
+  const grade = await gradeOf(parts, spec, { turns, outcome, result, artifactsDir: artifactsDir() });
   const trajectory: Trajectory = {
     ...identity,
     turns,
@@ -135,13 +134,6 @@ function settled(ending: Ending<unknown>, identity: RolloutIdentity, session: Se
 
 function onlyTrained(turns: readonly Turn[], trained: readonly number[]): readonly Turn[] {
   return turns.map((turn) => (turn.trainable && !trained.includes(turn.index) ? { ...turn, trainable: false } : turn));
-}
-
-function withoutUntrained(turns: readonly Turn[], grade: Grade): readonly Turn[] {
-  const untrained = grade.kind === 'graded' ? (grade.reward.untrained ?? []) : [];
-  return untrained.length === 0
-    ? turns
-    : turns.map((turn) => (untrained.includes(turn.thread) ? { ...turn, trainable: false } : turn));
 }
 
 /** Gives what cancels it. */
