@@ -8,3 +8,20 @@ export { Grader } from './authoring/osmosis/grader.ts';
 export { GraderContext } from './authoring/osmosis/grader-context.ts';
 export { getRolloutContext, RolloutContext, type SampleSource } from './authoring/osmosis/rollout-context.ts';
 export { RolloutSample, type RolloutSampleFields } from './authoring/osmosis/rollout-sample.ts';
+export type { Patience } from './protocols/rollout-server/callbacks.ts';
+export type { EntryParts } from './protocols/rollout-server/entry.ts';
+export type {
+  CancelSelector,
+  Completion,
+  Disposition,
+  ErrorCategory,
+  ExecutionBackend,
+  ExecutionHooks,
+  GradedSample,
+  Grading,
+  RolloutRequest,
+  RolloutState,
+  RolloutStatus,
+} from './protocols/rollout-server/execution.ts';
+export { LocalBackend, type LocalBackendOptions } from './protocols/rollout-server/local-backend.ts';
+export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './protocols/rollout-server/server.ts';
