@@ -114,9 +114,10 @@ export class Outbound {
 
 const nameOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '');
 
-/** The address itself, where the URL holds one; the URL's parser has already read 127.1 and 0x7f.1. */
+/** The address itself, where the URL holds one; the URL's parser has already read 127.1 and 0x7f.1. `localhost` is one by definition. */
 function literalOf(url: URL): string | undefined {
   const name = nameOf(url);
+  if (/(?:^|\.)localhost\.?$/.test(name)) return '127.0.0.1';
   return isIP(name) === 0 ? undefined : name;
 }
 
