@@ -22,9 +22,9 @@ const KEYS: readonly string[] = ['messages', 'metrics', 'info'];
 const MOST_JSON = 1_000_000;
 
 /** As the core has it: messages are the output, info is metadata, sample sources give the threads. */
-export function resultOf(returned: unknown, rollout: RolloutContext): WorkflowResult {
+export async function resultOf(returned: unknown, rollout: RolloutContext): Promise<WorkflowResult> {
   const { messages, metrics, info } = outputOf(returned);
-  const samples = Object.entries(rollout.getSamples());
+  const samples = Object.entries(await rollout.getSamples());
   const threads = Object.fromEntries(samples.map(([name, sample]) => [name, sample.messages]));
   return {
     ...(messages == null ? {} : { output: asJson(messages, MOST_JSON) ?? null }),

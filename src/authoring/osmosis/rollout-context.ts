@@ -13,7 +13,7 @@ import type { RolloutSample } from './rollout-sample.ts';
 
 /** Whoever keeps a conversation: an agent, a session. Asked when the rollout has ended. */
 export interface SampleSource {
-  getSample(name: string): RolloutSample;
+  getSample(name: string): RolloutSample | Promise<RolloutSample>;
 }
 
 /** It travels in a header. */
@@ -75,8 +75,9 @@ export class RolloutContext {
   }
 
   /** By name, as their sources have them now. */
-  getSamples(): Readonly<Record<string, RolloutSample>> {
-    return Object.fromEntries([...this.#sources].map(([name, source]) => [name, source.getSample(name)]));
+  async getSamples(): Promise<Readonly<Record<string, RolloutSample>>> {
+    const sample = async ([name, source]: [string, SampleSource]) => [name, await source.getSample(name)] as const;
+    return Object.fromEntries(await Promise.all([...this.#sources].map(sample)));
   }
 }
 
