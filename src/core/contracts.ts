@@ -247,12 +247,15 @@ export type GraderResult =
   | number
   | (Omit<Reward, 'source' | 'byTurn'> & { readonly byTurn?: Reward['byTurn'] | readonly number[] });
 
+export type Ungraded = Extract<Grade, { kind: 'ungraded' }>;
+
 export interface Grader {
   readonly [graderSymbol]: true;
   readonly name: string;
   /** Gradings at once; absent: as many as there are processes for it. */
   readonly concurrency?: number;
-  grade(input: GraderInput): GraderResult | Promise<GraderResult>;
+  /** May say that there is nothing to grade: such a rollout is kept, and neither trained nor compared with. */
+  grade(input: GraderInput): GraderResult | Ungraded | Promise<GraderResult | Ungraded>;
 }
 
 /** Calls a grader within its deadline. Never throws for what the grader did: a failure is a `Grade`. */

@@ -6,7 +6,7 @@
 import { stat } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
+import { type EntryModule, type Grader, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { asGrader, asWorkflow } from '../core/lower.ts';
@@ -137,8 +137,10 @@ function noWorkflow(path: string, exports: EntryModule['exports']): TrainyardErr
   });
 }
 
-/** A plain function among the exports is most likely what was meant. */
+/** A class without its method, or a plain function, among the exports is most likely what was meant. */
 function unmarked(exported: EntryModule['exports'], define: string): string | undefined {
+  const base = exported.find(([, value]) => typeof value === 'function' && workflowSymbol in value)?.[0];
+  if (base !== undefined) return `${base} is an abstract base class: give it its async method, or export a class that has one`;
   const name = exported.find(([, value]) => typeof value === 'function')?.[0];
   return name === undefined ? undefined : `${name} is a plain function: wrap it in ${define}(…)`;
 }

@@ -1,0 +1,27 @@
+/** `trainyard/osmosis`: workflows and graders as classes, after the Osmosis SDK. Re-exports only. */
+
+export { AgentWorkflow, type AgentWorkflowReturn } from './authoring/osmosis/agent-workflow.ts';
+export type { AgentWorkflowContext, Metadata } from './authoring/osmosis/agent-workflow-context.ts';
+export type { AgentWorkflowOutput } from './authoring/osmosis/agent-workflow-output.ts';
+export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './authoring/osmosis/config.ts';
+export { Grader } from './authoring/osmosis/grader.ts';
+export { GraderContext } from './authoring/osmosis/grader-context.ts';
+export { getRolloutContext, RolloutContext, type SampleSource } from './authoring/osmosis/rollout-context.ts';
+export { RolloutSample, type RolloutSampleFields } from './authoring/osmosis/rollout-sample.ts';
+export type { Patience } from './protocols/rollout-server/callbacks.ts';
+export type { EntryParts } from './protocols/rollout-server/entry.ts';
+export type {
+  CancelSelector,
+  Completion,
+  Disposition,
+  ErrorCategory,
+  ExecutionBackend,
+  ExecutionHooks,
+  GradedSample,
+  Grading,
+  RolloutRequest,
+  RolloutState,
+  RolloutStatus,
+} from './protocols/rollout-server/execution.ts';
+export { LocalBackend, type LocalBackendOptions } from './protocols/rollout-server/local-backend.ts';
+export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './protocols/rollout-server/server.ts';

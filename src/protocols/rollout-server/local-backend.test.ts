@@ -1,0 +1,533 @@
+import { chmodSync, mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { until } from '../../../test/fixtures/gateway/streams.ts';
+import { currentRollout } from '../../core/context.ts';
+import type { GraderInput, WorkflowContext } from '../../core/contracts.ts';
+import { defineGrader, defineWorkflow } from '../../core/define.ts';
+import type { Completion, Grading, RolloutRequest } from './execution.ts';
+import { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
+
+/** A policy that says how much was said to it. */
+const policy: typeof fetch = async (input, init) => {
+  const request = new Request(input, init);
+  const { messages } = JSON.parse(await request.text()) as { messages: object[] };
+  const message = { role: 'assistant', content: `${messages.length} heard` };
+  return Response.json({ id: 'c1', choices: [{ index: 0, finish_reason: 'stop', message }] });
+};
+
+const request = (more: Partial<RolloutRequest> = {}): RolloutRequest => ({
+  rolloutId: 'r1',
+  initialMessages: [{ role: 'user', content: 'hello' }],
+  label: 'secret-label',
+  metadata: null,
+  chatCompletionsUrl: 'http://policy.example/v1',
+  llmApiKey: 'llm-key-0123',
+  grading: true,
+  agentTimeoutSec: null,
+  graderTimeoutSec: null,
+  ...more,
+});
+
+interface Told {
+  readonly completed: Completion[];
+  readonly graded: Grading[];
+  readonly order: string[];
+  readonly warnings: string[];
+}
+
+async function execute(backend: LocalBackend, more: Partial<RolloutRequest> = {}, fetch = policy): Promise<Told> {
+  const told: Told = { completed: [], graded: [], order: [], warnings: [] };
+  await backend.execute(request(more), {
+    completed: async (completion) => {
+      told.completed.push(completion);
+      told.order.push('completed');
+    },
+    graded: async (grading) => {
+      told.graded.push(grading);
+      told.order.push('graded');
+    },
+    fetch,
+    warn: (text) => void told.warnings.push(text),
+  });
+  return told;
+}
+
+const ask = (ctx: WorkflowContext, thread?: string): Promise<unknown> => {
+  const model = thread === undefined ? ctx.model() : ctx.model().thread(thread);
+  return model.generate({ messages: ctx.prompt });
+};
+const asking = defineWorkflow(async (ctx) => void (await ask(ctx)));
+const one = defineGrader(() => 1);
+const backendOf = (options: Partial<LocalBackendOptions> = {}): LocalBackend =>
+  new LocalBackend({ workflow: asking, grader: one, ...options });
+const running = (run: (ctx: WorkflowContext) => Promise<unknown>, options: Partial<LocalBackendOptions> = {}): LocalBackend =>
+  backendOf({ workflow: defineWorkflow({ run: async (ctx) => (await run(ctx)) as undefined, config: {} }), ...options });
+
+describe('a rollout of a local backend', () => {
+  it('runs the workflow as an ambient rollout, then grades each conversation by its name', async () => {
+    let ambient: string | undefined;
+    let seen: GraderInput | undefined;
+    const workflow = defineWorkflow(async (ctx) => {
+      ambient = currentRollout()?.rolloutId;
+      await ask(ctx);
+      await ask(ctx, 'helper');
+      return { metrics: { calls: 2 }, metadata: { note: 'kept' } };
+    });
+    const grader = defineGrader((input) => {
+      seen = input;
+      return { value: 0.5, byThread: { helper: 0.25 }, parts: { length: 3 } };
+    });
+    const { order, graded } = await execute(backendOf({ workflow, grader }));
+    expect(ambient).toBe('r1');
+    expect(order).toEqual(['completed', 'graded']);
+    expect(seen!.task).toMatchObject({ answer: 'secret-label', prompt: [{ role: 'user', content: 'hello' }] });
+    expect(seen!.threads['helper']).toEqual([
+      { role: 'user', content: 'hello' },
+      { role: 'assistant', content: '1 heard' },
+    ]);
+    expect(seen!.turns.map(({ thread }) => thread)).toEqual(['default', 'helper']);
+    expect(graded[0]).toMatchObject({ status: 'success', errMessage: null });
+    const { default: first, helper } = graded[0]!.samples;
+    expect([first!.reward, helper!.reward]).toEqual([0.5, 0.25]);
+    expect(first).toMatchObject({ label: 'secret-label', metrics: { calls: 2, length: 3 }, extraFields: { note: 'kept' } });
+  });
+
+  it('never shows the label to the workflow; metadata is the same for both', async () => {
+    const metadata = { row: 7, nested: { a: [1] } };
+    let shown = '';
+    let graderMetadata: unknown;
+    const workflow = defineWorkflow(async (ctx) => {
+      shown = JSON.stringify([ctx.task, ctx.prompt, ctx.metadata, ctx.config]);
+      await ask(ctx);
+    });
+    const grader = defineGrader(({ task }) => {
+      graderMetadata = task.metadata;
+      return 1;
+    });
+    await execute(backendOf({ workflow, grader }), { metadata });
+    expect(shown).not.toContain('secret-label');
+    expect(JSON.parse(shown)[2]).toEqual(metadata);
+    expect(graderMetadata).toEqual(metadata);
+  });
+
+  it('has a copy of the config of its own', async () => {
+    const seen: unknown[] = [];
+    const workflow = defineWorkflow<{ list: number[] }>(async (ctx) => {
+      ctx.config.list.push(1);
+      seen.push([...ctx.config.list]);
+    });
+    const backend = backendOf({ workflow, workflowConfig: { list: [] } });
+    await execute(backend);
+    await execute(backend);
+    expect(seen).toEqual([[1], [1]]);
+  });
+
+  it('shows a grader the conversations as the workflow kept them, where it did', async () => {
+    const threads = { mine: [{ role: 'user' as const, content: 'as I had it' }] };
+    let seen: GraderInput['threads'] = {};
+    const workflow = defineWorkflow(async (ctx) => {
+      await ask(ctx);
+      return { threads };
+    });
+    const grader = defineGrader((input) => {
+      seen = input.threads;
+      return 1;
+    });
+    const { graded } = await execute(backendOf({ workflow, grader }));
+    expect(seen).toEqual(threads);
+    expect(Object.keys(graded[0]!.samples)).toEqual(['mine']);
+  });
+
+  it('sends the identity of its rollout and conversation with every call', async () => {
+    const headers: string[] = [];
+    const fetch: typeof policy = async (input, init) => {
+      const sent = new Request(input, init);
+      headers.push(`${sent.headers.get('x-rollout-id')} ${sent.headers.get('x-sample-id')} ${sent.headers.get('authorization')}`);
+      return await policy(sent);
+    };
+    const workflow = defineWorkflow(async (ctx) => void (await Promise.all([ask(ctx, 'a'), ask(ctx, 'b')])));
+    const backend = backendOf({ workflow, workflowConfig: {} });
+    await Promise.all([execute(backend, { rolloutId: 'x' }, fetch), execute(backend, { rolloutId: 'y' }, fetch)]);
+    expect(headers.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((seat) => `${seat} Bearer llm-key-0123`));
+  });
+
+  it('refuses tokens in place of messages: they are where the policy is', async () => {
+    const { completed } = await execute(running((ctx) => ctx.model().generate({ promptIds: [1, 2] })));
+    expect(completed[0]).toMatchObject({ status: 'failure', errMessage: expect.stringContaining('promptIds') });
+  });
+
+  it('that the workflow rejected has its samples removed and no reward', async () => {
+    const rejecting = running(async (ctx) => {
+      await ask(ctx);
+      ctx.reject('no good');
+    });
+    const { completed, graded } = await execute(rejecting);
+    expect(completed[0]!.status).toBe('success');
+    expect(graded[0]).toMatchObject({ status: 'success', errMessage: expect.stringContaining('no good') });
+    expect(graded[0]!.samples['default']).toMatchObject({ removed: true, reward: null });
+  });
+
+  it('has a folder of its own, or none where none can be made', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'artifacts-'));
+    const seen: (string | null)[] = [];
+    const keep = async (ctx: WorkflowContext): Promise<void> => void seen.push(ctx.artifactsDir);
+    await execute(running(keep, { artifacts: folder }));
+    expect(seen[0]).toBe(join(folder, 'r1'));
+    const file = join(folder, 'a-file');
+    writeFileSync(file, '');
+    chmodSync(file, 0o400);
+    const { completed } = await execute(running(keep, { artifacts: file }));
+    expect(seen[1]).toBeNull();
+    expect(completed[0]!.status).toBe('success');
+  });
+});
+
+describe('a grade', () => {
+  it.each([
+    ['only a label', { label: 'x', metadata: null }],
+    ['only metadata', { label: null, metadata: { a: 1 } }],
+  ])('is given with %s', async (_, more) => {
+    const { graded } = await execute(backendOf(), more);
+    expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { reward: 1 } } });
+  });
+
+  it('without either, or without a grader or a sample, fails and says why', async () => {
+    const why = async (backend: LocalBackend, more: Partial<RolloutRequest> = {}): Promise<string | null> => {
+      const { completed, graded } = await execute(backend, more);
+      expect(completed[0]!.status).toBe('success');
+      expect(graded[0]!.status).toBe('failure');
+      for (const { reward } of Object.values(graded[0]!.samples)) expect(reward).toBeNull();
+      return graded[0]!.errMessage;
+    };
+    expect(await why(backendOf(), { label: null })).toContain('neither label nor metadata');
+    expect(await why(backendOf({ grader: undefined }))).toContain('no grader');
+    expect(await why(backendOf({ workflow: defineWorkflow(async () => {}) }))).toContain('no model call');
+  });
+
+  it('is the workflow’s own where there is no grader', async () => {
+    const workflow = defineWorkflow(async (ctx) => {
+      await ask(ctx);
+      return { reward: 0.75 };
+    });
+    const { graded } = await execute(backendOf({ workflow, grader: undefined }));
+    expect(graded[0]!.samples['default']!.reward).toBe(0.75);
+  });
+
+  it.each([
+    [
+      'throws',
+      () => {
+        throw new Error('broken');
+      },
+      'agent_error',
+      'broken',
+    ],
+    ['gives NaN', () => Number.NaN, 'validation_error', 'NaN'],
+    ['gives a text', () => '1' as unknown as number, 'validation_error', 'expected a number'],
+    ['gives a thread that is not there', () => ({ value: 1, byThread: { ghost: 1 } }), 'validation_error', 'ghost'],
+  ])('of a grader that %s is a failure, never 0', async (_, grade, category, message) => {
+    const { completed, graded } = await execute(backendOf({ grader: defineGrader(grade) }));
+    expect(completed.map(({ status }) => status)).toEqual(['success']);
+    expect(graded[0]).toMatchObject({ status: 'failure', errCategory: category, errMessage: expect.stringContaining(message) });
+    expect(graded[0]!.samples['default']!.reward).toBeNull();
+  });
+
+  it('is not asked for where nobody wants to hear of it', async () => {
+    const { order } = await execute(backendOf(), { grading: false });
+    expect(order).toEqual(['completed']);
+  });
+
+  it('of taken-out conversations is none', async () => {
+    const workflow = defineWorkflow(async (ctx) => {
+      await ask(ctx, 'a');
+      await ask(ctx, 'b');
+    });
+    const grader = defineGrader(() => ({ value: 1, untrained: ['a'] }));
+    const { graded } = await execute(backendOf({ workflow, grader }));
+    expect(graded[0]!.samples).toMatchObject({ a: { removed: true, reward: null }, b: { removed: false, reward: 1 } });
+  });
+
+  it('survives metrics and metadata that are no JSON, which are left out and told once each', async () => {
+    const broken = { metrics: { good: 1, bad: Number.NaN }, metadata: { big: 1n, fn: () => 1, fine: 'yes' } } as object;
+    const workflow = defineWorkflow(async (ctx) => {
+      await ask(ctx);
+      return broken;
+    });
+    const { graded, warnings } = await execute(backendOf({ workflow }));
+    expect(graded[0]!.samples['default']).toMatchObject({ reward: 1, metrics: { good: 1 }, extraFields: { fine: 'yes' } });
+    expect(Object.keys(graded[0]!.samples['default']!.extraFields)).toEqual(['fine']);
+    expect(warnings).toEqual([expect.stringContaining('big, fn'), expect.stringContaining('bad')]);
+  });
+});
+
+describe('a failure', () => {
+  class HttpError extends Error {
+    readonly status = 503;
+  }
+  const refused = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
+  it.each<[string, Error, string]>([
+    ['timeout', new DOMException('my own patience', 'TimeoutError'), 'my own patience'],
+    ['validation_error', new TypeError('x is not a function'), 'x is not'],
+    ['http_error', new HttpError('overloaded'), 'overloaded'],
+    ['http_error', new Error('Connection error.', { cause: refused }), 'Connection error.'],
+    ['agent_error', new Error('llm-key-0123 does not fit'), '[key] does not fit'],
+  ])('is a %s', async (category, thrown, message) => {
+    const { completed, graded } = await execute(
+      running(async () => {
+        throw thrown;
+      }),
+    );
+    expect(completed).toEqual([{ status: 'failure', errCategory: category, errMessage: expect.stringContaining(message) }]);
+    expect(graded).toEqual([
+      { status: 'failure', errCategory: category, errMessage: expect.stringContaining(message), samples: {} },
+    ]);
+  });
+
+  it('of the policy is an http_error', async () => {
+    const { completed } = await execute(backendOf(), {}, async () => new Response('no room', { status: 500 }));
+    expect(completed[0]).toMatchObject({ errCategory: 'http_error', errMessage: expect.stringContaining('500: no room') });
+  });
+});
+
+describe('a deadline', () => {
+  const patient = async (ctx: WorkflowContext): Promise<unknown> => await sleep(5000, undefined, { signal: ctx.signal });
+
+  it('ends a workflow that minds its signal, and one that does not', async () => {
+    const deaf = (): Promise<unknown> => new Promise(() => undefined);
+    for (const run of [patient, deaf]) {
+      const { completed } = await execute(running(run), { agentTimeoutSec: 0.05 });
+      expect(completed).toEqual([
+        { status: 'failure', errCategory: 'timeout', errMessage: 'workflow exceeded its 0.1s deadline' },
+      ]);
+    }
+  });
+
+  it('holds where the abort was swallowed or the event loop was blocked', async () => {
+    const swallowing = async (ctx: WorkflowContext): Promise<void> => void (await patient(ctx).catch(() => undefined));
+    const blocking = async (): Promise<void> => {
+      const end = performance.now() + 80;
+      while (performance.now() < end);
+    };
+    for (const run of [swallowing, blocking]) {
+      const { completed } = await execute(running(run), { agentTimeoutSec: 0.05 });
+      expect(completed[0]).toMatchObject({ status: 'failure', errCategory: 'timeout' });
+    }
+  });
+
+  it('counts time in the queue and says how much it was', async () => {
+    const { promise: gate, resolve: open } = Promise.withResolvers<void>();
+    const backend = running(() => gate, { workflowConfig: { concurrency: { maxConcurrent: 1 } } });
+    const first = execute(backend, { rolloutId: 'first' });
+    const { completed } = await execute(backend, { rolloutId: 'second', agentTimeoutSec: 0.2 });
+    expect(completed[0]).toMatchObject({
+      errCategory: 'timeout',
+      errMessage: expect.stringMatching(/^workflow exceeded its 0\.2s deadline \(0\.\ds of it spent queued\)$/),
+    });
+    open();
+    expect((await first).completed[0]!.status).toBe('success');
+    expect(backend.health()).toMatchObject({ concurrency: { queued: 0, running: 0 } });
+  });
+
+  it.each([0, -1])('of %s is over already', async (agentTimeoutSec) => {
+    let ran = false;
+    const { completed } = await execute(
+      running(async () => {
+        ran = true;
+      }),
+      { agentTimeoutSec },
+    );
+    expect(completed[0]).toMatchObject({ errCategory: 'timeout' });
+    expect(ran).toBe(false);
+  });
+
+  it('of the grader is its own', async () => {
+    const slow = running(async (ctx) => {
+      await sleep(80);
+      await ask(ctx);
+    });
+    expect((await execute(slow, { graderTimeoutSec: 0.06 })).graded[0]!.status).toBe('success');
+    const hung = backendOf({ grader: defineGrader(() => new Promise<number>(() => undefined)) });
+    const { completed, graded } = await execute(hung, { graderTimeoutSec: 0.05 });
+    expect(completed[0]!.status).toBe('success');
+    expect(graded[0]).toMatchObject({
+      status: 'failure',
+      errCategory: 'timeout',
+      errMessage: 'grader exceeded its 0.1s deadline',
+    });
+  });
+
+  it('is there even where none was asked for', async () => {
+    const { completed } = await execute(running(patient, { longestSec: 0.05 }), { agentTimeoutSec: null });
+    expect(completed[0]).toMatchObject({ errCategory: 'timeout' });
+  });
+
+  it('that is no time is refused', async () => {
+    await expect(execute(running(patient), { agentTimeoutSec: Number.NaN })).rejects.toThrow('agent_timeout_sec is NaN');
+  });
+});
+
+describe('concurrency', () => {
+  const max = (options: Partial<LocalBackendOptions>): unknown =>
+    (backendOf(options).health()['concurrency'] as { max_concurrent: unknown }).max_concurrent;
+
+  it('is 4 without a config, unlimited with one that does not say, and what it says', () => {
+    expect(max({})).toBe(4);
+    expect(max({ workflowConfig: { name: 'x' } })).toBeNull();
+    expect(max({ workflowConfig: { concurrency: { maxConcurrent: null } } })).toBeNull();
+    expect(max({ workflowConfig: { concurrency: { maxConcurrent: 2 } } })).toBe(2);
+    expect(max({ workflow: defineWorkflow(async () => {}, { concurrency: 3 }) })).toBe(3);
+  });
+
+  it('covers workflow, callback and grader, and is given back after a failure', async () => {
+    let inside = 0;
+    let most = 0;
+    const enter = async (): Promise<void> => {
+      most = Math.max(most, ++inside);
+      await sleep(5);
+      inside--;
+    };
+    const workflow = defineWorkflow({
+      concurrency: 1,
+      run: async (ctx) => {
+        await enter();
+        await ask(ctx);
+        if (ctx.rolloutId === 'r2') throw new Error('one of them');
+      },
+    });
+    const grader = defineGrader(async () => {
+      await enter();
+      return 1;
+    });
+    const backend = backendOf({ workflow, grader });
+    const tell = { completed: enter, graded: enter, fetch: policy, warn: () => undefined };
+    await Promise.all(['r1', 'r2', 'r3'].map((rolloutId) => backend.execute(request({ rolloutId }), tell)));
+    expect(most).toBe(1);
+    expect(backend.health()).toEqual({ status: 'ok', concurrency: { max_concurrent: 1, queued: 0, running: 0 } });
+  });
+
+  it('of graders is kept too', async () => {
+    let inside = 0;
+    let most = 0;
+    const grade = async (): Promise<number> => {
+      most = Math.max(most, ++inside);
+      await sleep(5);
+      inside--;
+      return 1;
+    };
+    const backend = backendOf({ workflowConfig: {}, grader: { ...defineGrader(grade), concurrency: 1 } });
+    await Promise.all(['a', 'b', 'c'].map((rolloutId) => execute(backend, { rolloutId })));
+    expect(most).toBe(1);
+  });
+});
+
+describe('status and cancelling', () => {
+  it('follow a rollout from the queue to its end', async () => {
+    const { promise: gate, resolve: open } = Promise.withResolvers<void>();
+    const { promise: judged, resolve: judge } = Promise.withResolvers<number>();
+    const workflow = defineWorkflow({
+      concurrency: 1,
+      run: async (ctx) => {
+        await gate;
+        await ask(ctx);
+      },
+    });
+    const backend = backendOf({ workflow, grader: defineGrader(() => judged) });
+    expect(backend.status('a')).toEqual({ status: 'unknown', reward: null, errMessage: null });
+    const [a, b] = [execute(backend, { rolloutId: 'a' }), execute(backend, { rolloutId: 'b' })];
+    await until(() => backend.status('a').status === 'running');
+    expect(backend.status('b').status).toBe('queued');
+    expect(backend.health()).toMatchObject({ concurrency: { queued: 1, running: 1 } });
+    open();
+    await until(() => backend.status('a').status === 'grading');
+    judge(0.5);
+    await Promise.all([a, b]);
+    expect(backend.status('a')).toEqual({ status: 'success', reward: 0.5, errMessage: null });
+  });
+
+  it('choose by ids, by prefix or all, and say what became of each', async () => {
+    const backend = running((ctx) => sleep(5000, undefined, { signal: ctx.signal }), {
+      workflowConfig: { concurrency: { maxConcurrent: 1 } },
+    });
+    const all = ['a-1', 'a-2', 'b-1'].map((rolloutId) => execute(backend, { rolloutId }));
+    await until(() => backend.status('a-1').status === 'running');
+    expect(backend.cancel({ ids: ['b-1', 'nobody'] })).toEqual({ 'b-1': 'cancelled_queued', nobody: 'not_found' });
+    expect(backend.cancel({ prefix: 'a-' })).toEqual({ 'a-1': 'cancelled_running', 'a-2': 'cancelled_queued' });
+    for (const { completed, graded } of await Promise.all(all)) {
+      expect(completed).toEqual([{ status: 'failure', errMessage: 'the rollout was cancelled', errCategory: 'agent_error' }]);
+      expect(graded).toHaveLength(1);
+    }
+    expect(backend.status('a-1').status).toBe('cancelled');
+    expect(backend.cancel({ all: true })).toEqual({});
+  });
+
+  it('tell a full backend', async () => {
+    const backend = running((ctx) => sleep(5000, undefined, { signal: ctx.signal }), { capacity: 1 });
+    expect(backend.hasCapacity()).toBe(true);
+    const one = execute(backend);
+    expect(backend.hasCapacity()).toBe(false);
+    await expect(execute(backend)).rejects.toThrow('is under way');
+    await backend[Symbol.asyncDispose]();
+    expect((await one).completed[0]!.errMessage).toBe('the rollout was cancelled');
+    expect(backend.hasCapacity()).toBe(true);
+  });
+});
+
+describe('what a local backend is given', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'backend-'));
+  const core = new URL('../../core/define.ts', import.meta.url).href;
+  const file = join(folder, 'entry.mts');
+  writeFileSync(
+    file,
+    `import { defineWorkflow, defineGrader } from ${JSON.stringify(core)};
+     export const flow = defineWorkflow(async (ctx) => { await ctx.model().generate({ messages: ctx.prompt }); });
+     export const judge = defineGrader(() => 0.25);`,
+  );
+
+  it('may be named as module:export', async () => {
+    const backend = new LocalBackend({ workflow: `${file}:flow`, grader: `${file}:judge` });
+    expect((await execute(backend)).graded[0]!.samples['default']!.reward).toBe(0.25);
+    expect(backend.health()).toMatchObject({ concurrency: { max_concurrent: 4 } });
+  });
+
+  it('is refused without a colon, at once and all of them', () => {
+    const backend = (): LocalBackend => new LocalBackend({ workflow: 'rollout', grader: 'judge:' });
+    expect(backend).toThrow(/workflow: invalid import path "rollout".*grader: invalid import path "judge:"/);
+  });
+
+  it('is refused where the module does not export it, with what it does export', async () => {
+    const backend = new LocalBackend({ workflow: `${file}:missing`, grader: `${join(folder, 'nowhere.mts')}:x` });
+    await expect(backend.start()).rejects.toThrow(
+      /does not export "missing"; it exports flow, judge; also: cannot import .*nowhere/,
+    );
+    await expect(new LocalBackend({ workflow: 'node:fs:x' }).start()).rejects.toThrow('invalid import path');
+  });
+
+  it('is refused where it is no workflow or grader, and where nobody here could play a role', () => {
+    expect(() => new LocalBackend({ workflow: () => 1 })).toThrow(/expected a workflow, found .*Function/);
+    expect(() => backendOf({ grader: 5 })).toThrow('expected a grader, found 5');
+    const roles = { judge: { default: async () => 'fine' } };
+    expect(() => backendOf({ workflow: defineWorkflow({ roles, trainable: [], run: async () => {} }) })).toThrow('role "judge"');
+    expect(() => backendOf({ workflow: defineWorkflow({ isolation: 'process', run: async () => {} }) })).toThrow('a process per');
+    expect(() => backendOf({ capacity: 0 })).toThrow('capacity is 0');
+    expect(() => backendOf({ longestSec: Number.NaN })).toThrow('longestSec is NaN');
+  });
+
+  it('is set up before the first rollout and torn down once', async () => {
+    const told: string[] = [];
+    const backend = backendOf({
+      workflow: defineWorkflow({
+        setup: () => void told.push('setup'),
+        teardown: () => void told.push('teardown'),
+        run: async () => void told.push('run'),
+      }),
+    });
+    await backend.start();
+    await execute(backend);
+    await backend[Symbol.asyncDispose]();
+    await backend[Symbol.asyncDispose]();
+    expect(told).toEqual(['setup', 'run', 'teardown']);
+  });
+});
