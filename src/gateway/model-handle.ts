@@ -6,7 +6,7 @@
 import type { ClientOptions, Engine, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { completionId } from '../core/turn-names.ts';
-import type { Turn } from '../core/types.ts';
+import type { Message, Tool, Turn } from '../core/types.ts';
 import type { Question } from './dialects/dialect.ts';
 import { checkSize } from './limits.ts';
 import { answer, type SamplerParts } from './sampling.ts';
@@ -35,6 +35,8 @@ export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
     openai: options,
     anthropic: options,
     generate: (request) => generate(parts, seat, request),
+    render: (messages, options) => rendered(parts, messages, options),
+    decode: (ids) => parts.renderer.text(Int32Array.from(ids)),
     thread: (other) => modelHandle(parts, { ...seat, thread: other }),
   };
 }
@@ -81,6 +83,18 @@ function generationOf({ session }: Seat, turn: Turn): Generation {
     stopReason,
     turn,
   };
+}
+
+function rendered(
+  { renderer }: SamplerParts,
+  messages: readonly Message[],
+  { tools = [], after }: { readonly tools?: readonly Tool[]; readonly after?: Turn } = {},
+): Int32Array {
+  const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
+  if (ids !== undefined) return ids;
+  throw new TrainyardError('REQUEST_INVALID', 'the chat template writes what came before in another way once these messages follow', {
+    hint: 'render the whole conversation afresh',
+  });
 }
 
 function withHeaders(fetch: typeof globalThis.fetch, extra: Readonly<Record<string, string>>): typeof globalThis.fetch {
