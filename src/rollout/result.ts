@@ -51,7 +51,11 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   };
 }
 
-function rewardOf({ reward, success, credit }: WorkflowResult, identity: RolloutIdentity, turns: readonly Turn[]): Reward | undefined {
+function rewardOf(
+  { reward, success, credit }: WorkflowResult,
+  identity: RolloutIdentity,
+  turns: readonly Turn[],
+): Reward | undefined {
   if (reward === undefined || reward === null) return undefined;
   try {
     const settled = settledReward(toReward(reward, 'run'), identity, turns);

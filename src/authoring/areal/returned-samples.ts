@@ -66,7 +66,9 @@ function checkShape(sample: EpisodeSample, name: string): void {
     if (!isList) throw bad(`${list} of ${name} is ${describeValue(found)}, expected a flat list of numbers`);
     const strange = Array.from(found as ArrayLike<unknown>).findIndex((value) => typeof value !== 'number');
     if (strange !== -1) {
-      throw bad(`${list} of ${name} holds ${describeValue((found as ArrayLike<unknown>)[strange])} at position ${strange}, expected a number`);
+      throw bad(
+        `${list} of ${name} holds ${describeValue((found as ArrayLike<unknown>)[strange])} at position ${strange}, expected a number`,
+      );
     }
     const { length } = found as ArrayLike<number>;
     if (length !== sample.inputIds.length) {
@@ -85,14 +87,18 @@ function checkShape(sample: EpisodeSample, name: string): void {
 function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string): readonly Turn[] {
   const { inputIds, lossMask } = sample;
   const within = turns.filter((turn) => differsAt(turn, inputIds) === undefined);
-  if (within.length === 0) throw bad(strangerTo(sample, turns, name), 'build the row from inputTokens and outputTokens as agenerate gave them');
+  if (within.length === 0)
+    throw bad(strangerTo(sample, turns, name), 'build the row from inputTokens and outputTokens as agenerate gave them');
   const owner = new Array<Turn | undefined>(inputIds.length).fill(undefined);
   for (const turn of within) owner.fill(turn, turn.promptIds.length, turn.promptIds.length + turn.sampledIds.length);
   const trained = new Set<Turn>();
   for (let i = 0; i < inputIds.length; i++) {
     const turn = owner[i];
     if (turn === undefined && lossMask[i] === 1) {
-      throw bad(`lossMask of ${name} is 1 at position ${i}, which the engine did not generate${generatedSpans(within)}`, MASK_HINT);
+      throw bad(
+        `lossMask of ${name} is 1 at position ${i}, which the engine did not generate${generatedSpans(within)}`,
+        MASK_HINT,
+      );
     }
     if (turn === undefined) continue;
     const at = i - turn.promptIds.length;
@@ -107,7 +113,8 @@ function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string):
     checkNumber(sample, 'logprobs', i, turn.logprobs[at]!, name);
     checkNumber(sample, 'versions', i, turn.policyVersion, name);
   }
-  if (trained.size === 0) throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
+  if (trained.size === 0)
+    throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
   return [...trained];
 }
 
@@ -116,7 +123,10 @@ const MASK_HINT = 'position i of the mask is about token i itself: [...inputToke
 function checkNumber(sample: EpisodeSample, list: 'logprobs' | 'versions', i: number, recorded: number, name: string): void {
   const found = sample[list][i]!;
   if (Math.abs(found - recorded) <= TOLERANCE * Math.max(1, Math.abs(recorded))) return;
-  throw bad(`${list} of ${name} is ${found} at position ${i}, the engine gave ${recorded}`, 'position i of each list is about token i itself');
+  throw bad(
+    `${list} of ${name} is ${found} at position ${i}, the engine gave ${recorded}`,
+    'position i of each list is about token i itself',
+  );
 }
 
 /** Where the row stops being this turn; undefined where all of it stands in it. */

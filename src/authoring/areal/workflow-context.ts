@@ -58,7 +58,8 @@ function scalar(name: string, value: number): void {
       hint: 'call workflowContext.stats.scalar inside arunEpisode or run, or in what they await',
     });
   }
-  if (!Number.isFinite(value)) throw new TrainyardError('USAGE', `the scalar ${JSON.stringify(name)} is ${value}, expected a finite number`);
+  if (!Number.isFinite(value))
+    throw new TrainyardError('USAGE', `the scalar ${JSON.stringify(name)} is ${value}, expected a finite number`);
   const { sum, count } = kept.get(name) ?? { sum: 0, count: 0 };
   kept.set(name, { sum: sum + value, count: count + 1 });
 }
