@@ -57,7 +57,7 @@ export function resultOfSamples(samples: readonly EpisodeSample[], turns: readon
 }
 
 function checkShape(sample: EpisodeSample, name: string): void {
-  const given = sample as Partial<Record<string, unknown>>;
+  const given: Readonly<Record<string, unknown>> = { ...sample };
   const unknown = Object.keys(given).filter((key) => ![...LISTS, 'rewards'].includes(key));
   if (unknown.length > 0) throw bad(`${name} has ${unknown.join(', ')}, expected ${LISTS.join(', ')} and rewards`);
   for (const list of LISTS) {
