@@ -36,15 +36,17 @@ export async function rolloutBatch(
   await using store = memoryStore();
   const rollouts = workshop.rolloutsInto(store);
   const sampling = trainingSampling({ ...settings, temperature });
-  const places = tasks.flatMap((task, number) => Array.from({ length: group }, (_, place) => ({ task, number, place })));
-  const trajectories = await inParallel(places, settings.concurrency, async ({ task, number, place }) => {
+  const places = tasks.flatMap((task, number) => {
     const groupId = `b${String(number + 1).padStart(6, '0')}`;
-    return await rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling);
+    return Array.from({ length: group }, (_, place) => ({ task, groupId, rolloutId: `${groupId}-${place}` }));
   });
+  const trajectories = await inParallel(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
+    rollouts.run({ rolloutId, groupId, purpose: 'train' }, task, sampling),
+  );
   rollouts.settle();
-  return tasks.map((_, number) => {
-    const members = (trajectories ?? []).filter((_one, at) => places[at]!.number === number);
-    const graded = members.filter(({ grade }) => grade.kind === 'graded');
+  const groups = Map.groupBy(trajectories ?? [], ({ groupId }) => groupId);
+  return [...new Set(places.map(({ groupId }) => groupId))].map((groupId) => {
+    const graded = (groups.get(groupId) ?? []).filter(({ grade }) => grade.kind === 'graded');
     return graded.length > 0 && isAccepted(entry.workflow, graded) ? graded : null;
   });
 }
