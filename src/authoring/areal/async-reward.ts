@@ -32,7 +32,7 @@ export interface AsyncRewardOptions {
   readonly onTimeout?: 'throw' | null | 0;
 }
 
-type RewardFunction = (...args: never) => number | Promise<number>;
+type RewardFunction = (...args: never[]) => number | Promise<number>;
 
 /** The wrapped function. Disposed of, it can no longer be called. */
 export interface AsyncReward<F extends RewardFunction = RewardFunction> extends AsyncDisposable {
