@@ -4,6 +4,7 @@
  * Rules that hold for every implementation: a promise that resolved is a promise kept (an appended trajectory is on disk, a
  * published version is served); every wait takes an AbortSignal or is bounded; nothing here logs.
  */
+import type { Credit } from './credit.ts';
 import type { TrainyardError } from './errors.ts';
 import type {
   AbandonedCall,
@@ -159,6 +160,8 @@ export interface WorkflowResult {
   readonly metrics?: Readonly<Record<string, number>>;
   /** Only these turns are trained, by index or completion id; absent: all of trainable seats. */
   readonly trainedTurns?: readonly (number | string)[];
+  /** How far back in a conversation rewards count, the grader's too; absent: a turn has its own reward, else the rollout's. */
+  readonly credit?: Credit;
   /** Conversations as the workflow kept them, by thread: for a grader where the gateway, which knows better, is in another process. */
   readonly threads?: Readonly<Record<string, readonly Message[]>>;
 }
@@ -178,6 +181,13 @@ export interface ModelHandle {
   anthropic(): ClientOptions;
   /** One model call without a client. */
   generate(request: GenerateRequest): Promise<Generation>;
+  /**
+   * Ids of a conversation, up to where the policy begins to speak: for `generate({ promptIds })`. With `after`, the ids of that turn as
+   * they are and then the messages that are new. In process only.
+   */
+  render(messages: readonly Message[], options?: { readonly tools?: readonly Tool[]; readonly after?: Turn }): Int32Array;
+  /** Text of sampled ids, without what ends a turn. In process only. */
+  decode(ids: ArrayLike<number>): string;
   /** The same seat in another conversation: what is said in one is no part of the other. */
   thread(name: string): ModelHandle;
 }
@@ -245,7 +255,7 @@ export interface GraderInput {
 /** A number, or a number with what it is made of and who earned what. A list by turn has one number for every turn of the rollout. */
 export type GraderResult =
   | number
-  | (Omit<Reward, 'source' | 'byTurn'> & { readonly byTurn?: Reward['byTurn'] | readonly number[] });
+  | (Omit<Reward, 'source' | 'credit' | 'byTurn'> & { readonly byTurn?: Reward['byTurn'] | readonly number[] });
 
 export type Ungraded = Extract<Grade, { kind: 'ungraded' }>;
 

@@ -170,6 +170,8 @@ export interface Reward {
   readonly byRole?: Readonly<Record<string, number>>;
   /** Threads of which nothing is trained, whatever they earned. */
   readonly untrained?: readonly string[];
+  /** Present where `byTurn` holds what later turns earned too, discounted: how it was done, so that it is done once. */
+  readonly credit?: { readonly turnDiscount: number; readonly per: 'turn' | 'row' };
   /** Who gave it, where it was not the grader. */
   readonly source?: 'workflow';
 }

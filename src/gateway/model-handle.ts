@@ -4,8 +4,9 @@
  * `generate` records the same turn as a client's request would. One call of it is one turn: nobody retries it.
  */
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { completionId } from '../core/turn-names.ts';
-import type { Turn } from '../core/types.ts';
+import type { Message, Tool, Turn } from '../core/types.ts';
 import { readRequest, renamed } from './generate.ts';
 import { checkThread } from './identity.ts';
 import { answer, type SamplerParts } from './sampling.ts';
@@ -41,6 +42,8 @@ export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
     openai: options,
     anthropic: options,
     generate: (request) => generate(parts, seat, request),
+    render: (messages, options) => rendered(parts, messages, options),
+    decode: (ids) => parts.renderer.text(Int32Array.from(ids)),
     thread: (other) => {
       checkThread(seat.session, role, other);
       return modelHandle(parts, { ...seat, thread: other });
@@ -77,6 +80,22 @@ function generationOf({ session }: Seat, turn: Turn): Generated {
     stopReason,
     turn,
   };
+}
+
+function rendered(
+  { renderer }: SamplerParts,
+  messages: readonly Message[],
+  { tools = [], after }: { readonly tools?: readonly Tool[]; readonly after?: Turn } = {},
+): Int32Array {
+  const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
+  if (ids !== undefined) return ids;
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    'the chat template writes what came before in another way once these messages follow',
+    {
+      hint: 'render the whole conversation afresh',
+    },
+  );
 }
 
 function withHeaders(fetch: typeof globalThis.fetch, extra: Readonly<Record<string, string>>): typeof globalThis.fetch {

@@ -3,7 +3,8 @@
  *
  * Judged over the last 64 rollouts once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a short run
  * that failed throughout is noticed too. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
- * context does not.
+ * context does not, and neither does one that the workflow itself rejected: that is a decision, and where all are rejected the run ends
+ * for want of signal.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
@@ -45,9 +46,11 @@ export class FailureBudget {
   }
 }
 
-function isFailure({ outcome }: Trajectory): boolean {
+function isFailure({ outcome, turns }: Trajectory): boolean {
   return (
-    outcome.kind === 'failed' || outcome.kind === 'rejected' || (outcome.kind === 'truncated' && outcome.limit === 'deadline')
+    outcome.kind === 'failed' ||
+    (outcome.kind === 'rejected' && turns.length === 0) ||
+    (outcome.kind === 'truncated' && outcome.limit === 'deadline')
   );
 }
 

@@ -1,8 +1,9 @@
 /**
- * The door to the policy where the gateway is in another process: base URL and key, and the global `fetch`. Records the same turns as the
- * gateway's own handle.
+ * The door to the policy where the gateway is in another process: base URL, key and `fetch`. Records the same turns as the gateway's own
+ * handle. In words only: tokens stay where the policy is.
  */
 import type { ClientOptions, ModelHandle } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { generateOverHttp } from './http-generate.ts';
 
 /** What a process must know to sit in one seat. */
@@ -14,10 +15,14 @@ export interface HttpSeat {
   readonly apiKey: string;
 }
 
-export function httpModel(seat: HttpSeat, thread = seat.role): ModelHandle {
+/** Sends what is said in this thread; by default the global `fetch`, with the thread in a header where it is not the role's own. */
+export type FetchIn = (thread: string) => typeof globalThis.fetch;
+
+export function httpModel(seat: HttpSeat, fetchIn: FetchIn = inThread(seat.role), thread = seat.role): ModelHandle {
   const { role, name, baseURL, apiKey } = seat;
-  const fetch = thread === role ? globalThis.fetch : inThread(thread);
-  const options = (): ClientOptions => ({ baseURL, apiKey, fetch, maxRetries: 0 });
+  const fetch = fetchIn(thread);
+  // A client without a key would look for one in the environment.
+  const options = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
   return {
     role,
     name,
@@ -25,16 +30,28 @@ export function httpModel(seat: HttpSeat, thread = seat.role): ModelHandle {
     apiKey,
     fetch,
     openai: options,
-    anthropic: options,
+    // Its client adds /v1/messages by itself.
+    anthropic: () => ({ ...options(), baseURL: baseURL.replace(/\/v1$/, '') }),
     generate: (request) => generateOverHttp({ name, baseURL, apiKey, fetch }, request),
-    thread: (other) => httpModel(seat, other),
+    render: () => elsewhere('render'),
+    decode: () => elsewhere('decode'),
+    thread: (other) => httpModel(seat, fetchIn, other),
   };
 }
 
-function inThread(thread: string): typeof globalThis.fetch {
-  return (input, init) => {
-    const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
-    headers.set('x-sample-id', thread);
-    return globalThis.fetch(input, { ...init, headers });
+function elsewhere(what: string): never {
+  throw new TrainyardError('REQUEST_INVALID', `${what} needs the policy's tokenizer, and the policy is in another process`, {
+    hint: 'run the workflow in the process of the policy: without isolation, and not on a rollout server',
+  });
+}
+
+function inThread(role: string): FetchIn {
+  return (thread) => {
+    if (thread === role) return globalThis.fetch;
+    return (input, init) => {
+      const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
+      headers.set('x-sample-id', thread);
+      return globalThis.fetch(input, { ...init, headers });
+    };
   };
 }

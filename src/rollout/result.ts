@@ -3,6 +3,7 @@
  * instead: a reward under another name must not be lost without a word.
  */
 import type { WorkflowResult } from '../core/contracts.ts';
+import { type Credit, checkCredit, credited } from '../core/credit.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
@@ -13,7 +14,7 @@ import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 /** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
 export const MOST_JSON = 1_000_000;
 const MOST_METRICS = 256;
-const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads'];
+const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads', 'credit'];
 
 /** With turns by their index. */
 export interface SettledResult {
@@ -23,6 +24,7 @@ export interface SettledResult {
   readonly metadata?: Readonly<Record<string, Json>>;
   readonly metrics?: Readonly<Record<string, number>>;
   readonly trainedTurns?: readonly number[];
+  readonly credit?: Credit;
 }
 
 /** Throws WORKFLOW_BAD_RESULT. */
@@ -33,9 +35,10 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   const given = returned as WorkflowResult;
   const unknown = Object.keys(given).filter((key) => !KEYS.includes(key));
   if (unknown.length > 0) throw bad(`run returned an object with ${unknown.join(', ')}`);
-  const { success, trainedTurns } = given;
+  const { success, trainedTurns, credit } = given;
   if (success !== undefined && typeof success !== 'boolean') throw bad(`run returned success ${describeValue(success)}`);
   const output = given.output === undefined ? undefined : asJson(given.output, MOST_JSON);
+  if (credit !== undefined) checkCredit(credit);
   const reward = rewardOf(given, identity, turns);
   return {
     ...(output === undefined ? {} : { output }),
@@ -43,15 +46,21 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
     ...(success === undefined ? {} : { success }),
     ...(given.metadata === undefined ? {} : { metadata: metadataOf(given.metadata) }),
     ...(given.metrics === undefined ? {} : { metrics: metricsOf(given.metrics) }),
+    ...(credit === undefined ? {} : { credit }),
     ...(trainedTurns === undefined ? {} : { trainedTurns: trainedTurns.map((name) => indexOf(name, identity, turns)) }),
   };
 }
 
-function rewardOf({ reward, success }: WorkflowResult, identity: RolloutIdentity, turns: readonly Turn[]): Reward | undefined {
+function rewardOf(
+  { reward, success, credit }: WorkflowResult,
+  identity: RolloutIdentity,
+  turns: readonly Turn[],
+): Reward | undefined {
   if (reward === undefined || reward === null) return undefined;
   try {
     const settled = settledReward(toReward(reward, 'run', turns.length), identity, turns);
-    return { ...(success === undefined ? {} : { success }), ...settled, source: 'workflow' };
+    const shared = credit === undefined ? settled : credited(settled, turns, credit);
+    return { ...(success === undefined ? {} : { success }), ...shared, source: 'workflow' };
   } catch (thrown) {
     if (thrown instanceof TrainyardError) throw bad(thrown.message);
     throw thrown;
@@ -80,7 +89,7 @@ function indexOf(name: number | string, identity: RolloutIdentity, turns: readon
 function bad(found: string): TrainyardError {
   return new TrainyardError(
     'WORKFLOW_BAD_RESULT',
-    `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, -2).join(', ')}`,
+    `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, 5).join(', ')}`,
     { hint: 'what the grader should see goes under output or metadata; a reward goes under reward' },
   );
 }

@@ -17,6 +17,7 @@ import type {
   Workflow,
   WorkflowContext,
 } from '../core/contracts.ts';
+import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { linkSignals } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
@@ -215,7 +216,8 @@ async function gradeOf(parts: RolloutParts, { identity, task }: RolloutSpec, rol
   const grade = await grader.grade(parts.graderInput(task, rollout));
   if (grade.kind !== 'graded') return grade;
   try {
-    return { kind: 'graded', reward: settledReward(grade.reward, identity, turns) };
+    const reward = settledReward(grade.reward, identity, turns);
+    return { kind: 'graded', reward: result.credit === undefined ? reward : credited(reward, turns, result.credit) };
   } catch (thrown) {
     return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(thrown) };
   }

@@ -4,7 +4,7 @@
  */
 import { runInRollout } from '../core/context.ts';
 import type { Workflow } from '../core/contracts.ts';
-import { boundary } from '../core/errors.ts';
+import { boundary, TrainyardError } from '../core/errors.ts';
 import { type IsolationOptions, openIsolated } from './isolated-workflow.ts';
 import type { OwnContext } from './rollout-context.ts';
 import { Slots } from './slots.ts';
@@ -17,9 +17,18 @@ export interface StartedWorkflow extends AsyncDisposable {
   readonly runWorkflow: (own: OwnContext) => Promise<unknown>;
 }
 
-/** Throws WORKFLOW_INIT_FAILED when its setup does. */
-export async function startWorkflow(workflow: Workflow, isolation: IsolationOptions): Promise<StartedWorkflow> {
-  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation);
+/** Throws WORKFLOW_INIT_FAILED when its setup does. Without `isolation` there are no processes for it but this one. */
+export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions): Promise<StartedWorkflow> {
+  if (workflow.isolation === 'process') {
+    if (isolation !== undefined) return await startIsolated(workflow, isolation);
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `workflow ${workflow.name} wants a process of its own, and there are none here`,
+      {
+        hint: 'leave isolation out: it is for `trainyard train` and `eval`',
+      },
+    );
+  }
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
   return {
     workflow,

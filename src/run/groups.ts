@@ -1,4 +1,8 @@
 /** The groups of a run: which task each has, how its rollouts are named and sampled, and how far they may run ahead. */
+import type { Workflow } from '../core/contracts.ts';
+import { describeThrown, describeValue } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Trajectory } from '../core/types.ts';
 import { GroupScheduler } from '../rollout/scheduler.ts';
 import { hasSignal } from '../trainer/advantages.ts';
 import type { RunPlan } from './plan.ts';
@@ -8,7 +12,7 @@ import { TaskOrder } from './task-order.ts';
 import type { Rollouts } from './workshop.ts';
 
 export function groupsOf(
-  { settings, tasks }: Pick<RunPlan, 'settings' | 'tasks'>,
+  { settings, tasks, entry }: Pick<RunPlan, 'settings' | 'tasks' | 'entry'>,
   from: Resumption,
   rollouts: Rollouts,
   onProgress: (done: number, of: number) => void,
@@ -18,7 +22,8 @@ export function groupsOf(
   const sampling = trainingSampling(settings);
   return new GroupScheduler(
     {
-      ...{ refill, staleness, concurrency, hasSignal, onProgress },
+      ...{ refill, staleness, concurrency, onProgress },
+      hasSignal: (group) => hasSignal(group) && isAccepted(entry.workflow, group),
       batchSize: groupsPerStep,
       groupSize: group,
       lastVersion: steps,
@@ -28,4 +33,20 @@ export function groupsOf(
     },
     { version: from.step, groups: from.groups },
   );
+}
+
+/** A group that the workflow does not want is as good as one without signal. Throws WORKFLOW_FAILED for what is no answer. */
+export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>, group: readonly Trajectory[]): boolean {
+  if (accepts === undefined) return true;
+  const who = `the workflow ${name} was asked whether to accept group ${group[0]?.groupId}`;
+  let accepted: unknown;
+  try {
+    accepted = accepts(group);
+  } catch (cause) {
+    throw new TrainyardError('WORKFLOW_FAILED', `${who} and threw ${describeThrown(cause)}`, { cause });
+  }
+  if (typeof accepted === 'boolean') return accepted;
+  throw new TrainyardError('WORKFLOW_FAILED', `${who} and returned ${describeValue(accepted)}, expected true or false`, {
+    hint: 'return a boolean, not a promise: whoever asks does not wait',
+  });
 }

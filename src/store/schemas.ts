@@ -124,6 +124,7 @@ const reward = z.object({
   byThread: numbers,
   byRole: numbers,
   untrained: z.exactOptional(z.array(z.string())),
+  credit: z.exactOptional(z.object({ turnDiscount: z.number(), per: z.enum(['turn', 'row']) })),
   source: z.exactOptional(z.literal('workflow')),
 });
 

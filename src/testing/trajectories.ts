@@ -127,7 +127,10 @@ function randomGrade(random: Random): Grade {
   return random.pick<Grade>([
     { kind: 'graded', reward: { value: random.unit() } },
     { kind: 'graded', reward: { value: 1, parts: { format: 0.5, answer: -0.5 } } },
-    { kind: 'graded', reward: { value: 1, success: false, byTurn: { 0: 1 }, byThread: { é: -1 }, byRole: {}, source: 'workflow' } },
+    {
+      kind: 'graded',
+      reward: { value: 1, success: false, byTurn: { 0: 1 }, byThread: { é: -1 }, byRole: {}, source: 'workflow' },
+    },
     { kind: 'ungraded', why: 'the rollout failed' },
     { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'no answer in 10 s' },
   ]);

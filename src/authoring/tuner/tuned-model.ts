@@ -56,6 +56,14 @@ export class TunedModel implements ModelHandle, PolicyLanguageModel, PolicyModel
     return generateStructured(this.#handle, request);
   }
 
+  render(...given: Parameters<ModelHandle['render']>): Int32Array {
+    return this.#handle.render(...given);
+  }
+
+  decode(ids: ArrayLike<number>): string {
+    return this.#handle.decode(ids);
+  }
+
   /** The same role in another conversation. */
   thread(name: string): TunedModel {
     return new TunedModel(this.#handle.thread(name));

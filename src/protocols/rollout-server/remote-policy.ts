@@ -2,11 +2,11 @@
  * The door to somebody else's policy: a model handle over HTTP, for one rollout. Every call says which rollout and which conversation it
  * belongs to; what was said is remembered for the grader. Tokens are recorded where the policy is, not here.
  */
-import type { ClientOptions, GenerateRequest, Generation, ModelHandle, SeatOptions } from '../../core/contracts.ts';
+import type { ModelHandle, SeatOptions } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { linkSignals } from '../../core/linked-signal.ts';
 import { GATEWAY_LIMITS } from '../../gateway/limits.ts';
-import { generateOverHttp } from './generate.ts';
+import { httpModel } from '../../rollout/http-model.ts';
 import { isWhole, type RecordedCall, recordedCall, routeOf } from './recorded-call.ts';
 
 /** What the policy is called on the wire, whichever it is. */
@@ -58,30 +58,9 @@ export class RemotePolicy {
         },
       );
     }
-    const baseURL = this.#baseURL;
-    const apiKey = this.#parts.apiKey ?? '';
-    const fetch = this.#fetchAs(role, thread);
-    const options = (): ClientOptions => ({
-      baseURL,
-      apiKey: apiKey || 'none',
-      fetch,
-      maxRetries: 0,
-      defaultHeaders: this.#headers(thread),
-    });
-    const generate = (request: GenerateRequest): Promise<Generation> =>
-      generateOverHttp({ name: POLICY_NAME, baseURL, apiKey, fetch }, request);
-    return {
-      role,
-      name: POLICY_NAME,
-      baseURL,
-      apiKey,
-      fetch,
-      openai: options,
-      // Its client adds /v1/messages by itself.
-      anthropic: () => ({ ...options(), baseURL: baseURL.replace(/\/v1$/, '') }),
-      generate,
-      thread: (name) => this.#handle(role, name),
-    };
+    const seat = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
+    const model = httpModel(seat, (own) => this.#fetchAs(role, own), thread);
+    return { ...model, thread: (name) => this.#handle(role, name) };
   }
 
   #headers(thread: string): Record<string, string> {
