@@ -8,7 +8,7 @@
  */
 import type { Generation } from '../core/contracts.ts';
 import type { Message, ToolCall } from '../core/types.ts';
-import { notText, unsupported } from './request.ts';
+import { argumentsText, notText, unsupported } from './request.ts';
 
 /** An item of any kind; which fields it has depends on its type. */
 export interface AnyItem {
@@ -17,9 +17,9 @@ export interface AnyItem {
   readonly role?: string;
   readonly content?: unknown;
   readonly rawContent?: unknown;
-  readonly callId?: string;
-  readonly name?: string;
-  readonly arguments?: string;
+  readonly callId?: unknown;
+  readonly name?: unknown;
+  readonly arguments?: unknown;
   readonly output?: unknown;
 }
 
@@ -73,10 +73,10 @@ function read(item: AnyItem, at: string, entries: Entry[]): void {
   const kind = item.type ?? 'message';
   if (kind === 'message') readMessage(item, at, entries);
   else if (kind === 'function_call') {
-    const { callId = '', name = '', arguments: given = '{}' } = item;
-    spokenFor(entries, item.id).calls.push({ id: callId, type: 'function', function: { name, arguments: given } });
+    const call = { name: String(item.name), arguments: argumentsText(item.arguments) };
+    spokenFor(entries, item.id).calls.push({ id: String(item.callId), type: 'function', function: call });
   } else if (kind === 'function_call_result') {
-    entries.push({ role: 'tool', content: textOf(item.output, at, '\n'), tool_call_id: item.callId ?? '' });
+    entries.push({ role: 'tool', content: textOf(item.output, at, '\n'), tool_call_id: String(item.callId) });
   } else if (kind === 'reasoning') {
     const thought = textOf(item.rawContent ?? [], at, '') || textOf(item.content ?? [], at, '');
     if (thought !== '') spokenFor(entries, item.id).reasoning += thought;

@@ -4,7 +4,6 @@
  * Calls `handle.generate`: no HTTP, and the same turn that the SDK's own client on the base URL would record. Handoffs are tools, as the
  * SDK means them. A stream gives the answer when it is complete.
  */
-import { Usage } from '@openai/agents';
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import type { Json, Tool } from '../core/types.ts';
 import { type AnswerItem, type AnyItem, itemsOf, messagesOf } from './openai-agents-items.ts';
@@ -40,8 +39,40 @@ export interface AgentRequest {
   readonly signal?: AbortSignal | undefined;
 }
 
+interface Spent {
+  readonly requests: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly totalTokens: number;
+}
+
+/** Fits the SDK's own class. */
+class AgentUsage {
+  requests: number;
+  inputTokens: number;
+  outputTokens: number;
+  totalTokens: number;
+  inputTokensDetails: Record<string, number>[] = [];
+  outputTokensDetails: Record<string, number>[] = [];
+  requestUsageEntries: undefined;
+
+  constructor({ requests, inputTokens, outputTokens, totalTokens }: Spent) {
+    this.requests = requests;
+    this.inputTokens = inputTokens;
+    this.outputTokens = outputTokens;
+    this.totalTokens = totalTokens;
+  }
+
+  add({ requests, inputTokens, outputTokens, totalTokens }: Spent): void {
+    this.requests += requests;
+    this.inputTokens += inputTokens;
+    this.outputTokens += outputTokens;
+    this.totalTokens += totalTokens;
+  }
+}
+
 export interface AgentResponse {
-  usage: Usage;
+  usage: AgentUsage;
   output: AnswerItem[];
   responseId: string;
 }
@@ -54,7 +85,7 @@ export type AgentEvent =
       response: {
         id: string;
         output: AnswerItem[];
-        usage: { requests: number; inputTokens: number; outputTokens: number; totalTokens: number };
+        usage: Spent;
       };
     };
 
@@ -69,7 +100,7 @@ export function policy(seat?: Seat): PolicyModel {
   return {
     getResponse: async (request) => {
       const generation = await generate(seat, request);
-      return { usage: new Usage(usageOf(generation)), output: itemsOf(generation), responseId: generation.id };
+      return { usage: new AgentUsage(usageOf(generation)), output: itemsOf(generation), responseId: generation.id };
     },
     getStreamedResponse: (request) => streamed(seat, request),
   };
@@ -135,7 +166,7 @@ async function* streamed(seat: Seat, request: AgentRequest): AsyncGenerator<Agen
   yield { type: 'response_done', response: { id: generation.id, output, usage: usageOf(generation) } };
 }
 
-function usageOf(generation: Generation) {
+function usageOf(generation: Generation): Spent {
   const { prompt = 0, sampled = 0 } = tokensOf(generation) ?? {};
   return { requests: 1, inputTokens: prompt, outputTokens: sampled, totalTokens: prompt + sampled };
 }
