@@ -446,15 +446,17 @@ describe('structured output', () => {
     ['a Zod schema', FinalResult],
     ['a JSON schema', json],
   ])('by %s is the arguments of the tool that the policy must call', async (_, schema) => {
-    const trajectory = await bench({ says: () => '{"result":2}}' })(asking(schema));
+    const trajectory = await bench({ says: () => '{"result":2}}</tool_call>' })(asking(schema));
     expect(messageOf(trajectory)).toBe('completed');
     expect(trajectory.turns[0]).toMatchObject({ request: { tools: [{ function: { name: 'generate_response' } }] } });
     expect(trajectory.metadata).toMatchObject({ object: { result: 2 }, problem: null });
+    // What the policy had to say is given to it: only the arguments are sampled, and trained.
+    expect(tokenizer.decode([...trajectory.turns[0]!.sampledIds])).not.toContain('generate_response');
   });
 
   it('that does not fit is a value with what is wrong, and was asked for once', async () => {
     for (const schema of [FinalResult, json]) {
-      const trajectory = await bench({ says: () => '{"result":"two"}}' })(asking(schema));
+      const trajectory = await bench({ says: () => '{"result":"two"}}</tool_call>' })(asking(schema));
       expect(trajectory.metadata).toMatchObject({ object: null, problem: expect.stringMatching(/^result: /) });
       expect(trajectory.grade).toMatchObject({ kind: 'graded', reward: { value: 0 } });
       expect(trajectory.turns).toHaveLength(1);
