@@ -138,6 +138,7 @@ function shared(command: Command): Command {
     .option('--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)')
     .option('--lora-rank <n>', `rank of the adapter a Tinker server trains (default: ${EVAL_DEFAULTS.loraRank})`, positive)
     .option('--call-tokens <n>', `most tokens one model call may sample (default: ${EVAL_DEFAULTS.callTokens})`, positive)
+    .option('--turns <n>', `most model calls of one rollout (default: ${EVAL_DEFAULTS.limits.turns})`, positive)
     .option('--concurrency <n>', `rollouts at once (default: ${EVAL_DEFAULTS.concurrency})`, positive)
     .option(
       '--workflow-workers <n>',

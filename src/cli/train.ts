@@ -7,14 +7,16 @@ import { guarded } from './guard.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { wayOn } from './lines.ts';
 import { openReport } from './report.ts';
+import { withLimits } from './rollout-limits.ts';
 
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>> {
   readonly json: boolean;
   readonly resume?: string;
+  readonly turns?: number;
 }
 
 export async function trainCommand(entry: string | undefined, { json, ...flags }: TrainFlags): Promise<number> {
-  const start = startOf(entry, flags);
+  const start = startOf(entry, withLimits(flags));
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = flags;
   using report = openReport(json, { verb: 'train', entry: entry ?? flags.resume ?? '', model, seed, run: null });
   let run: string | undefined;
@@ -35,7 +37,7 @@ export async function trainCommand(entry: string | undefined, { json, ...flags }
 
 type Start = (emit: Emit, options: TrainOptions) => Promise<TrainResult>;
 
-function startOf(entry: string | undefined, { resume: earlier, ...settings }: Omit<TrainFlags, 'json'>): Start {
+function startOf(entry: string | undefined, { resume: earlier, ...settings }: Omit<TrainFlags, 'json' | 'turns'>): Start {
   if (earlier === undefined) {
     if (entry !== undefined) return (emit, options) => train({ entry, ...settings }, emit, options);
     throw new TrainyardError('USAGE', 'missing required argument: entry', {

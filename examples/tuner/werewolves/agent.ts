@@ -1,0 +1,58 @@
+/**
+ * Nine players play werewolves: three werewolves, three villagers, a seer, a witch and a hunter. Only the werewolves are trained; everybody
+ * else is played by the default model of their role.
+ *
+ * Train others without touching this file: `--trainable villager,seer,witch,hunter`. A game takes many calls: give `--turns 200`.
+ */
+import { type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from 'trainyard/tuner';
+import { type Ending, type Player, play, ROLES, type RoleName } from './game.ts';
+import { opponent, seeded, shuffled } from './opponents.ts';
+
+export default class Werewolves extends Workflow {
+  override name = 'werewolves';
+  override trainableTargets = ['werewolf'];
+
+  async execute(task: WorkflowTask, modelTuner: ModelTuner): Promise<WorkflowOutput> {
+    // All games of a task have the same seats, so that they can be compared; chance is each game's own.
+    const seats = shuffled(ROLES, seeded(Number(task.metadata['seats'])));
+    const chance = seeded(task.rollout.seed);
+    const goodGuys = opponent('qwen-max', chance);
+    const badGuys = opponent('qwen-plus', chance);
+    const spoke = new Set<RoleName>();
+
+    const players = seats.map((role, index): Player => {
+      modelTuner.registerModel(role, { defaultModel: role === 'werewolf' ? badGuys : goodGuys });
+      const name = `Player${index + 1}`;
+      // A conversation for each player, though players of one role share its model.
+      const model = modelTuner.getModel(role).thread(name);
+      const answer = async (question: string): Promise<string> => {
+        spoke.add(role);
+        const messages = [
+          { role: 'system' as const, content: `You are ${name}, a ${role}.` },
+          { role: 'user' as const, content: question },
+        ];
+        return (await model.generate({ messages, maxTokens: 12, signal: task.rollout.signal })).text;
+      };
+      return { name, number: index + 1, role, answer };
+    });
+
+    const ending = await play(players);
+    for (const line of ending.story) task.rollout.log(line);
+    const isWon = ending.winner === 'werewolves';
+    const byRole = Object.fromEntries([...spoke].map((role) => [role, earned(role, ending)]));
+    return new WorkflowOutput({
+      // Werewolves are compared with werewolves of the other games, villagers with villagers.
+      reward: { value: isWon ? 1 : 0, byRole },
+      isSuccess: isWon,
+      metadata: { winner: ending.winner },
+      logMetrics: { days: ending.days, alive: ending.alive.length },
+    });
+  }
+}
+
+/** Most of it for winning, a little for each of the role who lived to see it. */
+function earned(role: RoleName, { winner, alive }: Ending): number {
+  const isWon = (role === 'werewolf') === (winner === 'werewolves');
+  const survivors = alive.filter((player) => player.role === role).length;
+  return (isWon ? 1 : 0) + (0.2 * survivors) / ROLES.filter((other) => other === role).length;
+}
