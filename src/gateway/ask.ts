@@ -12,7 +12,8 @@ import { type Call, jsonReply, type Reply } from './call.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
 import { checkSize } from './limits.ts';
-import { answer, type Beginning, promptOf, type SamplerParts, toolCallId } from './sampling.ts';
+import { promptOf } from './prompt.ts';
+import { answer, type Beginning, type SamplerParts, toolCallId } from './sampling.ts';
 import type { Seat } from './sessions.ts';
 
 export interface AskParts extends SamplerParts {

@@ -5,7 +5,7 @@
  * the answer is one JSON body or a stream of events. `ctx.model().fetch` and the HTTP listener call the same function. The gateway
  * knows nothing about rewards.
  */
-import type { Clock, Engine, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
+import type { Clock, Engine, GenerateRequest, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { ask, countTokens } from './ask.ts';
@@ -19,12 +19,12 @@ import { responses } from './dialects/responses.ts';
 import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http-errors.ts';
 import { authorize, decoded, seatOf } from './identity.ts';
 import { type Capability, type Grant, Keyring } from './keys.ts';
-import { modelHandle } from './model-handle.ts';
+import { type Generated, type GenerateParts, generate, modelHandle } from './model-handle.ts';
 import { modelList, modelNamed } from './models.ts';
 import { Readiness } from './readiness.ts';
 import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
 import { SessionTable } from './session-table.ts';
-import type { LiveSession } from './sessions.ts';
+import { type LiveSession, sealed } from './sessions.ts';
 import { WrongKeys } from './wrong-keys.ts';
 
 export interface GatewayOptions {
@@ -48,12 +48,19 @@ const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/comple
 /** By route. */
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
+/** Routes of another protocol on the same listener; undefined for a path that it does not know either. What it throws is the reply. */
+export type OtherRoutes = (call: UnreadCall) => Promise<Reply | undefined>;
+
+/** A question asked on behalf of a rollout, as one of its seats, in one of its conversations. */
+export type SeatedRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
+
 export class Gateway implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
   readonly #sessions: SessionTable;
   readonly #keyring = new Keyring();
   readonly #wrongKeys: WrongKeys;
   readonly #readiness: Readiness;
+  readonly #others: OtherRoutes[] = [];
   /** Origin of the listener; until one listens, base URLs work in process only. */
   origin = 'http://trainyard.invalid';
 
@@ -73,6 +80,31 @@ export class Gateway implements SessionHost {
     return this.#sessions.open(spec);
   }
 
+  /** The session of a rollout, while it is open. */
+  session(rolloutId: string): Session | undefined {
+    return this.#sessions.get(rolloutId);
+  }
+
+  /** One model call without a client, as `ModelHandle.generate`. */
+  async generate(rolloutId: string, { role = 'default', thread = role, ...request }: SeatedRequest): Promise<Generated> {
+    const session = this.#sessions.get(rolloutId);
+    if (session === undefined) throw sessionMissing(this.#sessions, rolloutId);
+    return await generate(this.#generateParts(), { session, role, thread }, request as GenerateRequest);
+  }
+
+  /**
+   * Asks `routes` for every path that is none of the gateway's. They may look at who calls with `authorize`, and hand a call on, under a
+   * path of the gateway's, to `answer`.
+   */
+  mount(routes: OtherRoutes): void {
+    this.#others.push(routes);
+  }
+
+  /** What the call's key stands for; throws where it is none, or may not do what takes one of these. */
+  authorize(call: Pick<UnreadCall, 'header'>, who: readonly Capability[]): Grant {
+    return authorize(this.#keyring, call, who);
+  }
+
   /** Ends every session. */
   sealAll(): void {
     for (const session of [...this.#sessions.all()]) session.seal();
@@ -81,11 +113,7 @@ export class Gateway implements SessionHost {
   /** A key that dies with its rollout; without one it is good for all of them, and as long as the gateway lives. */
   key(capability: Capability, { rollout, role }: Pick<Grant, 'rollout' | 'role'> = {}): string {
     const session = rollout === undefined ? undefined : this.#sessions.get(rollout);
-    if (rollout !== undefined && session === undefined) {
-      throw new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, {
-        hint: 'open its session first',
-      });
-    }
+    if (rollout !== undefined && session === undefined) throw notOpen(rollout);
     return this.#keyring.make({ capability, rollout, role, session: session?.number });
   }
 
@@ -108,7 +136,7 @@ export class Gateway implements SessionHost {
     const place = placeOf(call.path);
     try {
       const route = place && routeFor(place, call.method);
-      if (place === undefined) throw new Refusal('not_found', `no route ${said(call)}`, ROUTES_HINT);
+      if (place === undefined) return await this.#serveOther(call);
       if (route === undefined) {
         const allow = allowed(place);
         throw new Refusal('method_not_allowed', `no route ${said(call)}`, `the path takes ${allow}`, { allow });
@@ -142,6 +170,14 @@ export class Gateway implements SessionHost {
     return jsonReply(201, openSession(this.#sessions, this.#options.sessionDefaults, text === '' ? {} : parseJson(text)));
   }
 
+  async #serveOther(call: UnreadCall): Promise<Reply> {
+    for (const routes of this.#others) {
+      const reply = await routes(call);
+      if (reply !== undefined) return reply;
+    }
+    throw new Refusal('not_found', `no route ${said(call)}`, ROUTES_HINT);
+  }
+
   async #callModel({ path, does }: Route, place: Place, grant: Grant, call: UnreadCall): Promise<Reply> {
     const seat = seatOf(this.#sessions, grant, place.rollout, call);
     const dialect = dialectOf(path);
@@ -166,13 +202,27 @@ export class Gateway implements SessionHost {
     return { ...jsonReply(failure.status, word(failure)), ...(headers ? { headers } : {}) };
   }
 
+  #generateParts(): GenerateParts {
+    return { ...this.#options, checkReady: () => this.#readiness.check() };
+  }
+
   #modelHandle(session: LiveSession, role: string): ModelHandle {
     const { rolloutId: rollout, number } = session;
     const apiKey = this.#keyring.make({ capability: 'agent', rollout, role, session: number });
     const baseURL = `${this.origin}/r/${encodeURIComponent(rollout)}/v1`;
     const door = { name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
-    return modelHandle({ ...this.#options, ...door }, { session, role, thread: role });
+    return modelHandle({ ...this.#generateParts(), ...door }, { session, role, thread: role });
   }
+}
+
+function sessionMissing(sessions: SessionTable, rolloutId: string): TrainyardError {
+  return sessions.hasEnded(rolloutId) ? sealed(rolloutId) : notOpen(rolloutId);
+}
+
+function notOpen(rollout: string): TrainyardError {
+  return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, {
+    hint: 'open its session first',
+  });
 }
 
 function said({ method, path }: UnreadCall): string {

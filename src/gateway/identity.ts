@@ -40,16 +40,22 @@ export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string
   const session = sessionOf(sessions, grant, pathSegment, call);
   const role = grant.role ?? 'default';
   const thread = call.header('x-sample-id') ?? role;
-  if (!SAMPLE_ID.test(thread) && thread !== role) {
+  checkThread(session, grant.role, thread);
+  return { session, role, thread };
+}
+
+/** Throws REQUEST_INVALID where this is no name of a conversation, or another seat's. `role`: of the caller, where its key is of one. */
+export function checkThread(session: LiveSession, role: string | undefined, thread: string): void {
+  if (thread === (role ?? 'default')) return;
+  if (!SAMPLE_ID.test(thread)) {
     throw new TrainyardError('REQUEST_INVALID', 'x-sample-id: not a name that is printed in at most 128 characters', {
       param: 'x-sample-id',
     });
   }
   // Else one seat could speak in another's conversation.
-  if (thread !== role && grant.role !== undefined && Object.hasOwn(session.spec.roles, thread)) {
+  if (role !== undefined && Object.hasOwn(session.spec.roles, thread)) {
     throw contradiction('x-sample-id', thread, `role ${JSON.stringify(role)}`);
   }
-  return { session, role, thread };
 }
 
 function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): LiveSession {

@@ -1,19 +1,25 @@
 /**
  * The door to the policy as one seat of a rollout: what clients need to reach it, and one call without a client.
  *
- * `generate` records the same turn as a client's request would, without the cost of writing and reading JSON.
+ * `generate` records the same turn as a client's request would. One call of it is one turn: nobody retries it.
  */
-import type { ClientOptions, Engine, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { completionId } from '../core/turn-names.ts';
 import type { Turn } from '../core/types.ts';
-import type { Question } from './dialects/dialect.ts';
-import { checkSize } from './limits.ts';
+import { readRequest, renamed } from './generate.ts';
+import { checkThread } from './identity.ts';
 import { answer, type SamplerParts } from './sampling.ts';
 import type { Seat } from './sessions.ts';
 
-export interface HandleParts extends SamplerParts {
-  readonly engine: Engine;
+export interface GenerateParts extends SamplerParts {
+  /** Throws where the engine cannot be asked yet. */
+  checkReady(): void;
+}
+
+/** In the gateway's own process the turn is always there. */
+export type Generated = Generation & { readonly turn: Turn };
+
+export interface HandleParts extends GenerateParts {
   readonly name: string;
   readonly baseURL: string;
   readonly apiKey: string;
@@ -35,43 +41,33 @@ export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
     openai: options,
     anthropic: options,
     generate: (request) => generate(parts, seat, request),
-    thread: (other) => modelHandle(parts, { ...seat, thread: other }),
+    thread: (other) => {
+      checkThread(seat.session, role, other);
+      return modelHandle(parts, { ...seat, thread: other });
+    },
   };
 }
 
-async function generate(parts: SamplerParts, seat: Seat, request: GenerateRequest): Promise<Generation> {
-  const { session } = seat;
-  const question = questionOf(request);
-  checkSize(question);
+/** One question of this seat; throws what a client would be told. */
+export async function generate(parts: GenerateParts, seat: Seat, request: GenerateRequest): Promise<Generated> {
+  const { session, role, thread } = seat;
+  session.assertOpen();
+  checkThread(session, role, thread);
+  parts.checkReady();
+  const { question, bytes } = readRequest(request, session);
+  session.receive(bytes);
   const { signal, release } = session.join({ signal: request.signal });
   try {
     const [turn] = await answer(parts, seat, undefined, question, signal);
     return generationOf(seat, turn!);
+  } catch (thrown) {
+    throw renamed(thrown);
   } finally {
     release();
   }
 }
 
-function questionOf({ messages, tools = [], temperature, topP, topK, maxTokens, stop = [] }: GenerateRequest): Question {
-  if (messages === undefined) throw new TrainyardError('REQUEST_INVALID', 'expected messages', { param: 'messages' });
-  return {
-    messages,
-    tools,
-    requested: {
-      ...(temperature === undefined ? {} : { temperature }),
-      ...(topP === undefined ? {} : { topP }),
-      ...(topK === undefined ? {} : { topK }),
-      ...(maxTokens === undefined ? {} : { maxTokens }),
-    },
-    count: 1,
-    stopTexts: stop,
-    stream: false,
-    logprobs: false,
-    ignored: [],
-  };
-}
-
-function generationOf({ session }: Seat, turn: Turn): Generation {
+function generationOf({ session }: Seat, turn: Turn): Generated {
   const { response: message, stopReason } = turn;
   return {
     id: completionId(session.spec.identity, turn.sampling.seed),

@@ -8,14 +8,13 @@
 import { hash } from 'node:crypto';
 import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { sameJson } from '../core/json.ts';
 import type { DialectName, SamplingSettings, Turn } from '../core/types.ts';
-import { type Asked, relate } from '../tokens/history.ts';
+import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
-import { checkLength } from './prompt-length.ts';
+import { asked, type Prompt, promptOf, remembered } from './prompt.ts';
 import { effectiveSampling, type Seat, sealed } from './sessions.ts';
 
 export interface SamplerParts {
@@ -40,7 +39,6 @@ export interface Audience {
 }
 
 type UnrecordedTurn = Omit<Turn, 'index'>;
-export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
 export async function answer(
   parts: SamplerParts,
@@ -51,7 +49,9 @@ export async function answer(
   audience?: Audience,
 ): Promise<readonly Turn[]> {
   const { session } = seat;
-  const wanted = effectiveSampling(session, session.role(seat.role), question.requested);
+  // Asked once: whether a role is trained may change while it is answered.
+  const role = session.role(seat.role);
+  const wanted = effectiveSampling(session, role, question.requested);
   const reservation = session.begin(question.count, wanted.maxTokens);
   const draws: Draw[] = [];
   let sampledTokens = 0;
@@ -79,7 +79,7 @@ export async function answer(
         ...sampled,
         thread: seat.thread,
         role: seat.role,
-        trainable: session.role(seat.role).trainable,
+        trainable: role.trainable,
         sampling: { requested: question.requested, effective: sampling, seed },
         request,
         startedAt,
@@ -88,7 +88,9 @@ export async function answer(
     };
     const turns = await allOrNone(signal, seeds, sampleOne);
     // Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile.
-    const hasGoneOn = session.turns.slice(known).some(({ role, thread }) => role === seat.role && thread === seat.thread);
+    const hasGoneOn =
+      question.promptIds === undefined &&
+      session.turns.slice(known).some(({ role, thread }) => role === seat.role && thread === seat.thread);
     const fork = prompt.fork ?? (hasGoneOn ? relate(session.turns, asked(seat, question)).fork : undefined);
     return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns);
   } catch (thrown) {
@@ -199,49 +201,6 @@ function startingOnce(audience: Audience, beginning: Beginning): Audience['push'
     if (!started) audience.start(beginning);
     started = true;
     audience.push(choice, pieces);
-  };
-}
-
-/** The recorded turn that this conversation continues is extended, where the template lets it; otherwise it is rendered afresh. */
-export function promptOf(
-  { renderer, engine }: Pick<SamplerParts, 'renderer' | 'engine'>,
-  seat: Seat,
-  question: Question,
-): Prompt {
-  const { session, role, thread } = seat;
-  const { messages, tools } = question;
-  checkLength(renderer, engine.contextLength, messages);
-  const { continues, fork } = relate(session.turns, asked(seat, question));
-  const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
-  if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
-  checkLength(renderer, engine.contextLength, messages, tools);
-  const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
-  const rendered = renderer.open(messages, tools);
-  const latest = session.turns.findLast((turn) => turn.thread === thread && turn.role === role);
-  // What the client changed need not change a token: the template may not write it.
-  if (why && latest && beginsWith(rendered, latest)) return { promptIds: rendered, after: latest.index };
-  return { promptIds: rendered, ...(why ? { fork: why } : {}) };
-}
-
-const asked = ({ role, thread }: Seat, { messages, tools }: Question): Asked => ({ role, thread, messages, tools });
-
-/** And goes on: where nothing was sampled, asking again is no extension. */
-function beginsWith(ids: Int32Array, { promptIds, sampledIds }: Turn): boolean {
-  const { length } = promptIds;
-  if (ids.length <= length + sampledIds.length) return false;
-  return promptIds.every((id, i) => ids[i] === id) && sampledIds.every((id, i) => ids[length + i] === id);
-}
-
-/**
- * The words of a request, as the objects of the turn before, or of the one it forked from, wherever it repeats them to the letter: kept
- * once, not once for every turn that follows.
- */
-function remembered(before: Turn | undefined, { messages, tools }: Question): Pick<Turn['request'], 'messages' | 'tools'> {
-  if (before === undefined) return { messages, tools };
-  const known = before.request;
-  return {
-    messages: messages.map((message, i) => (sameJson(known.messages[i], message) ? known.messages[i]! : message)),
-    tools: sameJson(known.tools, tools) ? known.tools : tools,
   };
 }
 

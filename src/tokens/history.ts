@@ -10,7 +10,7 @@ import { sameJson } from '../core/json.ts';
 import type { Fork, ForkCause, Message, Tool, ToolCall, Turn } from '../core/types.ts';
 
 /** What is compared of a turn. */
-export type Past = Pick<Turn, 'index' | 'thread' | 'role' | 'request' | 'response'>;
+export type Past = Pick<Turn, 'index' | 'thread' | 'role' | 'request' | 'response' | 'model'>;
 
 export interface Asked {
   readonly thread: string;
@@ -26,8 +26,9 @@ export interface Relation<T extends Past> {
   readonly fork?: Fork;
 }
 
-/** `turns` in the order of their indexes. Looks at the latest first, so a conversation that goes on costs one comparison. */
-export function relate<T extends Past>(turns: readonly T[], asked: Asked): Relation<T> {
+/** `all` in the order of their indexes. Looks at the latest first, so a conversation that goes on costs one comparison. */
+export function relate<T extends Past>(all: readonly T[], asked: Asked): Relation<T> {
+  const turns = all.filter(isComparable);
   const own = turns.filter((turn) => turn.thread === asked.thread && turn.role === asked.role);
   const latest = own.at(-1);
   const continues = continuedBy(own, asked);
@@ -37,6 +38,9 @@ export function relate<T extends Past>(turns: readonly T[], asked: Asked): Relat
   const other = turns.findLast((turn) => newMessagesAfter(turn, asked.messages) !== undefined);
   return other ? { fork: { cause: 'role_change', from: other.index } } : {};
 }
+
+/** What another model said has no ids to go on from, and what was asked in ids has no words to compare. */
+const isComparable = ({ model, request }: Past): boolean => model === undefined && request.messages.length > 0;
 
 function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: Asked): Relation<T>['continues'] {
   let found: Relation<T>['continues'];

@@ -117,20 +117,9 @@ export const chat: Dialect = {
   name: 'chat',
   read(raw) {
     const wire = wireOf(raw);
-    const ignored = ignoredIn(raw as object, chatParameters);
     if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
     const includeUsage = wire.stream_options?.include_usage ?? false;
-    const question: Question = {
-      messages: wire.messages.map(toMessage),
-      tools: toolsOf(wire),
-      requested: requestedSampling(wire, limitOf(wire)),
-      count: wire.n ?? 1,
-      stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
-      stream: wire.stream ?? false,
-      logprobs: wire.logprobs ?? false,
-      ignored,
-      formatErrorOf: formatOf(wire.response_format),
-    };
+    const question: Question = { messages: wire.messages.map(toMessage), ...restOf(wire, raw) };
     return {
       question,
       writer: {
@@ -143,13 +132,32 @@ export const chat: Dialect = {
 };
 
 type Wire = z.infer<typeof body>;
+type Rest = Omit<Question, 'messages'>;
+
+/** All but the messages, for a question that has none. */
+export function readWithoutMessages(raw: unknown): Rest {
+  return restOf(parsed(withoutMessages, raw), raw);
+}
+
+function restOf(wire: Omit<Wire, 'messages'>, raw: unknown): Rest {
+  return {
+    tools: toolsOf(wire),
+    requested: requestedSampling(wire, limitOf(wire)),
+    count: wire.n ?? 1,
+    stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
+    stream: wire.stream ?? false,
+    logprobs: wire.logprobs ?? false,
+    ignored: ignoredIn(raw as object, chatParameters),
+    formatErrorOf: formatOf(wire.response_format),
+  };
+}
 
 function wireOf(raw: unknown): Wire {
   const { messages } = (raw ?? {}) as { readonly messages?: unknown };
   return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages: messages as Wire['messages'] } : parsed(body, raw);
 }
 
-function limitOf({ max_tokens, max_completion_tokens }: Wire): number | null | undefined {
+function limitOf({ max_tokens, max_completion_tokens }: Omit<Wire, 'messages'>): number | null | undefined {
   if (max_tokens != null && max_completion_tokens != null) {
     throw invalid('max_tokens', 'given together with `max_completion_tokens`', 'give one of them');
   }
@@ -157,7 +165,7 @@ function limitOf({ max_tokens, max_completion_tokens }: Wire): number | null | u
 }
 
 /** `none` is honoured by not showing the policy any tools. */
-function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
+function toolsOf({ tools, tool_choice: choice }: Omit<Wire, 'messages'>): readonly Tool[] {
   if (choice === 'none') return [];
   if (choice != null && choice !== 'auto')
     throw refusal('tool_choice', choice, 'a forced call is not sampled; use "auto" or "none"');

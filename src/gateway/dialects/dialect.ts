@@ -9,7 +9,10 @@ import type { ResponsesMemory } from './responses-memory.ts';
 
 /** What one model call asks, whatever its dialect. */
 export interface Question {
+  /** Empty where the prompt is given as ids. */
   readonly messages: readonly Message[];
+  /** The prompt itself; in process only. */
+  readonly promptIds?: Int32Array;
   readonly tools: readonly Tool[];
   readonly requested: Partial<SamplingSettings>;
   /** How many answers are wanted, each a turn. */

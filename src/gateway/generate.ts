@@ -1,0 +1,124 @@
+/**
+ * `generate`'s request, read as a client's would be: the same checks by the same code, the same question. What is asked is taken as it is
+ * at the moment of the call: what the caller changes later, no turn has.
+ *
+ * Mistakes are told in the names that the caller used.
+ */
+import type { GenerateRequest } from '../core/contracts.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { parseJson } from './body.ts';
+import { chat, readWithoutMessages } from './dialects/chat.ts';
+import type { DialectMemory, Question } from './dialects/dialect.ts';
+import { invalid } from './dialects/parameters.ts';
+import { checkSize, GATEWAY_LIMITS } from './limits.ts';
+
+/** Our names, and what a client calls them. */
+const NAMES: Readonly<Record<string, string>> = {
+  messages: 'messages',
+  tools: 'tools',
+  tool: 'tool_choice',
+  temperature: 'temperature',
+  topP: 'top_p',
+  topK: 'top_k',
+  maxTokens: 'max_tokens',
+  stop: 'stop',
+};
+const OTHERS = ['promptIds', 'signal'];
+const NUMBERS = ['temperature', 'topP', 'topK', 'maxTokens'] as const;
+
+export interface ReadRequest {
+  readonly question: Question;
+  /** As many as a client would have sent. */
+  readonly bytes: number;
+}
+
+/** Throws REQUEST_INVALID with the name of what is wrong. */
+export function readRequest(request: GenerateRequest, memory: DialectMemory): ReadRequest {
+  checkNames(request);
+  const { promptIds, messages } = request;
+  if (promptIds !== undefined && messages !== undefined) {
+    throw invalid('promptIds', 'given together with `messages`', 'give one of them');
+  }
+  const text = textOf(wireOf(request));
+  const raw = parseJson(text);
+  return inOurWords(() => {
+    const question: Question =
+      promptIds === undefined
+        ? chat.read(raw, memory).question
+        : { messages: [], promptIds: idsOf(promptIds), ...readWithoutMessages(raw) };
+    checkSize(question);
+    return { question, bytes: Buffer.byteLength(text) + 4 * (promptIds?.length ?? 0) };
+  });
+}
+
+function checkNames(request: GenerateRequest): void {
+  if (typeof request !== 'object' || request === null) {
+    throw invalid('request', `expected an object, found ${request === null ? 'null' : typeof request}`);
+  }
+  for (const [name, value] of Object.entries(request)) {
+    if (value === undefined || Object.hasOwn(NAMES, name) || OTHERS.includes(name)) continue;
+    throw invalid(name.slice(0, 80), 'no such parameter', `there are ${[...Object.keys(NAMES), ...OTHERS].join(', ')}`);
+  }
+  const { signal, tool } = request;
+  if (signal !== undefined && !(signal instanceof AbortSignal)) throw invalid('signal', 'expected an AbortSignal');
+  if (tool !== undefined && typeof tool !== 'string') throw invalid('tool', 'expected the name of a tool');
+  for (const name of NUMBERS) {
+    // As JSON it would be null, and so as good as absent.
+    if (typeof request[name] === 'number' && !Number.isFinite(request[name])) throw invalid(name, 'expected a finite number');
+  }
+}
+
+function wireOf(request: GenerateRequest): object {
+  const { tool } = request;
+  const given = Object.entries(NAMES).map(([name, theirs]) => [theirs, request[name as keyof GenerateRequest]] as const);
+  const choice = tool === undefined ? undefined : { type: 'function', function: { name: tool } };
+  return { ...Object.fromEntries(given), tool_choice: choice };
+}
+
+function textOf(wire: object): string {
+  try {
+    return JSON.stringify(wire);
+  } catch (cause) {
+    throw new TrainyardError('REQUEST_INVALID', `the request cannot be written as JSON: ${messageOf(cause)}`, { cause });
+  }
+}
+
+function idsOf(given: ArrayLike<number>): Int32Array {
+  const expected = 'expected a list of token ids';
+  if (!Array.isArray(given) && !ArrayBuffer.isView(given)) throw invalid('promptIds', expected);
+  if (!(given.length > 0)) throw invalid('promptIds', `${expected}, found an empty one`);
+  const most = GATEWAY_LIMITS.bodyBytes / 4;
+  if (given.length > most) throw invalid('promptIds', `${given.length} ids; at most ${most} are read`);
+  const ids = new Int32Array(given.length);
+  for (let i = 0; i < ids.length; i++) {
+    const id: unknown = given[i];
+    // 32 bits would make some other id of it.
+    if (typeof id !== 'number' || id !== (id | 0))
+      throw invalid(`promptIds.${i}`, `expected a token id, found ${String(id).slice(0, 80)}`);
+    ids[i] = id;
+  }
+  return ids;
+}
+
+/** What is said of a client's parameter, said of ours. */
+export function inOurWords<T>(read: () => T): T {
+  try {
+    return read();
+  } catch (thrown) {
+    throw renamed(thrown);
+  }
+}
+
+export function renamed(thrown: unknown): unknown {
+  if (!(thrown instanceof TrainyardError) || thrown.code !== 'REQUEST_INVALID' || thrown.param === undefined) return thrown;
+  const [first = '', ...rest] = thrown.param.split('.');
+  const ours = Object.keys(NAMES).find((name) => NAMES[name] === first);
+  if (ours === undefined || ours === first) return thrown;
+  const param = [ours, ...rest].join('.');
+  const { hint, cause } = thrown;
+  return new TrainyardError('REQUEST_INVALID', thrown.message.replace(thrown.param, param), {
+    param,
+    cause,
+    ...(hint === undefined ? {} : { hint }),
+  });
+}

@@ -1,0 +1,93 @@
+/**
+ * The prompt of one question: the ids of the recorded turn that it continues, extended, where there is one and the template lets it;
+ * otherwise rendered afresh; or the very ids that were given.
+ *
+ * Only tokens that the engine knows are let through. Nothing is sampled or recorded here.
+ */
+import type { Engine } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { sameJson } from '../core/json.ts';
+import type { Turn } from '../core/types.ts';
+import { type Asked, relate } from '../tokens/history.ts';
+import type { Renderer } from '../tokens/renderer.ts';
+import type { Question } from './dialects/dialect.ts';
+import { checkLength } from './prompt-length.ts';
+import type { Seat } from './sessions.ts';
+
+export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+
+interface PromptParts {
+  readonly renderer: Renderer;
+  readonly engine: Engine;
+}
+
+/** Throws REQUEST_INVALID and CONTEXT_OVERFLOW. */
+export function promptOf(parts: PromptParts, seat: Seat, question: Question): Prompt {
+  const { promptIds } = question;
+  return promptIds === undefined ? promptOfWords(parts, seat, question) : promptOfIds(parts, seat, promptIds);
+}
+
+function promptOfWords({ renderer, engine }: PromptParts, seat: Seat, question: Question): Prompt {
+  const { session } = seat;
+  const { messages, tools } = question;
+  checkLength(renderer, engine.contextLength, messages);
+  const { continues, fork } = relate(session.turns, asked(seat, question));
+  const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
+  if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
+  checkLength(renderer, engine.contextLength, messages, tools);
+  const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
+  const rendered = renderer.open(messages, tools);
+  const latest = sampledBy(seat).at(-1);
+  // What the client changed need not change a token: the template may not write it.
+  if (why && latest && beginsWith(rendered, latest)) return { promptIds: rendered, after: latest.index };
+  return { promptIds: rendered, ...(why ? { fork: why } : {}) };
+}
+
+/** Of the turns that it goes on from, the one that said most: what training takes it to continue. */
+function promptOfIds({ engine }: PromptParts, seat: Seat, promptIds: Int32Array): Prompt {
+  const { contextLength, vocabSize } = engine;
+  if (promptIds.length >= contextLength) {
+    throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`);
+  }
+  const bad = promptIds.findIndex((id) => id < 0 || id >= vocabSize);
+  if (bad !== -1) {
+    throw new TrainyardError('REQUEST_INVALID', `promptIds.${bad}: ${promptIds[bad]} is none of the ${vocabSize} tokens`, {
+      param: `promptIds.${bad}`,
+    });
+  }
+  let after: Turn | undefined;
+  for (const turn of sampledBy(seat)) {
+    if (lengthOf(turn) >= (after ? lengthOf(after) : 0) && beginsWith(promptIds, turn)) after = turn;
+  }
+  return { promptIds, ...(after ? { after: after.index } : {}) };
+}
+
+export const asked = ({ role, thread }: Seat, { messages, tools }: Question): Asked => ({ role, thread, messages, tools });
+
+/** The policy's own turns in this conversation: what another model said has no ids. */
+function sampledBy({ session, role, thread }: Seat): readonly Turn[] {
+  return session.turns.filter((turn) => turn.thread === thread && turn.role === role && turn.model === undefined);
+}
+
+const lengthOf = ({ promptIds, sampledIds }: Turn): number => promptIds.length + sampledIds.length;
+
+/** And goes on: where nothing was sampled, asking again is no extension. */
+function beginsWith(ids: Int32Array, turn: Turn): boolean {
+  const { promptIds, sampledIds } = turn;
+  const { length } = promptIds;
+  if (ids.length < lengthOf(turn) || ids.length === length) return false;
+  return promptIds.every((id, i) => ids[i] === id) && sampledIds.every((id, i) => ids[length + i] === id);
+}
+
+/**
+ * The words of a request, as the objects of the turn before, or of the one it forked from, wherever it repeats them to the letter: kept
+ * once, not once for every turn that follows.
+ */
+export function remembered(before: Turn | undefined, { messages, tools }: Question): Pick<Turn['request'], 'messages' | 'tools'> {
+  if (before === undefined) return { messages, tools };
+  const known = before.request;
+  return {
+    messages: messages.map((message, i) => (sameJson(known.messages[i], message) ? known.messages[i]! : message)),
+    tools: sameJson(known.tools, tools) ? known.tools : tools,
+  };
+}
