@@ -66,12 +66,20 @@ export class FlowTrajectory {
 
   /** The first to say it decides; throws where it is something else already. */
   isOfPrompt(promptUid: string): void {
+    this.checkPrompt(promptUid);
+    if (promptUid !== UNNAMED_PROMPT) this.#promptUid ??= promptUid;
+  }
+
+  checkPrompt(promptUid: string): void {
     if (promptUid === UNNAMED_PROMPT && !this.isHeld) return;
-    if (this.#promptUid === undefined) this.#promptUid = promptUid;
-    else if (this.#promptUid !== promptUid) {
-      throw new FlowRefusal('trajectory_conflict', `trajectory ${this.uid} belongs to prompt ${this.#promptUid}, not ${promptUid}`, {
-        param: 'prompt_uid',
-      });
+    if (this.#promptUid !== undefined && this.#promptUid !== promptUid) {
+      throw new FlowRefusal(
+        'trajectory_conflict',
+        `trajectory ${this.uid} belongs to prompt ${this.#promptUid}, not ${promptUid}`,
+        {
+          param: 'prompt_uid',
+        },
+      );
     }
   }
 
@@ -105,12 +113,19 @@ export class FlowTrajectory {
     const last = staged.findLast(({ isLast }) => isLast);
     if (last !== undefined || this.completion !== undefined) {
       const what = step.isLast && last !== undefined ? `steps ${last.index} and ${step.index} are both the last` : undefined;
-      throw new FlowRefusal('trajectory_complete', what ?? `trajectory ${this.uid} is complete; step ${step.index} comes too late`, {
-        param: 'steps',
-      });
+      throw new FlowRefusal(
+        'trajectory_complete',
+        what ?? `trajectory ${this.uid} is complete; step ${step.index} comes too late`,
+        {
+          param: 'steps',
+        },
+      );
     }
     if (step.index !== staged.length) {
-      throw this.#conflict(`step ${step.index} comes before step ${staged.length}`, 'submit steps in order, from 0, without gaps');
+      throw this.#conflict(
+        `step ${step.index} comes before step ${staged.length}`,
+        'submit steps in order, from 0, without gaps',
+      );
     }
     if (staged.some(({ turn }) => turn === step.turn)) throw this.#conflict('one generation is used in two steps');
     staged.push(step);

@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import type { Grade, Outcome, Trajectory } from '../../core/types.ts';
+import type { Grade, Json, Outcome, Trajectory } from '../../core/types.ts';
 import type { SessionDefaults } from '../../gateway/control.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusal } from '../../gateway/http-errors.ts';
@@ -68,11 +68,17 @@ export class TrajectoryTable {
 
   open(uid: string = randomBytes(16).toString('hex'), given: Given = {}): FlowTrajectory {
     const { sessionDefaults, gateway } = this.#parts;
-    if (sessionDefaults === undefined) throw new Refusal('not_found', 'this gateway opens no trajectories', 'use the key of a rollout');
+    if (sessionDefaults === undefined)
+      throw new Refusal('not_found', 'this gateway opens no trajectories', 'use the key of a rollout');
     const { observer } = sessionDefaults;
     const session = gateway.openRemote({
       ...sessionDefaults,
-      identity: { rolloutId: uid, groupId: given.promptUid ?? uid, taskId: given.taskId ?? uid, purpose: given.purpose ?? 'train' },
+      identity: {
+        rolloutId: uid,
+        groupId: given.promptUid ?? uid,
+        taskId: given.taskId ?? uid,
+        purpose: given.purpose ?? 'train',
+      },
       roles: {},
       signal: new AbortController().signal,
       observer: {
@@ -168,7 +174,7 @@ export class TrajectoryTable {
 }
 
 /** Rewards and metadata as they were submitted. */
-function stepsIn({ steps }: FlowTrajectory): { readonly steps?: Trajectory['metadata'] } {
+function stepsIn({ steps }: FlowTrajectory): Readonly<Record<string, Json>> {
   if (steps.length === 0) return {};
   const rows = steps.map(({ index, turn, reward, metadata }) => [
     String(index),
@@ -191,7 +197,9 @@ function unknown(uid: string): Refusal {
 /** What is on the disk is whole or not there; with room again it works again. */
 function notKept(thrown: unknown): Error {
   if (thrown instanceof TrainyardError && thrown.code === 'STORE_CONFLICT') {
-    return new FlowRefusal('trajectory_conflict', 'another trajectory of this name was kept before', { hint: 'use a new trajectory_uid' });
+    return new FlowRefusal('trajectory_conflict', 'another trajectory of this name was kept before', {
+      hint: 'use a new trajectory_uid',
+    });
   }
   const isFull = /ENOSPC|SQLITE_FULL|disk is full/i.test(`${messageOf(thrown)} ${messageOf((thrown as Error).cause)}`);
   return new FlowRefusal(isFull ? 'store_full' : 'store_failed', `the trajectory could not be kept: ${messageOf(thrown)}`, {

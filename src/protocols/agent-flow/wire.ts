@@ -17,13 +17,14 @@ const id = z.int().min(0).max(0x7fff_ffff);
 const ids = z.array(id).min(1);
 const reward = z.number().min(-LARGEST_REWARD).max(LARGEST_REWARD).nullish();
 /** Not supported, and harmless where they hold nothing. */
-const nothing = z
-  .unknown()
-  .refine((value) => value == null || (typeof value === 'object' && Object.keys(value).length === 0), {
-    error: 'not supported: policies here read text only',
-  });
+const nothing = z.unknown().refine((value) => value == null || (typeof value === 'object' && Object.keys(value).length === 0), {
+  error: 'not supported: policies here read text only',
+});
 const metadata = z
-  .record(z.string(), z.custom<Json>((value) => value !== undefined))
+  .record(
+    z.string(),
+    z.custom<Json>((value) => value !== undefined),
+  )
   .refine((given) => JSON.stringify(given).length <= MOST_METADATA, { error: `longer than ${MOST_METADATA} characters of JSON` })
   .nullish();
 
@@ -81,7 +82,11 @@ export const tokenReward = z.strictObject({
 });
 export const messageReward = z.strictObject({ ...names, messages: z.unknown(), dataset_fields: fields, extra_fields: fields });
 
-export const initialisation = z.strictObject({ prompt_uid: uid.nullish(), task_id: z.string().min(1).max(200).nullish(), channel });
+export const initialisation = z.strictObject({
+  prompt_uid: uid.nullish(),
+  task_id: z.string().min(1).max(200).nullish(),
+  channel,
+});
 export const registration = z.strictObject({ channel, metadata });
 export const completion = z.strictObject({
   reward,
