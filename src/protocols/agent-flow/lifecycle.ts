@@ -83,9 +83,16 @@ export function showSteps(trajectory: FlowTrajectory): Reply {
       metadata,
     })),
     trained_turns: trainedTurns ?? null,
+    output: outputOf(trajectory, trainedTurns),
     reward: reward === undefined ? null : { value: reward.value, by_turn: reward.byTurn ?? null },
     metadata: trajectory.metadata ?? null,
   });
+}
+
+/** The last that the policy said in what is trained. */
+function outputOf({ session }: FlowTrajectory, trained: readonly number[] | undefined): string | null {
+  const turn = session.turns[trained === undefined ? session.turns.length - 1 : Math.max(...trained)];
+  return turn?.response.content ?? null;
 }
 
 /** Where none were submitted, every turn is one. */
