@@ -66,7 +66,7 @@ export interface WorkshopOptions {
 }
 
 export async function openWorkshop(
-  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'graderWorkers' | 'graderDeadlineMs'>,
+  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
   { stop, warn, kernels, engine = (own) => own, trainable }: WorkshopOptions,
 ): Promise<Workshop> {
@@ -86,11 +86,13 @@ export async function openWorkshop(
     closers.defer(release);
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
-    const workflow = closers.add(await startWorkflow(entry.workflow));
+    const isolation = { module: entry.workflowModule, workers: settings.workflowWorkers, signal: stop };
+    const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
+      runWorkflow: workflow.runWorkflow,
       slots: workflow.slots,
       trainable,
       sessions: gateway,
