@@ -62,12 +62,13 @@ export abstract class AgentFlowBase<Config = unknown, Row extends object = Recor
     return this.#door;
   }
 
-  static [workflowSymbol](this: unknown, _module: EntryModule): FlowWorkflow | undefined {
-    const flow = this as FlowClass;
-    if (isAbstract(flow)) return undefined;
-    const name = flow.name || 'flow';
-    return flowWorkflow({ name, flow }, flowRegistry());
-  }
+  static readonly [workflowSymbol]: (this: unknown, module: EntryModule) => FlowWorkflow | undefined = lowerFlow;
+}
+
+/** `this`: the class. */
+export function lowerFlow(this: unknown): FlowWorkflow | undefined {
+  const flow = this as FlowClass;
+  return isAbstract(flow) ? undefined : flowWorkflow({ name: flow.name || 'flow', flow }, flowRegistry());
 }
 
 function isAbstract(flow: FlowClass): boolean {

@@ -6,7 +6,7 @@ import { type EntryModule, workflowSymbol } from '../../core/contracts.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { FlowWorkflow } from '../../core/flow-door.ts';
 import type { Json } from '../../core/types.ts';
-import { AgentFlowBase } from './agent-flow-base.ts';
+import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
 import type { FlowFields } from './flow-types.ts';
 import { completeTrajectory, initTrajectory, registerTrajectory, type SamplingParams } from './gateway-client.ts';
 
@@ -26,7 +26,10 @@ export type BlackBoxOutcome = { readonly reward?: number } | undefined | void;
 /** Not for the agent's metadata: ours, or the prompt itself. */
 const OURS: ReadonlySet<string> = new Set(['trajectoryUid', 'promptUid', 'rawPrompt', 'prompt', 'channel', 'agent_name']);
 
-export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<Config, Row> {
+export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
+  Config,
+  Row
+> {
   static override readonly abstract: boolean = true;
 
   /** Runs the agent on one task. What it throws fails the rollout; the trajectory is completed all the same. */
@@ -48,17 +51,18 @@ export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object
     return await completeTrajectory(door, base, { reward });
   }
 
-  static override [workflowSymbol](this: unknown, module: EntryModule): FlowWorkflow | undefined {
-    const { name, prototype } = this as { readonly name: string; readonly prototype: { readonly _runAgent?: unknown } };
-    const isBase = Object.hasOwn(this as object, 'abstract');
-    if (!isBase && typeof prototype._runAgent !== 'function') {
-      module.problem(
-        new TrainyardError('WORKFLOW_INVALID', `the flow ${name} has no _runAgent`, { hint: 'write async _runAgent(baseURL, fields, { apiKey }) { … }' }),
-      );
-      return undefined;
-    }
-    return AgentFlowBase[workflowSymbol].call(this, module);
-  }
+  static override readonly [workflowSymbol]: (this: unknown, module: EntryModule) => FlowWorkflow | undefined = lowerBlackBox;
+}
+
+function lowerBlackBox(this: unknown, module: EntryModule): FlowWorkflow | undefined {
+  const { name, prototype } = this as { readonly name: string; readonly prototype: { readonly _runAgent?: unknown } };
+  if (Object.hasOwn(this as object, 'abstract') || typeof prototype._runAgent === 'function') return lowerFlow.call(this);
+  module.problem(
+    new TrainyardError('WORKFLOW_INVALID', `the flow ${name} has no _runAgent`, {
+      hint: 'write async _runAgent(baseURL, fields, { apiKey }) { … }',
+    }),
+  );
+  return undefined;
 }
 
 /** The base URL of another prompt: its second segment. */

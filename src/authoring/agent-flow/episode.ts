@@ -17,7 +17,11 @@ export async function runEpisode({ flow, door, samplingParams, fields }: Episode
   const instance = new flow.flow({ config: ownCopy(flow.config) as never, door });
   const steps: unknown = await instance.run(samplingParams, fields);
   if (typeof steps === 'number' && Number.isSafeInteger(steps) && steps >= 0) return steps;
-  throw new TrainyardError('WORKFLOW_BAD_RESULT', `${flow.flow.name}.run returned ${describeValue(steps)}, expected the number of steps`, {
-    hint: 'return how many steps were submitted, for example 1',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_BAD_RESULT',
+    `${flow.flow.name}.run returned ${describeValue(steps)}, expected the number of steps`,
+    {
+      hint: 'return how many steps were submitted, for example 1',
+    },
+  );
 }

@@ -17,7 +17,10 @@ export const FLOW_NAME = /^[\w.:-]{1,100}$/;
 /** Gives the class back, so that it can be exported on the same line. A name that is another class's is refused. */
 export function register(name: string): <T extends FlowClass>(flow: T) => T {
   if (typeof name !== 'string' || !FLOW_NAME.test(name)) {
-    throw new TrainyardError('WORKFLOW_INVALID', `register: expected a name of letters, digits and . : - _, found ${JSON.stringify(name)}`);
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `register: expected a name of letters, digits and . : - _, found ${JSON.stringify(name)}`,
+    );
   }
   return (flow) => {
     checkFlow(flow, `register('${name}')`);
@@ -56,9 +59,13 @@ export function flowRegistry(configured: readonly RegisteredFlow[] = []): FlowRe
     flow: (name) => {
       const found = own.get(name) ?? registered.get(name);
       if (found !== undefined) return found;
-      throw new TrainyardError('WORKFLOW_NOT_FOUND', `no flow ${JSON.stringify(name)}; there are ${names().join(', ') || 'none'}`, {
-        hint: `register it: register('${name}')(YourFlow), or list it in the flows file`,
-      });
+      throw new TrainyardError(
+        'WORKFLOW_NOT_FOUND',
+        `no flow ${JSON.stringify(name)}; there are ${names().join(', ') || 'none'}`,
+        {
+          hint: `register it: register('${name}')(YourFlow), or list it in the flows file`,
+        },
+      );
     },
   };
 }

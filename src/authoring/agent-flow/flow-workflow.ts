@@ -34,7 +34,15 @@ export function flowWorkflow(chosen: RegisteredFlow, registry: FlowRegistry): Fl
       metrics: { steps },
     };
   };
-  return { [workflowSymbol]: true, [flowSymbol]: true, name: chosen.name, roles: {}, isolation: 'none', grading: 'when-missing', run };
+  return {
+    [workflowSymbol]: true,
+    [flowSymbol]: true,
+    name: chosen.name,
+    roles: {},
+    isolation: 'none',
+    grading: 'when-missing',
+    run,
+  };
 }
 
 /** Of a row's metadata. */

@@ -39,7 +39,8 @@ export async function readFlowsFile(path: string): Promise<readonly ConfiguredFl
     }
   });
   const names = targets.map(({ name }) => name);
-  for (const name of new Set(names.filter((one, index) => names.indexOf(one) !== index))) mistakes.push(`two flows are called ${name}`);
+  for (const name of new Set(names.filter((one, index) => names.indexOf(one) !== index)))
+    mistakes.push(`two flows are called ${name}`);
   if (mistakes.length > 0) throw invalid(path, mistakes.join('; also: '));
   return await Promise.all(targets.map(load));
 }
@@ -47,17 +48,27 @@ export async function readFlowsFile(path: string): Promise<readonly ConfiguredFl
 async function textOf(path: string): Promise<string> {
   const found = await stat(path).catch(() => undefined);
   if (!found?.isFile()) {
-    throw new TrainyardError('FILE_NOT_FOUND', `no flows file at ${path}`, { hint: 'give --flows a YAML file with a list of flows' });
+    throw new TrainyardError('FILE_NOT_FOUND', `no flows file at ${path}`, {
+      hint: 'give --flows a YAML file with a list of flows',
+    });
   }
   if (found.size > MOST_BYTES) throw invalid(path, `${found.size} bytes; at most ${MOST_BYTES} are read`);
   return await readFile(path, 'utf8');
 }
 
 function rowsIn(text: string, path: string): readonly unknown[] {
-  const document = parseDocument(text, { schema: 'core', version: '1.2', uniqueKeys: true, strict: true, stringKeys: true, merge: false });
+  const document = parseDocument(text, {
+    schema: 'core',
+    version: '1.2',
+    uniqueKeys: true,
+    strict: true,
+    stringKeys: true,
+    merge: false,
+  });
   const problems = [...document.errors, ...document.warnings].map(({ message }) => message.split('\n', 1)[0] ?? '');
   visit(document, (_, node) => {
-    if (isAlias(node) || (isNode(node) && 'anchor' in node && node.anchor)) problems.push('anchors and aliases are not read here');
+    if (isAlias(node) || (isNode(node) && 'anchor' in node && node.anchor))
+      problems.push('anchors and aliases are not read here');
     else if (isNode(node) && node.tag !== undefined) problems.push(`the tag ${node.tag} is not read here`);
   });
   if (problems.length > 0) throw invalid(path, [...new Set(problems)].slice(0, 10).join('; also: '));
@@ -74,9 +85,11 @@ interface Target {
 }
 
 function targetIn(row: unknown, path: string, project: string): Target {
-  if (typeof row !== 'object' || row === null || Array.isArray(row)) throw new Error(`expected name and _target_, found ${describeValue(row)}`);
+  if (typeof row !== 'object' || row === null || Array.isArray(row))
+    throw new Error(`expected name and _target_, found ${describeValue(row)}`);
   const { name, _target_: target, ...config } = row as Readonly<Record<string, unknown>>;
-  if (typeof name !== 'string' || !FLOW_NAME.test(name)) throw new Error(`name: expected letters, digits and . : - _, found ${describeValue(name)}`);
+  if (typeof name !== 'string' || !FLOW_NAME.test(name))
+    throw new Error(`name: expected letters, digits and . : - _, found ${describeValue(name)}`);
   const forbidden = Object.keys(row).find((key) => FORBIDDEN_KEYS.includes(key));
   if (forbidden !== undefined) throw new Error(`${name}: the key ${forbidden} is not read here`);
   const [, file, exportName] = TARGET.exec(typeof target === 'string' ? target : '') ?? [];
@@ -99,7 +112,8 @@ function fileInside(file: string, project: string, name: string): string {
     throw new Error(`${name}: _target_: there is no ${file}`);
   }
   const inside = relative(realpathSync(project), real);
-  const isOutside = inside === '' || inside.startsWith('..') || resolve(inside) === inside || inside.split(sep).includes('node_modules');
+  const isOutside =
+    inside === '' || inside.startsWith('..') || resolve(inside) === inside || inside.split(sep).includes('node_modules');
   if (isOutside) throw new Error(`${name}: _target_: ${file} is not a file of this project (${project})`);
   return real;
 }

@@ -75,7 +75,10 @@ export interface Submitted {
 export async function generate(door: GatewayDoor, fields: GenerateFields): Promise<GatewayGeneration> {
   const { trajectoryUid, promptUid, temperature, topP, topK, maxTokens, stop, messages, promptIds } = fields;
   const sampling = { temperature, top_p: topP, top_k: topK, max_tokens: maxTokens, stop };
-  const asked = messages === undefined ? { prompt_ids: promptIds, sampling_params: sampling } : { ...sampling, messages, tools: fields.tools };
+  const asked =
+    messages === undefined
+      ? { prompt_ids: promptIds, sampling_params: sampling }
+      : { ...sampling, messages, tools: fields.tools };
   const said = (await post(door, '/generate', { trajectory_uid: trajectoryUid, prompt_uid: promptUid, ...asked })) as {
     readonly response_text: string;
     readonly response_ids: readonly number[];
@@ -116,7 +119,9 @@ export async function computeReward(door: GatewayDoor, fields: RewardFields): Pr
   return { reward, parts };
 }
 
-export async function initTrajectory(door: GatewayDoor): Promise<{ readonly trajectoryUid: string; readonly baseURL: string; readonly apiKey: string }> {
+export async function initTrajectory(
+  door: GatewayDoor,
+): Promise<{ readonly trajectoryUid: string; readonly baseURL: string; readonly apiKey: string }> {
   const begun = (await post(door, '/init_trajectory', {})) as {
     readonly trajectory_uid: string;
     readonly base_url: string;
@@ -172,7 +177,9 @@ async function call(door: GatewayDoor, path: string, init: RequestInit): Promise
   const headers = { authorization: `Bearer ${door.key}`, 'content-type': 'application/json' };
   const url = path.startsWith('/') ? `${door.url.replace(/\/$/, '')}${path}` : path;
   const reply = await door.fetch(url, { ...init, headers, signal: door.signal });
-  const said = (await reply.json().catch(() => undefined)) as { readonly error?: { readonly message?: string; readonly code?: string } };
+  const said = (await reply.json().catch(() => undefined)) as {
+    readonly error?: { readonly message?: string; readonly code?: string };
+  };
   if (reply.ok) return said;
   const { message = `the gateway answered ${reply.status}`, code } = said?.error ?? {};
   throw new TrainyardError('WORKFLOW_FAILED', `${new URL(url).pathname}: ${code === undefined ? '' : `${code}: `}${message}`, {

@@ -21,7 +21,10 @@ export interface FlowTool {
   run(given: Readonly<Record<string, unknown>>): unknown;
 }
 
-export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<Config, Row> {
+export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
+  Config,
+  Row
+> {
   static override readonly abstract: boolean = true;
   /** By name. */
   readonly tools: Readonly<Record<string, FlowTool>> = {};
@@ -32,7 +35,11 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   get toolSchemas(): readonly Tool[] {
     return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
       type: 'function',
-      function: { name, ...(description === undefined ? {} : { description }), ...(parameters === undefined ? {} : { parameters }) },
+      function: {
+        name,
+        ...(description === undefined ? {} : { description }),
+        ...(parameters === undefined ? {} : { parameters }),
+      },
     }));
   }
 
@@ -49,7 +56,10 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   /** What the tool that this text calls says, in words. A call that is wrong is answered, too: the policy can learn from it. */
   async executeTool(text: string): Promise<string> {
     try {
-      const { name, arguments: given } = JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as { name: string; arguments: Record<string, unknown> };
+      const { name, arguments: given } = JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as {
+        name: string;
+        arguments: Record<string, unknown>;
+      };
       const tool = Object.hasOwn(this.tools, name) ? this.tools[name] : undefined;
       return JSON.stringify(tool === undefined ? { error: 'no such tool' } : await tool.run(given ?? {}));
     } catch (thrown) {
@@ -62,10 +72,18 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
     const messages = this.messagesOf(fields);
     const tools = this.toolSchemas;
     for (let stepIndex = 0; ; stepIndex++) {
-      const said = await this.gatewayGenerate({ ...samplingParams, trajectoryUid, promptUid, messages, ...(tools.length > 0 ? { tools } : {}) });
+      const said = await this.gatewayGenerate({
+        ...samplingParams,
+        trajectoryUid,
+        promptUid,
+        messages,
+        ...(tools.length > 0 ? { tools } : {}),
+      });
       const { text, promptIds, responseIds, generationId } = said;
       const isLast = this.isTerminal(text) || stepIndex + 1 >= this.maxSteps;
-      await this.gatewaySubmitSteps([new Step({ promptIds, responseIds, generationId, trajectoryUid, promptUid, stepIndex, isLast })]);
+      await this.gatewaySubmitSteps([
+        new Step({ promptIds, responseIds, generationId, trajectoryUid, promptUid, stepIndex, isLast }),
+      ]);
       if (isLast) return stepIndex + 1;
       messages.push({ role: 'assistant', content: text }, { role: 'tool', content: await this.executeTool(text) });
     }

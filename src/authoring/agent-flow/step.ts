@@ -125,7 +125,9 @@ function mistakesIn(fields: StepFields): readonly string[] {
   check('generationId', 'a text', isName);
   const { rolloutLogProbs, responseIds } = fields;
   if (mistakes.length === 0 && rolloutLogProbs != null && rolloutLogProbs.length !== responseIds.length) {
-    mistakes.push(`rolloutLogProbs: expected ${responseIds.length}, one for each of responseIds, found ${rolloutLogProbs.length}`);
+    mistakes.push(
+      `rolloutLogProbs: expected ${responseIds.length}, one for each of responseIds, found ${rolloutLogProbs.length}`,
+    );
   }
   return mistakes;
 }
