@@ -35,6 +35,7 @@ export type {
   Store,
   Trainer,
   TrajectoryFilter,
+  Ungraded,
   Workflow,
   WorkflowContext,
   WorkflowResult,
@@ -77,6 +78,6 @@ export { memoryStore } from './store/memory.ts';
 export { openSqliteStore } from './store/sqlite.ts';
 export { loadRenderer, type Renderer } from './tokens/renderer.ts';
 export { type StitchOptions, stitch } from './tokens/stitch.ts';
-export { ALGORITHMS, type Algorithm, advantagesOf, hasSignal } from './trainer/advantages.ts';
+export { ALGORITHMS, type Algorithm, advantagesOf, hasSignal, turnAdvantagesOf } from './trainer/advantages.ts';
 export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
 export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';

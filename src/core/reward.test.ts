@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { toReward } from './reward.ts';
+import { settledReward, toReward } from './reward.ts';
 
 const bad = (result: unknown) =>
   expect.objectContaining({ code: 'GRADER_BAD_REWARD', message: expect.stringContaining(String(result)) });
@@ -31,6 +31,15 @@ describe('a reward', () => {
     expect(toReward({ value: 1, parts: undefined })).toEqual({ value: 1 });
   });
 
+  it('may name threads that are not trained, which the rollout must have', () => {
+    const reward = toReward({ value: 1, untrained: ['main', 'main'] });
+    expect(reward).toEqual({ value: 1, untrained: ['main'] });
+    const identity = { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train' } as const;
+    const turns = [{ index: 0, thread: 'main', role: 'policy' }] as unknown as Parameters<typeof settledReward>[2];
+    expect(settledReward(reward, identity, turns)).toEqual(reward);
+    expect(() => settledReward({ value: 1, untrained: ['other'] }, identity, turns)).toThrowError(/"other".*it has main/);
+  });
+
   it('is never made of anything but numbers', () => {
     const anythingElse = fc.anything().filter((value) => typeof value !== 'number');
     fc.assert(
@@ -55,6 +64,8 @@ describe('a reward', () => {
     [{ value: '1' }, "'1'"],
     [{ value: 1, parts: [1] }, '[ 1 ]'],
     [{ value: 1, parts: null }, 'null'],
+    [{ value: 1, untrained: 'main' }, "'main'"],
+    [{ value: 1, untrained: ['main', 3] }, "[ 'main', 3 ]"],
     [{ value: 1, parts: new Map([['a', 1]]) }, 'Map'],
     [{ value: 1, parts: { a: Number.NaN } }, 'NaN'],
     [{ value: 1, parts: JSON.parse('{"__proto__":1}') }, '__proto__'],

@@ -29,18 +29,19 @@ export function toReward(result: unknown, who = 'the grader'): Reward {
     const given: unknown = name in result ? (result as Partial<Record<Named, unknown>>)[name] : undefined;
     return given === undefined ? [] : [[name, numbers(name, given, who)] as const];
   });
-  return { value, ...(success === undefined ? {} : { success }), ...Object.fromEntries(named) };
+  const untrained = 'untrained' in result && result.untrained !== undefined ? { untrained: texts(result.untrained, who) } : {};
+  return { value, ...(success === undefined ? {} : { success }), ...Object.fromEntries(named), ...untrained };
 }
 
 /** With turns by their index, whatever they were called. Throws GRADER_BAD_REWARD for a turn, thread or role that is not there. */
 export function settledReward(reward: Reward, identity: RolloutIdentity, turns: readonly Turn[]): Reward {
-  const { byTurn, byThread, byRole } = reward;
+  const { byTurn, byThread = {}, byRole = {}, untrained = [] } = reward;
   for (const [what, given] of [
-    ['thread', byThread],
-    ['role', byRole],
+    ['thread', [...Object.keys(byThread), ...untrained]],
+    ['role', Object.keys(byRole)],
   ] as const) {
     const known = new Set(turns.map((turn) => turn[what]));
-    const unknown = Object.keys(given ?? {}).find((name) => !known.has(name));
+    const unknown = given.find((name) => !known.has(name));
     if (unknown === undefined) continue;
     const names = [...known].join(', ') || 'none';
     throw badReward(`a reward is for the ${what} ${JSON.stringify(unknown)}, which the rollout does not have; it has ${names}`);
@@ -69,6 +70,12 @@ function numbers(name: Named, given: unknown, who: string): Readonly<Record<stri
   return Object.fromEntries(
     entries.map(([key, part]) => [key, finite(part, `${who} returned an object whose ${one} ${describeValue(key)} is`)]),
   );
+}
+
+function texts(given: unknown, who: string): readonly string[] {
+  const isList = Array.isArray(given) && given.length <= MOST.byThread && given.every((name) => typeof name === 'string');
+  if (isList) return [...new Set<string>(given)];
+  throw badReward(`${who} returned \`untrained\` that is ${describeValue(given)}, expected a list of threads`);
 }
 
 function finite(value: unknown, found: string): number {

@@ -168,6 +168,8 @@ export interface Reward {
   readonly byTurn?: Readonly<Record<string, number>>;
   readonly byThread?: Readonly<Record<string, number>>;
   readonly byRole?: Readonly<Record<string, number>>;
+  /** Threads of which nothing is trained, whatever they earned. */
+  readonly untrained?: readonly string[];
   /** Who gave it, where it was not the grader. */
   readonly source?: 'workflow';
 }

@@ -123,6 +123,7 @@ const reward = z.object({
   byTurn: numbers,
   byThread: numbers,
   byRole: numbers,
+  untrained: z.exactOptional(z.array(z.string())),
   source: z.exactOptional(z.literal('workflow')),
 });
 

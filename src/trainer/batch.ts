@@ -3,12 +3,13 @@
  *
  * Losses are sums over tokens, as in the Tinker API; the weight makes them a mean. `grpo` and `rloo` divide by the trained tokens
  * of the batch, so every token counts alike. `dr-grpo` divides by rollouts × a constant, so that how much a token counts does
- * not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Does not choose the loss.
+ * not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Turns that teach nothing are in no sample
+ * and count in no divisor. Does not choose the loss.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample, Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { type Algorithm, advantagesOf } from './advantages.ts';
+import { type Algorithm, turnAdvantagesOf } from './advantages.ts';
 
 export interface Batch {
   readonly samples: readonly Sample[];
@@ -22,11 +23,13 @@ export interface Batch {
  * the most tokens a rollout may sample, from the run's limits, the same for every batch of a run.
  */
 export function makeBatch(trajectories: readonly Trajectory[], algorithm: Algorithm = 'grpo', tokensPerRollout?: number): Batch {
-  const advantages = advantagesOf(trajectories, algorithm);
-  const members = trajectories.filter(({ rolloutId }) => advantages.has(rolloutId)).toSorted(byIdentity);
-  const unweighted = members.flatMap(({ turns, rolloutId, groupId }) => {
-    const advantage = advantages.get(rolloutId) ?? 0;
-    return stitch(turns, { advantageOf: () => advantage, weight: 1, rolloutId, groupId });
+  const advantageOf = turnAdvantagesOf(trajectories, algorithm);
+  const unweighted = trajectories.toSorted(byIdentity).flatMap((trajectory) => {
+    const { rolloutId, groupId } = trajectory;
+    const advantages = new Map(trajectory.turns.map((turn) => [turn, advantageOf(trajectory, turn)]));
+    // A turn without an advantage is context: in a sample it would add to the divisor and pull the mean towards 0.
+    const turns = trajectory.turns.filter((turn) => advantages.get(turn) !== undefined);
+    return stitch(turns, { advantageOf: (turn) => advantages.get(turn) ?? 0, weight: 1, rolloutId, groupId });
   });
   const trainedTokens = unweighted.reduce((sum, sample) => sum + tokensIn(sample), 0);
   const rolloutIds = [...new Set(unweighted.map(({ rolloutId }) => rolloutId))];

@@ -1,0 +1,74 @@
+/**
+ * What each turn earned, and whom it is compared with: rewards of one kind, of the rollouts of one group.
+ *
+ * A turn's own reward is the most particular one given: by turn, then by thread, by role, and the rollout's value. Each kind is a pool
+ * of its own: one for the values, one for each role and each thread that was rewarded by name, one for all rewards by turn. So what
+ * a werewolf earned never moves what a villager is compared with. Names decide, never positions. Does not compare: advantages.ts does.
+ */
+import type { Reward, Trajectory, Turn } from '../core/types.ts';
+
+export interface Earned {
+  readonly pool: string;
+  readonly reward: number;
+}
+
+/** Undefined where nothing of it is trained: no grade, no trainable seat, no sampled token, or a thread that is left out. */
+export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earned | undefined {
+  if (grade.kind !== 'graded' || !isTrained(turn, grade.reward)) return undefined;
+  const { byTurn, byThread, byRole, value } = grade.reward;
+  return (
+    named(byTurn, String(turn.index), 'turn') ??
+    named(byThread, turn.thread, `thread ${turn.thread}`) ??
+    named(byRole, turn.role, `role ${turn.role}`) ?? { pool: 'value', reward: value }
+  );
+}
+
+/**
+ * Every pool of one group. Each graded rollout is in a pool once; in that of rewards by turn with each of its trained turns that has one.
+ * A rollout's value is compared even if none of its turns earned it.
+ */
+export function poolsOf(group: Iterable<Trajectory>): ReadonlyMap<string, readonly number[]> {
+  const pools = new Map<string, number[]>();
+  const add = (pool: string, reward: number): void => {
+    const rewards = pools.get(pool);
+    if (rewards === undefined) pools.set(pool, [reward]);
+    else rewards.push(reward);
+  };
+  for (const trajectory of new Map(Array.from(group, (one) => [one.rolloutId, one])).values()) {
+    if (trajectory.grade.kind !== 'graded') continue;
+    const { reward } = trajectory.grade;
+    add('value', reward.value);
+    for (const [role, earned] of Object.entries(reward.byRole ?? {})) add(`role ${role}`, earned);
+    for (const [thread, earned] of Object.entries(reward.byThread ?? {})) {
+      if (!reward.untrained?.includes(thread)) add(`thread ${thread}`, earned);
+    }
+    if (reward.byTurn === undefined) continue;
+    for (const turn of trajectory.turns) {
+      const earned = earnedBy(trajectory, turn);
+      if (earned?.pool === 'turn') add('turn', earned.reward);
+    }
+  }
+  return pools;
+}
+
+/** Pools from which a rollout takes its turns' rewards. One that was only given a value takes that, whatever its turns are. */
+export function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
+  if (trajectory.grade.kind !== 'graded') return new Set();
+  const { byTurn, byThread, byRole, untrained } = trajectory.grade.reward;
+  if ((byTurn ?? byThread ?? byRole ?? untrained) === undefined) return new Set(['value']);
+  return new Set(trajectory.turns.flatMap((turn) => earnedBy(trajectory, turn)?.pool ?? []));
+}
+
+/** Two different rewards: without them there is nothing to compare. */
+export function differ(rewards: readonly number[] | undefined): boolean {
+  return rewards?.some((reward) => reward !== rewards[0]) ?? false;
+}
+
+function isTrained({ trainable, sampledIds, thread }: Turn, { untrained }: Reward): boolean {
+  return trainable && sampledIds.length > 0 && !untrained?.includes(thread);
+}
+
+function named(rewards: Readonly<Record<string, number>> | undefined, name: string, pool: string): Earned | undefined {
+  if (rewards === undefined || !Object.hasOwn(rewards, name)) return undefined;
+  return { pool, reward: rewards[name]! };
+}
