@@ -12,6 +12,7 @@ import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
+import { preflightCommand } from './preflight.ts';
 import { jsonLines, textLines } from './report.ts';
 import { printable } from './screen/width.ts';
 import { SERVE_DEFAULTS, serveCommand } from './serve.ts';
@@ -56,6 +57,15 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
     .option('--json', 'one JSON object a line', false)
     .action(async (entry, flags) => ended(await tryCommand(entry, flags)));
+  program
+    .command('preflight')
+    .description('check an entry and its tasks, and say everything that is wrong; runs nothing')
+    .exitOverride()
+    .argument('<entry>', 'module that exports the workflow and the grader')
+    .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
+    .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
+    .option('--json', 'one JSON object', false)
+    .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));
   program
     .command('serve')
     .description('put the policy at a URL, and capture what agents do with it')
@@ -226,7 +236,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'try', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

@@ -110,6 +110,8 @@ export interface Workflow {
   readonly env?: readonly string[];
   /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
   readonly grading: 'always' | 'when-missing';
+  /** Its run never gives a reward: without a grader nothing can be trained or measured. */
+  readonly needsGrader?: true;
   /** Whether a group may be trained on; absent: any that has signal. */
   accepts?(group: readonly Trajectory[]): boolean;
   /** Once, before the first rollout in a process; after the last. */

@@ -11,6 +11,8 @@ export interface Call {
   readonly method: string;
   /** Of the URL, as it stands there: percent-encoded, without the query. */
   readonly path: string;
+  /** Of the URL, with its question mark; only routes of protocols look at it. */
+  readonly query?: string | undefined;
   readonly body: string;
   /** Aborts when the client hangs up. */
   readonly signal: AbortSignal | undefined;
@@ -56,7 +58,8 @@ export async function callOf(input: string | URL | Request, init: RequestInit = 
 }
 
 function callParts(url: string | URL, method: string, headers: Headers): Omit<Call, 'body' | 'signal'> {
-  return { method, path: new URL(url).pathname, header: (name) => headers.get(name) };
+  const { pathname: path, search: query } = new URL(url);
+  return { method, path, query, header: (name) => headers.get(name) };
 }
 
 export function responseOf(reply: Reply, signal: AbortSignal | undefined): Response {

@@ -81,8 +81,18 @@ export class Gateway implements SessionHost {
   }
 
   /** The session of a rollout, while it is open. */
-  session(rolloutId: string): Session | undefined {
+  session(rolloutId: string): LiveSession | undefined {
     return this.#sessions.get(rolloutId);
+  }
+
+  /** Whether there was one, as far as is remembered. */
+  hasEnded(rolloutId: string): boolean {
+    return this.#sessions.hasEnded(rolloutId);
+  }
+
+  /** A session whose owner is outside this process: it also ends when it is idle, or its deadline has come. */
+  openRemote(spec: SessionSpec): LiveSession {
+    return this.#sessions.open(spec, true);
   }
 
   /** One model call without a client, as `ModelHandle.generate`. */

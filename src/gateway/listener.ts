@@ -141,9 +141,11 @@ async function replyTo({ gateway, local, incoming, outgoing }: Exchange, control
   } catch (thrown) {
     return gateway.refuse(thrown as Refusal, { path: '/', header });
   }
+  const [path] = incoming.url!.split('?', 1) as [string];
   return await gateway.answer({
     method: incoming.method ?? 'GET',
-    path: incoming.url!.split('?', 1)[0]!,
+    path,
+    query: incoming.url!.slice(path.length),
     body: () => {
       if (header('expect') !== undefined) outgoing.writeContinue();
       return collect(incoming);

@@ -74,6 +74,7 @@ function lowered(Class: WorkflowClass, config: AgentWorkflowConfig | undefined):
     roles: {},
     isolation: 'none',
     grading: 'always',
+    needsGrader: true,
     ...(config === undefined ? {} : { config }),
     ...(concurrency === undefined ? {} : { concurrency }),
     run: (ctx) => execute(Class, ctx),

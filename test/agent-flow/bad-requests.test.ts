@@ -1,0 +1,376 @@
+/** What the agent-flow routes refuse: with which status, in which words, and that nothing is written. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { beforeEach, describe, expect, it } from 'vitest';
+import type { Store } from '../../src/core/contracts.ts';
+import { GATEWAY_LIMITS } from '../../src/gateway/limits.ts';
+import { ASK, type FlowBench, flowBench, generated, held, type Sent } from './bench.ts';
+
+let bench: FlowBench;
+beforeEach(() => {
+  bench = flowBench();
+});
+
+/** An error reply, whole, and nothing kept. */
+async function refused({ status, body }: Sent, expected: number, code?: string): Promise<void> {
+  expect({ status, code: body.error?.code }).toEqual({ status: expected, code: code ?? body.error?.code });
+  expect(body.error).toMatchObject({ type: expect.any(String), code: expect.any(String), message: expect.stringMatching(/\w/) });
+  expect(body.error).toHaveProperty('param');
+  expect(await bench.stored()).toEqual([]);
+}
+
+const BAD_UIDS = [
+  '',
+  '../../x',
+  'a/b',
+  'CON',
+  'nul.txt',
+  '__proto__',
+  'constructor',
+  '.',
+  '..',
+  'a b',
+  'x'.repeat(300),
+  '\u0000',
+  7,
+];
+
+describe('keys', () => {
+  it.each([
+    '/generate',
+    '/submit_steps',
+    '/compute_reward',
+    '/init_trajectory',
+    '/t1/p1/v1/register_trajectory',
+    '/t1/p1/v1/complete_trajectory',
+  ])('of an agent, a grader and a viewer may not call %s, nor may nobody', async (path) => {
+    await generated(bench, 't1');
+    const agent = bench.gateway.session('t1')!.model().apiKey;
+    for (const key of [agent, bench.gateway.key('grader'), bench.gateway.key('viewer')]) {
+      await refused(await bench.send(path, {}, { key }), 403, 'forbidden');
+    }
+    await refused(await bench.send(path, {}, { key: 'ty-x.y' }), 401);
+  });
+
+  it('of one rollout do not reach another, whether or not there is one', async () => {
+    const { step } = await generated(bench, 't1');
+    const { key } = held(bench);
+    for (const uid of ['t1', 'nobody']) {
+      const foreign = { ...step, trajectory_uid: uid };
+      await refused(await bench.send('/submit_steps', { steps: [foreign] }, { key }), 404, 'not_found');
+      await refused(await bench.send('/generate', { trajectory_uid: uid, messages: ASK }, { key }), 404);
+      await refused(await bench.send('/compute_reward', { trajectory_uid: uid, messages: ASK }, { key }), 404);
+      await refused(await bench.send(`/${uid}/g1/v1/complete_trajectory`, { reward: 1 }, { key }), 404);
+      await refused(await bench.send(`/${uid}/g1/v1/chat/completions`, { messages: ASK }, { key }), 404);
+    }
+    expect(bench.gateway.session('t1')?.turns).toHaveLength(1);
+  });
+
+  it('of a rollout that ended are 410', async () => {
+    const { session, key } = held(bench);
+    session.seal();
+    await refused(await bench.send('/generate', { messages: ASK }, { key }), 410, 'rollout_ended');
+    await refused(await bench.send('/init_trajectory', undefined, { key }), 410);
+  });
+});
+
+describe('/generate', () => {
+  const ids = (prompt_ids: unknown, more: object = {}) => ({ trajectory_uid: 't1', prompt_ids, ...more });
+
+  it.each<[what: string, body: unknown]>([
+    ['nothing', {}],
+    ['a list', []],
+    ['null', null],
+    ['no JSON', '{'],
+    ['no ids', ids([])],
+    ['ids that are none', ids([-1])],
+    ['an id beyond the vocabulary', ids([1, 999_999])],
+    ['half an id', ids([1.5])],
+    ['a text as id', ids(['5'])],
+    ['an id beyond 32 bits', ids([2 ** 53])],
+    ['nested ids', ids([[1]])],
+    ['holes', ids([1, null, 2])],
+    ['parameters that are no object', ids([1], { sampling_params: 5 })],
+    ['an unknown parameter', ids([1], { sampling_params: { min_p: 0.1 } })],
+    ['another model', ids([1], { sampling_params: { model: 'gpt-9' } })],
+    ['a penalty', ids([1], { sampling_params: { repetition_penalty: 1.1 } })],
+    ['a temperature of text', ids([1], { sampling_params: { temperature: '1' } })],
+    ['pictures', ids([1], { image_data: [{ url: 'http://169.254.169.254/' }] })],
+    ['no messages', { trajectory_uid: 't1', messages: [] }],
+    ['messages that are none', { trajectory_uid: 't1', messages: { role: 'user' } }],
+    ['an unknown role', { trajectory_uid: 't1', messages: [{ role: 'root', content: 'x' }] }],
+    ['an unknown name', { trajectory_uid: 't1', messages: ASK, mesages: ASK }],
+    ['no trajectory', { messages: ASK }],
+    ...BAD_UIDS.map(
+      (uid) => [`the uid ${String(uid).slice(0, 12)}`, { trajectory_uid: uid, messages: ASK }] as [string, unknown],
+    ),
+  ])('with %s is 400, and no turn', async (_, body) => {
+    await refused(await bench.send('/generate', body), 400);
+    expect(bench.engine.requests).toHaveLength(0);
+  });
+
+  it('with a million ids is refused', async () => {
+    const { status } = await bench.send('/generate', `{"trajectory_uid":"t1","prompt_ids":[${'1,'.repeat(999_999)}1]}`);
+    expect(status).toBe(400);
+  });
+
+  it('of a trajectory of another prompt is 409', async () => {
+    await generated(bench, 't1', 'p1');
+    const sent = await bench.send('/generate', { trajectory_uid: 't1', prompt_uid: 'p2', messages: ASK });
+    await refused(sent, 409, 'trajectory_conflict');
+  });
+
+  it('opens nothing where a run holds all sessions', async () => {
+    bench = flowBench({ serves: false });
+    await refused(await bench.send('/generate', { trajectory_uid: 't1', messages: ASK }), 404);
+    await refused(await bench.send('/init_trajectory'), 404);
+  });
+});
+
+describe('/submit_steps', () => {
+  it.each([
+    ['no steps', {}, 400],
+    ['an empty list', { steps: [] }, 400],
+    ['10,001 steps', { steps: Array.from({ length: 10_001 }, () => ({ trajectory_uid: 't1' })) }, 400],
+    ['steps that are none', { steps: [1] }, 400],
+  ])('with %s is refused', async (_, body, status) => {
+    await generated(bench, 't1');
+    await refused(await bench.send('/submit_steps', body), status);
+  });
+
+  it.each<[what: string, wrong: object, status: number]>([
+    ['index −1', { step_index: -1 }, 400],
+    ['half an index', { step_index: 1.5 }, 400],
+    ['a gap before it', { step_index: 1 }, 409],
+    ['too few log-probabilities', { rollout_log_probs: [-1] }, 422],
+    ['a positive log-probability', { rollout_log_probs: [1] }, 400],
+    ['null for a log-probability', { rollout_log_probs: [null] }, 400],
+    ['no response', { response_ids: [] }, 400],
+    ['an id beyond the vocabulary', { response_ids: [999_999] }, 400],
+    ['ids that were not sampled', { response_ids: [1, 2, 3] }, 409],
+    ['another prompt', { prompt_ids: [1, 2, 3] }, 409],
+    ['a reward of text', { reward: '1' }, 400],
+    ['a reward of 1e308', { reward: 1e308 }, 400],
+    ['a future version', { policy_version: 1 }, 409],
+    ['a negative version', { policy_version: -1 }, 400],
+    ['huge metadata', { metadata: { text: 'x'.repeat(200_000) } }, 400],
+    [
+      'a generation id of its own making',
+      { generation_id: 'gen-WyJ0MSIsMCwwXQ.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA' },
+      409,
+    ],
+    ['an unknown field', { rewrd: 1 }, 400],
+    ['pictures', { multi_modal_data: { images: ['x'] } }, 400],
+    ['another prompt uid', { prompt_uid: 'p2' }, 409],
+    ['a trajectory that is not there', { trajectory_uid: 'nobody' }, 404],
+    ...BAD_UIDS.map((uid) => [`the uid ${String(uid).slice(0, 12)}`, { trajectory_uid: uid }, 400] as [string, object, number]),
+  ])('with %s is refused, and none of the submission is taken', async (_, wrong, status) => {
+    const first = await generated(bench, 't1');
+    const { step } = await generated(bench, 't2');
+    await refused(
+      await bench.send('/submit_steps', {
+        steps: [
+          { ...first.step, is_last: true },
+          { ...step, ...wrong },
+        ],
+      }),
+      status,
+    );
+    expect((await bench.send('/t1/p1/v1/steps', undefined, { method: 'GET' })).body.steps).toEqual([]);
+    expect((await bench.send('/submit_steps', { steps: [{ ...step, is_last: true }] })).status).toBe(200);
+  });
+
+  it('with infinite numbers, which JSON can spell, is 400', async () => {
+    const { step } = await generated(bench, 't1');
+    for (const wrong of ['"reward":1e999', '"reward":NaN', '"rollout_log_probs":[-1e999]', '"step_index":1e999']) {
+      await refused(await bench.send('/submit_steps', `{"steps":[{${JSON.stringify(step).slice(1, -1)},${wrong}}]}`), 400);
+    }
+  });
+
+  it('with metadata nested a hundred thousand levels deep is 400', async () => {
+    const { step } = await generated(bench, 't1');
+    const deep = `${'['.repeat(100_000)}${']'.repeat(100_000)}`;
+    await refused(
+      await bench.send('/submit_steps', `{"steps":[{${JSON.stringify(step).slice(1, -1)},"metadata":{"a":${deep}}}]}`),
+      400,
+    );
+  });
+
+  it.each(['__proto__', 'test', 'train&channel=val', 'constructor', ''])('with channel %s is 400', async (channel) => {
+    const { step } = await generated(bench, 't1');
+    await refused(await bench.send(`/submit_steps?channel=${channel}`, { steps: [step] }), 400);
+  });
+
+  it('refuses another body for a step that is there, two last steps, a step after the last, and one generation twice', async () => {
+    const { step } = await generated(bench, 't1');
+    const other = (await generated(bench, 't1', 'p1', [{ role: 'user', content: 'Another?' }])).step;
+    expect((await bench.send('/submit_steps', { steps: [step] })).status).toBe(200);
+    const submit = (...steps: object[]) => bench.send('/submit_steps', { steps });
+    await refused(await submit({ ...step, reward: 1 }), 409, 'step_conflict');
+    await refused(await submit({ ...step, step_index: 1 }), 409, 'step_conflict');
+    const last = { ...other, step_index: 1, is_last: true };
+    await refused(await submit(last, { ...other, step_index: 2, is_last: true }), 409);
+    expect((await submit(last)).status).toBe(200);
+    expect(await submit({ ...other, step_index: 2 })).toMatchObject({
+      status: 409,
+      body: { error: { code: 'trajectory_complete' } },
+    });
+    expect(await bench.stored()).toMatchObject([{ turns: [{ trainable: true }, { trainable: true }] }]);
+  });
+
+  it('refuses the generation of another trajectory', async () => {
+    const { body } = await generated(bench, 't1');
+    await generated(bench, 't2');
+    const stolen = { trajectory_uid: 't2', generation_id: body.generation_id, step_index: 0 };
+    await refused(await bench.send('/submit_steps', { steps: [stolen] }), 409, 'unknown_generation');
+  });
+
+  it('refuses steps after completion, and takes again what was taken before', async () => {
+    const { step } = await generated(bench, 't1');
+    await bench.send('/t1/p1/v1/complete_trajectory');
+    expect(await bench.send('/submit_steps', { steps: [step] })).toMatchObject({ status: 409 });
+    expect(await bench.stored()).toHaveLength(1);
+  });
+});
+
+describe('init, register and complete', () => {
+  it.each([
+    ['a reward of text', { reward: '1' }],
+    ['a reward that is true', { reward: true }],
+    ['a list of rewards', { reward: [1] }],
+    ['a strange channel', { channel: '__proto__' }],
+    ['an unknown name', { rewards: 1 }],
+    ['a list', []],
+  ])('complete with %s is 400', async (_, body) => {
+    await generated(bench, 't1');
+    await refused(await bench.send('/t1/p1/v1/complete_trajectory', body), 400);
+    expect(bench.gateway.session('t1')).toBeDefined();
+  });
+
+  it('refuse what was never begun', async () => {
+    await refused(await bench.send('/nobody/p1/v1/complete_trajectory', { reward: 1 }), 404);
+    await refused(await bench.send('/nobody/p1/v1/register_trajectory', {}), 404);
+    await refused(await bench.send('/nobody/p1/v1/chat/completions', { messages: ASK }), 404);
+    await refused(await bench.send('/__proto__/p1/v1/complete_trajectory', {}), 400);
+    await refused(await bench.send('/%2e%2e%2fx/p1/v1/complete_trajectory', {}), 400);
+    await refused(await bench.send('/t1/p1/v1/complete_trajectory', undefined, { method: 'GET' }), 405);
+  });
+
+  it('register twice with another channel is 409, and the first holds', async () => {
+    await generated(bench, 't1');
+    const register = (channel: string) => bench.send('/t1/p1/v1/register_trajectory', { channel });
+    expect((await register('val')).status).toBe(200);
+    await refused(await register('train'), 409, 'trajectory_conflict');
+    await refused(await bench.send('/t1/p1/v1/complete_trajectory', { channel: 'train' }), 409);
+    await bench.send('/t1/p1/v1/complete_trajectory');
+    expect(await bench.stored()).toMatchObject([{ purpose: 'eval' }]);
+  });
+
+  it('a base URL with another prompt than before is 409', async () => {
+    await generated(bench, 't1', 'p1');
+    await refused(await bench.send('/t1/p2/v1/complete_trajectory'), 409);
+  });
+
+  it('no more are opened than there may be; those that are idle make room', async () => {
+    let now = 0;
+    bench = flowBench({ clock: { now: () => now }, idleMs: 1000 });
+    for (let i = 0; i < GATEWAY_LIMITS.openSessions; i++) bench.gateway.openRemote(remote(`s${i}`));
+    await refused(await bench.send('/init_trajectory'), 429, 'too_many_sessions');
+    now += 2000;
+    expect((await bench.send('/init_trajectory')).status).toBe(200);
+  });
+});
+
+const remote = (rolloutId: string) => ({
+  identity: { rolloutId, groupId: rolloutId, taskId: rolloutId, purpose: 'train' as const },
+  roles: {},
+  sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 8 },
+  limits: { turns: 1, tokens: 8, deadlineMs: 1e9 },
+  seed: 1,
+  signal: new AbortController().signal,
+});
+
+describe('a store that is full', () => {
+  let isFull = true;
+  const failing = (store: Store): Store => ({
+    ...wrapped(store),
+    append: async (trajectory) => {
+      if (isFull) throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' });
+      await store.append(trajectory);
+    },
+  });
+  const wrapped = (store: Store): Store => ({
+    append: (one) => store.append(one),
+    read: (id) => store.read(id),
+    query: (filter) => store.query(filter),
+    count: (filter) => store.count(filter),
+    commit: (manifest) => store.commit(manifest),
+    manifests: () => store.manifests(),
+    [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
+  });
+
+  beforeEach(() => {
+    isFull = true;
+    bench = flowBench({ store: failing });
+  });
+
+  it('is 507 for the last step, with nothing half-written, and works again when there is room', async () => {
+    const { step } = await generated(bench, 't1');
+    const body = { steps: [{ ...step, is_last: true, reward: 1 }] };
+    await refused(await bench.send('/submit_steps', body), 507, 'store_full');
+    expect((await bench.send('/t1/p1/v1/steps', undefined, { method: 'GET' })).body).toMatchObject({
+      steps: [],
+      complete: false,
+    });
+    isFull = false;
+    expect(await bench.send('/submit_steps', body)).toEqual({ status: 200, body: { accepted: 1, duplicates: 0 } });
+    expect(await bench.stored()).toMatchObject([{ grade: { reward: { value: 1 } } }]);
+  });
+
+  it('is 507 for a completion, which then can be sent again', async () => {
+    await generated(bench, 't1');
+    const complete = () => bench.send('/t1/p1/v1/complete_trajectory', { reward: 1 });
+    await refused(await complete(), 507, 'store_full');
+    isFull = false;
+    expect((await complete()).status).toBe(200);
+    expect(await bench.stored()).toHaveLength(1);
+  });
+
+  it('does not lose what was complete when the server ends later', async () => {
+    await generated(bench, 't1');
+    await bench.send('/t1/p1/v1/complete_trajectory', { reward: 1 });
+    isFull = false;
+    await bench.flows.drain();
+    expect(await bench.stored()).toMatchObject([{ rolloutId: 't1', grade: { reward: { value: 1 } } }]);
+  });
+});
+
+describe('the end of a server', () => {
+  it('keeps what is open: what was never completed is no training data', async () => {
+    await generated(bench, 't1');
+    await bench.send('/init_trajectory');
+    await bench.flows.drain();
+    expect(await bench.stored()).toMatchObject([
+      { rolloutId: 't1', outcome: { kind: 'rejected', reason: 'never_completed' }, grade: { kind: 'ungraded' } },
+    ]);
+    expect(bench.gateway.openSessions).toBe(0);
+  });
+
+  it('keeps what was given up when its time has come, and frees it', async () => {
+    let now = 0;
+    bench = flowBench({ clock: { now: () => now }, idleMs: 1000 });
+    await generated(bench, 't1');
+    now += 2000;
+    expect(await bench.send('/generate', { trajectory_uid: 't1', messages: ASK })).toMatchObject({ status: 410 });
+    await sleep(5);
+    expect(await bench.stored()).toMatchObject([{ outcome: { reason: 'never_completed' } }]);
+  });
+});
+
+describe('one slow trajectory', () => {
+  it('does not keep the others from being complete', async () => {
+    await generated(bench, 'slow', 'p1');
+    const { step } = await generated(bench, 'quick', 'p2');
+    expect((await bench.send('/submit_steps', { steps: [{ ...step, is_last: true }] })).status).toBe(200);
+    expect((await bench.stored()).map(({ rolloutId }) => rolloutId)).toEqual(['quick']);
+  });
+});

@@ -1,0 +1,112 @@
+/** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
+
+import type { Store } from '../../src/core/contracts.ts';
+import { defineGrader } from '../../src/core/define.ts';
+import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
+import { Gateway } from '../../src/gateway/gateway.ts';
+import { inlineGrader } from '../../src/grader/inline.ts';
+import { type MountedFlows, mountAgentFlow } from '../../src/protocols/agent-flow/agent-flow.ts';
+import { memoryStore } from '../../src/store/memory.ts';
+import { type ScriptedEngine, scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
+import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
+
+const tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
+export const renderer: Renderer = createRenderer(tokenizer);
+export const say = (text: string): number[] => [...tokenizer.encodeRendered(text)];
+
+export const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
+const LIMITS: Limits = { turns: 40, tokens: 100_000, deadlineMs: 60_000 };
+export const ANSWER = 'SECRET-ANSWER-7f';
+export const TASKS: readonly Task[] = [{ id: 'p1', prompt: [{ role: 'user', content: 'How much?' }], answer: ANSWER }];
+export const ASK = [{ role: 'user', content: 'How much?' }];
+
+export interface Sent {
+  readonly status: number;
+  // biome-ignore lint/suspicious/noExplicitAny: what came over the wire is looked at by the tests
+  readonly body: any;
+}
+
+export interface FlowBench {
+  readonly gateway: Gateway;
+  readonly engine: ScriptedEngine;
+  readonly flows: MountedFlows;
+  readonly store: Store;
+  readonly key: string;
+  send(
+    path: string,
+    body?: unknown,
+    options?: { key?: string; method?: string; headers?: Record<string, string> },
+  ): Promise<Sent>;
+  stored(): Promise<readonly Trajectory[]>;
+}
+
+export interface BenchOptions {
+  readonly replies?: readonly string[];
+  readonly limits?: Partial<Limits>;
+  readonly store?: (store: Store) => Store;
+  readonly grade?: ((said: string, answer: unknown) => number) | null;
+  readonly clock?: { now(): number };
+  readonly idleMs?: number;
+  /** Without it sessions are opened by the test alone. */
+  readonly serves?: boolean;
+}
+
+export function flowBench(options: BenchOptions = {}): FlowBench {
+  const { replies = ['It costs $81.<|im_end|>'], grade = (said, answer) => (said.includes('81') && answer === ANSWER ? 1 : 0) } =
+    options;
+  const engine = scriptedEngine({
+    vocabSize: renderer.vocabSize,
+    contextLength: 4096,
+    reply: (_, call) => say(replies[Math.min(call, replies.length - 1)]!),
+  });
+  const { clock, idleMs } = options;
+  const gateway = new Gateway({ engine, renderer, modelName: 'policy', ...(clock && { clock }), ...(idleMs && { idleMs }) });
+  const store = options.store?.(memoryStore()) ?? memoryStore();
+  const grader = grade && inlineGrader(defineGrader(({ task, output }) => grade(String(output), task.answer)));
+  const flows = mountAgentFlow(gateway, {
+    renderer,
+    modelName: 'policy',
+    policyVersion: () => engine.policyVersion,
+    ...(grader ? { grader } : {}),
+    taskOf: ({ taskId, promptUid }) => TASKS.find(({ id }) => id === (taskId ?? promptUid)),
+    ...(options.serves === false
+      ? {}
+      : {
+          sessionDefaults: { sampling: SAMPLING, limits: { ...LIMITS, ...options.limits }, seed: 1 },
+          keep: (trajectory: Trajectory) => store.append(trajectory),
+        }),
+  });
+  const key = gateway.key('flow');
+  const send: FlowBench['send'] = async (path, body, { key: by = key, method = 'POST', headers = {} } = {}) => {
+    const text = body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body);
+    const reply = await gateway.fetch(path.startsWith('http') ? path : `${gateway.origin}${path}`, {
+      method,
+      headers: { authorization: `Bearer ${by}`, ...headers },
+      ...(text === undefined ? {} : { body: text }),
+    });
+    return { status: reply.status, body: await reply.json() };
+  };
+  return { gateway, engine, flows, store, key, send, stored: () => store.query() };
+}
+
+/** A session as a run holds one. */
+export function held(bench: FlowBench, rolloutId = 'g1-0', purpose: 'train' | 'eval' = 'train') {
+  const session = bench.gateway.open({
+    identity: { rolloutId, groupId: 'g1', taskId: 'p1', purpose },
+    roles: {},
+    sampling: SAMPLING,
+    limits: LIMITS,
+    seed: 1,
+    signal: new AbortController().signal,
+  });
+  return { session, key: bench.gateway.key('flow', { rollout: rolloutId }) };
+}
+
+/** One generation of a trajectory, and the step it makes. */
+export async function generated(bench: FlowBench, trajectory_uid: string, prompt_uid = 'p1', messages: unknown = ASK) {
+  const { status, body } = await bench.send('/generate', { trajectory_uid, prompt_uid, messages });
+  if (status !== 200) throw new Error(JSON.stringify(body));
+  const { prompt_ids, response_ids } = body;
+  return { body, step: { prompt_ids, response_ids, trajectory_uid, prompt_uid, step_index: 0, is_last: false } };
+}
