@@ -144,6 +144,14 @@ describe('a role that is not trained and has a default model', () => {
     expect(requests).toEqual([]);
   });
 
+  it('keeps words that come again once', async () => {
+    const { session } = played();
+    const { message } = await session.model().generate({ messages: ask });
+    await session.model().generate({ messages: [...ask, message, { role: 'user', content: 'and?' }] });
+    const [first, second] = session.turns as [Turn, Turn];
+    expect(second.request.messages[0]).toBe(first.request.messages[0]);
+  });
+
   it('cannot change what is recorded', async () => {
     const { session } = played(({ messages }) => {
       (messages[0] as { content: string }).content = 'another question';

@@ -74,7 +74,7 @@ export async function answer(
     };
     const sampling = player ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
-    const before = session.turns[prompt.after ?? prompt.fork?.from ?? -1];
+    const before = player ? latestOf(seat) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
     const request = { ...(dialect === undefined ? {} : { dialect }), ...remembered(before, question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
@@ -110,6 +110,10 @@ export async function answer(
   } finally {
     reservation.release();
   }
+}
+
+function latestOf({ session, role, thread }: Seat): Turn | undefined {
+  return session.turns.findLast((turn) => turn.role === role && turn.thread === thread);
 }
 
 /** Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile. */
