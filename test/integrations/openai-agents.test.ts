@@ -17,7 +17,7 @@ import { z } from 'zod';
 import type { ModelHandle } from '../../src/core/contracts.ts';
 import { policy, policyProvider, RecordingSession } from '../../src/openai-agents.ts';
 import { expectLinear, specFor } from '../fixtures/gateway/served.ts';
-import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
+import { QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
 import { bothWays, inRollout, type Played, rollout } from '../fixtures/integrations/both-ways.ts';
 
 process.env['OPENAI_AGENTS_DISABLE_TRACING'] = '1';
@@ -100,6 +100,20 @@ describe('an agent of the OpenAI Agents SDK', () => {
     const replies = REPLIES.map((reply, i) => `<think>\nthought ${i}\n</think>\n\n${reply}`);
     const ways = { inProcess: shopAgent(inProcess, false), overHttp: shopAgent(overHttp(true), false) };
     await bothWays(ways, replies);
+  });
+
+  it('marks an answer that is not of the form that was asked for, as over HTTP', async () => {
+    const asking =
+      (providerOf: ProviderOf): Played =>
+      async (model) => {
+        const runner = new Runner({ modelProvider: providerOf(model), tracingDisabled: true });
+        const outputType = z.object({ price: z.number() });
+        const agent = new Agent({ name: 'Seller', model: 'policy', instructions: 'Sell.', outputType });
+        return await runner.run(agent, 'How much?').catch((thrown: Error) => thrown.name);
+      };
+    const ways = { inProcess: asking(inProcess), overHttp: asking(overHttp(false)) };
+    const [turn] = await bothWays(ways, ['{"price": "much"}<|im_end|>']);
+    expect(turn?.formatError).toContain('price');
   });
 
   it('hands over and answers in a form as over HTTP', async () => {
@@ -236,6 +250,5 @@ describe('the policy as a model of the OpenAI Agents SDK', () => {
     for (const [i, session] of sessions.entries()) {
       expect(session.seal().map(({ request }) => request.messages.at(-1)?.content)).toEqual([`number ${i}`]);
     }
-    expect(ANSWERS).toHaveLength(2);
   });
 });
