@@ -7,7 +7,7 @@
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import type { Json } from '../core/types.ts';
 import { choiceOf, type GivenTool, messagesOf, type PromptEntry, toolsOf } from './ai-sdk-prompt.ts';
-import { given, refusePenalties, tokensOf, toolsFor } from './request.ts';
+import { given, isJsonObject, refusePenalties, tokensOf, toolsFor } from './request.ts';
 import { handleOf, nameOf, type Seat } from './seat.ts';
 
 /** What is read of the SDK's call options; its own type fits. */
@@ -29,7 +29,13 @@ export interface CallOptions {
 type Content =
   | { type: 'text'; text: string }
   | { type: 'reasoning'; text: string }
-  | { type: 'tool-call'; toolCallId: string; toolName: string; input: string };
+  | {
+      type: 'tool-call';
+      toolCallId: string;
+      toolName: string;
+      input: string;
+      providerMetadata?: { trainyard: { arguments: string } };
+    };
 
 interface Ending {
   finishReason: { unified: 'stop' | 'length' | 'tool-calls'; raw: string };
@@ -112,6 +118,7 @@ function contentOf({ message, text, toolCalls }: Generation): Content[] {
       toolCallId: id,
       toolName: name,
       input,
+      ...(isJsonObject(input) ? {} : { providerMetadata: { trainyard: { arguments: input } } }),
     })),
   ];
 }

@@ -5,7 +5,7 @@
 import { AIMessage, type BaseMessage, ToolMessage } from '@langchain/core/messages';
 import type { Generation } from '../core/contracts.ts';
 import type { Message, ToolCall } from '../core/types.ts';
-import { argumentsText, notText, tokensOf, unsupported } from './request.ts';
+import { argumentsText, isJsonObject, notText, tokensOf, unsupported } from './request.ts';
 
 /** Where other chat models of LangChain keep thoughts too. */
 const THOUGHTS = 'reasoning_content';
@@ -55,21 +55,26 @@ function textOf({ content }: BaseMessage, at: string, separator: string): string
 /** Its id is the completion's: LangGraph takes messages with the same id for one. */
 export function answerOf(generation: Generation): AIMessage {
   const { id, message, text, toolCalls, stopReason } = generation;
-  const parsed = toolCalls.map(({ id: callId, function: call }) => ({
-    id: callId,
-    name: call.name,
-    ...parsedArguments(call.arguments),
-  }));
+  const [valid, invalid] = [true, false].map((wanted) =>
+    toolCalls.filter(({ function: { arguments: given } }) => isJsonObject(given) === wanted),
+  );
   const tokens = tokensOf(generation);
   const said = new AIMessage({
     id,
     content: text,
-    tool_calls: parsed.flatMap(({ id: callId, name, args }) =>
-      args ? [{ id: callId, name, args, type: 'tool_call' as const }] : [],
-    ),
-    invalid_tool_calls: parsed.flatMap(({ id: callId, name, args, raw }) =>
-      args ? [] : [{ id: callId, name, args: raw, error: 'not a JSON object', type: 'invalid_tool_call' as const }],
-    ),
+    tool_calls: valid!.map(({ id: callId, function: { name, arguments: given } }) => ({
+      id: callId,
+      name,
+      args: JSON.parse(given) as Record<string, unknown>,
+      type: 'tool_call',
+    })),
+    invalid_tool_calls: invalid!.map(({ id: callId, function: { name, arguments: given } }) => ({
+      id: callId,
+      name,
+      args: given,
+      error: 'not a JSON object',
+      type: 'invalid_tool_call',
+    })),
     additional_kwargs: message.reasoning ? { [THOUGHTS]: message.reasoning } : {},
     response_metadata: { finish_reason: stopReason === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop' },
   });
@@ -83,14 +88,3 @@ const usageOf = (input: number, output: number) => ({
   output_tokens: output,
   total_tokens: input + output,
 });
-
-function parsedArguments(raw: string): { readonly args?: Record<string, unknown>; readonly raw: string } {
-  try {
-    const value: unknown = JSON.parse(raw);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value))
-      return { args: value as Record<string, unknown>, raw };
-  } catch {
-    // Falls through: no JSON at all.
-  }
-  return { raw };
-}

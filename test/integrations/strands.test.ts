@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import type { ModelHandle } from '../../src/core/contracts.ts';
 import { PolicyModel } from '../../src/strands.ts';
+import { thinkingRenderer, thoughtfulReplies } from '../fixtures/gateway/client-thoughts.ts';
 import { expectLinear, specFor } from '../fixtures/gateway/served.ts';
 import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
 import { bothWays, inRollout, type Played, rollout } from '../fixtures/integrations/both-ways.ts';
@@ -61,7 +62,7 @@ describe('an agent of Strands', () => {
   });
 
   it('goes on from what the policy thought', async () => {
-    const { session } = rollout(REPLIES.map((reply, i) => `<think>\nthought ${i}\n</think>\n\n${reply}`));
+    const { session } = rollout(thoughtfulReplies, thinkingRenderer);
     const shop = new Shop();
     const agent = new Agent({
       model: new PolicyModel(session.model()),
@@ -72,8 +73,8 @@ describe('an agent of Strands', () => {
     await agent.invoke(QUESTIONS[0]!);
     const turns = session.seal();
     expect(turns).toHaveLength(2);
-    expect(turns[1]?.request.messages[2]).toEqual({ ...turns[0]?.response, tool_calls: expect.anything() });
-    expect(turns[1]?.fork).toBeUndefined();
+    expect(turns[0]?.response.reasoning).toBe('I look up both.');
+    expectLinear(turns);
   });
 
   it('hears of arguments that are no JSON from its tool, and goes on', async () => {
