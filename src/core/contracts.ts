@@ -72,6 +72,10 @@ export interface DefaultModel {
 export interface DefaultModelRequest {
   readonly messages: readonly Message[];
   readonly tools: readonly Tool[];
+  /** The tool that it must call, or true where any will do. */
+  readonly tool?: string | true;
+  /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
+  readonly stop: readonly string[];
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -198,6 +202,8 @@ export type GenerateRequest = {
   readonly maxTokens?: number;
   /** The answer ends before the first of these texts. */
   readonly stop?: readonly string[];
+  /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
+  readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & (
   | { readonly messages: readonly Message[]; readonly promptIds?: undefined }
