@@ -105,6 +105,8 @@ export interface Workflow {
   readonly concurrency?: number;
   /** `process`: each rollout in a process that holds no answers, keys or store. */
   readonly isolation: 'none' | 'process';
+  /** Environment variables, by name, that such a process gets besides those that programs need. */
+  readonly env?: readonly string[];
   /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
   readonly grading: 'always' | 'when-missing';
   /** Its run never gives a reward: without a grader nothing can be trained or measured. */
