@@ -75,7 +75,7 @@ export interface DefaultModelRequest {
   /** The tool that it must call, or true where any will do. */
   readonly tool?: string | true;
   /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
-  readonly stop: readonly string[];
+  readonly stop?: readonly string[];
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -196,8 +196,8 @@ export type ClientOptions = {
 
 export type GenerateRequest = {
   readonly tools?: readonly Tool[];
-  /** The policy must call this tool: what it has to say for that is given to it, not sampled, and not trained. */
-  readonly tool?: string;
+  /** The policy must call this tool, or one of them (`true`): what it has to say for that is given to it, not sampled, and not trained. */
+  readonly tool?: string | true;
   readonly temperature?: number;
   readonly topP?: number;
   readonly topK?: number;
