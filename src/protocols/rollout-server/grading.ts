@@ -16,10 +16,10 @@ export interface Conversations {
   readonly threads: Readonly<Record<string, readonly Message[]>>;
 }
 
-/** As the workflow kept them, where it did; else as they went over the wire. */
+/** Each as the workflow kept it, where it did; else as it went over the wire. */
 export function conversationsOf(calls: readonly SeatCall[], { threads }: Pick<Returned, 'threads'>): Conversations {
-  if (threads !== undefined) return { calls, threads };
-  return { calls, threads: Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]])) };
+  const heard = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
+  return { calls, threads: { ...heard, ...threads } };
 }
 
 export function graderInputOf(

@@ -125,20 +125,27 @@ describe('a rollout of a local backend', () => {
     expect(seen).toEqual([[1], [1]]);
   });
 
-  it('shows a grader the conversations as the workflow kept them, where it did', async () => {
-    const threads = { mine: [{ role: 'user' as const, content: 'as I had it' }] };
+  it('shows a grader each conversation as the workflow kept it, where it did', async () => {
+    const kept = [{ role: 'user' as const, content: 'as I had it' }];
     let seen: GraderInput['threads'] = {};
     const workflow = defineWorkflow(async (ctx) => {
       await ask(ctx);
-      return { threads };
+      await ask(ctx, 'mine');
+      return { threads: { mine: kept } };
     });
     const grader = defineGrader((input) => {
       seen = input.threads;
       return 1;
     });
     const { graded } = await execute(backendOf({ workflow, grader }));
-    expect(seen).toEqual(threads);
-    expect(Object.keys(graded[0]!.samples)).toEqual(['mine']);
+    expect(seen['mine']).toEqual(kept);
+    expect(seen['default']!.at(-1)).toEqual({ role: 'assistant', content: '1 heard' });
+    expect(Object.keys(graded[0]!.samples)).toEqual(['default', 'mine']);
+  });
+
+  it('is refused where its threads are no conversations', async () => {
+    const { completed } = await execute(running(async () => ({ threads: { mine: 'a text' } })));
+    expect(completed[0]).toMatchObject({ errCategory: 'validation_error', errMessage: expect.stringContaining('threads') });
   });
 
   it('sends the identity of its rollout and conversation with every call', async () => {

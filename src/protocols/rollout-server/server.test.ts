@@ -363,7 +363,7 @@ describe('access', () => {
       [undefined, 422],
       [['127.0.0.1'], 202],
     ] as const) {
-      const server = createRolloutServer({ backend: local(), token, ...(allowedHosts ? { allowedHosts } : {}), patience: quick });
+      const server = createRolloutServer({ backend: local(), token, allowedHosts, patience: quick });
       servers.push(server);
       const { origin } = await server.listen({ host: '0.0.0.0' });
       const { body } = controller.begin(`r${expected}`);

@@ -22,12 +22,12 @@ import { type ReadRequest, readRollout, readSelector } from './wire.ts';
 export interface RolloutServerOptions {
   readonly backend: ExecutionBackend;
   /** Callers send it as `Authorization: Bearer …`. Anything but loopback is only bound with one. */
-  readonly token?: string;
+  readonly token?: string | undefined;
   /**
    * `host` or `host:port` of controllers and policies: these and no others, wherever they are. Absent: whatever has a public address, and
    * this machine while the server is bound to loopback.
    */
-  readonly allowedHosts?: readonly string[];
+  readonly allowedHosts?: readonly string[] | undefined;
   /** How often and how long a callback is tried. */
   readonly patience?: Partial<Patience>;
   /** Milliseconds for which closing waits for rollouts under way. Default 10,000. */
