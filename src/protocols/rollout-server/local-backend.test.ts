@@ -161,6 +161,20 @@ describe('a rollout of a local backend', () => {
     expect(headers.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((seat) => `${seat} Bearer llm-key-0123`));
   });
 
+  it('asks nothing of the policy any more once it has ended', async () => {
+    const { promise: asked, resolve: begin } = Promise.withResolvers<void>();
+    let late: Promise<unknown> | undefined;
+    const workflow = defineWorkflow(async (ctx) => {
+      await ask(ctx);
+      late = asked.then(() => ask(ctx));
+      late.catch(() => undefined);
+    });
+    const { graded } = await execute(backendOf({ workflow }));
+    begin();
+    await expect(late).rejects.toThrow('has ended');
+    expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
+  });
+
   it('refuses tokens in place of messages: they are where the policy is', async () => {
     const { completed } = await execute(running((ctx) => ctx.model().generate({ promptIds: [1, 2] })));
     expect(completed[0]).toMatchObject({ status: 'failure', errMessage: expect.stringContaining('promptIds') });
@@ -201,7 +215,7 @@ describe('a grade', () => {
     expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { reward: 1 } } });
   });
 
-  it('without either, or without a grader or a sample, fails and says why', async () => {
+  it('without either, or without a grader, fails and says why', async () => {
     const why = async (backend: LocalBackend, more: Partial<RolloutRequest> = {}): Promise<string | null> => {
       const { completed, graded } = await execute(backend, more);
       expect(completed[0]!.status).toBe('success');
@@ -211,7 +225,12 @@ describe('a grade', () => {
     };
     expect(await why(backendOf(), { label: null })).toContain('neither label nor metadata');
     expect(await why(backendOf({ grader: undefined }))).toContain('no grader');
-    expect(await why(backendOf({ workflow: defineWorkflow(async () => {}) }))).toContain('no model call');
+  });
+
+  it('is given by what the workflow returned where its model calls went past us', async () => {
+    const grader = defineGrader(({ output, task, messages }) => (messages.length === 0 && output === task.answer ? 1 : 0));
+    const { graded } = await execute(backendOf({ workflow: defineWorkflow(async () => 'secret-label'), grader }));
+    expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { messages: [], reward: 1 } } });
   });
 
   it('is the workflow’s own where there is no grader', async () => {
@@ -249,12 +268,13 @@ describe('a grade', () => {
 
   it('of taken-out conversations is none', async () => {
     const workflow = defineWorkflow(async (ctx) => {
-      await ask(ctx, 'a');
-      await ask(ctx, 'b');
+      for (const thread of ['a', 'b', 'constructor']) await ask(ctx, thread);
     });
-    const grader = defineGrader(() => ({ value: 1, untrained: ['a'] }));
+    const grader = defineGrader(() => ({ value: 1, untrained: ['a'], byThread: { b: 0.5 } }));
     const { graded } = await execute(backendOf({ workflow, grader }));
-    expect(graded[0]!.samples).toMatchObject({ a: { removed: true, reward: null }, b: { removed: false, reward: 1 } });
+    expect(graded[0]!.samples['a']).toMatchObject({ removed: true, reward: null });
+    expect(graded[0]!.samples['b']).toMatchObject({ removed: false, reward: 0.5 });
+    expect(graded[0]!.samples['constructor']).toMatchObject({ removed: false, reward: 1 });
   });
 
   it('survives metrics and metadata that are no JSON, which are left out and told once each', async () => {

@@ -109,6 +109,8 @@ async function runWorkflow(
   } catch (thrown) {
     if (thrown instanceof Rejection) return finished({}, thrown.message);
     throw thrown;
+  } finally {
+    policy?.seal();
   }
 }
 
@@ -141,7 +143,7 @@ async function rewardOf(
 ): Promise<Reward | undefined> {
   const own = result.reward;
   if (own !== undefined && (grader === undefined || workflow.grading === 'when-missing')) return own;
-  const why = ungradable(grader, request, conversations);
+  const why = ungradable(grader, request);
   if (why !== undefined || grader === undefined) throw new TrainyardError('GRADER_FAILED', why ?? 'no grader');
   const deadline = new Deadline('grader', boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec'));
   await using _slot = await deadline.enter(graderSlots, cancel);
