@@ -143,6 +143,20 @@ describe('a rollout of a local backend', () => {
     expect(Object.keys(graded[0]!.samples)).toEqual(['default', 'mine']);
   });
 
+  it('is completed once, even where that could not be told', async () => {
+    const told: string[] = [];
+    await backendOf().execute(request(), {
+      completed: async ({ status }) => {
+        told.push(status);
+        throw new Error('nobody there');
+      },
+      graded: async ({ errMessage }) => void told.push(errMessage ?? ''),
+      fetch: policy,
+      warn: () => undefined,
+    });
+    expect(told).toEqual(['success', 'nobody there']);
+  });
+
   it('is refused where its threads are no conversations', async () => {
     const { completed } = await execute(running(async () => ({ threads: { mine: 'a text' } })));
     expect(completed[0]).toMatchObject({ errCategory: 'validation_error', errMessage: expect.stringContaining('threads') });
@@ -159,6 +173,24 @@ describe('a rollout of a local backend', () => {
     const backend = backendOf({ workflow, workflowConfig: {} });
     await Promise.all([execute(backend, { rolloutId: 'x' }, fetch), execute(backend, { rolloutId: 'y' }, fetch)]);
     expect(headers.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((seat) => `${seat} Bearer llm-key-0123`));
+  });
+
+  it('has heard a stream whose client stops reading at its end mark', async () => {
+    const text = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'streamed' } }] })}\n\ndata: [DONE]\n\n`;
+    const open = new ReadableStream<Uint8Array<ArrayBuffer>>({
+      start: (controller) => controller.enqueue(new TextEncoder().encode(text)),
+    });
+    const workflow = defineWorkflow(async (ctx) => {
+      const { fetch, baseURL } = ctx.model();
+      const body = JSON.stringify({ messages: ctx.prompt, stream: true });
+      const response = await fetch(`${baseURL}/chat/completions`, { method: 'POST', body });
+      const reader = response.body!.getReader();
+      await reader.read();
+      await reader.cancel();
+    });
+    const fetch = async (): Promise<Response> => new Response(open, { headers: { 'content-type': 'text/event-stream' } });
+    const { graded } = await execute(backendOf({ workflow }), {}, fetch);
+    expect(graded[0]!.samples['default']!.messages.at(-1)).toEqual({ role: 'assistant', content: 'streamed' });
   });
 
   it('asks nothing of the policy any more once it has ended', async () => {
@@ -259,6 +291,15 @@ describe('a grade', () => {
     expect(completed.map(({ status }) => status)).toEqual(['success']);
     expect(graded[0]).toMatchObject({ status: 'failure', errCategory: category, errMessage: expect.stringContaining(message) });
     expect(graded[0]!.samples['default']!.reward).toBeNull();
+  });
+
+  it('changes nothing of what was said', async () => {
+    const grader = defineGrader(({ threads }) => {
+      (threads['default'] as unknown[]).length = 0;
+      return 1;
+    });
+    const { graded } = await execute(backendOf({ grader }));
+    expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
   });
 
   it('is not asked for where nobody wants to hear of it', async () => {
@@ -488,6 +529,17 @@ describe('status and cancelling', () => {
     }
     expect(backend.status('a-1').status).toBe('cancelled');
     expect(backend.cancel({ all: true })).toEqual({});
+  });
+
+  it('end a grading without a second completion', async () => {
+    const backend = backendOf({ grader: defineGrader(() => new Promise<number>(() => undefined)) });
+    const executing = execute(backend);
+    await until(() => backend.status('r1').status === 'grading');
+    expect(backend.cancel({ ids: ['r1'] })).toEqual({ r1: 'cancelled_running' });
+    const { completed, graded } = await executing;
+    expect(completed.map(({ status }) => status)).toEqual(['success']);
+    expect(graded.map(({ errMessage }) => errMessage)).toEqual(['the rollout was cancelled']);
+    expect(backend.status('r1').status).toBe('cancelled');
   });
 
   it('tell a full backend', async () => {

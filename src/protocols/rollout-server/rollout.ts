@@ -124,7 +124,6 @@ async function grade(parts: RolloutParts, request: RolloutRequest, progress: Pro
     if (reward === undefined) return removedAll(without(true), 'the grader removed every sample');
     return { ...SUCCESS, samples: samplesOf(conversations, request, result, reward) };
   } catch (thrown) {
-    if (progress.cancel.aborted) throw thrown;
     return { ...failureOf(thrown, [request.llmApiKey]), samples: without(false) };
   }
 }

@@ -57,6 +57,16 @@ describe('POST /rollout', () => {
     expect(sample!.messages.map(({ role }) => role)).toEqual(['user', 'assistant']);
   });
 
+  it('calls the policy with the controller’s key where it was given no other', async () => {
+    const { origin } = await serve();
+    const { llm_api_key: key, ...body } = controller.begin('r1').body as { llm_api_key: string };
+    expect((await send(origin, '/rollout', { ...body, llm_api_key: null, controller_api_key: key })).status).toBe(202);
+    const callbacks = await controller.heard('r1', 2);
+    expect(callbacks.map(({ body: { status }, authorization }) => [status, authorization])).toEqual(
+      Array(2).fill(['success', `Bearer ${key}`]),
+    );
+  });
+
   it('goes on when its client is gone', async () => {
     const { origin } = await serve();
     const text = JSON.stringify(controller.begin('r1').body);
