@@ -6,7 +6,12 @@ export type { AgentWorkflowOutput } from './authoring/osmosis/agent-workflow-out
 export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './authoring/osmosis/config.ts';
 export { Grader } from './authoring/osmosis/grader.ts';
 export { GraderContext } from './authoring/osmosis/grader-context.ts';
-export { getRolloutContext, RolloutContext, type SampleSource } from './authoring/osmosis/rollout-context.ts';
+export {
+  getRolloutContext,
+  RolloutContext,
+  type RolloutContextFields,
+  type SampleSource,
+} from './authoring/osmosis/rollout-context.ts';
 export { RolloutSample, type RolloutSampleFields } from './authoring/osmosis/rollout-sample.ts';
 export type { Patience } from './protocols/rollout-server/callbacks.ts';
 export type { EntryParts } from './protocols/rollout-server/entry.ts';

@@ -72,6 +72,10 @@ export interface DefaultModel {
 export interface DefaultModelRequest {
   readonly messages: readonly Message[];
   readonly tools: readonly Tool[];
+  /** The tool that it must call, or true where any will do. */
+  readonly tool?: string | true;
+  /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
+  readonly stop: readonly string[];
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -101,8 +105,12 @@ export interface Workflow {
   readonly concurrency?: number;
   /** `process`: each rollout in a process that holds no answers, keys or store. */
   readonly isolation: 'none' | 'process';
+  /** Environment variables, by name, that such a process gets besides those that programs need. */
+  readonly env?: readonly string[];
   /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
   readonly grading: 'always' | 'when-missing';
+  /** Its run never gives a reward: without a grader nothing can be trained or measured. */
+  readonly needsGrader?: true;
   /** Whether a group may be trained on; absent: any that has signal. */
   accepts?(group: readonly Trajectory[]): boolean;
   /** Once, before the first rollout in a process; after the last. */
@@ -196,6 +204,8 @@ export type GenerateRequest = {
   readonly maxTokens?: number;
   /** The answer ends before the first of these texts. */
   readonly stop?: readonly string[];
+  /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
+  readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & (
   | { readonly messages: readonly Message[]; readonly promptIds?: undefined }

@@ -8,8 +8,9 @@
 import type { Grader, GraderInput, GraderRunner } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import type { Grade } from '../core/types.ts';
+import { checkedDeadline } from '../processes/deadline.ts';
 import { callGrader } from './call.ts';
-import { cancelled, checkedDeadline, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
+import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;

@@ -5,8 +5,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
-import { GraderProcess } from './child-process.ts';
-import { openGraderPool } from './pool.ts';
+import { PooledProcess } from '../processes/pooled-process.ts';
+import { graderProgram, openGraderPool, startFailure } from './pool.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'grader-start-'));
 const permit = join(folder, 'permit');
@@ -41,8 +41,9 @@ describe('opening a pool', () => {
   }
 
   it('gives up on a module whose import never ends', async () => {
-    const child = new GraderProcess({ moduleUrl: fixture('hangs-on-import'), exportName: 'grader' });
-    await expect(child.ready(300)).rejects.toMatchObject({
+    const child = new PooledProcess(graderProgram(fixture('hangs-on-import'), 'grader'));
+    const failure = await child.ready(300);
+    expect(failure && startFailure(failure)).toMatchObject({
       code: 'GRADER_TIMEOUT',
       message: expect.stringMatching(/within 300 ms/),
     });

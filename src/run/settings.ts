@@ -39,6 +39,8 @@ export interface EvalSettings {
   readonly limits: Limits;
   /** Most tokens one model call may sample. */
   readonly callTokens: number;
+  /** Processes of a workflow with isolation 'process', and so its rollouts at once. */
+  readonly workflowWorkers: number;
   readonly graderWorkers: number;
   readonly graderDeadlineMs: number;
   /** Held-out conversations to keep for showing. */
@@ -99,6 +101,7 @@ export const EVAL_DEFAULTS = {
   threads: defaultThreads(),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   callTokens: 256,
+  workflowWorkers: Math.min(2 * availableParallelism(), 16),
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
   transcripts: 0,
@@ -155,7 +158,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
     ...withoutUndefined(request),
     engine,
     baseURL: baseURLOf(engine, request),
-    tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
+    tasks: request.tasks ?? usualTasks(request.entry),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
     model: resolve(request.model ?? BASE_MODEL),
@@ -181,6 +184,11 @@ export function baseURLOf(engine: EngineName, { baseURL }: { readonly baseURL?: 
 /** A setting given as undefined is one that was not given. */
 export function withoutUndefined<T extends object>(given: T): T {
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as T;
+}
+
+/** Where tasks are looked for when no file is given. */
+export function usualTasks(entry: string | Entry): string {
+  return beside(entry, 'train.jsonl');
 }
 
 /** Where held-out tasks are looked for when no file is given. */

@@ -11,11 +11,13 @@ afterAll(() => home.remove());
 
 const HEAD = `import { AgentWorkflow, AgentWorkflowConfig, ConcurrencyConfig, Grader, GraderConfig } from 'trainyard/osmosis';\n`;
 const GOOD = 'export class Good extends AgentWorkflow { async run() {} }\n';
-const GRADER = 'export class Fair extends Grader { async grade() {} }\n';
+const GRADER = '\nexport class Fair extends Grader { async grade() {} }\n';
 
 let n = 0;
-async function inspect(source: string) {
-  const { entry, problems } = await inspectEntry(await home.write(`entry-${n++}.ts`, HEAD + source));
+/** With a grader, where the source has none of its own. */
+async function inspect(source: string, alone = false) {
+  const grader = source.includes('extends Grader') ? '' : GRADER;
+  const { entry, problems } = await inspectEntry(await home.write(`entry-${n++}.ts`, HEAD + source + (alone ? '' : grader)));
   return { entry, problems: problems.map(({ code, message, hint }) => ({ code, message, hint })) };
 }
 const codesOf = async (source: string) => (await inspect(source)).problems.map(({ code }) => code);
@@ -57,11 +59,21 @@ describe('an entry', () => {
 
   it('without a workflow is told what it exports, and which class only lacks its method', async () => {
     expect(await inspect('export const config = new AgentWorkflowConfig({ name: "x" });')).toMatchObject({
-      problems: [{ code: 'WORKFLOW_NOT_FOUND', message: expect.stringContaining('exports no workflow (it exports config)') }],
+      problems: [{ code: 'WORKFLOW_NOT_FOUND', message: expect.stringContaining('exports no workflow (it exports ') }],
     });
     expect(await inspect('export abstract class Unfinished extends AgentWorkflow {}')).toMatchObject({
       problems: [{ hint: expect.stringContaining('Unfinished is an abstract base class') }],
     });
+  });
+
+  it('without a grader is told so with everything else, because its run gives no rewards', async () => {
+    expect(await inspect(GOOD, true)).toMatchObject({
+      problems: [
+        { code: 'GRADER_NOT_FOUND', message: expect.stringMatching(/exports no grader, and Good gives no rewards itself$/) },
+      ],
+    });
+    const { problems } = await inspect(`${GOOD}export const config = new AgentWorkflowConfig();`, true);
+    expect(problems.map(({ code }) => code)).toEqual(['CONFIG_INVALID', 'GRADER_NOT_FOUND']);
   });
 
   it('with two workflows or two graders is told their names, sorted', async () => {

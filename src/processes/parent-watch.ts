@@ -1,6 +1,6 @@
 /**
- * A thread of a grader's process that ends the process group when the parent is gone, however the parent ended and whatever the
- * grader is doing: the main thread may be in a loop that never returns to its event loop, this thread is not.
+ * A thread of a child process that ends the process group when the parent is gone, however the parent ended and whatever the
+ * user's code is doing: the main thread may be in a loop that never returns to its event loop, this thread is not.
  *
  * The parent never writes to the pipe; the kernel closes it when the parent dies.
  */

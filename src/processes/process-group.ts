@@ -5,7 +5,7 @@
 /** SIGKILLs the group that `pid` leads. Says nothing when there is none any more. */
 export function killGroup(pid: number): void {
   try {
-    // Windows has no process groups to signal; there what a grader spawned lives on.
+    // Windows has no process groups to signal; there what a child spawned lives on.
     process.kill(process.platform === 'win32' ? pid : -pid, 'SIGKILL');
   } catch {
     // Already gone.

@@ -1,0 +1,122 @@
+/**
+ * Calls of one exported function in child processes: a call that hangs is killed and its slot used again, a crash costs only the call
+ * that met it, and both are values, never exceptions.
+ *
+ * Arguments and results are copied (structured clone). The function must be an export of a module, because a closure cannot be sent to
+ * another process. The processes have this process's environment. Nothing is tried again here.
+ */
+import { availableParallelism } from 'node:os';
+import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { Answer, StartFailure } from './answer.ts';
+import { checkedDeadline } from './deadline.ts';
+import { moduleUrl } from './imported-module.ts';
+import { lineage } from './lineage.ts';
+import { openProcessPool, type ProcessPool, UnusableProcess } from './process-pool.ts';
+import { siblingScript } from './protocol.ts';
+
+export interface FunctionPoolOptions {
+  /** Path or file URL of the module. */
+  readonly module: string;
+  readonly exportName: string;
+  /** Processes. Default: one per core. */
+  readonly workers?: number;
+  /** Per call, from when a process begins with it. */
+  readonly deadlineMs: number;
+  /** Closes the pool when it aborts. */
+  readonly signal?: AbortSignal;
+}
+
+export type FunctionAnswer =
+  | { readonly kind: 'answered'; readonly value: unknown }
+  /** `timeout`: killed at its deadline. `crashed`: its process ended. `unusable`: no process can be started. */
+  | {
+      readonly kind: 'failed';
+      readonly why: 'threw' | 'timeout' | 'crashed' | 'unsendable' | 'unusable' | 'cancelled';
+      readonly message: string;
+      /** Where a TrainyardError was thrown. */
+      readonly code?: ErrorCode;
+    };
+
+export interface FunctionPool extends AsyncDisposable {
+  call(
+    args: readonly unknown[],
+    options?: { readonly deadlineMs?: number; readonly signal?: AbortSignal },
+  ): Promise<FunctionAnswer>;
+}
+
+/** Resolves when every process has imported the module. Throws USAGE where it cannot be imported or exports no such function. */
+export async function openFunctionPool(options: FunctionPoolOptions): Promise<FunctionPool> {
+  const { exportName, workers = availableParallelism(), signal } = options;
+  if (lineage().includes('function')) {
+    throw new TrainyardError('USAGE', `a pool for ${exportName} was opened inside a process of such a pool`, {
+      hint: 'the module with the function is imported to call it: open the pool when it is first needed, not when the module is imported',
+    });
+  }
+  const args = [moduleUrl(options.module), exportName];
+  const program = { kind: 'function', script: siblingScript(import.meta.url, 'function-child'), args };
+  const pool = await opened(
+    openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal }),
+    exportName,
+  );
+  return {
+    call: async (given, { deadlineMs, signal: ofCall } = {}) =>
+      answerOf(
+        exportName,
+        await pool.call(given, {
+          ...(deadlineMs === undefined ? {} : { deadlineMs: checkedDeadline(deadlineMs) }),
+          signal: ofCall,
+        }),
+      ),
+    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
+  };
+}
+
+async function opened(opening: Promise<ProcessPool>, name: string): Promise<ProcessPool> {
+  try {
+    return await opening;
+  } catch (error) {
+    if (!(error instanceof UnusableProcess)) throw error;
+    throw new TrainyardError('USAGE', inWords(name, error.failure), {
+      hint: `the module that exports ${name} is imported by every process that calls it: check that it can be imported on its own`,
+    });
+  }
+}
+
+function answerOf(name: string, answer: Answer): FunctionAnswer {
+  const failed = (why: (FunctionAnswer & { kind: 'failed' })['why'], message: string, code?: ErrorCode): FunctionAnswer => ({
+    kind: 'failed',
+    why,
+    message,
+    ...(code === undefined ? {} : { code }),
+  });
+  switch (answer.kind) {
+    case 'answered':
+      return answer;
+    case 'threw':
+      return failed('threw', `${name} threw ${answer.thrown.description}`, answer.thrown.code);
+    case 'late':
+      return failed('timeout', `${name} did not return within ${answer.deadlineMs} ms`);
+    case 'ended':
+      return failed('crashed', `the process of ${name} ${answer.how} before it returned`);
+    case 'unsendable':
+      return failed('unsendable', `the arguments of ${name} cannot be sent to another process: ${answer.message}`);
+    case 'unusable':
+      return failed('unusable', inWords(name, answer.failure));
+    case 'aborted':
+    case 'closed':
+      return failed('cancelled', `the call of ${name} was given up before it returned`);
+  }
+}
+
+function inWords(name: string, failure: StartFailure): string {
+  switch (failure.kind) {
+    case 'late':
+      return `the module of ${name} was not imported within ${failure.deadlineMs} ms`;
+    case 'refused':
+      return failure.message;
+    case 'unstartable':
+      return `the process of ${name} could not be started: ${failure.message}`;
+    case 'ended':
+      return `the process of ${name} ${failure.how} ${failure.when === 'idle' ? 'while it was idle' : 'while importing its module'}`;
+  }
+}

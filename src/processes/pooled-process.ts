@@ -1,0 +1,210 @@
+/**
+ * One child process, seen from its pool: start it, ask it one thing at a time, kill it with everything it started.
+ *
+ * Contract: `ask` never rejects and ends within its deadline, if it has one. After a timeout the process is killed and `usable` is
+ * false; `gone` resolves when it has exited and its pipes are closed.
+ *
+ * The process leads its own process group, and the group is killed as one, so that what it spawned dies with it. A grandchild that
+ * leaves the group on purpose (`detached`) is beyond reach. This is a boundary against failures, not a sandbox against hostile code;
+ * and there is no memory limit besides Node's own heap limit.
+ */
+import { type ChildProcess, fork } from 'node:child_process';
+import { messageOf } from '../core/errors.ts';
+import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
+import { lineage } from './lineage.ts';
+import { OutputTail } from './output-tail.ts';
+import { killGroup } from './process-group.ts';
+import { type FromChild, isFromChild, type ToChild } from './protocol.ts';
+
+/** How long after its exit a process's last words are waited for: someone else may hold its pipes open. */
+const DRAIN_MS = 250;
+/** How long a call that was given up may go on before its process is killed. */
+const GRACE_MS = 1_000;
+/** For what a process has to close before it ends. */
+const CLOSE_MS = 3_000;
+
+type Heard =
+  | { readonly kind: 'said'; readonly message: FromChild }
+  | { readonly kind: 'late' }
+  | { readonly kind: 'given-up' }
+  | { readonly kind: 'ended'; readonly how: string };
+
+export class PooledProcess {
+  readonly gone: Promise<void>;
+  readonly #process: ChildProcess;
+  readonly #stdout = new OutputTail();
+  readonly #stderr = new OutputTail();
+  #calls = 0;
+  #killed = false;
+  #closes = false;
+  #ended: string | undefined;
+  #hear: ((heard: Heard) => void) | undefined;
+  #note: ((id: number, value: unknown) => void) | undefined;
+
+  /** Throws what `fork` throws when the system refuses a process. */
+  constructor({ kind, script, args = [], env }: ChildProgram) {
+    this.#process = fork(script, [[...lineage(), kind].join(','), ...args], {
+      detached: true,
+      serialization: 'advanced',
+      // The last one is the pipe that tells the child of our death.
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc', 'pipe'],
+      ...(env === undefined ? {} : { env }),
+      ...inheritableArguments(),
+    });
+    this.#process.stdout?.setEncoding('utf8').on('data', (chunk: string) => this.#stdout.add(chunk));
+    this.#process.stderr?.setEncoding('utf8').on('data', (chunk: string) => this.#stderr.add(chunk));
+    this.#process.on('message', (message) => {
+      if (!isFromChild(message)) return;
+      if (message.kind === 'note') this.#note?.(message.id, message.value);
+      else this.#hear?.({ kind: 'said', message });
+    });
+    this.gone = this.#untilGone();
+  }
+
+  /** Whether it can be asked. */
+  get usable(): boolean {
+    return !this.#killed && this.#running && this.#process.connected;
+  }
+
+  /** Whether it was ever asked anything. */
+  get wasAsked(): boolean {
+    return this.#calls > 0;
+  }
+
+  /** How it ended, with its last words; undefined while it runs. */
+  get ending(): string | undefined {
+    return this.#ended;
+  }
+
+  /** Waits until it can be asked. Gives why it never will, the process then being killed. */
+  async ready(deadlineMs: number): Promise<StartFailure | undefined> {
+    const heard = await this.#heard({ deadlineMs });
+    if (heard.kind === 'said' && heard.message.kind === 'ready') {
+      this.#closes = heard.message.closes;
+      return undefined;
+    }
+    void this.kill();
+    if (heard.kind === 'late') return { kind: 'late', deadlineMs };
+    if (heard.kind === 'said' && heard.message.kind === 'unusable') return { ...heard.message, kind: 'refused' };
+    return { kind: 'ended', how: heard.kind === 'ended' ? heard.how : 'spoke out of turn', when: 'starting' };
+  }
+
+  async ask(input: unknown, { deadlineMs, signal, onNote }: CallOptions): Promise<Answer> {
+    this.#calls += 1;
+    const id = this.#calls;
+    // What an earlier call printed says nothing about this one.
+    this.#stdout.clear();
+    this.#stderr.clear();
+    this.#note = (of, value) => of === id && onNote?.(value);
+    try {
+      this.#send({ kind: 'call', id, input });
+    } catch (thrown) {
+      return { kind: 'unsendable', message: messageOf(thrown) };
+    }
+    const heard = await this.#heard({ id, deadlineMs, signal });
+    if (heard.kind === 'said' && heard.message.kind === 'answer') return { kind: 'answered', value: heard.message.value };
+    if (heard.kind === 'said' && heard.message.kind === 'threw') return { kind: 'threw', thrown: heard.message.thrown };
+    void this.kill();
+    if (heard.kind === 'late') return { kind: 'late', deadlineMs: deadlineMs! };
+    if (heard.kind === 'given-up') return { kind: 'aborted' };
+    return { kind: 'ended', how: heard.kind === 'ended' ? heard.how : 'spoke out of turn' };
+  }
+
+  /** Lets it close what it holds, for a moment, then kills it. */
+  async close(): Promise<void> {
+    if (this.#closes && this.usable) {
+      this.#killed = true;
+      this.#send({ kind: 'close' });
+      await within(CLOSE_MS, this.gone);
+    }
+    await this.kill();
+  }
+
+  /** Kills the process group; resolves when the process is gone. Idempotent. */
+  kill(): Promise<void> {
+    // Never after its exit: the number could be another process's by then.
+    if (this.#running) killGroup(this.#process.pid!);
+    this.#killed = true;
+    return this.gone;
+  }
+
+  get #running(): boolean {
+    return this.#process.pid !== undefined && this.#process.exitCode === null && this.#process.signalCode === null;
+  }
+
+  /** A process that cannot be written to is about to end, and is killed so that it surely does. */
+  #send(message: ToChild): void {
+    this.#process.send(message, (error) => error && void this.kill());
+  }
+
+  /** What comes first: a message (with `id`, the answer to that call), the end of the process, the deadline, the end of patience. */
+  #heard({ id, deadlineMs, signal }: Omit<CallOptions, 'onNote'> & { readonly id?: number }): Promise<Heard> {
+    return new Promise((resolve) => {
+      if (this.#ended !== undefined) {
+        resolve({ kind: 'ended', how: this.#ended });
+        return;
+      }
+      const timers: NodeJS.Timeout[] = [];
+      const hear = (heard: Heard): void => {
+        const stray = heard.kind === 'said' && id !== undefined && !('id' in heard.message && heard.message.id === id);
+        // A process that exited is not late: its end is being read, and is the better answer.
+        const overtaken = (heard.kind === 'late' || heard.kind === 'given-up') && !this.#running;
+        if (stray || overtaken || this.#hear !== hear) return;
+        for (const timer of timers) clearTimeout(timer);
+        signal?.removeEventListener('abort', onAbort);
+        this.#hear = undefined;
+        resolve(heard);
+      };
+      // When our own event loop was held up, an answer may already be waiting in the channel: it is read before the immediate.
+      const after = (ms: number, heard: Heard): void => void timers.push(setTimeout(() => setImmediate(hear, heard), ms));
+      const onAbort = (): void => {
+        after(GRACE_MS, { kind: 'given-up' });
+        if (id !== undefined && this.usable) this.#send({ kind: 'abort', id, reason: messageOf(signal?.reason) });
+      };
+      this.#hear = hear;
+      if (deadlineMs !== undefined) after(deadlineMs, { kind: 'late' });
+      if (signal?.aborted) onAbort();
+      else signal?.addEventListener('abort', onAbort, { once: true });
+    });
+  }
+
+  async #untilGone(): Promise<void> {
+    const child = this.#process;
+    // All listeners before the first wait: the events may come in one go.
+    const silent = Promise.all([once(child, 'close'), once(child, 'disconnect')]);
+    const how = await new Promise<string>((resolve) => {
+      child.once('exit', (code, signal) => resolve(signal === null ? `exited with code ${code}` : `was killed by ${signal}`));
+      child.on('error', (error) => child.pid === undefined && resolve(`could not be started (${error.message})`));
+    });
+    // What it had started may outlive it in the group.
+    if (child.pid !== undefined) killGroup(child.pid);
+    // Its pipes and the channel are read to their ends: an answer sent before the exit counts.
+    await within(DRAIN_MS, silent);
+    for (const stream of child.stdio) stream?.destroy();
+    const lastWords = this.#stderr.lastLines() || this.#stdout.lastLines();
+    this.#ended = lastWords === '' ? how : `${how}, having printed:\n${lastWords}\n`;
+    this.#hear?.({ kind: 'ended', how: this.#ended });
+  }
+}
+
+/** `events.once` would reject on 'error', which is not the end of a process. */
+function once(child: ChildProcess, event: 'close' | 'disconnect'): Promise<void> {
+  return new Promise((resolve) => void child.once(event, () => resolve()));
+}
+
+async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
+  const { promise: over, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, ms);
+  await Promise.race([awaited, over]);
+  clearTimeout(timer);
+}
+
+/**
+ * `fork` passes this process's own Node arguments on, so that type stripping and `--conditions` hold in the child too; only an
+ * inspector is left out, because its port is taken and Node would refuse to start.
+ */
+function inheritableArguments(): { readonly execArgv?: string[] } {
+  const inspector = /^--inspect(-brk|-wait)?(=|$)/;
+  if (!process.execArgv.some((argument) => inspector.test(argument))) return {};
+  return { execArgv: process.execArgv.filter((argument) => !inspector.test(argument)) };
+}

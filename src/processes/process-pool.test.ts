@@ -1,0 +1,95 @@
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { eventually, isRunning } from '../../test/fixtures/grader/processes.ts';
+import { openProcessPool, type ProcessPool } from './process-pool.ts';
+
+const script = new URL('../../test/fixtures/processes/served.ts', import.meta.url);
+const folder = mkdtempSync(join(tmpdir(), 'process-pool-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const open = (closedFile = join(folder, 'unnamed')): Promise<ProcessPool> =>
+  openProcessPool({ program: { kind: 'test', script, args: [closedFile] }, workers: 1 });
+
+async function pidOf(pool: ProcessPool): Promise<number> {
+  const answer = await pool.call('pid');
+  if (answer.kind !== 'answered') throw new Error(answer.kind);
+  return answer.value as number;
+}
+
+describe('a call', () => {
+  it('has no deadline where none was given, and tells what it noted before it answers', async () => {
+    await using pool = await open();
+    const notes: unknown[] = [];
+    expect(await pool.call('hello', { onNote: (note) => notes.push(note) })).toEqual({ kind: 'answered', value: 'hello' });
+    expect(notes).toEqual(['began hello']);
+  });
+
+  it('that crashes keeps its notes, and the slot is filled again', async () => {
+    await using pool = await open();
+    const notes: unknown[] = [];
+    const answer = await pool.call('exit', { onNote: (note) => notes.push(note) });
+    expect(answer).toEqual({ kind: 'ended', how: 'exited with code 4' });
+    expect(notes).toEqual(['began exit']);
+    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+  });
+
+  it('that is given up may still answer, and its process goes on', async () => {
+    await using pool = await open();
+    const pid = await pidOf(pool);
+    const given = new AbortController();
+    const answer = pool.call('until aborted', { signal: given.signal, onNote: () => given.abort(new Error('enough')) });
+    expect(await answer).toEqual({ kind: 'answered', value: 'enough' });
+    expect(await pidOf(pool)).toBe(pid);
+  });
+
+  it('that is given up and goes on is killed, and the slot is filled again', async () => {
+    await using pool = await open();
+    const pid = await pidOf(pool);
+    const given = new AbortController();
+    const answer = pool.call('ignore the signal', { signal: given.signal, onNote: () => given.abort() });
+    expect(await answer).toEqual({ kind: 'aborted' });
+    expect(await eventually(() => !isRunning(pid))).toBe(true);
+    expect(await pidOf(pool)).not.toBe(pid);
+  });
+
+  it('that is given up while it waits is never begun', async () => {
+    await using pool = await open();
+    const [first, second] = [new AbortController(), new AbortController()];
+    const notes: unknown[] = [];
+    const busy = pool.call('until aborted', { signal: first.signal });
+    const waiting = pool.call('hello', { signal: second.signal, onNote: (note) => notes.push(note) });
+    second.abort();
+    expect(await waiting).toEqual({ kind: 'aborted' });
+    expect(await pool.call('hello', { signal: AbortSignal.abort() })).toEqual({ kind: 'aborted' });
+    first.abort(new Error('enough'));
+    expect(await busy).toMatchObject({ kind: 'answered' });
+    expect(notes).toEqual([]);
+  });
+
+  it('after the pool was closed says so', async () => {
+    const pool = await open();
+    const running = pool.call('ignore the signal');
+    await pool[Symbol.asyncDispose]();
+    expect(await running).toEqual({ kind: 'closed' });
+    expect(await pool.call('hello')).toEqual({ kind: 'closed' });
+  });
+});
+
+describe('closing a pool', () => {
+  it('lets its processes close what they hold, whether idle or busy', async () => {
+    for (const [name, busy] of [
+      ['idle', false],
+      ['busy', true],
+    ] as const) {
+      const file = join(folder, name);
+      const pool = await open(file);
+      const pid = await pidOf(pool);
+      if (busy) void pool.call('ignore the signal');
+      await pool[Symbol.asyncDispose]();
+      expect(existsSync(file)).toBe(true);
+      expect(isRunning(pid)).toBe(false);
+    }
+  });
+});

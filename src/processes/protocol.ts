@@ -1,0 +1,47 @@
+/**
+ * What a pool and its child processes say to each other, over Node's IPC channel and nowhere else: whatever a child prints is only
+ * text. A child is asked one thing at a time, so an answer needs its number only to be told from a stray message.
+ */
+import type { ErrorCode } from '../core/errors.ts';
+
+/** The descriptor of the pipe whose end tells a child that its parent is gone. 0–2 are the standard streams, 3 is IPC. */
+export const PARENT_PIPE_FD = 4;
+
+export type ToChild =
+  | { readonly kind: 'call'; readonly id: number; readonly input: unknown }
+  /** The call's signal aborts in the child, with this as the message of its reason. */
+  | { readonly kind: 'abort'; readonly id: number; readonly reason: string }
+  /** The child closes what it holds, and exits. */
+  | { readonly kind: 'close' };
+
+/** What was thrown in the child. Nothing of it is a live object. */
+export interface Thrown {
+  readonly message: string;
+  /** With the kind of error and, for an Error, where. */
+  readonly description: string;
+  readonly code: ErrorCode | undefined;
+}
+
+export type FromChild =
+  /** `closes`: whether it has something to close before it is ended. */
+  | { readonly kind: 'ready'; readonly closes: boolean }
+  /** It cannot serve: its module cannot be imported, or exports no such thing. The child exits after it. */
+  | { readonly kind: 'unusable'; readonly code: ErrorCode | undefined; readonly message: string }
+  /** Said during a call, before its answer. */
+  | { readonly kind: 'note'; readonly id: number; readonly value: unknown }
+  | { readonly kind: 'answer'; readonly id: number; readonly value: unknown }
+  | { readonly kind: 'threw'; readonly id: number; readonly thrown: Thrown };
+
+/** Whether a message is one of ours. A user's libraries may use the channel too. */
+export function isFromChild(message: unknown): message is FromChild {
+  if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
+  if (message.kind === 'ready') return 'closes' in message;
+  if (message.kind === 'unusable') return 'message' in message;
+  if (message.kind === 'threw') return 'id' in message && 'thrown' in message;
+  return (message.kind === 'answer' || message.kind === 'note') && 'id' in message && 'value' in message;
+}
+
+/** The script of this name beside a module: TypeScript when run from source, JavaScript when run from the package. */
+export function siblingScript(moduleUrl: string, name: string): URL {
+  return new URL(`./${name}${moduleUrl.endsWith('.ts') ? '.ts' : '.js'}`, moduleUrl);
+}
