@@ -29,7 +29,18 @@ export async function generateOverHttp(
   return generationOf(text);
 }
 
-function bodyOf({ messages, promptIds, tools = [], tool, temperature, topP, topK, maxTokens, stop }: GenerateRequest): object {
+function bodyOf({
+  messages,
+  promptIds,
+  tools = [],
+  tool,
+  temperature,
+  topP,
+  topK,
+  maxTokens,
+  stop,
+  format,
+}: GenerateRequest): object {
   if (messages === undefined) {
     const found = promptIds === undefined ? 'no messages' : 'promptIds';
     throw new TrainyardError('REQUEST_INVALID', `generate was given ${found}; a policy in another process takes messages only`, {
@@ -46,7 +57,12 @@ function bodyOf({ messages, promptIds, tools = [], tool, temperature, topP, topK
     ...(topK === undefined ? {} : { top_k: topK }),
     ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
     ...(stop === undefined ? {} : { stop }),
+    ...(format === undefined ? {} : { response_format: formatOf(format) }),
   };
+}
+
+function formatOf({ schema }: NonNullable<GenerateRequest['format']>): object {
+  return schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: { name: 'answer', schema } };
 }
 
 function generationOf(text: string): Generation {

@@ -207,6 +207,46 @@ describe('a rollout of a local backend', () => {
     expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
   });
 
+  it('asks for all that a call without a client can ask for', async () => {
+    const bodies: unknown[] = [];
+    const fetch: typeof policy = async (input, init) => {
+      const sent = new Request(input, init);
+      bodies.push(await sent.clone().json());
+      return await policy(sent);
+    };
+    const tools = [{ type: 'function' as const, function: { name: 'add' } }];
+    const schema = { type: 'object' };
+    const settings = { temperature: 0.5, topP: 0.9, topK: 3, maxTokens: 7, stop: ['.'] };
+    const asked = { tools, tool: 'add', format: { schema }, ...settings };
+    await execute(
+      running((ctx) => ctx.model().generate({ messages: ctx.prompt, ...asked })),
+      {},
+      fetch,
+    );
+    expect(bodies).toEqual([
+      {
+        model: 'osmosis-rollout',
+        messages: [{ role: 'user', content: 'hello' }],
+        tools,
+        tool_choice: { type: 'function', function: { name: 'add' } },
+        response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } },
+        temperature: 0.5,
+        top_p: 0.9,
+        top_k: 3,
+        max_tokens: 7,
+        stop: ['.'],
+      },
+    ]);
+  });
+
+  it('says which setup failed', async () => {
+    const setup = (): never => {
+      throw new Error('no database');
+    };
+    const backend = backendOf({ workflow: defineWorkflow({ name: 'mine', setup, run: async () => {} }) });
+    await expect(backend.start()).rejects.toThrow('the setup of workflow mine failed: no database');
+  });
+
   it('refuses tokens in place of messages: they are where the policy is', async () => {
     const { completed } = await execute(running((ctx) => ctx.model().generate({ promptIds: [1, 2] })));
     expect(completed[0]).toMatchObject({ status: 'failure', errMessage: expect.stringContaining('promptIds') });
