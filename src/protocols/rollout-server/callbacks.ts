@@ -4,6 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../../core/errors.ts';
+import { linkSignals } from '../../core/linked-signal.ts';
 import type { Completion, Grading } from './execution.ts';
 import { type Callbacks, completionBody, gradingBody } from './wire.ts';
 
@@ -86,18 +87,24 @@ export class Reporter {
   async #attempt(url: string, body: string): Promise<{ readonly isOver: boolean; readonly found?: string }> {
     const { fetch, callbacks, patience, signal } = this.#parts;
     const authorization = callbacks.apiKey === null ? {} : { authorization: `Bearer ${callbacks.apiKey}` };
+    const late = new AbortController();
+    const timer = setTimeout(() => late.abort(new Error(`no answer within ${patience.timeoutMs} ms`)), patience.timeoutMs);
+    const linked = linkSignals(signal, late.signal);
     try {
       const response = await fetch(url, {
         method: 'POST',
         headers: { 'content-type': 'application/json', ...authorization },
         body,
-        signal: AbortSignal.any([signal, AbortSignal.timeout(patience.timeoutMs)]),
+        signal: linked.signal,
       });
       await response.body?.cancel();
       if (response.ok) return { isOver: true };
       return { isOver: !TRY_AGAIN.has(response.status), found: `it answered ${response.status}` };
     } catch (thrown) {
       return { isOver: (thrown as Error).name === 'ForbiddenAddress', found: messageOf(thrown) };
+    } finally {
+      clearTimeout(timer);
+      linked.release();
     }
   }
 }

@@ -11,15 +11,18 @@ import type { GradedSample, RolloutRequest } from './execution.ts';
 import type { SeatCall } from './remote-policy.ts';
 import type { Returned } from './returned.ts';
 
+/** The conversation of a client that has none by name. */
+const UNHEARD = 'default';
+
 export interface Conversations {
   readonly calls: readonly SeatCall[];
   readonly threads: Readonly<Record<string, readonly Message[]>>;
 }
 
-/** As the workflow kept them, where it did; else as they went over the wire. */
+/** Each as the workflow kept it, where it did; else as it went over the wire. */
 export function conversationsOf(calls: readonly SeatCall[], { threads }: Pick<Returned, 'threads'>): Conversations {
-  if (threads !== undefined) return { calls, threads };
-  return { calls, threads: Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]])) };
+  const heard = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
+  return { calls, threads: { ...heard, ...threads } };
 }
 
 export function graderInputOf(
@@ -48,14 +51,9 @@ export function graderInputOf(
 }
 
 /** Why a rollout cannot be graded; undefined where it can. */
-export function ungradable(
-  grader: Grader | undefined,
-  { label, metadata }: RolloutRequest,
-  { threads }: Conversations,
-): string | undefined {
+export function ungradable(grader: Grader | undefined, { label, metadata }: RolloutRequest): string | undefined {
   if (grader === undefined) return 'no grader: the backend was given none';
-  if (label === null && metadata === null) return 'nothing to grade by: the request has neither label nor metadata';
-  return Object.keys(threads).length > 0 ? undefined : 'no samples to grade: the workflow made no model call through its model';
+  return label === null && metadata === null ? 'nothing to grade by: the request has neither label nor metadata' : undefined;
 }
 
 /** Undefined where the grader took everything out. Throws what the grader threw, or GRADER_BAD_REWARD. */
@@ -83,7 +81,7 @@ export function samplesOf(
   const sample = (thread: string, messages: readonly Message[]): GradedSample => {
     const role = calls.findLast((call) => call.thread === thread)?.role ?? thread;
     const isRemoved = removed(thread) || (reward?.untrained?.includes(thread) ?? false);
-    const earned = reward?.byThread?.[thread] ?? reward?.byRole?.[role] ?? reward?.value ?? null;
+    const earned = own(reward?.byThread, thread) ?? own(reward?.byRole, role) ?? reward?.value ?? null;
     return {
       messages,
       label,
@@ -93,5 +91,13 @@ export function samplesOf(
       extraFields: { ...result.metadata },
     };
   };
-  return Object.fromEntries(Object.entries(threads).map(([thread, messages]) => [thread, sample(thread, messages)]));
+  const heard = Object.entries(threads);
+  // A workflow whose client went past us earned its reward too.
+  const all = heard.length === 0 && reward !== undefined ? [[UNHEARD, []] as const] : heard;
+  return Object.fromEntries(all.map(([thread, messages]) => [thread, sample(thread, messages)]));
+}
+
+/** A thread may be called as something that every object has. */
+function own(rewards: Readonly<Record<string, number>> | undefined, name: string): number | undefined {
+  return rewards !== undefined && Object.hasOwn(rewards, name) ? rewards[name] : undefined;
 }

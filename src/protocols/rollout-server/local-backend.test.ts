@@ -125,20 +125,41 @@ describe('a rollout of a local backend', () => {
     expect(seen).toEqual([[1], [1]]);
   });
 
-  it('shows a grader the conversations as the workflow kept them, where it did', async () => {
-    const threads = { mine: [{ role: 'user' as const, content: 'as I had it' }] };
+  it('shows a grader each conversation as the workflow kept it, where it did', async () => {
+    const kept = [{ role: 'user' as const, content: 'as I had it' }];
     let seen: GraderInput['threads'] = {};
     const workflow = defineWorkflow(async (ctx) => {
       await ask(ctx);
-      return { threads };
+      await ask(ctx, 'mine');
+      return { threads: { mine: kept } };
     });
     const grader = defineGrader((input) => {
       seen = input.threads;
       return 1;
     });
     const { graded } = await execute(backendOf({ workflow, grader }));
-    expect(seen).toEqual(threads);
-    expect(Object.keys(graded[0]!.samples)).toEqual(['mine']);
+    expect(seen['mine']).toEqual(kept);
+    expect(seen['default']!.at(-1)).toEqual({ role: 'assistant', content: '1 heard' });
+    expect(Object.keys(graded[0]!.samples)).toEqual(['default', 'mine']);
+  });
+
+  it('is completed once, even where that could not be told', async () => {
+    const told: string[] = [];
+    await backendOf().execute(request(), {
+      completed: async ({ status }) => {
+        told.push(status);
+        throw new Error('nobody there');
+      },
+      graded: async ({ errMessage }) => void told.push(errMessage ?? ''),
+      fetch: policy,
+      warn: () => undefined,
+    });
+    expect(told).toEqual(['success', 'nobody there']);
+  });
+
+  it('is refused where its threads are no conversations', async () => {
+    const { completed } = await execute(running(async () => ({ threads: { mine: 'a text' } })));
+    expect(completed[0]).toMatchObject({ errCategory: 'validation_error', errMessage: expect.stringContaining('threads') });
   });
 
   it('sends the identity of its rollout and conversation with every call', async () => {
@@ -152,6 +173,78 @@ describe('a rollout of a local backend', () => {
     const backend = backendOf({ workflow, workflowConfig: {} });
     await Promise.all([execute(backend, { rolloutId: 'x' }, fetch), execute(backend, { rolloutId: 'y' }, fetch)]);
     expect(headers.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((seat) => `${seat} Bearer llm-key-0123`));
+  });
+
+  it('has heard a stream whose client stops reading at its end mark', async () => {
+    const text = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'streamed' } }] })}\n\ndata: [DONE]\n\n`;
+    const open = new ReadableStream<Uint8Array<ArrayBuffer>>({
+      start: (controller) => controller.enqueue(new TextEncoder().encode(text)),
+    });
+    const workflow = defineWorkflow(async (ctx) => {
+      const { fetch, baseURL } = ctx.model();
+      const body = JSON.stringify({ messages: ctx.prompt, stream: true });
+      const response = await fetch(`${baseURL}/chat/completions`, { method: 'POST', body });
+      const reader = response.body!.getReader();
+      await reader.read();
+      await reader.cancel();
+    });
+    const fetch = async (): Promise<Response> => new Response(open, { headers: { 'content-type': 'text/event-stream' } });
+    const { graded } = await execute(backendOf({ workflow }), {}, fetch);
+    expect(graded[0]!.samples['default']!.messages.at(-1)).toEqual({ role: 'assistant', content: 'streamed' });
+  });
+
+  it('asks nothing of the policy any more once it has ended', async () => {
+    const { promise: asked, resolve: begin } = Promise.withResolvers<void>();
+    let late: Promise<unknown> | undefined;
+    const workflow = defineWorkflow(async (ctx) => {
+      await ask(ctx);
+      late = asked.then(() => ask(ctx));
+      late.catch(() => undefined);
+    });
+    const { graded } = await execute(backendOf({ workflow }));
+    begin();
+    await expect(late).rejects.toThrow('has ended');
+    expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
+  });
+
+  it('asks for all that a call without a client can ask for', async () => {
+    const bodies: unknown[] = [];
+    const fetch: typeof policy = async (input, init) => {
+      const sent = new Request(input, init);
+      bodies.push(await sent.clone().json());
+      return await policy(sent);
+    };
+    const tools = [{ type: 'function' as const, function: { name: 'add' } }];
+    const schema = { type: 'object' };
+    const settings = { temperature: 0.5, topP: 0.9, topK: 3, maxTokens: 7, stop: ['.'] };
+    const asked = { tools, tool: 'add', format: { schema }, ...settings };
+    await execute(
+      running((ctx) => ctx.model().generate({ messages: ctx.prompt, ...asked })),
+      {},
+      fetch,
+    );
+    expect(bodies).toEqual([
+      {
+        model: 'osmosis-rollout',
+        messages: [{ role: 'user', content: 'hello' }],
+        tools,
+        tool_choice: { type: 'function', function: { name: 'add' } },
+        response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } },
+        temperature: 0.5,
+        top_p: 0.9,
+        top_k: 3,
+        max_tokens: 7,
+        stop: ['.'],
+      },
+    ]);
+  });
+
+  it('says which setup failed', async () => {
+    const setup = (): never => {
+      throw new Error('no database');
+    };
+    const backend = backendOf({ workflow: defineWorkflow({ name: 'mine', setup, run: async () => {} }) });
+    await expect(backend.start()).rejects.toThrow('the setup of workflow mine failed: no database');
   });
 
   it('refuses tokens in place of messages: they are where the policy is', async () => {
@@ -194,7 +287,7 @@ describe('a grade', () => {
     expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { reward: 1 } } });
   });
 
-  it('without either, or without a grader or a sample, fails and says why', async () => {
+  it('without either, or without a grader, fails and says why', async () => {
     const why = async (backend: LocalBackend, more: Partial<RolloutRequest> = {}): Promise<string | null> => {
       const { completed, graded } = await execute(backend, more);
       expect(completed[0]!.status).toBe('success');
@@ -204,7 +297,12 @@ describe('a grade', () => {
     };
     expect(await why(backendOf(), { label: null })).toContain('neither label nor metadata');
     expect(await why(backendOf({ grader: undefined }))).toContain('no grader');
-    expect(await why(backendOf({ workflow: defineWorkflow(async () => {}) }))).toContain('no model call');
+  });
+
+  it('is given by what the workflow returned where its model calls went past us', async () => {
+    const grader = defineGrader(({ output, task, messages }) => (messages.length === 0 && output === task.answer ? 1 : 0));
+    const { graded } = await execute(backendOf({ workflow: defineWorkflow(async () => 'secret-label'), grader }));
+    expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { messages: [], reward: 1 } } });
   });
 
   it('is the workflow’s own where there is no grader', async () => {
@@ -235,6 +333,15 @@ describe('a grade', () => {
     expect(graded[0]!.samples['default']!.reward).toBeNull();
   });
 
+  it('changes nothing of what was said', async () => {
+    const grader = defineGrader(({ threads }) => {
+      (threads['default'] as unknown[]).length = 0;
+      return 1;
+    });
+    const { graded } = await execute(backendOf({ grader }));
+    expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
+  });
+
   it('is not asked for where nobody wants to hear of it', async () => {
     const { order } = await execute(backendOf(), { grading: false });
     expect(order).toEqual(['completed']);
@@ -242,12 +349,13 @@ describe('a grade', () => {
 
   it('of taken-out conversations is none', async () => {
     const workflow = defineWorkflow(async (ctx) => {
-      await ask(ctx, 'a');
-      await ask(ctx, 'b');
+      for (const thread of ['a', 'b', 'constructor']) await ask(ctx, thread);
     });
-    const grader = defineGrader(() => ({ value: 1, untrained: ['a'] }));
+    const grader = defineGrader(() => ({ value: 1, untrained: ['a'], byThread: { b: 0.5 } }));
     const { graded } = await execute(backendOf({ workflow, grader }));
-    expect(graded[0]!.samples).toMatchObject({ a: { removed: true, reward: null }, b: { removed: false, reward: 1 } });
+    expect(graded[0]!.samples['a']).toMatchObject({ removed: true, reward: null });
+    expect(graded[0]!.samples['b']).toMatchObject({ removed: false, reward: 0.5 });
+    expect(graded[0]!.samples['constructor']).toMatchObject({ removed: false, reward: 1 });
   });
 
   it('survives metrics and metadata that are no JSON, which are left out and told once each', async () => {
@@ -461,6 +569,17 @@ describe('status and cancelling', () => {
     }
     expect(backend.status('a-1').status).toBe('cancelled');
     expect(backend.cancel({ all: true })).toEqual({});
+  });
+
+  it('end a grading without a second completion', async () => {
+    const backend = backendOf({ grader: defineGrader(() => new Promise<number>(() => undefined)) });
+    const executing = execute(backend);
+    await until(() => backend.status('r1').status === 'grading');
+    expect(backend.cancel({ ids: ['r1'] })).toEqual({ r1: 'cancelled_running' });
+    const { completed, graded } = await executing;
+    expect(completed.map(({ status }) => status)).toEqual(['success']);
+    expect(graded.map(({ errMessage }) => errMessage)).toEqual(['the rollout was cancelled']);
+    expect(backend.status('r1').status).toBe('cancelled');
   });
 
   it('tell a full backend', async () => {

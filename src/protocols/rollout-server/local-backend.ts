@@ -5,10 +5,10 @@
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { TrainyardError } from '../../core/errors.ts';
+import type { Workflow } from '../../core/contracts.ts';
+import { boundary, TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
 import { Slots } from '../../rollout/slots.ts';
-import { type StartedWorkflow, startWorkflow } from '../../rollout/start-workflow.ts';
 import { checkReferences, type EntryParts, loadEntry, lowered } from './entry.ts';
 import type {
   CancelSelector,
@@ -46,7 +46,8 @@ export class LocalBackend implements ExecutionBackend {
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
   #parts: Promise<RolloutParts> | undefined;
-  #started: StartedWorkflow | undefined;
+  /** Set up and not yet torn down. */
+  #started: Workflow | undefined;
   #maxConcurrent: number | null = null;
 
   /** Throws what is wrong with values; modules that are only named are loaded by `start`. */
@@ -112,7 +113,7 @@ export class LocalBackend implements ExecutionBackend {
     this.cancel({ all: true });
     const started = this.#started;
     this.#started = undefined;
-    await started?.[Symbol.asyncDispose]();
+    await started?.teardown?.();
   }
 
   #cancelOne(id: string): Disposition {
@@ -139,7 +140,9 @@ export class LocalBackend implements ExecutionBackend {
     const entry = await loadEntry(this.#options);
     const { concurrency, grader } = entry;
     this.#maxConcurrent = concurrency;
-    this.#started = await startWorkflow(entry.workflow);
+    const { workflow } = entry;
+    await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
+    this.#started = workflow;
     return {
       ...entry,
       slots: concurrency === null ? undefined : new Slots(concurrency),

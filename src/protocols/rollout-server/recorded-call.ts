@@ -46,8 +46,8 @@ export function recordedCall(route: string, request: string, reply: string, isSt
     const { whole, stopReason } = READERS[route]!(asked, isStream ? undefined : (JSON.parse(reply) as Fields), events);
     const said = conversationOf(dialect!, whole);
     const before = conversationOf(dialect!, asked);
-    const response = said.at(-1);
-    if (response?.role !== 'assistant') return undefined;
+    const response = said.findLast(({ role }) => role === 'assistant');
+    if (response === undefined || said.length <= before.length) return undefined;
     return { messages: before, response, stopReason };
   } catch {
     return undefined;
@@ -74,7 +74,9 @@ const READERS: Readonly<Record<string, Reader>> = {
   },
   messages: (asked, body, events) => {
     const { content, stop_reason: reason } = body ?? messageOfEvents(events);
-    const whole = { ...asked, messages: [...list(asked['messages']), { role: 'assistant', content }] };
+    // Nobody may leave the assistant the last word here.
+    const next = { role: 'user', content: '' };
+    const whole = { ...asked, messages: [...list(asked['messages']), { role: 'assistant', content }, next] };
     return { whole, stopReason: reason === 'max_tokens' ? 'length' : 'stop' };
   },
   responses: (asked, body, events) => {

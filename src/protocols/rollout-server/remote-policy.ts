@@ -32,6 +32,7 @@ export class RemotePolicy {
   readonly #parts: RemotePolicyParts;
   readonly #baseURL: string;
   readonly #calls: SeatCall[] = [];
+  readonly #end = new AbortController();
 
   constructor(parts: RemotePolicyParts) {
     this.#parts = parts;
@@ -41,6 +42,11 @@ export class RemotePolicy {
   /** Answered calls, in the order of their answers. */
   get calls(): readonly SeatCall[] {
     return this.#calls;
+  }
+
+  /** The rollout is over: what its code still asks is refused, what is under way is cut and not recorded. */
+  seal(): void {
+    this.#end.abort(new TrainyardError('SESSION_SEALED', `rollout ${this.#parts.rolloutId} has ended`));
   }
 
   readonly model = (role = 'default', options?: SeatOptions): ModelHandle => {
@@ -76,13 +82,14 @@ export class RemotePolicy {
       for (const [name, value] of Object.entries(this.#headers(thread))) request.headers.set(name, value);
       const route = request.method === 'POST' ? routeOf(url.pathname) : undefined;
       const body = route === undefined ? undefined : await request.clone().text();
-      const { signal, release } = linkSignals(request.signal, this.#parts.signal);
+      const { signal, release } = linkSignals(request.signal, this.#parts.signal, this.#end.signal);
       try {
+        signal.throwIfAborted();
         const response = await this.#parts.fetch(new Request(request, { signal }));
         if (route === undefined || body === undefined || !response.ok || response.body === null) return response;
         return listened(response, (text, isStream) => {
           const call = recordedCall(route, body, text, isStream);
-          if (call !== undefined && !this.#parts.signal.aborted) this.#calls.push({ ...call, role, thread });
+          if (call !== undefined && !signal.aborted) this.#calls.push({ ...call, role, thread });
         });
       } catch (thrown) {
         release();

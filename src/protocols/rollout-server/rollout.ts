@@ -109,6 +109,8 @@ async function runWorkflow(
   } catch (thrown) {
     if (thrown instanceof Rejection) return finished({}, thrown.message);
     throw thrown;
+  } finally {
+    policy?.seal();
   }
 }
 
@@ -122,7 +124,6 @@ async function grade(parts: RolloutParts, request: RolloutRequest, progress: Pro
     if (reward === undefined) return removedAll(without(true), 'the grader removed every sample');
     return { ...SUCCESS, samples: samplesOf(conversations, request, result, reward) };
   } catch (thrown) {
-    if (progress.cancel.aborted) throw thrown;
     return { ...failureOf(thrown, [request.llmApiKey]), samples: without(false) };
   }
 }
@@ -141,7 +142,7 @@ async function rewardOf(
 ): Promise<Reward | undefined> {
   const own = result.reward;
   if (own !== undefined && (grader === undefined || workflow.grading === 'when-missing')) return own;
-  const why = ungradable(grader, request, conversations);
+  const why = ungradable(grader, request);
   if (why !== undefined || grader === undefined) throw new TrainyardError('GRADER_FAILED', why ?? 'no grader');
   const deadline = new Deadline('grader', boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec'));
   await using _slot = await deadline.enter(graderSlots, cancel);

@@ -57,6 +57,16 @@ describe('POST /rollout', () => {
     expect(sample!.messages.map(({ role }) => role)).toEqual(['user', 'assistant']);
   });
 
+  it('calls the policy with the controller’s key where it was given no other', async () => {
+    const { origin } = await serve();
+    const { llm_api_key: key, ...body } = controller.begin('r1').body as { llm_api_key: string };
+    expect((await send(origin, '/rollout', { ...body, llm_api_key: null, controller_api_key: key })).status).toBe(202);
+    const callbacks = await controller.heard('r1', 2);
+    expect(callbacks.map(({ body: { status }, authorization }) => [status, authorization])).toEqual(
+      Array(2).fill(['success', `Bearer ${key}`]),
+    );
+  });
+
   it('goes on when its client is gone', async () => {
     const { origin } = await serve();
     const text = JSON.stringify(controller.begin('r1').body);
@@ -363,7 +373,7 @@ describe('access', () => {
       [undefined, 422],
       [['127.0.0.1'], 202],
     ] as const) {
-      const server = createRolloutServer({ backend: local(), token, ...(allowedHosts ? { allowedHosts } : {}), patience: quick });
+      const server = createRolloutServer({ backend: local(), token, allowedHosts, patience: quick });
       servers.push(server);
       const { origin } = await server.listen({ host: '0.0.0.0' });
       const { body } = controller.begin(`r${expected}`);

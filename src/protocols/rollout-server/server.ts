@@ -5,7 +5,7 @@
  * Callers are known by a bearer token. Whatever they name to call back, and the policy, is only reached by the rules of `outbound.ts`.
  */
 import { hash, timingSafeEqual } from 'node:crypto';
-import { TrainyardError } from '../../core/errors.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { parseJson, readBody } from '../../gateway/body.ts';
 import { callOf, type UnreadCall } from '../../gateway/call.ts';
 import { Refusal } from '../../gateway/http-errors.ts';
@@ -22,12 +22,12 @@ import { type ReadRequest, readRollout, readSelector } from './wire.ts';
 export interface RolloutServerOptions {
   readonly backend: ExecutionBackend;
   /** Callers send it as `Authorization: Bearer …`. Anything but loopback is only bound with one. */
-  readonly token?: string;
+  readonly token?: string | undefined;
   /**
    * `host` or `host:port` of controllers and policies: these and no others, wherever they are. Absent: whatever has a public address, and
    * this machine while the server is bound to loopback.
    */
-  readonly allowedHosts?: readonly string[];
+  readonly allowedHosts?: readonly string[] | undefined;
   /** How often and how long a callback is tried. */
   readonly patience?: Partial<Patience>;
   /** Milliseconds for which closing waits for rollouts under way. Default 10,000. */
@@ -128,12 +128,13 @@ export class RolloutServer implements AsyncDisposable {
     if (!this.#options.backend.hasCapacity()) {
       throw new Denial(429, 'rollout queue is full; retry later', { 'retry-after': String(RETRY_AFTER_SEC) });
     }
-    const running = this.#run(read).finally(() => this.#live.delete(rolloutId));
+    const running = this.#run(read)
+      .catch((thrown: unknown) => this.#warn(`rollout ${rolloutId}: its end could not be told: ${messageOf(thrown)}`))
+      .finally(() => this.#live.delete(rolloutId));
     this.#live.set(rolloutId, running);
     return { status: 202, body: read.isNamedHere ? { rollout_id: rolloutId } : {} };
   }
 
-  /** Never rejects. */
   async #run({ request, callbacks }: ReadRequest): Promise<void> {
     const warn = (text: string): void => this.#warn(text);
     const fetch = this.#outbound.fetch as typeof globalThis.fetch;

@@ -120,11 +120,11 @@ function sampleBody(name: string, sample: GradedSample, isPaid: boolean, warn: (
   const reward = isPaid && !sample.removed && Number.isFinite(sample.reward) ? sample.reward : null;
   return {
     messages: messages ?? [],
-    label: sample.label,
+    label: asJson(sample.label, MOST_JSON) ?? null,
     reward,
     remove_sample: sample.removed,
-    metrics: jsonOnly(sample.metrics, `metrics of sample ${name}`, warn),
-    extra_fields: jsonOnly(sample.extraFields, `extra fields of sample ${name}`, warn),
+    metrics: jsonOnly(sample.metrics ?? {}, `metrics of sample ${name}`, warn),
+    extra_fields: jsonOnly(sample.extraFields ?? {}, `extra fields of sample ${name}`, warn),
   };
 }
 
