@@ -275,10 +275,12 @@ describe('roles', () => {
 
   it('may have a model of the AI SDK as their default, tools and all', async () => {
     const asked: unknown[] = [];
+    const choices: unknown[] = [];
     const model = {
       ...{ specificationVersion: 'v4', provider: 'test', modelId: 'scripted', supportedUrls: {} },
-      doGenerate: async (options: { prompt: unknown; tools: unknown }) => {
+      doGenerate: async (options: { prompt: unknown; toolChoice?: unknown }) => {
         asked.push(options.prompt);
+        choices.push(options.toolChoice);
         const content = [{ type: 'tool-call', toolCallId: 'x', toolName: 'add', input: '{"a":1}' }];
         return { content, finishReason: { unified: 'tool-calls', raw: 'x' } };
       },
@@ -290,7 +292,7 @@ describe('roles', () => {
         const b = tuner.registerModel('b', { defaultModel: model });
         const first = await b.generate({ messages, tools });
         const result = { role: 'tool' as const, tool_call_id: first.toolCalls[0]!.id, content: '3' };
-        await b.generate({ messages: [...messages, first.message, result], tools });
+        await b.generate({ messages: [...messages, first.message, result], tools, tool: 'add' });
         return { reward: 1 };
       },
       ['a'],
@@ -298,6 +300,7 @@ describe('roles', () => {
     const trajectory = await bench()(Example);
     expect(messageOf(trajectory)).toBe('completed');
     expect(trajectory.turns[1]).toMatchObject({ model: 'scripted', response: { tool_calls: [{ function: { name: 'add' } }] } });
+    expect(choices).toEqual([undefined, { type: 'tool', toolName: 'add' }]);
     expect(asked[1]).toMatchObject([
       { role: 'user', content: [{ type: 'text', text: 'hello' }] },
       { role: 'assistant', content: [{ type: 'tool-call', toolName: 'add', input: { a: 1 } }] },
