@@ -200,6 +200,8 @@ export type GenerateRequest = {
   readonly maxTokens?: number;
   /** The answer ends before the first of these texts. */
   readonly stop?: readonly string[];
+  /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
+  readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & (
   | { readonly messages: readonly Message[]; readonly promptIds?: undefined }

@@ -56,3 +56,12 @@ export function tokensOf({ turn }: Generation): { readonly prompt: number; reado
 export function argumentsText(input: unknown): string {
   return typeof input === 'string' ? input : (JSON.stringify(input) ?? '{}');
 }
+
+export function isJsonObject(text: string): boolean {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
+}
