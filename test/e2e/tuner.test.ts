@@ -308,6 +308,42 @@ describe('roles', () => {
     ]);
   });
 
+  it('may have the model handle of another gateway as their default', async () => {
+    const engine = scriptedEngine({
+      ...{ vocabSize: 512, contextLength: 4096 },
+      reply: () => [...tokenizer.encodeRendered('from elsewhere<|im_end|>')],
+    });
+    const elsewhere = new Gateway({ engine, renderer, modelName: 'frozen' }).open({
+      identity: { rolloutId: 'other', groupId: 'g', taskId: 't', purpose: 'eval' },
+      roles: {},
+      sampling: { temperature: 0, topP: 1, topK: 0, maxTokens: 20 },
+      limits: { turns: 4, tokens: 100, deadlineMs: 1000 },
+      seed: 1,
+      signal: new AbortController().signal,
+    });
+    const Example = workflowOf(
+      async (_, tuner) => {
+        await tuner.registerModel('a').generate({ messages });
+        await tuner.registerModel('b', { defaultModel: elsewhere.model() }).generate({ messages });
+        return { reward: 1 };
+      },
+      ['a'],
+    );
+    expect(played(await bench()(Example))[1]).toEqual({ role: 'b', trainable: false, by: 'frozen', said: 'from elsewhere' });
+    expect(elsewhere.turns).toHaveLength(1);
+  });
+
+  it('leave an error of the workflow what it was', async () => {
+    const Example = workflowOf(
+      async (_, tuner) => {
+        await tuner.registerModel('a', { defaultModel: says('default a') }).generate({ messages });
+        throw new Error('the tool broke');
+      },
+      ['b'],
+    );
+    expect(messageOf(await bench()(Example))).toBe('WORKFLOW_FAILED: the tool broke');
+  });
+
   it.each([
     ['a number', 3, /role "a": expected a default model, found 3/],
     ['an object of nothing', {}, /role "a": expected a default model, found an object with nothing/],
