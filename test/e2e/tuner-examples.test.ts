@@ -102,6 +102,7 @@ describe('the werewolves', () => {
     const trained = training.flatMap(({ turns }) => turns.filter(({ role }) => role === 'werewolf'));
     expect(samples.length).toBeGreaterThan(0);
     expect(samples.length).toBeLessThanOrEqual(trained.length);
+    expect(run.done).toMatchObject({ turns: 200 });
   });
 
   it('leave the training to the village with a flag', async () => {

@@ -228,6 +228,12 @@ describe('roles', () => {
       return { reward: 0 };
     }, []);
     expect(messageOf(await bench()(swallowed))).toMatch(/no role is trained/);
+    const wrapped = workflowOf(async (_, tuner) => {
+      await tuner.generate({ messages }).catch(() => {
+        throw new Error('the agent gave up');
+      });
+    }, []);
+    expect(messageOf(await bench()(wrapped))).toMatch(/^WORKFLOW_INVALID: no role is trained/);
     expect(messageOf(await bench()(workflowOf(both, ['wolf'])))).toMatch(
       /trainableTargets is wolf, and the roles are a, b, default/,
     );
