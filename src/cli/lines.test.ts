@@ -54,6 +54,7 @@ suite('the summary', () => {
     expect(summary(done())).toContain('The trained model is in runs/shop-1/checkpoints/step-000040\n');
     const command = asCalled('trainyard eval examples/shop/agent.ts --model runs/shop-1/checkpoints/step-000040');
     expect(summary(done())).toContain(`Measure it again with:\n  ${command}\n`);
+    expect(summary(done({ turns: 200 }))).toContain(`${command} --turns 200\n`);
     expect(summary(done())).not.toContain('--resume');
     expect(summary(done())).not.toContain('Stopped');
   });

@@ -107,6 +107,8 @@ export type RunEvent =
       readonly ending: RunEnding;
       /** Held-out tasks that are not beside the entry. */
       readonly heldOut?: string;
+      /** Model calls that a rollout may make, where that is not the default. */
+      readonly turns?: number;
       /** Address of the Tinker server that the weights of the checkpoints are at. */
       readonly server?: string;
     }

@@ -6,9 +6,14 @@ export function resumeCommand(run: string): string {
   return `trainyard train --resume ${shellWord(run)}`;
 }
 
-export function measureCommand(entry: string, model: string, heldOut?: string): string {
+export function measureCommand(
+  entry: string,
+  model: string,
+  { heldOut, turns }: { readonly heldOut?: string | undefined; readonly turns?: number | undefined } = {},
+): string {
   const tasks = heldOut === undefined ? '' : ` --held-out ${shellWord(heldOut)}`;
-  return `trainyard eval ${shellWord(entry)} --model ${shellWord(model)}${tasks}`;
+  const calls = turns === undefined ? '' : ` --turns ${turns}`;
+  return `trainyard eval ${shellWord(entry)} --model ${shellWord(model)}${tasks}${calls}`;
 }
 
 /** A path as an argument that a shell takes as one word. */

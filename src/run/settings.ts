@@ -196,6 +196,17 @@ export function usualHeldOut(entry: string | Entry): string {
   return beside(entry, 'held-out.jsonl');
 }
 
+/** What has to be said again to measure as this run did. */
+export function unusualIn({ heldOut, entry, limits: { turns } }: TrainSettings): {
+  readonly heldOut?: string;
+  readonly turns?: number;
+} {
+  return {
+    ...(heldOut && heldOut !== usualHeldOut(entry) ? { heldOut } : {}),
+    ...(turns === EVAL_DEFAULTS.limits.turns ? {} : { turns }),
+  };
+}
+
 function beside(entry: string | Entry, name: string): string {
   return join(typeof entry === 'string' ? dirname(entry) : '.', name);
 }

@@ -18,7 +18,7 @@ import { HeldOut } from './held-out.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
-import { learningRateAt, type TrainRequest, usualHeldOut } from './settings.ts';
+import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
 import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
 import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
@@ -105,7 +105,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
     const rollouts = workshop.rolloutsInto(store, join(run, 'artifacts'));
     const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
       tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
-    const unusual = settings.heldOut && settings.heldOut !== usualHeldOut(settings.entry) ? { heldOut: settings.heldOut } : {};
+    const unusual = unusualIn(settings);
     const result = await learn({ plan, ledger, rollouts, from, finish, since, tell, progress });
     tell({ type: 'done', ...result, ...where, ...unusual, seconds: (performance.now() - since) / 1000 });
     return result;

@@ -228,6 +228,12 @@ describe('roles', () => {
       return { reward: 0 };
     }, []);
     expect(messageOf(await bench()(swallowed))).toMatch(/no role is trained/);
+    const wrapped = workflowOf(async (_, tuner) => {
+      await tuner.generate({ messages }).catch(() => {
+        throw new Error('the agent gave up');
+      });
+    }, []);
+    expect(messageOf(await bench()(wrapped))).toMatch(/^WORKFLOW_INVALID: no role is trained/);
     expect(messageOf(await bench()(workflowOf(both, ['wolf'])))).toMatch(
       /trainableTargets is wolf, and the roles are a, b, default/,
     );
@@ -275,10 +281,12 @@ describe('roles', () => {
 
   it('may have a model of the AI SDK as their default, tools and all', async () => {
     const asked: unknown[] = [];
+    const choices: unknown[] = [];
     const model = {
       ...{ specificationVersion: 'v4', provider: 'test', modelId: 'scripted', supportedUrls: {} },
-      doGenerate: async (options: { prompt: unknown; tools: unknown }) => {
+      doGenerate: async (options: { prompt: unknown; toolChoice?: unknown }) => {
         asked.push(options.prompt);
+        choices.push(options.toolChoice);
         const content = [{ type: 'tool-call', toolCallId: 'x', toolName: 'add', input: '{"a":1}' }];
         return { content, finishReason: { unified: 'tool-calls', raw: 'x' } };
       },
@@ -290,7 +298,7 @@ describe('roles', () => {
         const b = tuner.registerModel('b', { defaultModel: model });
         const first = await b.generate({ messages, tools });
         const result = { role: 'tool' as const, tool_call_id: first.toolCalls[0]!.id, content: '3' };
-        await b.generate({ messages: [...messages, first.message, result], tools });
+        await b.generate({ messages: [...messages, first.message, result], tools, tool: 'add' });
         return { reward: 1 };
       },
       ['a'],
@@ -298,11 +306,48 @@ describe('roles', () => {
     const trajectory = await bench()(Example);
     expect(messageOf(trajectory)).toBe('completed');
     expect(trajectory.turns[1]).toMatchObject({ model: 'scripted', response: { tool_calls: [{ function: { name: 'add' } }] } });
+    expect(choices).toEqual([undefined, { type: 'tool', toolName: 'add' }]);
     expect(asked[1]).toMatchObject([
       { role: 'user', content: [{ type: 'text', text: 'hello' }] },
       { role: 'assistant', content: [{ type: 'tool-call', toolName: 'add', input: { a: 1 } }] },
       { role: 'tool', content: [{ type: 'tool-result', toolName: 'add', output: { type: 'text', value: '3' } }] },
     ]);
+  });
+
+  it('may have the model handle of another gateway as their default', async () => {
+    const engine = scriptedEngine({
+      ...{ vocabSize: 512, contextLength: 4096 },
+      reply: () => [...tokenizer.encodeRendered('from elsewhere<|im_end|>')],
+    });
+    const elsewhere = new Gateway({ engine, renderer, modelName: 'frozen' }).open({
+      identity: { rolloutId: 'other', groupId: 'g', taskId: 't', purpose: 'eval' },
+      roles: {},
+      sampling: { temperature: 0, topP: 1, topK: 0, maxTokens: 20 },
+      limits: { turns: 4, tokens: 100, deadlineMs: 1000 },
+      seed: 1,
+      signal: new AbortController().signal,
+    });
+    const Example = workflowOf(
+      async (_, tuner) => {
+        await tuner.registerModel('a').generate({ messages });
+        await tuner.registerModel('b', { defaultModel: elsewhere.model() }).generate({ messages });
+        return { reward: 1 };
+      },
+      ['a'],
+    );
+    expect(played(await bench()(Example))[1]).toEqual({ role: 'b', trainable: false, by: 'frozen', said: 'from elsewhere' });
+    expect(elsewhere.turns).toHaveLength(1);
+  });
+
+  it('leave an error of the workflow what it was', async () => {
+    const Example = workflowOf(
+      async (_, tuner) => {
+        await tuner.registerModel('a', { defaultModel: says('default a') }).generate({ messages });
+        throw new Error('the tool broke');
+      },
+      ['b'],
+    );
+    expect(messageOf(await bench()(Example))).toBe('WORKFLOW_FAILED: the tool broke');
   });
 
   it.each([

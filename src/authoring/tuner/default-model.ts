@@ -40,7 +40,7 @@ function asDefaultModel(model: LanguageModelLike): DefaultModel {
   return { name: model.modelId, generate: async (request) => answerOf(await model.doGenerate(optionsOf(request) as never)) };
 }
 
-function optionsOf({ messages, tools, sampling, signal }: DefaultModelRequest): object {
+function optionsOf({ messages, tools, tool, stop, sampling, signal }: DefaultModelRequest): object {
   const names = new Map(messages.flatMap(({ tool_calls = [] }) => tool_calls.map((call) => [call.id, call.function.name])));
   return {
     prompt: messages.map((message) => promptEntry(message, names)),
@@ -50,6 +50,8 @@ function optionsOf({ messages, tools, sampling, signal }: DefaultModelRequest): 
       ...(description === undefined ? {} : { description }),
       inputSchema: parameters ?? { type: 'object', properties: {} },
     })),
+    ...(tool === undefined ? {} : { toolChoice: tool === true ? { type: 'required' } : { type: 'tool', toolName: tool } }),
+    ...(stop === undefined || stop.length === 0 ? {} : { stopSequences: stop }),
     ...(sampling.temperature === undefined ? {} : { temperature: sampling.temperature }),
     ...(sampling.topP === undefined ? {} : { topP: sampling.topP }),
     ...(sampling.maxTokens === undefined ? {} : { maxOutputTokens: sampling.maxTokens }),

@@ -25,7 +25,6 @@ export class ModelTuner extends TunedModel {
   readonly #rollout: WorkflowContext;
   readonly #targets: Targets;
   readonly #registered = new Map<string, { readonly model: TunedModel; readonly defaultModel: string }>();
-  /** What is wrong with the targets, once a call has asked for them. An agent's framework may have swallowed it. */
   #mistake: TrainyardError | undefined;
   #wasAsked = false;
 
@@ -68,6 +67,11 @@ export class ModelTuner extends TunedModel {
     });
   }
 
+  /** What is wrong with the targets, where a call found that out: the cause of whatever an agent's framework made of it. */
+  get mistake(): TrainyardError | undefined {
+    return this.#mistake;
+  }
+
   /** At the end of an episode: throws what is wrong with its targets. */
   check(): void {
     if (this.#mistake !== undefined) throw this.#mistake;
@@ -78,7 +82,7 @@ export class ModelTuner extends TunedModel {
     throw new TrainyardError(
       'WORKFLOW_INVALID',
       `no role is trained: trainableTargets is ${targets.join(', ')}, and the roles are ${roles.join(', ')}`,
-      { hint: 'name roles that the workflow registers' },
+      { hint: 'name roles that the workflow registers; register them also in episodes in which they do not speak' },
     );
   }
 

@@ -54,9 +54,7 @@ async function episode(Class: WorkflowClass, ctx: WorkflowContext): Promise<unkn
     tuner.check();
     return resultOf(output, `${Class.name}.execute`);
   } catch (thrown) {
-    // What is wrong with the targets is the cause of whatever an agent's framework made of it.
-    tuner.check();
-    throw thrown;
+    throw tuner.mistake ?? thrown;
   }
 }
 
