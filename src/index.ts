@@ -4,7 +4,7 @@
  * Two layers. `train` and `evaluateOnly` are whole runs. Below them are the pieces those are made of, for a loop of one's own:
  * examples/loop.ts is one, on a page.
  */
-export { currentRollout } from './core/context.ts';
+export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {
   AdamSettings,
   ClientOptions,

@@ -11,6 +11,8 @@ export async function evalCommand(
   const { json, ...settings } = flags;
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   using report = openReport(json, { verb: 'eval', entry, model, seed, run: null });
-  await guarded(report.emit, { steps: false }, ({ stop }) => evaluateOnly({ entry, ...settings }, report.emit, stop));
+  await guarded(report.emit, { steps: false }, ({ stop }) =>
+    evaluateOnly({ entry, ...settings }, report.emit, stop, { watchStalls: true }),
+  );
   return 0;
 }

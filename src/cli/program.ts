@@ -125,6 +125,11 @@ function shared(command: Command): Command {
     .option('--lora-rank <n>', `rank of the adapter a Tinker server trains (default: ${EVAL_DEFAULTS.loraRank})`, positive)
     .option('--call-tokens <n>', `most tokens one model call may sample (default: ${EVAL_DEFAULTS.callTokens})`, positive)
     .option('--concurrency <n>', `rollouts at once (default: ${EVAL_DEFAULTS.concurrency})`, positive)
+    .option(
+      '--workflow-workers <n>',
+      `processes of a workflow with isolation "process" (default: two a core, at most 16, here ${EVAL_DEFAULTS.workflowWorkers})`,
+      positive,
+    )
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${EVAL_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
     .option('--transcripts <n>', 'held-out conversations to show (default: 0)', natural)

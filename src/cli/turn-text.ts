@@ -12,10 +12,11 @@ export function turnText(turn: TurnSummary, rewritten: Rewritten | null = null):
   const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
   const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
   const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
+  const cut = stopReason === 'length' ? ['cut off'] : [];
   const marks = [
-    `${promptTokens} + ${sampledTokens} tokens`,
-    ...(stopReason === 'length' ? ['cut off'] : []),
-    origin,
+    ...(turn.model === null
+      ? [`${promptTokens} + ${sampledTokens} tokens`, ...cut, origin]
+      : [`said by ${printable(turn.model)}`, ...cut]),
     ...(fork === null ? [] : [styleText('yellow', `${fork.cause}${where}, instead of going on from turn ${fork.from}`)]),
     ...(turn.undelivered ? ['nobody got it'] : []),
     ...(turn.trainable ? [] : ['not trained']),

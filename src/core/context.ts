@@ -1,10 +1,12 @@
 /**
- * The ambient rollout: which rollout the running code belongs to, across awaits, timers and callbacks.
+ * The ambient rollout: which rollout the running code belongs to, across awaits, timers and callbacks; its model, and a `fetch` that
+ * leads there, for clients that are made once and used by all rollouts.
  *
  * Contexts nest: a rollout started inside another sees its own, and the outer one is back when it returns.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
-import type { WorkflowContext } from './contracts.ts';
+import type { ModelHandle, WorkflowContext } from './contracts.ts';
+import { TrainyardError } from './errors.ts';
 
 const storage = new AsyncLocalStorage<WorkflowContext>();
 
@@ -16,4 +18,42 @@ export function runInRollout<T>(ctx: WorkflowContext, fn: () => T): T {
 /** The rollout that the calling code runs in, if any. */
 export function currentRollout(): WorkflowContext | undefined {
   return storage.getStore();
+}
+
+/** The door to the policy as a role of the rollout that the calling code runs in. Throws NO_ROLLOUT outside of one. */
+export function ambientModel(role?: string): ModelHandle {
+  return required('ambientModel').model(role);
+}
+
+/**
+ * For one client shared by all rollouts: `new OpenAI({ apiKey: 'unused', fetch: rolloutFetch })`. Whatever base URL and key the client was
+ * made with, a call goes to the rollout it is made in, as its default role. Throws NO_ROLLOUT outside of one.
+ */
+export const rolloutFetch: typeof globalThis.fetch = async (input, init) => {
+  const { baseURL, apiKey, fetch } = required('rolloutFetch').model();
+  const given = input instanceof Request ? input.url : input;
+  const { pathname, search } = new URL(given);
+  const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
+  for (const name of KEY_HEADERS) headers.delete(name);
+  headers.set('authorization', `Bearer ${apiKey}`);
+  const url = `${baseURL}/${tailOf(pathname)}${search}`;
+  return await fetch(input instanceof Request ? new Request(url, input) : url, { ...init, headers });
+};
+
+const KEY_HEADERS = ['authorization', 'x-api-key', 'x-goog-api-key', 'api-key'];
+const ROUTE = /\/((?:chat\/completions|responses|messages|messages\/count_tokens|models|models\/[^/]+)\/?)$/;
+
+/** What a client adds to its base URL. */
+function tailOf(pathname: string): string {
+  const version = pathname.lastIndexOf('/v1/');
+  if (version !== -1) return pathname.slice(version + '/v1/'.length);
+  return ROUTE.exec(pathname)?.[1] ?? pathname.slice(1);
+}
+
+function required(what: string): WorkflowContext {
+  const rollout = currentRollout();
+  if (rollout !== undefined) return rollout;
+  throw new TrainyardError('NO_ROLLOUT', `${what} was used where no rollout runs`, {
+    hint: "use it inside the workflow's run, not while its module is loaded; there is one rollout for each task",
+  });
 }

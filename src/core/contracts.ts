@@ -73,6 +73,10 @@ export interface DefaultModel {
 export interface DefaultModelRequest {
   readonly messages: readonly Message[];
   readonly tools: readonly Tool[];
+  /** The tool that it must call, or true where any will do. */
+  readonly tool?: string | true;
+  /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
+  readonly stop: readonly string[];
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -102,6 +106,8 @@ export interface Workflow {
   readonly concurrency?: number;
   /** `process`: each rollout in a process that holds no answers, keys or store. */
   readonly isolation: 'none' | 'process';
+  /** Environment variables, by name, that such a process gets besides those that programs need. */
+  readonly env?: readonly string[];
   /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
   readonly grading: 'always' | 'when-missing';
   /** Whether a group may be trained on; absent: any that has signal. */

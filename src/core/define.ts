@@ -39,6 +39,8 @@ export interface WorkflowOptions<Config, RoleName extends string> {
   readonly concurrency?: number;
   /** Runs each rollout in a process of its own, which holds no answers, keys or store. */
   readonly isolation?: 'process';
+  /** Names of environment variables that such a process gets: the keys of the agent's own tools. Of the run's own it has none. */
+  readonly env?: readonly string[];
   /** When the grader is asked; `when-missing`: only where `run` returned no reward. */
   readonly grading?: 'always' | 'when-missing';
   /** Whether a group may be trained on. */
@@ -67,7 +69,7 @@ export function defineWorkflow(
 ): Workflow {
   const settings = (typeof given === 'function' ? options : given) ?? {};
   const { run, name } = runOf(given);
-  const { config, concurrency, accepts, setup, teardown } = settings;
+  const { config, concurrency, env, accepts, setup, teardown } = settings;
   checkOptions(settings);
   return {
     [workflowSymbol]: true,
@@ -78,6 +80,7 @@ export function defineWorkflow(
     run,
     ...(config === undefined ? {} : { config }),
     ...(concurrency === undefined ? {} : { concurrency }),
+    ...(env === undefined ? {} : { env }),
     ...(accepts === undefined ? {} : { accepts }),
     ...(setup === undefined ? {} : { setup: async () => setup.call(settings) }),
     ...(teardown === undefined ? {} : { teardown: async () => teardown.call(settings) }),
@@ -105,13 +108,18 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
   );
 }
 
-function checkOptions({ concurrency, isolation, grading, roles, trainable }: WorkflowOptions<unknown, string>): void {
+function checkOptions({ concurrency, isolation, env, grading, roles, trainable }: WorkflowOptions<unknown, string>): void {
   const mistakes: string[] = [];
   if (concurrency !== undefined && !(Number.isSafeInteger(concurrency) && concurrency >= 1)) {
     mistakes.push(`concurrency: expected a whole number from 1 up, found ${shown(concurrency)}`);
   }
   if (isolation !== undefined && isolation !== 'process') {
     mistakes.push(`isolation: expected "process" or nothing, found ${shown(isolation)}`);
+  }
+  if (env !== undefined && !(Array.isArray(env) && env.every((name) => typeof name === 'string' && name !== ''))) {
+    mistakes.push(`env: expected a list of names of environment variables, found ${shown(env)}`);
+  } else if (env !== undefined && isolation !== 'process') {
+    mistakes.push(`env: only a workflow with isolation "process" has an environment of its own`);
   }
   if (grading !== undefined && grading !== 'always' && grading !== 'when-missing') {
     mistakes.push(`grading: expected "always" or "when-missing", found ${shown(grading)}`);

@@ -12,6 +12,8 @@ export interface TurnSummary {
   readonly stopReason: StopReason;
   readonly policyVersion: number;
   readonly trainable: boolean;
+  /** Who answered, where it was not the policy. */
+  readonly model: string | null;
   readonly undelivered: boolean;
   readonly dialect: DialectName | null;
   readonly ignored: readonly string[];
@@ -32,6 +34,7 @@ export function turnSummary(turn: Turn): TurnSummary {
     stopReason,
     policyVersion,
     trainable,
+    model: turn.model ?? null,
     undelivered: turn.undelivered ?? false,
     dialect: request.dialect ?? null,
     ignored: request.ignored ?? [],

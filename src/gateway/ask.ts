@@ -126,7 +126,7 @@ function headOf({ renderer, modelName }: AskParts, seat: Seat, { startedAt, prom
 export function countTokens(parts: AskParts, seat: Seat, body: string, dialect: Dialect): Reply {
   const { question } = dialect.read(parseJson(body), seat.session);
   checkSize(question);
-  return jsonReply(200, { input_tokens: promptOf(parts, seat, question).promptIds.length });
+  return jsonReply(200, { input_tokens: promptOf(parts, seat, question).prompt.promptIds.length });
 }
 
 function beginningOf(turns: readonly Turn[]): Beginning {

@@ -39,12 +39,14 @@ function overHttp(server: Server): DefaultModel {
 
 async function askServer(
   { name, baseURL, apiKey, fetch = globalThis.fetch }: Server,
-  { messages, tools, sampling, signal }: DefaultModelRequest,
+  { messages, tools, tool, stop, sampling, signal }: DefaultModelRequest,
 ): Promise<DefaultModelAnswer> {
   const body = {
     model: name,
     messages,
     ...(tools.length > 0 ? { tools } : {}),
+    ...(tool === undefined ? {} : { tool_choice: tool === true ? 'required' : { type: 'function', function: { name: tool } } }),
+    ...(stop.length === 0 ? {} : { stop }),
     ...(sampling.temperature === undefined ? {} : { temperature: sampling.temperature }),
     ...(sampling.topP === undefined ? {} : { top_p: sampling.topP }),
     ...(sampling.maxTokens === undefined ? {} : { max_tokens: sampling.maxTokens }),

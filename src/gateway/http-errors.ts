@@ -22,6 +22,7 @@ export const STATUS: Partial<Record<ErrorCode, Row>> = {
   CANCELLED: { status: 410, code: 'rollout_ended' },
   ENGINE_BUSY: { status: 429, code: 'too_many_calls' },
   ENGINE_FAILED: { status: 502, code: 'engine_failed' },
+  DEFAULT_MODEL_FAILED: { status: 502, code: 'default_model_failed' },
 };
 
 /** What only the door itself refuses, by code. */

@@ -11,10 +11,18 @@ import type { Turn } from '../core/types.ts';
 import { type Asked, relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Question } from './dialects/dialect.ts';
+import type { ForcedCall } from './dialects/forced-call.ts';
+import { invalid } from './dialects/parameters.ts';
 import { checkLength } from './prompt-length.ts';
 import type { Seat } from './sessions.ts';
 
 export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+
+/** With the ids at its end that the policy is made to begin its answer with: context like the rest, said like what follows. */
+export interface BegunPrompt {
+  readonly prompt: Prompt;
+  readonly begun?: Int32Array;
+}
 
 interface PromptParts {
   readonly renderer: Renderer;
@@ -22,9 +30,26 @@ interface PromptParts {
 }
 
 /** Throws REQUEST_INVALID and CONTEXT_OVERFLOW. */
-export function promptOf(parts: PromptParts, seat: Seat, question: Question): Prompt {
-  const { promptIds } = question;
-  return promptIds === undefined ? promptOfWords(parts, seat, question) : promptOfIds(parts, seat, promptIds);
+export function promptOf(parts: PromptParts, seat: Seat, question: Question): BegunPrompt {
+  const { promptIds, forced } = question;
+  const prompt = promptIds === undefined ? promptOfWords(parts, seat, question) : promptOfIds(parts, seat, promptIds);
+  if (forced === undefined) return { prompt };
+  const begun = beginningOf(parts.renderer, forced);
+  return { prompt: { ...prompt, promptIds: joined(prompt.promptIds, begun) }, begun };
+}
+
+function joined(a: Int32Array, b: Int32Array): Int32Array {
+  const ids = new Int32Array(a.length + b.length);
+  ids.set(a);
+  ids.set(b, a.length);
+  return ids;
+}
+
+function beginningOf(renderer: Renderer, { name }: ForcedCall): Int32Array {
+  const begun = renderer.callBeginning(name);
+  if (begun !== undefined) return begun;
+  const what = name === undefined ? 'a call' : `a call of ${JSON.stringify(name)}`;
+  throw invalid('tool_choice', `${what} cannot be forced on this model`, 'leave the choice to the policy: "auto"');
 }
 
 function promptOfWords({ renderer, engine }: PromptParts, seat: Seat, question: Question): Prompt {

@@ -8,13 +8,16 @@
 import { hash } from 'node:crypto';
 import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { DialectName, SamplingSettings, Turn } from '../core/types.ts';
+import type { DialectName, Fork, Message, SamplingSettings, StopReason, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
+import type { Assistant } from '../tokens/speech.ts';
+import { defaultModelOf } from './default-model.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
-import { asked, type Prompt, promptOf, remembered } from './prompt.ts';
+import { NO_PROMPT, play, playedSampling, wordsOf } from './play.ts';
+import { asked, type BegunPrompt, type Prompt, promptOf, remembered } from './prompt.ts';
 import { effectiveSampling, type Seat, sealed } from './sessions.ts';
 
 export interface SamplerParts {
@@ -51,32 +54,38 @@ export async function answer(
   const { session } = seat;
   // Asked once: whether a role is trained may change while it is answered.
   const role = session.role(seat.role);
-  const wanted = effectiveSampling(session, role, question.requested);
-  const reservation = session.begin(question.count, wanted.maxTokens);
+  const player = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default);
+  const wanted = player ? playedSampling(session, question.requested) : effectiveSampling(session, role, question.requested);
+  const reservation = session.begin(question.count, player ? 0 : wanted.maxTokens);
   const draws: Draw[] = [];
   let sampledTokens = 0;
   let prompt: Prompt | undefined;
   const startedAt = parts.clock.now();
   try {
-    prompt = promptOf(parts, seat, question);
+    const begunPrompt = player ? { prompt: NO_PROMPT } : promptOf(parts, seat, question);
+    prompt = begunPrompt.prompt;
     const { promptIds } = prompt;
     const known = session.turns.length;
-    for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, promptIds));
+    for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, player ? wordsOf(question) : promptIds));
     const seeds = draws.map(({ seed }) => seed);
     const told = audience && startingOnce(audience, { startedAt, promptTokens: promptIds.length, seeds });
     const onSampled = (count: number): void => {
       sampledTokens += count;
     };
-    const sampling = { ...wanted, maxTokens: reservation.maxTokens };
+    const sampling = player ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
     const before = session.turns[prompt.after ?? prompt.fork?.from ?? -1];
     const request = { ...(dialect === undefined ? {} : { dialect }), ...remembered(before, question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
-      const sampled = await sample(parts, { seat, question, promptIds, sampling, seed, signal: own, listener, onSampled });
+      const asking = { seat, question, ...begunPrompt, sampling, seed, signal: own, listener, onSampled };
+      const said = player ? await play(player, asking) : await sample(parts, asking);
       return {
         ...prompt!,
-        ...sampled,
+        ...(player ? { model: player.name } : {}),
+        ...said.ids,
+        stopReason: said.stopReason,
+        ...responseOf(parts, asking, said.assistant),
         thread: seat.thread,
         role: seat.role,
         trainable: role.trainable,
@@ -87,11 +96,7 @@ export async function answer(
       };
     };
     const turns = await allOrNone(signal, seeds, sampleOne);
-    // Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile.
-    const hasGoneOn =
-      question.promptIds === undefined &&
-      session.turns.slice(known).some(({ role, thread }) => role === seat.role && thread === seat.thread);
-    const fork = prompt.fork ?? (hasGoneOn ? relate(session.turns, asked(seat, question)).fork : undefined);
+    const fork = player ? undefined : (prompt.fork ?? forkMeanwhile(seat, question, known));
     return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
@@ -107,10 +112,17 @@ export async function answer(
   }
 }
 
-interface Sampling {
+/** Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile. */
+function forkMeanwhile(seat: Seat, question: Question, known: number): Fork | undefined {
+  const { session, role, thread } = seat;
+  if (question.promptIds !== undefined) return undefined;
+  const hasGoneOn = session.turns.slice(known).some((turn) => turn.role === role && turn.thread === thread);
+  return hasGoneOn ? relate(session.turns, asked(seat, question)).fork : undefined;
+}
+
+interface Sampling extends BegunPrompt {
   readonly seat: Seat;
   readonly question: Question;
-  readonly promptIds: Int32Array;
   readonly sampling: SamplingSettings;
   readonly seed: number;
   readonly signal: AbortSignal;
@@ -118,12 +130,17 @@ interface Sampling {
   onSampled(count: number): void;
 }
 
-type Sampled = Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion' | 'stopReason' | 'response' | 'formatError'>;
+/** What was said, and in which ids. */
+export interface Spoken {
+  readonly assistant: Assistant;
+  readonly stopReason: StopReason;
+  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion'>;
+}
 
-async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Promise<Sampled> {
-  const { seat, question, promptIds, sampling, seed, signal, listener } = asked;
+async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Promise<Spoken> {
+  const { seat, question, prompt, begun, sampling, seed, signal, listener } = asked;
   const { stopTexts } = question;
-  const view = listener || stopTexts.length > 0 ? renderer.streamResponse(stopTexts) : undefined;
+  const view = listener || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, begun) : undefined;
   let seen = 0;
   const onTokens = (ids: Int32Array, logprobs: Float32Array) => {
     const pieces = view!.push(ids);
@@ -137,14 +154,19 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
     return view!.stoppedAt === undefined ? undefined : { keep: kept };
   };
   const { groupId } = seat.session.spec.identity;
-  const request = { promptIds, sampling, stopIds: renderer.stopIds, seed, affinity: groupId };
+  const request = { promptIds: prompt.promptIds, sampling, stopIds: renderer.stopIds, seed, affinity: groupId };
   const result = await engine.sample(request, signal, view && onTokens);
-  const said = renderer.readResponse(result.ids, stopTexts);
-  const rest = view?.end(result.ids, said);
+  const assistant = renderer.readResponse(result.ids, stopTexts, begun);
+  const rest = view?.end(result.ids, assistant);
   if (question.logprobs && seen < result.ids.length) {
     listener?.([{ kind: 'tokens', ids: result.ids.subarray(seen), logprobs: result.logprobs.subarray(seen) }]);
   }
   listener?.(rest ?? []);
+  const { ids: sampledIds, logprobs, policyVersion, stopReason } = result;
+  return { assistant, stopReason, ids: { sampledIds, logprobs, policyVersion } };
+}
+
+function responseOf({ renderer }: SamplerParts, { seat, question, seed }: Sampling, said: Assistant) {
   const calls = said.toolCalls.map((call, i) => ({
     id: toolCallId(renderer, seat, seed, i),
     type: 'function' as const,
@@ -152,19 +174,13 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
   }));
   // Where the policy calls tools instead of answering there is nothing to check yet.
   const formatError = said.content === null ? undefined : question.formatErrorOf?.(said.content);
-  return {
-    sampledIds: result.ids,
-    logprobs: result.logprobs,
-    policyVersion: result.policyVersion,
-    stopReason: result.stopReason,
-    response: {
-      role: 'assistant',
-      content: said.content,
-      ...(calls.length > 0 ? { tool_calls: calls } : {}),
-      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
-    },
-    ...(formatError === undefined ? {} : { formatError }),
+  const response: Message = {
+    role: 'assistant',
+    content: said.content,
+    ...(calls.length > 0 ? { tool_calls: calls } : {}),
+    ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
   };
+  return { response, ...(formatError === undefined ? {} : { formatError }) };
 }
 
 /** The first failure cancels the others and is thrown when they have ended. */
@@ -211,9 +227,10 @@ interface Draw {
 }
 
 /** The seed of a call depends on what is asked and how often, never on when it arrives or how many attempts were made. */
-function nextDraw({ session, role, thread }: Seat, promptIds: Int32Array): Draw {
+function nextDraw({ session, role, thread }: Seat, question: Int32Array | string): Draw {
   const { seed, identity } = session.spec;
-  const asked = Buffer.from(promptIds.buffer, promptIds.byteOffset, promptIds.byteLength);
+  const asked =
+    typeof question === 'string' ? Buffer.from(question) : Buffer.from(question.buffer, question.byteOffset, question.byteLength);
   const who = thread === role ? role : `${role}\n${thread}`;
   const prompt = hash('sha256', Buffer.concat([Buffer.from(`${seed}\n${identity.rolloutId}\n${who}\n`), asked]), 'base64');
   const occurrence = session.occurrences.take(prompt);

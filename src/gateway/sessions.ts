@@ -137,7 +137,7 @@ export class LiveSession implements Session {
     if (this.#bytes > GATEWAY_LIMITS.rolloutBytes) this.refuse('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
   }
 
-  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. */
+  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. `wanted` 0: nothing is sampled. */
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
@@ -145,7 +145,7 @@ export class LiveSession implements Session {
       throw busy(`the rollout has ${this.#inFlight} model calls under way`);
     if (this.recorded.length + this.#inFlight + count > turns) this.refuse('turns', `${turns} model calls`);
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
-    if (left < count) this.refuse('tokens', `${tokens} sampled tokens`);
+    if (wanted > 0 && left < count) this.refuse('tokens', `${tokens} sampled tokens`);
     const maxTokens = Math.min(wanted, Math.floor(left / count));
     this.#inFlight += count;
     this.#reservedTokens += count * maxTokens;
@@ -202,7 +202,8 @@ export class LiveSession implements Session {
     if (missed.length === 0) return;
     const continued = new Set(this.recorded.map((turn) => turn.after ?? this.#reworded(turn)));
     for (const turn of missed) {
-      if (!continued.has(turn.index)) this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
+      if (!continued.has(turn.index) && !this.#isQuoted(turn))
+        this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
     }
   }
 
@@ -213,6 +214,12 @@ export class LiveSession implements Session {
     if (newMessagesAfter(from, request.messages) !== undefined) return from.index;
     const isShortened = fork?.cause === 'dropped_reasoning' || fork?.cause === 'dropped_tool_call';
     return isShortened && fork.message === from.request.messages.length ? from.index : undefined;
+  }
+
+  /** Whether the words of another model, which no turn goes on from, came back in a request. */
+  #isQuoted(turn: Turn): boolean {
+    if (turn.model === undefined) return false;
+    return this.recorded.some(({ request }) => newMessagesAfter(turn, request.messages) !== undefined);
   }
 
   /** Throws REQUEST_CONFLICT where this name was given to another request before. */

@@ -10,10 +10,20 @@ const LINES = 12;
 const NATIVE_FRAME = /^\s*\d+: 0x[0-9a-f]+/;
 
 export class OutputTail {
+  readonly #most: number;
   #text = '';
 
+  constructor(most = CHARS) {
+    this.#most = most;
+  }
+
+  /** As it was printed. */
+  get text(): string {
+    return this.#text;
+  }
+
   add(chunk: string): void {
-    this.#text = (this.#text + chunk).slice(-CHARS);
+    this.#text = (this.#text + chunk).slice(-this.#most);
   }
 
   clear(): void {

@@ -12,7 +12,7 @@ import { turnNamed } from '../core/turn-names.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 
 /** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
-const MOST_JSON = 1_000_000;
+export const MOST_JSON = 1_000_000;
 const MOST_METRICS = 256;
 const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads', 'credit'];
 

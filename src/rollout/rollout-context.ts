@@ -28,6 +28,8 @@ export interface ContextParts {
 
 export interface OwnContext {
   readonly ctx: WorkflowContext;
+  /** Where its folder is, or would be if it asked for one. */
+  readonly folder: string | null;
   /** What it wanted kept. */
   readonly logs: readonly LogLine[];
   /** Where it asked for a folder. */
@@ -40,6 +42,7 @@ export function contextOf(parts: ContextParts): OwnContext {
   const task: TaskView = structuredClone({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
   const { identity, session, signal } = parts;
   const logs: LogLine[] = [];
+  const folder = folderOf(parts.artifacts, identity.rolloutId);
   let artifactsDir: string | null | undefined;
   const ctx: WorkflowContext = {
     task,
@@ -51,7 +54,7 @@ export function contextOf(parts: ContextParts): OwnContext {
     purpose: identity.purpose,
     seed: hash('sha256', `${parts.seed}\n${identity.rolloutId}`, 'buffer').readUIntBE(0, 6),
     get artifactsDir() {
-      artifactsDir ??= makeFolder(parts.artifacts, identity.rolloutId);
+      artifactsDir ??= makeFolder(folder);
       return artifactsDir;
     },
     signal,
@@ -63,13 +66,16 @@ export function contextOf(parts: ContextParts): OwnContext {
     },
     model: (role, options) => session.model(role, options),
   };
-  return { ctx, logs, artifactsDir: () => artifactsDir ?? null };
+  return { ctx, folder, logs, artifactsDir: () => artifactsDir ?? null };
+}
+
+function folderOf(root: string | undefined, rolloutId: string): string | null {
+  return root === undefined ? null : join(root, encodeURIComponent(rolloutId).replaceAll('.', '%2E'));
 }
 
 /** Files are a convenience: a disk that is full or read-only costs the folder, never the rollout. */
-function makeFolder(root: string | undefined, rolloutId: string): string | null {
-  if (root === undefined) return null;
-  const folder = join(root, encodeURIComponent(rolloutId).replaceAll('.', '%2E'));
+export function makeFolder(folder: string | null): string | null {
+  if (folder === null) return null;
   try {
     mkdirSync(folder, { recursive: true });
     return folder;

@@ -6,7 +6,6 @@
  */
 
 import type { Absence } from '../core/absence.ts';
-import { runInRollout } from '../core/context.ts';
 import type {
   Clock,
   GraderInput,
@@ -23,11 +22,14 @@ import { linkSignals } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
 import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { resultOf, type SettledResult } from './result.ts';
-import { contextOf, Rejection } from './rollout-context.ts';
+import { contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 import type { Slots } from './slots.ts';
+import { runHere } from './start-workflow.ts';
 
 export interface RolloutParts {
   readonly workflow: Workflow;
+  /** One rollout of it, wherever that runs; absent: in this process. */
+  readonly runWorkflow?: (own: OwnContext) => Promise<unknown>;
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
@@ -85,7 +87,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     signal,
   });
   const cancelDeadline = atDeadline(parts, () => deadline.abort());
-  const { ctx, logs, artifactsDir } = contextOf({
+  const own = contextOf({
     identity,
     task: spec.task,
     workflow,
@@ -95,7 +97,9 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     artifacts,
     now: parts.clock.now,
   });
-  const ending = settled(await runWorkflow(workflow, ctx, deadline.signal), identity, session);
+  const { logs, artifactsDir } = own;
+  const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
+  const ending = settled(await endingOf(() => run(own), own.ctx, deadline.signal), identity, session);
   cancelDeadline();
   const sealed = session.seal();
   release();
@@ -155,7 +159,7 @@ function atDeadline({ limits, absence }: RolloutParts, end: () => void): () => v
 }
 
 /** Bounded by the deadline even if the workflow ignores its signal; what it does after that finds a sealed session. */
-async function runWorkflow(workflow: Workflow, ctx: WorkflowContext, deadline: AbortSignal): Promise<Ending<unknown>> {
+async function endingOf(workflow: () => Promise<unknown>, ctx: WorkflowContext, deadline: AbortSignal): Promise<Ending<unknown>> {
   // Listens on the rollout's own signal: listeners on the run's would pile up over thousands of rollouts.
   const cut = new Promise<Ending<unknown>>((resolve) => {
     const end = (): void => resolve(deadline.aborted ? { kind: 'deadline' } : { kind: 'threw', thrown: ctx.signal.reason });
@@ -164,7 +168,7 @@ async function runWorkflow(workflow: Workflow, ctx: WorkflowContext, deadline: A
   });
   const run = async (): Promise<Ending<unknown>> => {
     try {
-      return { kind: 'returned', result: await runInRollout(ctx, () => workflow.run(ctx)) };
+      return { kind: 'returned', result: await workflow() };
     } catch (thrown) {
       return { kind: 'threw', thrown };
     }

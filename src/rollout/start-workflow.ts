@@ -1,20 +1,46 @@
-/** A workflow made ready for rollouts: set up once, held to its own concurrency, torn down when the run ends. */
+/**
+ * A workflow made ready for rollouts: set up once, in this process or in each of its own, held to its own concurrency, torn down when the
+ * run ends.
+ */
+import { runInRollout } from '../core/context.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { boundary } from '../core/errors.ts';
+import { type IsolationOptions, openIsolated } from './isolated-workflow.ts';
+import type { OwnContext } from './rollout-context.ts';
 import { Slots } from './slots.ts';
 
 export interface StartedWorkflow extends AsyncDisposable {
   readonly workflow: Workflow;
   /** Absent: as many at once as the run has. */
   readonly slots: Slots | undefined;
+  /** One rollout of it, wherever that runs. */
+  readonly runWorkflow: (own: OwnContext) => Promise<unknown>;
 }
 
 /** Throws WORKFLOW_INIT_FAILED when its setup does. */
-export async function startWorkflow(workflow: Workflow): Promise<StartedWorkflow> {
+export async function startWorkflow(workflow: Workflow, isolation: IsolationOptions): Promise<StartedWorkflow> {
+  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation);
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
   return {
     workflow,
     slots: workflow.concurrency === undefined ? undefined : new Slots(workflow.concurrency),
+    runWorkflow: (own) => runHere(workflow, own),
     [Symbol.asyncDispose]: async () => workflow.teardown?.(),
+  };
+}
+
+export function runHere(workflow: Workflow, { ctx }: OwnContext): Promise<unknown> {
+  return runInRollout(ctx, () => workflow.run(ctx));
+}
+
+async function startIsolated(workflow: Workflow, options: IsolationOptions): Promise<StartedWorkflow> {
+  const workers = Math.min(options.workers, workflow.concurrency ?? options.workers);
+  const isolated = await openIsolated(workflow, { ...options, workers });
+  return {
+    workflow,
+    // A rollout that waits for a process should wait before its deadline begins.
+    slots: new Slots(workers),
+    runWorkflow: (own) => isolated.run(own),
+    [Symbol.asyncDispose]: () => isolated[Symbol.asyncDispose](),
   };
 }

@@ -53,6 +53,7 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'steps',
   'threads',
   'concurrency',
+  'workflowWorkers',
   'graderWorkers',
   'transcripts',
   'baseURL',

@@ -24,6 +24,7 @@ const evalShape = {
   threads: z.int().min(1).max(256),
   limits: z.strictObject({ turns: count, tokens: count, deadlineMs: z.int().min(1) }),
   callTokens: count,
+  workflowWorkers: z.int().min(1).max(256),
   graderWorkers: z.int().min(1).max(256),
   graderDeadlineMs: z.int().min(1),
   transcripts: natural,

@@ -39,6 +39,8 @@ export interface EvalSettings {
   readonly limits: Limits;
   /** Most tokens one model call may sample. */
   readonly callTokens: number;
+  /** Processes of a workflow with isolation 'process', and so its rollouts at once. */
+  readonly workflowWorkers: number;
   readonly graderWorkers: number;
   readonly graderDeadlineMs: number;
   /** Held-out conversations to keep for showing. */
@@ -99,6 +101,7 @@ export const EVAL_DEFAULTS = {
   threads: defaultThreads(),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   callTokens: 256,
+  workflowWorkers: Math.min(2 * availableParallelism(), 16),
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
   transcripts: 0,

@@ -161,6 +161,8 @@ function checkTurns(trajectories: readonly Trajectory[], operations: readonly Op
   }
   const owners = new Map<string, string>();
   for (const [trajectory, turn] of turnsIn(trajectories)) {
+    // What another model said came from no engine.
+    if (turn.model !== undefined) continue;
     const name = turnName(trajectory, turn);
     const key = [turn.sampling.seed, digestOf(turn.promptIds), digestOf([turn.sampledIds, turn.logprobs])].join(' ');
     const versions = versionsOf.get(key);

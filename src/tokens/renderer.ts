@@ -9,6 +9,7 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
+import { type CallBeginning, callBeginning } from './call-beginning.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import { createExtension } from './extension.ts';
 import { grown } from './growing-ids.ts';
@@ -38,10 +39,12 @@ export interface Renderer {
    * would write what came before in another way once these messages follow: then the prompt has to be rendered afresh.
    */
   extend(previous: PreviousTurn, newMessages: readonly Message[]): Int32Array | undefined;
-  /** What was said, up to the first of these texts. */
-  readResponse(sampledIds: Int32Array, stopTexts?: readonly string[]): Assistant;
+  /** Ids that begin a call of this tool, or of any, to be put behind the prompt; undefined where this model's calls cannot be begun. */
+  readonly callBeginning: CallBeginning;
+  /** What was said, up to the first of these texts. `begun`: ids at the end of the prompt that are part of what is said. */
+  readResponse(sampledIds: Int32Array, stopTexts?: readonly string[], begun?: Int32Array): Assistant;
   /** The same while it is sampled. */
-  streamResponse(stopTexts?: readonly string[]): ResponseStream;
+  streamResponse(stopTexts?: readonly string[], begun?: Int32Array): ResponseStream;
   /** Text of one id by itself. */
   tokenText(id: number): string;
   /** Text of sampled ids as it stands, without the stop id. */
@@ -75,15 +78,20 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return grown(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
-    readResponse(sampledIds, stopTexts = []) {
-      const text = tokenizer.decode(stripStop(sampledIds, stopIds));
-      return parseAssistant(beforeStop(text, stopTexts) ?? text, manner);
+    callBeginning: callBeginning(template, tokenizer, manner.format),
+    readResponse(sampledIds, stopTexts = [], begun = NOTHING) {
+      const said = stripStop(sampledIds, stopIds);
+      const opening = tokenizer.decode(begun);
+      const text = tokenizer.decode(begun.length === 0 ? said : [...begun, ...said]).slice(opening.length);
+      return parseAssistant(opening + (beforeStop(text, stopTexts) ?? text), manner);
     },
-    streamResponse: (stopTexts = []) => new ResponseStream(tokenizer.decode, stopIds, manner, stopTexts),
+    streamResponse: (stopTexts = [], begun = NOTHING) => new ResponseStream(tokenizer.decode, stopIds, manner, stopTexts, begun),
     tokenText: (id) => tokenizer.decode([id]),
     text: (sampledIds) => tokenizer.decode(stripStop(sampledIds, stopIds)),
   };
 }
+
+const NOTHING = new Int32Array(0);
 
 type Open = Renderer['open'];
 

@@ -17,18 +17,23 @@ export class ResponseStream {
   readonly #text: TextStream;
   readonly #speech: Speech;
   readonly #watch: StopWatch | undefined;
+  /** What was said before the first sampled token, until that comes. */
+  #opening: string;
   #seen = 0;
   #stoppedAt: number | undefined;
 
+  /** `begun`: ids before the sampled ones that are part of what is said; no stop text is looked for in them. */
   constructor(
     decode: (ids: readonly number[]) => string,
     stopIds: readonly number[],
     manner: Manner = PLAIN_MANNER,
     stopTexts: readonly string[] = [],
+    begun: Iterable<number> = [],
   ) {
     this.#text = new TextStream(decode, stopIds);
     this.#speech = new Speech(manner);
     this.#watch = stopTexts.length > 0 ? new StopWatch(stopTexts) : undefined;
+    this.#opening = this.#text.push(begun);
   }
 
   /** After how many ids a stop text was complete, where one was; the ids after them are not part of the turn. */
@@ -37,7 +42,7 @@ export class ResponseStream {
   }
 
   push(ids: Int32Array): readonly Piece[] {
-    return this.#speech.push(this.#settled(ids), false);
+    return this.#speech.push(this.#opened() + this.#settled(ids), false);
   }
 
   /** The rest. `sampledIds` are all ids of the turn, those that were pushed first among them; `response` is what they say. */
@@ -45,13 +50,19 @@ export class ResponseStream {
     const settled = this.#settled(sampledIds.subarray(this.#seen));
     const rest = this.#text.end();
     const watched = this.#watch ? this.#watch.push(rest) + this.#watch.end() : rest;
-    const pieces = this.#speech.push(settled + watched, true);
+    const pieces = this.#speech.push(this.#opened() + settled + watched, true);
     if (!isDeepStrictEqual(this.#speech.said, response)) {
       throw new TrainyardError('TOKENIZER_INVALID', 'what was streamed is not what the sampled tokens say as a whole', {
         hint: 'this tokenizer decodes tokens differently one by one than together; ask without `stream`',
       });
     }
     return pieces;
+  }
+
+  #opened(): string {
+    const opening = this.#opening;
+    this.#opening = '';
+    return opening;
   }
 
   /** One id at a time where texts can end the turn, so that it ends with the very id that completes one. */

@@ -11,7 +11,7 @@ import type { Manner } from './speech.ts';
 const LONGEST_ID = 64;
 
 const question: Message = { role: 'user', content: 'x' };
-const tool: Tool = {
+export const probeTool: Tool = {
   type: 'function',
   function: { name: PROBE_CALL.name, description: 'x', parameters: { type: 'object', properties: { key: { type: 'string' } } } },
 };
@@ -29,7 +29,7 @@ export function turnText(template: ChatTemplate, messages: readonly Message[], t
 }
 
 export function mannerOf(template: ChatTemplate): Manner {
-  const format = findFormat(turnText(template, callWithId('call00000'), [tool]));
+  const format = findFormat(turnText(template, callWithId('call00000'), [probeTool]));
   if (!template.knowsThoughts) return { format, thinks: 'unmarked' };
   return { format, thinks: promptsThoughts(template) ? 'prompted' : 'tagged' };
 }
@@ -41,13 +41,14 @@ export function promptsThoughts(template: ChatTemplate): boolean {
 
 /** The one length of tool-call ids that the template accepts; undefined if it does not mind. */
 export function toolCallIdLengthOf(template: ChatTemplate): number | undefined {
-  const accepts = (length: number) => template.textOf(callWithId('a'.repeat(length)), [tool], true) !== undefined;
+  const accepts = (length: number) => template.textOf(callWithId('a'.repeat(length)), [probeTool], true) !== undefined;
   if (accepts(LONGEST_ID)) return undefined;
   for (let length = 1; length < LONGEST_ID; length++) if (accepts(length)) return length;
   return undefined;
 }
 
-function callWithId(id: string): readonly Message[] {
+/** A question, the probe's call and its result. */
+export function callWithId(id: string): readonly Message[] {
   const tool_calls = [{ id, type: 'function' as const, function: PROBE_CALL }];
   return [
     question,

@@ -9,6 +9,7 @@ import { openAIError } from '../http-errors.ts';
 import { encodeChat } from './chat-answer.ts';
 import { chatEvents } from './chat-events.ts';
 import type { Dialect, Question } from './dialect.ts';
+import { type ForcedCall, forcedCall } from './forced-call.ts';
 import { formatChecker } from './json-format.ts';
 import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
 import { requestedSampling, samplingFields, tokenLimit } from './sampling-parameters.ts';
@@ -140,8 +141,10 @@ export function readWithoutMessages(raw: unknown): Rest {
 }
 
 function restOf(wire: Omit<Wire, 'messages'>, raw: unknown): Rest {
+  const tools = toolsOf(wire);
   return {
-    tools: toolsOf(wire),
+    tools,
+    forced: forcedOf(wire.tool_choice, tools),
     requested: requestedSampling(wire, limitOf(wire)),
     count: wire.n ?? 1,
     stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
@@ -167,12 +170,18 @@ function limitOf({ max_tokens, max_completion_tokens }: Omit<Wire, 'messages'>):
 /** `none` is honoured by not showing the policy any tools. */
 function toolsOf({ tools, tool_choice: choice }: Omit<Wire, 'messages'>): readonly Tool[] {
   if (choice === 'none') return [];
-  if (choice != null && choice !== 'auto')
-    throw refusal('tool_choice', choice, 'a forced call is not sampled; use "auto" or "none"');
   return (tools ?? []).map(({ function: { name, description, parameters } }) => ({
     type: 'function',
     function: { name, ...(description == null ? {} : { description }), ...(parameters == null ? {} : { parameters }) },
   }));
+}
+
+function forcedOf(choice: unknown, tools: readonly Tool[]): ForcedCall | undefined {
+  if (choice == null || choice === 'auto' || choice === 'none') return undefined;
+  if (choice === 'required') return forcedCall(undefined, tools);
+  const { type, function: named } = choice as { type?: unknown; function?: { name?: unknown } | null };
+  if (type === 'function') return forcedCall(named?.name ?? null, tools);
+  throw refusal('tool_choice', choice, 'use "auto", "none", "required" or { type: "function", function: { name } }');
 }
 
 function formatOf(format: unknown): Question['formatErrorOf'] {

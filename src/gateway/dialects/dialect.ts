@@ -5,6 +5,7 @@
 import type { DialectName, Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import type { Failure } from '../http-errors.ts';
+import type { ForcedCall } from './forced-call.ts';
 import type { ResponsesMemory } from './responses-memory.ts';
 
 /** What one model call asks, whatever its dialect. */
@@ -14,6 +15,8 @@ export interface Question {
   /** The prompt itself; in process only. */
   readonly promptIds?: Int32Array;
   readonly tools: readonly Tool[];
+  /** Present where the answer must be a call. */
+  readonly forced?: ForcedCall | undefined;
   readonly requested: Partial<SamplingSettings>;
   /** How many answers are wanted, each a turn. */
   readonly count: number;

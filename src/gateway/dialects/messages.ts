@@ -9,6 +9,7 @@ import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Tool } from '../../core/types.ts';
 import type { Dialect, Question } from './dialect.ts';
+import { type ForcedCall, forcedCall } from './forced-call.ts';
 import { formatChecker } from './json-format.ts';
 import { wholeMessage } from './messages-answer.ts';
 import { content, messagesOf } from './messages-blocks.ts';
@@ -62,7 +63,7 @@ const tool = z.object({
   input_schema: z.json().nullish(),
   defer_loading: z.boolean().nullish(),
 });
-const toolChoice = z.object({ type: z.string(), disable_parallel_tool_use: z.boolean().nullish() });
+const toolChoice = z.object({ type: z.string(), name: z.string().nullish(), disable_parallel_tool_use: z.boolean().nullish() });
 const format = z.object({ type: z.string(), schema: z.json().optional() });
 const body = z.object({
   messages: z.array(z.object({ role: z.enum(['user', 'assistant', 'system']), content })).min(1),
@@ -91,6 +92,7 @@ export const messages: Dialect = {
     const question: Question = {
       messages: messagesOf(wire),
       tools,
+      forced: forcedOf(wire, tools),
       requested: requestedSampling(wire, wire.max_tokens),
       count: 1,
       stopTexts,
@@ -130,9 +132,6 @@ function refuseThread(thread: unknown): boolean {
  * deferred. With the choice `none` it is shown no tools.
  */
 function toolsOf({ tools, tool_choice: choice }: Wire): { readonly tools: readonly Tool[]; readonly leftOut: readonly string[] } {
-  if (choice != null && choice.type !== 'auto' && choice.type !== 'none') {
-    throw refusal('tool_choice', choice, 'a forced call is not sampled; use the type "auto" or "none"');
-  }
   const shown: Tool[] = [];
   const leftOut: string[] = [];
   for (const [i, { type, name, description, input_schema: parameters, defer_loading: deferred }] of (tools ?? []).entries()) {
@@ -145,6 +144,13 @@ function toolsOf({ tools, tool_choice: choice }: Wire): { readonly tools: readon
     shown.push({ type: 'function', function: { name, ...(description == null ? {} : { description }), parameters } });
   }
   return { tools: choice?.type === 'none' ? [] : shown, leftOut };
+}
+
+function forcedOf({ tool_choice: choice }: Wire, tools: readonly Tool[]): ForcedCall | undefined {
+  if (choice == null || choice.type === 'auto' || choice.type === 'none') return undefined;
+  if (choice.type === 'any') return forcedCall(undefined, tools);
+  if (choice.type === 'tool') return forcedCall(choice.name ?? null, tools);
+  throw refusal('tool_choice', choice, 'use the type "auto", "none", "any" or "tool"');
 }
 
 /** Parts of honoured parameters that have no effect. */

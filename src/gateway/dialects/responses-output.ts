@@ -12,7 +12,7 @@ export interface Echo {
   readonly instructions: string | null;
   readonly previous_response_id: string | null;
   readonly tools: readonly unknown[];
-  readonly tool_choice: 'auto' | 'none';
+  readonly tool_choice: unknown;
   readonly parallel_tool_calls: boolean;
   readonly temperature: number | null;
   readonly top_p: number | null;

@@ -9,6 +9,7 @@ import { z } from 'zod';
 import type { Message, Tool, Turn } from '../../core/types.ts';
 import { openAIError } from '../http-errors.ts';
 import type { AnswerHead, Dialect, Question } from './dialect.ts';
+import { type ForcedCall, forcedCall } from './forced-call.ts';
 import { formatChecker } from './json-format.ts';
 import { ignoredIn, invalid, is, isEmpty, never, type Parameters, parsed, refusal } from './parameters.ts';
 import { responsesEvents } from './responses-events.ts';
@@ -104,9 +105,11 @@ export const responses: Dialect = {
     const previous = previousOf(wire, memory);
     const fresh = inputOf(wire, memory);
     const instructions: Message[] = wire.instructions == null ? [] : [{ role: 'system', content: wire.instructions }];
+    const tools = toolsOf(wire);
     const question: Question = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
-      tools: toolsOf(wire),
+      tools,
+      forced: forcedOf(wire.tool_choice, tools),
       requested: requestedSampling(wire, wire.max_output_tokens),
       count: 1,
       stopTexts: [],
@@ -153,9 +156,6 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
 
 /** `none` is honoured by not showing the policy any tools; tools that only OpenAI could run are never shown. */
 function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
-  if (choice != null && choice !== 'auto' && choice !== 'none') {
-    throw refusal('tool_choice', choice, 'a forced call is not sampled; use "auto" or "none"');
-  }
   const read = (tools ?? []).flatMap((tool, place): Tool[] => {
     if (tool.type !== 'function') return [];
     const { name, description, parameters } = parsedAt(functionTool, tool, `tools.${place}`);
@@ -163,6 +163,14 @@ function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
     return [{ type: 'function', function: given }];
   });
   return choice === 'none' ? [] : read;
+}
+
+function forcedOf(choice: unknown, tools: readonly Tool[]): ForcedCall | undefined {
+  if (choice == null || choice === 'auto' || choice === 'none') return undefined;
+  if (choice === 'required') return forcedCall(undefined, tools);
+  const { type, name } = choice as { type?: unknown; name?: unknown };
+  if (type === 'function') return forcedCall(name ?? null, tools);
+  throw refusal('tool_choice', choice, 'use "auto", "none", "required" or { type: "function", name }');
 }
 
 /** What has no effect inside parameters that have one. */
@@ -187,7 +195,7 @@ function echoOf(wire: Wire): Echo {
     instructions: wire.instructions ?? null,
     previous_response_id: wire.previous_response_id ?? null,
     tools: wire.tools ?? [],
-    tool_choice: wire.tool_choice === 'none' ? 'none' : 'auto',
+    tool_choice: wire.tool_choice ?? 'auto',
     parallel_tool_calls: wire.parallel_tool_calls !== false,
     temperature: wire.temperature ?? null,
     top_p: wire.top_p ?? null,

@@ -21,7 +21,8 @@ export function findFormat(spoken: string | undefined): CallFormat {
   return FORMATS.find((format) => spoken !== undefined && readsProbe(format, spoken)) ?? hermes;
 }
 
-function readsProbe(format: CallFormat, spoken: string): boolean {
+/** Whether the first call in it is the probe's. */
+export function readsProbe(format: CallFormat, spoken: string): boolean {
   const read = format.reader();
   let rest = spoken.trimStart();
   let said = false;

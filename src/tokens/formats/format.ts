@@ -22,6 +22,8 @@ export type Step =
 export interface CallFormat {
   readonly name: 'hermes' | 'qwen3-coder' | 'llama' | 'mistral';
   reader(): CallReader;
+  /** What stands between a tool's name and its arguments. */
+  readonly toArguments: RegExp;
 }
 
 /**

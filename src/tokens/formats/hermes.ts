@@ -10,6 +10,7 @@ const CLOSE = '</tool_call>';
 
 export const hermes: CallFormat = {
   name: 'hermes',
+  toArguments: /^"\s*,\s*"arguments"\s*:/,
   reader: () =>
     markedReader(OPEN, () => {
       const scan = new ValueScan();

@@ -10,6 +10,7 @@ const PYTHON_TAG = '<|python_tag|>';
 
 export const llama: CallFormat = {
   name: 'llama',
+  toArguments: /^"\s*,\s*"parameters"\s*:/,
   reader() {
     let scan = new ValueScan();
     let space = 0;

@@ -9,6 +9,7 @@ const OPEN = '[TOOL_CALLS]';
 
 export const mistral: CallFormat = {
   name: 'mistral',
+  toArguments: /^"\s*,\s*"arguments"\s*:/,
   reader: () =>
     markedReader(OPEN, () => {
       const scan = new ValueScan();

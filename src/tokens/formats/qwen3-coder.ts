@@ -18,6 +18,7 @@ const PARAMETER_END = '</parameter>';
 
 export const qwen3Coder: CallFormat = {
   name: 'qwen3-coder',
+  toArguments: /^>/,
   reader: () => markedReader(OPEN, () => new CallReading().read),
 };
 

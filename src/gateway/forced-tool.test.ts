@@ -1,0 +1,255 @@
+import { readFile } from 'node:fs/promises';
+import Anthropic from '@anthropic-ai/sdk';
+import type OpenAI from 'openai';
+import { describe, expect, it } from 'vitest';
+import {
+  ANSWER,
+  all,
+  ask,
+  clientOf,
+  open,
+  renderer,
+  say,
+  specOf,
+  tokenizer,
+  tools,
+} from '../../test/fixtures/gateway/streams.ts';
+import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
+import type { Session } from '../core/contracts.ts';
+import type { Turn } from '../core/types.ts';
+import { scriptedEngine } from '../testing/scripted-engine.ts';
+import { createRenderer } from '../tokens/renderer.ts';
+import { stitch } from '../tokens/stitch.ts';
+import { createTokenizer } from '../tokens/tokenizer.ts';
+import { readTokenizerFiles } from '../tokens/tokenizer-files.ts';
+import { Gateway } from './gateway.ts';
+
+const OPENING = '<tool_call>{"name":"lookup","arguments":';
+const REST = '{"item": "Binklex glove"}}</tool_call><|im_end|>';
+const CALL = { name: 'lookup', arguments: '{"item": "Binklex glove"}' };
+const OTHER = { type: 'function' as const, function: { name: 'order', description: 'buy', parameters: { type: 'object' } } };
+const NAMED = { type: 'function' as const, function: { name: 'lookup' } };
+
+const responsesTools = tools.map(({ function: tool }) => ({ type: 'function' as const, strict: false, ...tool }));
+const messagesTools = tools.map(({ function: { name } }) => ({ name, input_schema: { type: 'object' as const } }));
+const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());
+
+/** The call that each client sees, whole and streamed. */
+const askers: Readonly<Record<string, (session: Session) => Promise<object>>> = {
+  'chat completions': async (session) => {
+    const { choices } = await clientOf(session, true).chat.completions.create({
+      model: 'policy',
+      messages: ask,
+      tools,
+      tool_choice: NAMED,
+    });
+    expect(choices[0]!.finish_reason).toBe('tool_calls');
+    return (choices[0]!.message.tool_calls![0] as OpenAI.ChatCompletionMessageFunctionToolCall).function;
+  },
+  'chat completions, streamed': async (session) => {
+    const chunks = await all(
+      await clientOf(session, true).chat.completions.create({
+        model: 'policy',
+        messages: ask,
+        tools,
+        tool_choice: 'required',
+        stream: true,
+      }),
+    );
+    const deltas = chunks.flatMap((chunk) => chunk.choices[0]?.delta.tool_calls ?? []);
+    expect(chunks.every((chunk) => !chunk.choices[0]?.delta.content)).toBe(true);
+    const args = deltas.map((delta) => delta.function?.arguments ?? '').join('');
+    return { name: deltas[0]!.function!.name, arguments: args };
+  },
+  responses: async (session) => {
+    const { output, tool_choice } = await clientOf(session, true).responses.create({
+      model: 'policy',
+      input: ask[0]!.content,
+      tools: responsesTools,
+      tool_choice: { type: 'function', name: 'lookup' },
+    });
+    expect(tool_choice).toEqual({ type: 'function', name: 'lookup' });
+    const { name, arguments: given } = output[0] as OpenAI.Responses.ResponseFunctionToolCall;
+    return { name, arguments: given };
+  },
+  'responses, streamed': async (session) => {
+    const stream = clientOf(session, true).responses.stream({
+      model: 'policy',
+      input: ask[0]!.content,
+      tools: responsesTools,
+      tool_choice: 'required',
+    });
+    const { name, arguments: given } = (await stream.finalResponse()).output[0] as OpenAI.Responses.ResponseFunctionToolCall;
+    return { name, arguments: given };
+  },
+  messages: async (session) => {
+    const { content, stop_reason } = await anthropicOf(session).messages.create({
+      model: 'policy',
+      max_tokens: 100,
+      messages: ask,
+      tools: messagesTools,
+      tool_choice: { type: 'tool', name: 'lookup' },
+    });
+    expect(stop_reason).toBe('tool_use');
+    const { name, input } = content[0] as Anthropic.ToolUseBlock;
+    return { name, arguments: JSON.stringify(input).replace(':', ': ') };
+  },
+  'messages, streamed': async (session) => {
+    const stream = anthropicOf(session).messages.stream({
+      model: 'policy',
+      max_tokens: 100,
+      messages: ask,
+      tools: messagesTools,
+      tool_choice: { type: 'any' },
+    });
+    const { name, input } = (await stream.finalMessage()).content[0] as Anthropic.ToolUseBlock;
+    return { name, arguments: JSON.stringify(input).replace(':', ': ') };
+  },
+  generate: async (session) => (await session.model().generate({ messages: ask, tools, tool: 'lookup' })).toolCalls[0]!.function,
+};
+
+describe('a forced tool', () => {
+  it.each(Object.entries(askers))('is called, and its beginning is context: %s', async (_, asker) => {
+    const { session } = open({ replies: [REST] });
+    expect(await asker(session)).toEqual(CALL);
+    const [turn] = session.seal() as [Turn];
+    expect([...turn.sampledIds]).toEqual(say(REST));
+    expect(tokenizer.decode(turn.promptIds).endsWith(`<|im_start|>assistant\n${OPENING}`)).toBe(true);
+    expect(turn.response).toMatchObject({ content: null, tool_calls: [{ function: CALL }] });
+  });
+
+  it('leaves the name to the policy where any of several will do', async () => {
+    const { session } = open({ replies: [`"order","arguments":{}}</tool_call><|im_end|>`] });
+    const { choices } = await clientOf(session, true).chat.completions.create({
+      model: 'policy',
+      messages: ask,
+      tools: [...tools, OTHER],
+      tool_choice: 'required',
+    });
+    expect(choices[0]!.message.tool_calls).toMatchObject([{ function: { name: 'order', arguments: '{}' } }]);
+    expect(tokenizer.decode(session.turns[0]!.promptIds).endsWith('<tool_call>{"name":')).toBe(true);
+  });
+
+  it('is trained on what was sampled alone, in one sample with the rest of the conversation', async () => {
+    const { session } = open({ replies: [REST, ANSWER, REST] });
+    const model = session.model();
+    const first = await model.generate({ messages: ask, tools, tool: 'lookup' });
+    const result = { role: 'tool' as const, content: '{"price":81}', tool_call_id: first.toolCalls[0]!.id };
+    const second = await model.generate({ messages: [...ask, first.message, result], tools });
+    const more = [...ask, first.message, result, second.message, { role: 'user' as const, content: 'and now?' }];
+    await model.generate({ messages: more, tools, tool: 'lookup' });
+    const turns = session.seal();
+    expect(turns.map(({ after, fork }) => [after, fork])).toEqual([
+      [undefined, undefined],
+      [0, undefined],
+      [1, undefined],
+    ]);
+    const [sample, ...others] = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+    expect(others).toEqual([]);
+    const trained = [...sample!.tokens].filter((_, i) => sample!.mask[i] === 1);
+    expect(trained).toEqual([...say(REST), ...say(ANSWER), ...say(REST)]);
+    const begun = say(OPENING).length;
+    for (const { promptIds } of [turns[0]!, turns[2]!]) {
+      expect([...promptIds.subarray(-begun)]).toEqual(say(OPENING));
+      expect([...sample!.mask.subarray(promptIds.length - begun, promptIds.length + 1)]).toEqual([...Array(begun).fill(0), 1]);
+    }
+  });
+
+  it('that is cut off, or not called after all, is what was said', async () => {
+    const { session } = open({ replies: [REST, 'no!<|im_end|>'] });
+    const cut = await session.model().generate({ messages: ask, tools, tool: 'lookup', maxTokens: 3 });
+    expect(cut).toMatchObject({ toolCalls: [], stopReason: 'length' });
+    expect(cut.text).toBe(OPENING + tokenizer.decode(say(REST).slice(0, 3)));
+    const refusing = await session.model().generate({ messages: ask, tools, tool: 'lookup' });
+    expect(refusing.text).toBe(`${OPENING}no!`);
+  });
+
+  it('does not end at a stop text in its beginning', async () => {
+    const { session } = open({ replies: [REST] });
+    const { toolCalls } = await session.model().generate({ messages: ask, tools, tool: 'lookup', stop: ['name'] });
+    expect(toolCalls).toMatchObject([{ function: CALL }]);
+  });
+
+  it('follows ids that were given as they are', async () => {
+    const { session } = open({ replies: [REST] });
+    const { turn, toolCalls } = await session.model().generate({ promptIds: [5, 6], tools, tool: 'lookup' });
+    expect([...turn!.promptIds]).toEqual([5, 6, ...say(OPENING)]);
+    expect(toolCalls).toMatchObject([{ function: CALL }]);
+  });
+});
+
+describe('a tool that cannot be forced', () => {
+  const post = (session: Session, path: string, body: object) => {
+    const { baseURL, apiKey, fetch } = session.model();
+    const headers = { authorization: `Bearer ${apiKey}` };
+    return fetch(`${baseURL}/${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
+  };
+  const wrong: readonly (readonly [string, object])[] = [
+    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function', function: { name: 'sing' } } }],
+    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function' } }],
+    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function', function: null } }],
+    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'allowed_tools' } }],
+    ['chat/completions', { messages: ask, tools, tool_choice: 'always' }],
+    ['chat/completions', { messages: ask, tools, tool_choice: 3 }],
+    ['chat/completions', { messages: ask, tool_choice: 'required' }],
+    ['responses', { input: 'x', tools: responsesTools, tool_choice: { type: 'function', name: 'sing' } }],
+    ['responses', { input: 'x', tools: responsesTools, tool_choice: { type: 'web_search' } }],
+    ['responses', { input: 'x', tool_choice: 'required' }],
+    ['messages', { messages: ask, max_tokens: 9, tools: messagesTools, tool_choice: { type: 'tool', name: 'sing' } }],
+    ['messages', { messages: ask, max_tokens: 9, tools: messagesTools, tool_choice: { type: 'tool' } }],
+    ['messages', { messages: ask, max_tokens: 9, tool_choice: { type: 'any' } }],
+  ];
+
+  it.each(wrong)('%s %o', async (path, body) => {
+    const { session, engine } = open();
+    const response = await post(session, path, body);
+    expect(response.status).toBe(400);
+    expect(await response.text()).toContain('tool_choice');
+    expect([session.turns.length, engine.requests.length]).toEqual([0, 0]);
+  });
+
+  it('is refused by generate under its own name', async () => {
+    const { session } = open();
+    const odd = [{ type: 'function' as const, function: { name: 'a "b"' } }];
+    for (const [given, tool] of [[tools, 'sing'] as const, [odd, 'a "b"'] as const]) {
+      const refused = session.model().generate({ messages: ask, tools: given, tool });
+      await expect(refused).rejects.toMatchObject({
+        code: 'REQUEST_INVALID',
+        param: 'tool',
+        message: expect.stringMatching(/^tool: /),
+      });
+    }
+  });
+
+  it('is refused where the model’s template writes no calls', async () => {
+    const files = await readTokenizerFiles(new URL('../../models/base', import.meta.url).pathname);
+    const chatTemplate = "{%- for m in messages %}{{- m.content + '<|im_end|>' }}{%- endfor %}";
+    const words = createRenderer(createTokenizer({ ...files, chatTemplate }));
+    const engine = scriptedEngine({ vocabSize: words.vocabSize, contextLength: 999, reply: () => say(REST) });
+    const session = new Gateway({ engine, renderer: words, modelName: 'policy' }).open(specOf('r1'));
+    await expect(session.model().generate({ messages: ask, tools, tool: 'lookup' })).rejects.toMatchObject({
+      code: 'REQUEST_INVALID',
+      message: expect.stringMatching('cannot be forced on this model'),
+    });
+    expect(session.turns).toEqual([]);
+  });
+});
+
+describe('the beginning of a call', () => {
+  const fixture = (name: string) => readFile(new URL(`../../test/fixtures/tokens/${name}.jinja`, import.meta.url), 'utf8');
+
+  it('is what the template writes, in each format', async () => {
+    const files = await readTokenizerFiles(new URL('../../models/base', import.meta.url).pathname);
+    const textsOf = (chatTemplate: string) => {
+      const { callBeginning } = createRenderer(createTokenizer({ ...files, chatTemplate }));
+      return ['get_price', undefined].map((name) => {
+        const ids = callBeginning(name);
+        return ids && tokenizer.decode(ids);
+      });
+    };
+    expect(textsOf(strictTemplate)).toEqual(['<tool_call>{"name": "get_price", "arguments":', '<tool_call>{"name":']);
+    expect(textsOf(await fixture('llama-3.1'))).toEqual(['{"name": "get_price", "parameters":', '{"name":']);
+    expect(textsOf(await fixture('qwen3-coder'))).toEqual(['<tool_call>\n<function=get_price>', '<tool_call>\n<function=']);
+    expect(renderer.callBeginning('a<b')).toBeUndefined();
+  });
+});

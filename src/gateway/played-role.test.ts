@@ -1,0 +1,309 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import Anthropic from '@anthropic-ai/sdk';
+import type OpenAI from 'openai';
+import { describe, expect, it } from 'vitest';
+import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
+import type { Turn } from '../core/types.ts';
+import { memoryStore } from '../store/memory.ts';
+import { stitch } from '../tokens/stitch.ts';
+import { listen } from './listener.ts';
+
+const SAID = 'The house always wins.';
+const EMPTY = { promptIds: new Int32Array(0), sampledIds: new Int32Array(0), logprobs: new Float32Array(0) };
+
+/** A rollout whose default role this model plays, and what it was asked. */
+function played(reply: (request: DefaultModelRequest) => unknown = () => SAID, spec: Parameters<typeof specOf>[1] = {}) {
+  const requests: DefaultModelRequest[] = [];
+  const house = (request: DefaultModelRequest) => {
+    requests.push(request);
+    return reply(request) as string;
+  };
+  const roles = { default: { trainable: false, default: house } };
+  return { ...open({ replies: [ANSWER], spec: { roles, ...spec } }), requests };
+}
+
+const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());
+
+const askers: Readonly<Record<string, (session: Session) => Promise<string | null | undefined>>> = {
+  'chat completions': async (session) => {
+    const given = await clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, logprobs: true });
+    expect(given.usage).toEqual({ prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 });
+    return given.choices[0]!.message.content;
+  },
+  'chat completions, streamed': async (session) =>
+    contentOf(await all(await clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, stream: true }))),
+  responses: async (session) =>
+    (await clientOf(session, true).responses.create({ model: 'policy', input: ask[0]!.content })).output_text,
+  'responses, streamed': async (session) =>
+    (await clientOf(session, true).responses.stream({ model: 'policy', input: ask[0]!.content }).finalResponse()).output_text,
+  messages: async (session) => {
+    const { content } = await anthropicOf(session).messages.create({ model: 'policy', max_tokens: 99, messages: ask });
+    return (content[0] as Anthropic.TextBlock).text;
+  },
+  'messages, streamed': async (session) =>
+    await anthropicOf(session).messages.stream({ model: 'policy', max_tokens: 99, messages: ask }).finalText(),
+  generate: async (session) => (await session.model().generate({ messages: ask })).text,
+};
+
+describe('a role that is not trained and has a default model', () => {
+  it.each(Object.entries(askers))('is played by it: %s', async (_, asker) => {
+    const { session, engine, requests } = played();
+    expect(await asker(session)).toBe(SAID);
+    expect(engine.requests).toEqual([]);
+    expect(requests[0]).toMatchObject({ messages: ask, tools: [] });
+    const [turn, ...others] = session.seal() as [Turn];
+    expect(others).toEqual([]);
+    expect(turn).toMatchObject({ ...EMPTY, model: 'house', trainable: false, policyVersion: 0, stopReason: 'stop' });
+    expect(turn).toMatchObject({ request: { messages: ask }, response: { role: 'assistant', content: SAID } });
+    expect(turn).not.toHaveProperty('after');
+    expect(turn).not.toHaveProperty('fork');
+  });
+
+  it('gives its tool calls ids of ours, whole and streamed alike', async () => {
+    const toolCalls = [{ name: 'lookup', arguments: '{"item":1}' }];
+    const { session, requests } = played(() => ({ content: null, toolCalls }));
+    const client = clientOf(session, true);
+    const asked = { model: 'policy', messages: ask, tools, tool_choice: 'required' as const };
+    const whole = await client.chat.completions.create(asked);
+    const chunks = await all(await client.chat.completions.create({ ...asked, stream: true }));
+    const deltas = chunks.flatMap((chunk) => chunk.choices[0]?.delta.tool_calls ?? []);
+    const calls = session.turns.map((turn) => turn.response.tool_calls![0]!);
+    expect(whole.choices[0]!.message.tool_calls).toEqual([calls[0]]);
+    expect(whole.choices[0]!.finish_reason).toBe('tool_calls');
+    expect(deltas[0]).toMatchObject({ id: calls[1]!.id, function: { name: 'lookup' } });
+    expect(new Set(calls.map(({ id }) => id)).size).toBe(2);
+    expect(calls[0]!.function).toEqual(toolCalls[0]);
+    expect(requests[0]).toMatchObject({ tool: 'lookup' });
+  });
+
+  it('is asked with what the agent asked for, recorded with the run’s settings for the rest', async () => {
+    const { session, requests } = played(() => `${SAID} STOP And more.`);
+    const { text } = await session.model().generate({ messages: ask, temperature: 0.25, stop: [' STOP'] });
+    expect(text).toBe(SAID);
+    expect(requests[0]).toMatchObject({ sampling: { temperature: 0.25 }, stop: [' STOP'] });
+    expect(session.turns[0]!.sampling).toMatchObject({
+      requested: { temperature: 0.25 },
+      effective: { temperature: 0.25, topP: 1, topK: 0, maxTokens: 1_000_000 },
+    });
+  });
+
+  it('counts turns, not tokens', async () => {
+    const { session } = played(undefined, { limits: { turns: 2, tokens: 1, deadlineMs: 1000 } });
+    for (const _ of [0, 1]) await session.model().generate({ messages: ask });
+    await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({ code: 'LIMIT_REACHED' });
+    expect(session.limitHit).toBe('turns');
+  });
+
+  it('answers once for as many choices as are asked for, and a retry gets the answer that was missed', async () => {
+    let count = 0;
+    const { session } = played(() => `answer ${count++}`);
+    const { baseURL, apiKey, fetch } = session.model();
+    const post = (body: object) =>
+      fetch(`${baseURL}/chat/completions`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${apiKey}`, 'idempotency-key': 'a' },
+        body: JSON.stringify({ messages: ask, n: 2, ...body }),
+      });
+    const texts = [await (await post({})).text(), await (await post({})).text()];
+    expect(texts[0]).toBe(texts[1]);
+    expect(session.turns.map((turn) => turn.response.content)).toEqual(['answer 0', 'answer 1']);
+  });
+
+  it('is not waited for once the rollout has ended, or the caller has gone', async () => {
+    const { session } = played(() => new Promise(() => undefined));
+    const hangUp = new AbortController();
+    const given = session.model().generate({ messages: ask, signal: hangUp.signal });
+    hangUp.abort(new Error('gone'));
+    await expect(given).rejects.toThrow('gone');
+    const running = session.model().generate({ messages: ask });
+    await sleep(1);
+    session.seal();
+    await expect(running).rejects.toMatchObject({ code: 'SESSION_SEALED' });
+    expect(session.turns).toEqual([]);
+  });
+
+  it('reads words only', async () => {
+    const { session, requests } = played();
+    await expect(session.model().generate({ promptIds: [1] })).rejects.toMatchObject({
+      code: 'REQUEST_INVALID',
+      param: 'promptIds',
+    });
+    expect(requests).toEqual([]);
+  });
+
+  it('cannot change what is recorded', async () => {
+    const { session } = played(({ messages }) => {
+      (messages[0] as { content: string }).content = 'another question';
+      return SAID;
+    });
+    await session.model().generate({ messages: ask });
+    expect(session.turns[0]!.request.messages).toEqual(ask);
+  });
+});
+
+describe('a default model that fails', () => {
+  const wrong: Readonly<Record<string, (request: DefaultModelRequest) => unknown>> = {
+    throws: () => {
+      throw new Error('out of credit');
+    },
+    rejects: async () => {
+      throw new Error('out of credit');
+    },
+    'says nothing': () => undefined,
+    'says a number': () => 3,
+    'says null': () => null,
+    'says an object without an answer': () => ({ text: 'x' }),
+    'says content of another kind': () => ({ content: 3 }),
+    'calls nothing': () => ({ content: null, toolCalls: [{}] }),
+    'calls with arguments that are no text': () => ({ content: null, toolCalls: [{ name: 'f', arguments: {} }] }),
+    'stops for no reason we know': () => ({ content: 'x', stopReason: 'tired' }),
+  };
+
+  it.each(Object.entries(wrong))('%s: the client is told, nothing is recorded', async (_, reply) => {
+    const { session } = played(reply);
+    await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({
+      code: 'DEFAULT_MODEL_FAILED',
+      message: expect.stringMatching('house'),
+    });
+    for (const stream of [false, true]) {
+      const asked = clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, stream });
+      await expect(asked).rejects.toMatchObject({ status: 502, code: 'default_model_failed' });
+    }
+    const byMessages = anthropicOf(session).messages.create({ model: 'policy', max_tokens: 9, messages: ask });
+    await expect(byMessages).rejects.toMatchObject({ status: 502 });
+    expect(session.turns).toEqual([]);
+  });
+});
+
+describe('a default model at a server', () => {
+  it('is asked over HTTP, and its failures are the role’s', async () => {
+    const house = open({ replies: [LOOKUP] });
+    await using _listener = await listen(house.gateway);
+    const { baseURL, apiKey } = house.session.model();
+    const server: DefaultModelLike = { name: 'house', baseURL, apiKey };
+    const roles: Record<string, Role> = {
+      default: { trainable: false, default: server },
+      lost: { trainable: false, default: { ...server, apiKey: 'wrong' } },
+    };
+    const { session } = open({ spec: { roles } });
+    const { toolCalls, turn } = await session.model().generate({ messages: ask, tools, temperature: 0.5, stop: ['never'] });
+    expect(toolCalls).toMatchObject([{ function: { name: 'lookup', arguments: '{"item": "Binklex glove"}' } }]);
+    expect(turn).toMatchObject({ model: 'house', ...EMPTY });
+    expect(house.session.turns[0]).toMatchObject({ sampling: { requested: { temperature: 0.5 } }, request: { tools } });
+    await expect(session.model('lost').generate({ messages: ask })).rejects.toMatchObject({
+      code: 'DEFAULT_MODEL_FAILED',
+      message: expect.stringMatching('401'),
+    });
+  });
+});
+
+describe('a role that is trained at times', () => {
+  const user = (content: string) => ({ role: 'user' as const, content });
+
+  it('is asked at every call whether it is; the policy’s turns go on from each other, never from the other model’s', async () => {
+    let trained = true;
+    const { session } = open({ replies: [ANSWER, ANSWER] });
+    const model = session.model('player', { default: () => SAID, trainable: () => trained });
+    const first = await model.generate({ messages: ask });
+    trained = false;
+    const asked = [...ask, first.message, user('and?')];
+    const second = await model.generate({ messages: asked });
+    trained = true;
+    await model.generate({ messages: [...asked, second.message, user('so?')] });
+    const turns = session.seal();
+    expect(turns.map(({ model: by, trainable, after, fork }) => [by, trainable, after, fork])).toEqual([
+      [undefined, true, undefined, undefined],
+      ['default', false, undefined, undefined],
+      [undefined, true, 0, undefined],
+    ]);
+    const samples = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+    expect(samples).toHaveLength(1);
+    expect(samples[0]!.mask.reduce((sum, one) => sum + one, 0)).toBe(turns[0]!.sampledIds.length + turns[2]!.sampledIds.length);
+  });
+
+  it('that was played first is rendered afresh for the policy, with nothing to fork from', async () => {
+    let trained = false;
+    const { session } = open({ replies: [ANSWER] });
+    const model = session.model('player', { default: () => SAID, trainable: () => trained });
+    const { message } = await model.generate({ messages: ask });
+    trained = true;
+    const { turn } = await model.generate({ messages: [...ask, message, user('so?')] });
+    expect(turn).not.toHaveProperty('after');
+    expect(turn).not.toHaveProperty('fork');
+    expect(turn!.promptIds.length).toBeGreaterThan(0);
+    const { turn: byIds } = await model.generate({ promptIds: [3, 4] });
+    expect(byIds).not.toHaveProperty('after');
+  });
+
+  it('is what it was when it was asked, though that changes before it is answered', async () => {
+    let trained = true;
+    const reply = async () => {
+      trained = false;
+      return [7];
+    };
+    const { session } = open({ reply });
+    const { turn } = await session
+      .model('player', { default: () => SAID, trainable: () => trained })
+      .generate({ messages: ask, temperature: 0.5, maxTokens: 1 });
+    expect(turn).toMatchObject({ trainable: true, sampling: { effective: { temperature: 1 } } });
+  });
+
+  it('goes on from a response that the other model gave, by its name', async () => {
+    let trained = false;
+    const { session } = open({ replies: [ANSWER] });
+    const handle = session.model('player', { default: () => SAID, trainable: () => trained });
+    const { baseURL, apiKey, fetch } = handle;
+    const post = async (body: object) =>
+      (await (
+        await fetch(`${baseURL}/responses`, {
+          method: 'POST',
+          headers: { authorization: `Bearer ${apiKey}` },
+          body: JSON.stringify(body),
+        })
+      ).json()) as OpenAI.Responses.Response;
+    const { id } = await post({ input: 'Who wins?' });
+    trained = true;
+    await post({ input: 'Why?', previous_response_id: id });
+    expect(session.turns[1]!.request.messages).toEqual([user('Who wins?'), { role: 'assistant', content: SAID }, user('Why?')]);
+    expect(session.turns.map(({ model }) => model)).toEqual(['default', undefined]);
+  });
+});
+
+describe('turns of a default model elsewhere', () => {
+  it('are not missed where their words came back', async () => {
+    const { session } = played();
+    const { baseURL, apiKey, fetch } = session.model();
+    const post = (messages: object) => {
+      const hangUp = new AbortController();
+      const init = { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, signal: hangUp.signal };
+      return {
+        hangUp,
+        response: fetch(`${baseURL}/chat/completions`, { ...init, body: JSON.stringify({ messages, stream: true }) }),
+      };
+    };
+    const { hangUp, response } = post(ask);
+    await response;
+    await sleep(1);
+    hangUp.abort();
+    const more = [...ask, { role: 'assistant', content: SAID }, { role: 'user', content: 'and?' }];
+    await (await post(more).response).text();
+    const lost = post([{ role: 'user', content: 'another' }]);
+    await lost.response;
+    await sleep(1);
+    lost.hangUp.abort();
+    await sleep(1);
+    expect(session.seal().map(({ undelivered }) => undelivered)).toEqual([undefined, undefined, true]);
+  });
+
+  it('are kept by the store as they are', async () => {
+    const { session } = played();
+    await session.model().generate({ messages: ask });
+    const turns = session.seal();
+    const store = memoryStore();
+    const grade = { kind: 'ungraded' as const, why: 'none' };
+    const { identity } = specOf('r1');
+    await store.append({ ...identity, outcome: { kind: 'completed' }, grade, turns, startedAt: 0, endedAt: 1 });
+    expect((await store.read('r1'))!.turns).toEqual(turns);
+  });
+});

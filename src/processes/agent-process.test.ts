@@ -1,0 +1,110 @@
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, it } from 'vitest';
+import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import { type AgentProcessOptions, type AgentProcessResult, runAgentProcess } from './agent-process.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'agent-process-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const shell = (script: string, options: Partial<AgentProcessOptions> = {}): Promise<AgentProcessResult> =>
+  runAgentProcess({ command: 'sh', args: ['-c', script], deadlineMs: 20_000, ...options });
+const node = (script: string, options: Partial<AgentProcessOptions> = {}): Promise<AgentProcessResult> =>
+  runAgentProcess({ command: process.execPath, args: ['-e', script], deadlineMs: 20_000, ...options });
+
+/** Writes its own id and those of two grandchildren, one of which ignores SIGTERM. */
+const withGrandchildren = (file: string): string =>
+  `sleep 1000 & a=$!; sh -c 'trap "" TERM; while :; do sleep 1; done' & printf '[%d,%d,%d]' $$ $a $! > '${file}'`;
+
+describe('a program run as an agent', () => {
+  it('gets its arguments, input and environment, and gives its exit code and what it printed', async () => {
+    const script = 'read line; echo "$line $NAME $1"; echo oops >&2; exit 3';
+    const result = await runAgentProcess({
+      command: 'sh',
+      args: ['-c', script, 'sh', 'two words; $(false)'],
+      env: { NAME: 'here' },
+      input: 'hello\n',
+      cwd: folder,
+      deadlineMs: 20_000,
+    });
+    expect(result).toEqual({ end: { kind: 'exited', code: 3 }, stdout: 'hello here two words; $(false)\n', stderr: 'oops\n' });
+  });
+
+  it('sees what programs need and what it was given, and none of the keys of this process', async () => {
+    Object.assign(process.env, { TINKER_API_KEY: 'run-key', MY_SECRET: 'secret' });
+    try {
+      const { stdout } = await node('console.log(JSON.stringify(process.env))', { env: { OPENAI_API_KEY: 'ty-1' } });
+      const seen = JSON.parse(stdout) as Record<string, string>;
+      expect(seen).toMatchObject({ PATH: process.env['PATH'], OPENAI_API_KEY: 'ty-1' });
+      expect(stdout).not.toMatch(/run-key|secret/);
+    } finally {
+      for (const name of ['TINKER_API_KEY', 'MY_SECRET']) delete process.env[name];
+    }
+  });
+
+  it('that loops is killed at its deadline with what it spawned', async () => {
+    const file = join(folder, 'loop');
+    const running = shell(`${withGrandchildren(file)}; while :; do :; done`, { deadlineMs: 1_000 });
+    const pids = await pidsIn(file);
+    expect(pids.map(isRunning)).toEqual([true, true, true]);
+    expect((await running).end).toEqual({ kind: 'deadline', deadlineMs: 1_000 });
+    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+  });
+
+  it('that ends well leaves nothing running, and what it left does not hold it up', async () => {
+    const file = join(folder, 'left');
+    const { end } = await shell(`${withGrandchildren(file)}; exit 0`);
+    expect(end).toEqual({ kind: 'exited', code: 0 });
+    const pids = await pidsIn(file);
+    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+  });
+
+  it('that takes too much memory is killed, whichever of its processes takes it', async () => {
+    const eater = 'const kept = []; setInterval(() => kept.push(Buffer.alloc(16 << 20, 1)), 20)';
+    const { end } = await shell(`"${process.execPath}" -e '${eater}' & wait`, { memoryMb: 200 });
+    expect(end).toMatchObject({ kind: 'memory', limitMb: 200 });
+    expect(end.kind === 'memory' && end.residentMb).toBeGreaterThan(200);
+    expect((await node('setTimeout(() => {}, 700)', { memoryMb: 1_000 })).end).toEqual({ kind: 'exited', code: 0 });
+  });
+
+  it('is killed when its signal aborts, and not started when it has', async () => {
+    const file = join(folder, 'abort');
+    const given = new AbortController();
+    const running = shell(`${withGrandchildren(file)}; wait`, { signal: given.signal });
+    const pids = await pidsIn(file);
+    given.abort();
+    expect((await running).end).toEqual({ kind: 'cancelled' });
+    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+    expect((await shell('exit 0', { signal: given.signal })).end).toEqual({ kind: 'cancelled' });
+  });
+
+  it('may print without end: the last of it is kept', async () => {
+    const { stdout } = await node('for (let i = 0; i < 20000; i++) console.log("line " + i); console.log("last")');
+    expect(stdout).toHaveLength(65_536);
+    expect(stdout.endsWith('line 19999\nlast\n')).toBe(true);
+  });
+
+  it('that is not there, cannot be run, or is killed by someone else says so', async () => {
+    const missing = await runAgentProcess({ command: 'no-such-program', deadlineMs: 5_000 });
+    expect(missing).toMatchObject({ end: { kind: 'exited', code: 127 }, stderr: expect.stringContaining('no-such-program') });
+    expect((await shell('kill -9 $$')).end).toEqual({ kind: 'killed', signal: 'SIGKILL' });
+    expect((await shell('exit 0', { cwd: join(folder, 'no-such-folder') })).end).toMatchObject({ kind: 'unstartable' });
+  });
+
+  it('that does not read its input is no failure', async () => {
+    expect((await shell('exit 0', { input: 'x'.repeat(1_000_000) })).end).toEqual({ kind: 'exited', code: 0 });
+  });
+
+  it('dies with this process, even if that is killed, and with it what it spawned', async () => {
+    const file = join(folder, 'parent');
+    const program = fileURLToPath(new URL('../../test/fixtures/processes/agent-parent.ts', import.meta.url));
+    const parent = spawn(process.execPath, [program, `${withGrandchildren(file)}; wait`], { stdio: 'ignore' });
+    const pids = await pidsIn(file);
+    expect(pids.map(isRunning)).toEqual([true, true, true]);
+    parent.kill('SIGKILL');
+    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+  });
+});

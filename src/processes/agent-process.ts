@@ -1,0 +1,134 @@
+/**
+ * An agent that is any program: started with what it needs to reach the policy, bounded in time and memory, and ended with everything it
+ * started.
+ *
+ * The program leads a process group of its own, which is killed as one: at the deadline, over the memory limit, when the signal aborts,
+ * and when the program has exited and left something running. It also dies with this process, however that ends: a shell, which turns into
+ * the program once it is ready, leaves a watcher in the group that waits for our end of a pipe to close. On Windows there is neither a
+ * group nor the watcher: only the program itself is killed, and it may outlive this process.
+ *
+ * What leaves its group on purpose (a daemon) is beyond reach. Never rejects: whatever happens is in the result.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { checkedDeadline } from './deadline.ts';
+import { reducedEnvironment } from './environment.ts';
+import { watchMemory } from './group-memory.ts';
+import { OutputTail } from './output-tail.ts';
+import { killGroup } from './process-group.ts';
+
+const BYTES_PER_MB = 2 ** 20;
+/** Characters kept of each stream, from its end. */
+const MOST_OUTPUT = 65_536;
+/** How long after its exit a process's last words are waited for: someone else may hold its pipes open. */
+const DRAIN_MS = 250;
+
+/**
+ * `$$` stays the number of the first shell, which is the program's and the group's too. The watcher holds none of the program's
+ * streams, and the program not the pipe.
+ */
+const WITH_WATCHER = '{ read -r _ <&3; kill -s KILL -- -$$; } </dev/null >/dev/null 2>&1 & exec "$@" 3<&-';
+
+export interface AgentProcessOptions {
+  readonly command: string;
+  readonly args?: readonly string[];
+  readonly cwd?: string;
+  /** Added to what every program needs; see `reducedEnvironment`. */
+  readonly env?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+  readonly deadlineMs: number;
+  /** Resident memory of the whole group. Absent: no limit but the system's. */
+  readonly memoryMb?: number;
+  /** For its standard input, which is empty otherwise. */
+  readonly input?: string;
+}
+
+export type AgentProcessEnd =
+  /** A command that is not there ends as 127, one that is no program as 126. */
+  | { readonly kind: 'exited'; readonly code: number }
+  /** By someone else than us. */
+  | { readonly kind: 'killed'; readonly signal: NodeJS.Signals }
+  | { readonly kind: 'deadline'; readonly deadlineMs: number }
+  | { readonly kind: 'memory'; readonly residentMb: number; readonly limitMb: number }
+  /** Its signal aborted. */
+  | { readonly kind: 'cancelled' }
+  /** The system gave no process. */
+  | { readonly kind: 'unstartable'; readonly message: string };
+
+export interface AgentProcessResult {
+  readonly end: AgentProcessEnd;
+  /** Each the last 64 Ki characters. */
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export async function runAgentProcess(options: AgentProcessOptions): Promise<AgentProcessResult> {
+  const deadlineMs = checkedDeadline(options.deadlineMs);
+  const stdout = new OutputTail(MOST_OUTPUT);
+  const stderr = new OutputTail(MOST_OUTPUT);
+  const result = (end: AgentProcessEnd): AgentProcessResult => ({ end, stdout: stdout.text, stderr: stderr.text });
+  if (options.signal?.aborted) return result({ kind: 'cancelled' });
+  let child: ChildProcess;
+  try {
+    child = start(options);
+  } catch (thrown) {
+    return result({ kind: 'unstartable', message: String(thrown) });
+  }
+  child.stdout?.setEncoding('utf8').on('data', (chunk: string) => stdout.add(chunk));
+  child.stderr?.setEncoding('utf8').on('data', (chunk: string) => stderr.add(chunk));
+  // A program that never reads its input breaks the pipe; that is its own affair.
+  child.stdin?.on('error', () => {}).end(options.input ?? '');
+  return result(await bounded(child, { ...options, deadlineMs }));
+}
+
+/** Throws what `spawn` throws. */
+function start({ command, args = [], cwd, env }: AgentProcessOptions): ChildProcess {
+  const options = {
+    detached: true,
+    // The last one is the pipe that tells the watcher of our death.
+    stdio: ['pipe', 'pipe', 'pipe', 'pipe'] as const,
+    env: { ...reducedEnvironment(), ...env },
+    ...(cwd === undefined ? {} : { cwd }),
+  };
+  if (process.platform === 'win32') {
+    return spawn(command, args, { ...options, detached: false, windowsHide: true, stdio: ['pipe', 'pipe', 'pipe'] });
+  }
+  return spawn('/bin/sh', ['-c', WITH_WATCHER, 'sh', command, ...args], { ...options, stdio: [...options.stdio] });
+}
+
+/** Kills it for the first reason there is; resolves when it is gone and its streams were read. */
+async function bounded(child: ChildProcess, options: AgentProcessOptions): Promise<AgentProcessEnd> {
+  const { deadlineMs, memoryMb, signal } = options;
+  let cause: AgentProcessEnd | undefined;
+  const kill = (why: AgentProcessEnd): void => {
+    cause ??= why;
+    if (child.pid !== undefined) killGroup(child.pid);
+  };
+  const onAbort = (): void => kill({ kind: 'cancelled' });
+  signal?.addEventListener('abort', onAbort, { once: true });
+  const timer = setTimeout(() => kill({ kind: 'deadline', deadlineMs }), deadlineMs);
+  const unwatch =
+    memoryMb === undefined || child.pid === undefined
+      ? undefined
+      : watchMemory(child.pid, memoryMb * BYTES_PER_MB, (bytes) =>
+          kill({ kind: 'memory', residentMb: Math.round(bytes / BYTES_PER_MB), limitMb: memoryMb }),
+        );
+  const closed = new Promise<void>((resolve) => void child.once('close', () => resolve()));
+  const end = await exitOf(child);
+  clearTimeout(timer);
+  unwatch?.();
+  signal?.removeEventListener('abort', onAbort);
+  // What it left running, the watcher too. The group's number is nobody else's while one of them is there.
+  if (child.pid !== undefined) killGroup(child.pid);
+  await Promise.race([closed, new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS))]);
+  for (const stream of child.stdio) stream?.destroy();
+  return cause ?? end;
+}
+
+function exitOf(child: ChildProcess): Promise<AgentProcessEnd> {
+  return new Promise((resolve) => {
+    child.once('exit', (code, signal) =>
+      resolve(signal === null ? { kind: 'exited', code: code ?? 0 } : { kind: 'killed', signal }),
+    );
+    child.on('error', (error) => child.pid === undefined && resolve({ kind: 'unstartable', message: error.message }));
+  });
+}

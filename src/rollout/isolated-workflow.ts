@@ -1,0 +1,127 @@
+/**
+ * `isolation: 'process'`: rollouts run in child processes that import the entry by themselves, one rollout at a time in each.
+ *
+ * A process is told its task without the answer, and reaches the policy over HTTP with keys of this one rollout. Its environment is
+ * reduced to what programs need and what the workflow names. A rollout that is cut and goes on, even in a loop, is killed with everything
+ * it started, and its process replaced; one whose process ends fails with the process's last words.
+ */
+import type { Workflow } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Answer, StartFailure } from '../processes/answer.ts';
+import { reducedEnvironment } from '../processes/environment.ts';
+import { lineage } from '../processes/lineage.ts';
+import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
+import { siblingScript } from '../processes/protocol.ts';
+import type { ModuleExport } from './discovery.ts';
+import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
+import { type OwnContext, Rejection } from './rollout-context.ts';
+
+export interface IsolationOptions {
+  /** Where the processes find the workflow. */
+  readonly module: ModuleExport | undefined;
+  /** Processes, and so rollouts at once. */
+  readonly workers: number;
+  /** Ends the processes when it aborts. */
+  readonly signal: AbortSignal;
+}
+
+export interface IsolatedWorkflow extends AsyncDisposable {
+  /** Throws what the workflow threw, as in process. */
+  run(own: OwnContext): Promise<unknown>;
+}
+
+/** Resolves when every process has imported the module and set the workflow up. Rejects with why one could not. */
+export async function openIsolated(workflow: Workflow, { module, workers, signal }: IsolationOptions): Promise<IsolatedWorkflow> {
+  if (module === undefined) {
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `workflow ${workflow.name} was given as a value, which no other process can import`,
+      {
+        hint: "isolation: 'process' takes the path of a module that exports the workflow",
+      },
+    );
+  }
+  if (lineage().includes('workflow')) {
+    throw new TrainyardError('USAGE', 'a run was started inside a process of a workflow', {
+      hint: 'the module with the workflow is imported to run it: start runs only under `if (import.meta.main)`, or from another module',
+    });
+  }
+  const script = siblingScript(import.meta.url, 'workflow-child');
+  const env = reducedEnvironment(workflow.env);
+  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env };
+  const pool = await opened(openProcessPool({ program, workers, signal }));
+  return {
+    run: async (own) => {
+      const onNote = (note: unknown): void => heed(own, note as RolloutNote);
+      const answer = await pool.call(orderOf(workflow, own), { signal: own.ctx.signal, onNote });
+      return endingOf(answer, own.ctx.signal);
+    },
+    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
+  };
+}
+
+async function opened(opening: Promise<ProcessPool>): Promise<ProcessPool> {
+  try {
+    return await opening;
+  } catch (error) {
+    throw error instanceof UnusableProcess ? startFailure(error.failure) : error;
+  }
+}
+
+function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
+  const { task, rolloutId, groupId, purpose, seed } = ctx;
+  const roles = new Set(['default', ...Object.keys(workflow.roles)]);
+  const seats = [...roles].map((role) => {
+    const { name, baseURL, apiKey } = ctx.model(role);
+    return { role, name, baseURL, apiKey };
+  });
+  return { task, rolloutId, groupId, purpose, seed, folder, seats };
+}
+
+function heed({ ctx }: OwnContext, note: RolloutNote): void {
+  if (note.kind === 'log') ctx.log(note.text);
+  // Asking for it is what keeps it for the grader.
+  else void ctx.artifactsDir;
+}
+
+function endingOf(answer: Answer, signal: AbortSignal): unknown {
+  switch (answer.kind) {
+    case 'answered': {
+      const ending = answer.value as RolloutEnding;
+      if (ending.kind === 'rejected') throw new Rejection(ending.reason);
+      return ending.result;
+    }
+    case 'threw':
+      throw new TrainyardError(answer.thrown.code ?? 'WORKFLOW_FAILED', answer.thrown.message);
+    case 'ended':
+      throw new TrainyardError('WORKFLOW_FAILED', `the workflow's process ${answer.how} before it returned`);
+    case 'unusable':
+      throw startFailure(answer.failure);
+    case 'unsendable':
+      throw new TrainyardError('WORKFLOW_FAILED', `the task cannot be sent to another process: ${answer.message}`);
+    case 'late':
+    case 'aborted':
+    case 'closed':
+      signal.throwIfAborted();
+      throw new TrainyardError('CANCELLED', 'the run ended before the workflow returned');
+  }
+}
+
+function startFailure(failure: StartFailure): TrainyardError {
+  const hint =
+    'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell';
+  switch (failure.kind) {
+    case 'late':
+      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process was not ready within ${failure.deadlineMs} ms`, {
+        hint,
+      });
+    case 'refused':
+      return new TrainyardError(failure.code ?? 'WORKFLOW_INIT_FAILED', failure.message, { hint });
+    case 'unstartable':
+      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process could not be started: ${failure.message}`);
+    case 'ended': {
+      const when = failure.when === 'idle' ? 'while it was idle' : 'before it was ready';
+      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process ${failure.how} ${when}`, { hint });
+    }
+  }
+}

@@ -1,0 +1,55 @@
+/**
+ * The program of a workflow's process: imports the user's module, sets the workflow up, then runs one rollout after another.
+ *
+ * Arguments: the module's URL and the name of the exported workflow. Whatever a rollout leaves running goes on beside the next one.
+ */
+import { runInRollout } from '../core/context.ts';
+import type { Workflow, WorkflowResult } from '../core/contracts.ts';
+import { boundary, TrainyardError } from '../core/errors.ts';
+import { asJson } from '../core/json.ts';
+import { asWorkflow, moduleOf } from '../core/lower.ts';
+import { agentEnvironment } from '../processes/agent-environment.ts';
+import { importedModule, namesOf } from '../processes/imported-module.ts';
+import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
+import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
+import { MOST_JSON } from './result.ts';
+import { Rejection } from './rollout-context.ts';
+
+await serveCalls(async (url = '', exportName = '') => {
+  const exports = await importedModule(url, 'workflow', 'ENTRY_UNLOADABLE');
+  const workflow = asWorkflow(exports[exportName], moduleOf(exports));
+  if (workflow === undefined) {
+    throw new TrainyardError(
+      'WORKFLOW_NOT_FOUND',
+      `export ${JSON.stringify(exportName)} of ${url} is not a workflow; it exports ${namesOf(exports)}`,
+    );
+  }
+  await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
+  return {
+    answer: (order, call) => run(workflow, order as RolloutOrder, call),
+    ...(workflow.teardown === undefined ? {} : { close: async () => workflow.teardown?.() }),
+  };
+});
+
+async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
+  const seat = order.seats.find(({ role }) => role === 'default');
+  if (seat !== undefined) Object.assign(process.env, agentEnvironment(seat));
+  const ctx = isolatedContext(workflow, order, call);
+  try {
+    return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
+  } catch (thrown) {
+    if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
+    throw thrown;
+  }
+}
+
+/** What is read as JSON in the end is made so here, where its own `toJSON` still is. */
+function sendable(returned: unknown): unknown {
+  if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) return returned;
+  const { output, metadata, ...rest } = returned as WorkflowResult;
+  return {
+    ...rest,
+    ...(output === undefined ? {} : { output: asJson(output, MOST_JSON) }),
+    ...(metadata === undefined ? {} : { metadata: asJson(metadata, MOST_JSON) ?? metadata }),
+  };
+}
