@@ -3,6 +3,7 @@
  * gateway's own handle.
  */
 import type { ClientOptions, ModelHandle } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { generateOverHttp } from './http-generate.ts';
 
 /** What a process must know to sit in one seat. */
@@ -27,8 +28,16 @@ export function httpModel(seat: HttpSeat, thread = seat.role): ModelHandle {
     openai: options,
     anthropic: options,
     generate: (request) => generateOverHttp({ name, baseURL, apiKey, fetch }, request),
+    render: notHere,
+    decode: notHere,
     thread: (other) => httpModel(seat, other),
   };
+}
+
+function notHere(): never {
+  throw new TrainyardError('REQUEST_INVALID', 'tokens were asked for in a process that does not hold the policy', {
+    hint: 'ask in messages, or run the workflow without isolation',
+  });
 }
 
 function inThread(thread: string): typeof globalThis.fetch {
