@@ -2,10 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import Anthropic from '@anthropic-ai/sdk';
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { memoryStore } from '../store/memory.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { listen } from './listener.ts';
 
@@ -294,16 +293,5 @@ describe('turns of a default model elsewhere', () => {
     lost.hangUp.abort();
     await sleep(1);
     expect(session.seal().map(({ undelivered }) => undelivered)).toEqual([undefined, undefined, true]);
-  });
-
-  it('are kept by the store as they are', async () => {
-    const { session } = played();
-    await session.model().generate({ messages: ask });
-    const turns = session.seal();
-    const store = memoryStore();
-    const grade = { kind: 'ungraded' as const, why: 'none' };
-    const { identity } = specOf('r1');
-    await store.append({ ...identity, outcome: { kind: 'completed' }, grade, turns, startedAt: 0, endedAt: 1 });
-    expect((await store.read('r1'))!.turns).toEqual(turns);
   });
 });
