@@ -35,6 +35,7 @@ export type {
   Store,
   Trainer,
   TrajectoryFilter,
+  Ungraded,
   Workflow,
   WorkflowContext,
   WorkflowResult,

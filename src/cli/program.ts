@@ -12,6 +12,7 @@ import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
+import { preflightCommand } from './preflight.ts';
 import { jsonLines, textLines } from './report.ts';
 import { printable } from './screen/width.ts';
 import { SERVE_DEFAULTS, serveCommand } from './serve.ts';
@@ -42,6 +43,15 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
     ended(await evalCommand(entry, flags)),
   );
+  program
+    .command('preflight')
+    .description('check an entry and its tasks, and say everything that is wrong; runs nothing')
+    .exitOverride()
+    .argument('<entry>', 'module that exports the workflow and the grader')
+    .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
+    .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
+    .option('--json', 'one JSON object', false)
+    .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));
   program
     .command('serve')
     .description('put the policy at a URL, and capture what agents do with it')
@@ -211,7 +221,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

@@ -110,6 +110,8 @@ export interface Workflow {
   readonly env?: readonly string[];
   /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
   readonly grading: 'always' | 'when-missing';
+  /** Its run never gives a reward: without a grader nothing can be trained or measured. */
+  readonly needsGrader?: true;
   /** Whether a group may be trained on; absent: any that has signal. */
   accepts?(group: readonly Trajectory[]): boolean;
   /** Once, before the first rollout in a process; after the last. */
@@ -212,6 +214,8 @@ export type GenerateRequest = {
   readonly maxTokens?: number;
   /** The answer ends before the first of these texts. */
   readonly stop?: readonly string[];
+  /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
+  readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & (
   | { readonly messages: readonly Message[]; readonly promptIds?: undefined }
@@ -255,12 +259,15 @@ export interface GraderInput {
 /** A number, or a number with what it is made of and who earned what. */
 export type GraderResult = number | Omit<Reward, 'source' | 'credit'>;
 
+export type Ungraded = Extract<Grade, { kind: 'ungraded' }>;
+
 export interface Grader {
   readonly [graderSymbol]: true;
   readonly name: string;
   /** Gradings at once; absent: as many as there are processes for it. */
   readonly concurrency?: number;
-  grade(input: GraderInput): GraderResult | Promise<GraderResult>;
+  /** May say that there is nothing to grade: such a rollout is kept, and neither trained nor compared with. */
+  grade(input: GraderInput): GraderResult | Ungraded | Promise<GraderResult | Ungraded>;
 }
 
 /** Calls a grader within its deadline. Never throws for what the grader did: a failure is a `Grade`. */

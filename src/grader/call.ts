@@ -4,23 +4,35 @@
  *
  * Never rejects. Does not bound time: the runner around it does.
  */
-import type { Grader, GraderInput } from '../core/contracts.ts';
+import type { Grader, GraderInput, Ungraded } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { toReward } from '../core/reward.ts';
 import type { Grade } from '../core/types.ts';
+
+const MOST_WHY = 2000;
 
 export async function callGrader(grader: Grader, input: GraderInput): Promise<Grade> {
   let result: unknown;
   try {
     result = await grader.grade(input);
   } catch (thrown) {
+    if (thrown instanceof TrainyardError && thrown.boundary === 'grader') {
+      return { kind: 'failed', code: thrown.code, message: thrown.message };
+    }
     return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader threw ${describeThrown(thrown)}` };
   }
   try {
+    const nothing = ungradedOf(result);
+    if (nothing !== undefined) return nothing;
     return { kind: 'graded', reward: toReward(result) };
   } catch (refusal) {
     if (refusal instanceof TrainyardError) return { kind: 'failed', code: refusal.code, message: refusal.message };
     return { kind: 'failed', code: 'GRADER_FAILED', message: `reading the grader's result threw ${describeThrown(refusal)}` };
   }
+}
+
+function ungradedOf(result: unknown): Ungraded | undefined {
+  if (typeof result !== 'object' || result === null || !('kind' in result) || result.kind !== 'ungraded') return undefined;
+  return { kind: 'ungraded', why: 'why' in result ? String(result.why).slice(0, MOST_WHY) : 'the grader gave no reward' };
 }

@@ -6,7 +6,7 @@
 import { stat } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
+import { type EntryModule, type Grader, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { asGrader, asWorkflow } from '../core/lower.ts';
@@ -21,16 +21,11 @@ export interface Entry {
   readonly workflow: Workflow;
   /** Absent: the workflow gives rewards itself. */
   readonly grader?: Grader | undefined;
+  /** What the workflow was written as: the base class of what was exported, where it is one. */
+  readonly shape?: string;
   /** Absent where workflow and grader were given as values. */
   readonly workflowModule?: ModuleExport;
   readonly graderModule?: ModuleExport;
-}
-
-/** Throws what is wrong: one mistake as it is, several as one error with the first one's code. */
-export async function discover(path: string): Promise<Entry> {
-  const { entry, problems } = await inspectEntry(path);
-  if (entry !== undefined && problems.length === 0) return entry;
-  throw together(problems);
 }
 
 /** What an entry file holds, and everything that is wrong with it. */
@@ -75,15 +70,19 @@ async function read(path: string, problem: EntryModule['problem']): Promise<Entr
     },
   };
   const workflows = exportsOf(exports, (value) => asWorkflow(value, module), module);
+  const mistakesOfWorkflows = mistakes;
   const graders = exportsOf(exports, (value) => asGrader(value, module), module);
+  const graderIsMissing = graders.length === 0 && mistakes === mistakesOfWorkflows;
   if (workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports));
   only('workflow', workflows, path, module);
   only('grader', graders, path, module);
   const [workflow] = workflows;
   const [grader] = graders;
+  if (workflow?.value.needsGrader && graderIsMissing) module.problem(noGrader(path, workflow.name));
   if (workflow === undefined || mistakes > 0) return undefined;
   return {
     workflow: workflow.value,
+    shape: shapeOf(workflow.exported),
     workflowModule: { url, exportName: workflow.name },
     ...(grader === undefined ? {} : { grader: grader.value, graderModule: { url, exportName: grader.name } }),
   };
@@ -92,6 +91,7 @@ async function read(path: string, problem: EntryModule['problem']): Promise<Entr
 interface Found<T> {
   /** Of the export. */
   readonly name: string;
+  readonly exported: unknown;
   readonly value: T;
 }
 
@@ -107,7 +107,7 @@ function exportsOf<T>(
     if (seen.has(exported)) continue;
     seen.add(exported);
     const value = lowered(name, exported, lower, module);
-    if (value !== undefined) found.push({ name, value });
+    if (value !== undefined) found.push({ name, exported, value });
   }
   return found;
 }
@@ -130,6 +130,19 @@ function lowered<T>(
   }
 }
 
+/** The class that says how it is lowered is the one that gives the shape its name. */
+function shapeOf(exported: unknown): string {
+  let base: unknown = exported;
+  while (typeof base === 'function' && !Object.hasOwn(base, workflowSymbol)) base = Object.getPrototypeOf(base);
+  return typeof base === 'function' && base.name !== '' ? base.name : 'defineWorkflow';
+}
+
+function noGrader(path: string, workflow: string): TrainyardError {
+  return new TrainyardError('GRADER_NOT_FOUND', `${path} exports no grader, and ${workflow} gives no rewards itself`, {
+    hint: 'export a class that extends Grader and has an async grade(ctx)',
+  });
+}
+
 function noWorkflow(path: string, exports: EntryModule['exports']): TrainyardError {
   const names = exports.map(([name]) => name).join(', ') || 'nothing';
   return new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
@@ -137,8 +150,10 @@ function noWorkflow(path: string, exports: EntryModule['exports']): TrainyardErr
   });
 }
 
-/** A plain function among the exports is most likely what was meant. */
+/** A class without its method, or a plain function, among the exports is most likely what was meant. */
 function unmarked(exported: EntryModule['exports'], define: string): string | undefined {
+  const base = exported.find(([, value]) => typeof value === 'function' && workflowSymbol in value)?.[0];
+  if (base !== undefined) return `${base} is an abstract base class: give it its async method, or export a class that has one`;
   const name = exported.find(([, value]) => typeof value === 'function')?.[0];
   return name === undefined ? undefined : `${name} is a plain function: wrap it in ${define}(…)`;
 }

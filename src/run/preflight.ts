@@ -3,8 +3,14 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
-import { discover, type Entry, together } from '../rollout/discovery.ts';
+import { type Entry, inspectEntry, together } from '../rollout/discovery.ts';
 import { readTasks } from './dataset.ts';
+
+export interface Files {
+  readonly entry: string | Entry;
+  readonly tasks?: string | undefined;
+  readonly heldOut?: string | undefined;
+}
 
 export interface Checked {
   readonly entry: Entry;
@@ -12,19 +18,35 @@ export interface Checked {
   readonly heldOut: readonly Task[];
 }
 
+/** What could be read, and what is wrong with the rest. */
+export interface Inspection {
+  readonly entry?: Entry | undefined;
+  readonly tasks: readonly Task[];
+  readonly heldOut: readonly Task[];
+  readonly problems: readonly TrainyardError[];
+}
+
 /** One mistake is thrown as it is; several as one error with the first one's code. */
-export async function preflight(files: {
-  readonly entry: string | Entry;
-  readonly tasks?: string;
-  readonly heldOut?: string | undefined;
-}): Promise<Checked> {
-  const read = (path: string | undefined) => (path === undefined ? Promise.resolve([]) : readTasks(path));
-  const found = typeof files.entry === 'string' ? discover(files.entry) : Promise.resolve(files.entry);
-  const [entry, tasks, heldOut] = await Promise.allSettled([found, read(files.tasks), read(files.heldOut)]);
-  if (entry.status === 'fulfilled' && tasks.status === 'fulfilled' && heldOut.status === 'fulfilled') {
-    return { entry: entry.value, tasks: tasks.value, heldOut: heldOut.value };
-  }
-  const mistakes = [entry, tasks, heldOut].flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []));
-  const foreign = mistakes.find((mistake) => !(mistake instanceof TrainyardError));
-  throw foreign ?? together(mistakes as TrainyardError[]);
+export async function preflight(files: Files): Promise<Checked> {
+  const { entry, tasks, heldOut, problems } = await inspectFiles(files);
+  if (entry !== undefined && problems.length === 0) return { entry, tasks, heldOut };
+  throw together(problems);
+}
+
+/** Imports the entry, and runs nothing. */
+export async function inspectFiles(files: Files): Promise<Inspection> {
+  const problems: TrainyardError[] = [];
+  const tasksIn = async (path: string | undefined): Promise<readonly Task[]> => {
+    try {
+      return path === undefined ? [] : await readTasks(path);
+    } catch (thrown) {
+      if (!(thrown instanceof TrainyardError)) throw thrown;
+      problems.push(thrown);
+      return [];
+    }
+  };
+  const found = typeof files.entry === 'string' ? await inspectEntry(files.entry) : { entry: files.entry, problems: [] };
+  const tasks = await tasksIn(files.tasks);
+  const heldOut = await tasksIn(files.heldOut);
+  return { entry: found.entry, tasks, heldOut, problems: [...found.problems, ...problems] };
 }

@@ -158,7 +158,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
     ...withoutUndefined(request),
     engine,
     baseURL: baseURLOf(engine, request),
-    tasks: request.tasks ?? beside(request.entry, 'train.jsonl'),
+    tasks: request.tasks ?? usualTasks(request.entry),
     heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
     model: resolve(request.model ?? BASE_MODEL),
@@ -184,6 +184,11 @@ export function baseURLOf(engine: EngineName, { baseURL }: { readonly baseURL?: 
 /** A setting given as undefined is one that was not given. */
 export function withoutUndefined<T extends object>(given: T): T {
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as T;
+}
+
+/** Where tasks are looked for when no file is given. */
+export function usualTasks(entry: string | Entry): string {
+  return beside(entry, 'train.jsonl');
 }
 
 /** Where held-out tasks are looked for when no file is given. */

@@ -4,11 +4,11 @@
  */
 
 import { Absence } from '../core/absence.ts';
-import type { Engine, Grader, GraderRunner, Store } from '../core/contracts.ts';
+import type { Engine, Grader, GraderInput, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
-import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
+import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
@@ -19,6 +19,7 @@ import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
+import { Slots } from '../rollout/slots.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
@@ -165,9 +166,23 @@ async function openGrader(
   graderModule: ModuleExport | undefined,
   signal: AbortSignal,
 ): Promise<GraderRunner | InlineGraderRunner> {
-  if (graderModule === undefined) return inlineGrader(grader, { deadlineMs: graderDeadlineMs });
+  const { concurrency = Infinity } = grader;
+  if (graderModule === undefined) {
+    const runner = inlineGrader(grader, { deadlineMs: graderDeadlineMs });
+    return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);
+  }
   const { url, exportName } = graderModule;
-  return await openGraderPool({ module: url, exportName, workers: graderWorkers, deadlineMs: graderDeadlineMs, signal });
+  // A process grades one rollout at a time.
+  const workers = Math.min(graderWorkers, concurrency);
+  return await openGraderPool({ module: url, exportName, workers, deadlineMs: graderDeadlineMs, signal });
+}
+
+function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {
+  const grade = async (input: GraderInput): Promise<Grade> => {
+    await using _slot = await slots.take(signal);
+    return await runner.grade(input);
+  };
+  return { ...runner, grade };
 }
 
 /** The first failure of each kind is told at once: a run of slow failures would otherwise be silent until its budget is spent. */

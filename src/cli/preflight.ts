@@ -1,0 +1,89 @@
+/** `trainyard preflight`: what an entry holds, or everything that is wrong with it. Imports it, and runs nothing. */
+import { existsSync } from 'node:fs';
+import type { Workflow } from '../core/contracts.ts';
+import { printable } from '../core/describe.ts';
+import type { Json } from '../core/types.ts';
+import { type Inspection, inspectFiles } from '../run/preflight.ts';
+import { usualHeldOut, usualTasks } from '../run/settings.ts';
+import { asCalled, count } from './phrases.ts';
+
+export interface PreflightFlags {
+  readonly tasks?: string;
+  readonly heldOut?: string;
+  readonly json: boolean;
+}
+
+/** Exit code 0 where a run could begin, 2 where something has to be mended first. */
+export async function preflightCommand(entry: string, flags: PreflightFlags): Promise<number> {
+  const tasks = flags.tasks ?? ifThere(usualTasks(entry));
+  const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
+  const inspection = await inspectFiles({ entry, tasks, heldOut });
+  const ok = inspection.problems.length === 0;
+  const found = foundIn(inspection);
+  if (flags.json) {
+    const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
+    console.log(JSON.stringify({ type: 'preflight', ok, problems, found }));
+  } else {
+    const lines = ok ? ['Ready:', ...Object.entries(found).map(lineOf)] : inspection.problems.flatMap(problemLines);
+    for (const line of lines) console.log(printable(line));
+  }
+  return ok ? 0 : 2;
+}
+
+function ifThere(file: string): string | undefined {
+  return existsSync(file) ? file : undefined;
+}
+
+function foundIn({ entry, tasks, heldOut }: Inspection): Readonly<Record<string, Json>> {
+  if (entry === undefined) return {};
+  const { workflow, grader, shape } = entry;
+  return {
+    workflow: workflow.name,
+    shape: shape ?? null,
+    config: configName(workflow),
+    roles: Object.fromEntries(Object.entries(workflow.roles).map(([name, { trainable }]) => [name, trainable])),
+    concurrency: workflow.concurrency ?? null,
+    isolation: workflow.isolation,
+    grader: grader?.name ?? null,
+    graderConcurrency: grader?.concurrency ?? null,
+    tasks: tasks.length,
+    heldOut: heldOut.length,
+  };
+}
+
+function configName({ config }: Workflow): string | null {
+  if (config === undefined || config === null) return null;
+  return config.constructor?.name ?? 'object';
+}
+
+const LABELS: Readonly<Record<string, string>> = {
+  concurrency: 'at once',
+  graderConcurrency: 'gradings at once',
+  heldOut: 'held-out tasks',
+  shape: 'written as',
+};
+const ABSENT: Readonly<Record<string, string>> = {
+  config: 'none',
+  concurrency: 'as many as the run has',
+  grader: 'none: run must return rewards',
+  graderConcurrency: 'as many as the run has processes for it',
+};
+const WIDTH = 18;
+
+function lineOf([key, value]: [string, Json]): string {
+  return `  ${(LABELS[key] ?? key).padEnd(WIDTH)}${key === 'roles' ? rolesText(value as Record<string, boolean>) : String(value ?? ABSENT[key])}`;
+}
+
+function rolesText(roles: Readonly<Record<string, boolean>>): string {
+  const names = Object.entries(roles).map(([name, trained]) => (trained ? name : `${name} (not trained)`));
+  return names.join(', ') || 'any, all trained';
+}
+
+function problemLines(
+  { code, message, hint }: Inspection['problems'][number],
+  place: number,
+  all: Inspection['problems'],
+): string[] {
+  const head = place === 0 ? [`${count(all.length, 'problem')}:`] : [];
+  return [...head, `  ${code}: ${message}`, ...(hint === undefined ? [] : [`    ${asCalled(hint)}`])];
+}

@@ -1,0 +1,7 @@
+/** `trainyard/osmosis/strands`: Strands agents in an `AgentWorkflow`. Re-exports only. */
+export {
+  OsmosisRolloutModel,
+  OsmosisStrandsAgent,
+  type OsmosisStrandsAgentConfig,
+  type RolloutModelParams,
+} from './authoring/osmosis/strands.ts';

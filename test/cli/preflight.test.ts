@@ -1,0 +1,103 @@
+/** `trainyard preflight`, by the real command: what it finds, and everything that is wrong at once. */
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ROOT, scratch, trainyard } from './command.ts';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+});
+afterAll(() => home.remove());
+
+const GOOD = `
+import { AgentWorkflow, AgentWorkflowConfig, ConcurrencyConfig, Grader } from 'trainyard/osmosis';
+class SearchConfig extends AgentWorkflowConfig {
+  name = 'search-workflow';
+  concurrency = new ConcurrencyConfig({ maxConcurrent: 4 });
+}
+export const config = new SearchConfig();
+export class SearchWorkflow extends AgentWorkflow<SearchConfig> {
+  async run() { throw new Error('nothing is to be run'); }
+}
+export { SearchWorkflow as default };
+export class Fair extends Grader { async grade() {} }
+setInterval(() => {}, 1000);
+`;
+
+describe('a good entry', () => {
+  it('is described, and nothing of it is run', async () => {
+    const entry = await home.write('good.ts', GOOD);
+    const tasks = await home.write('tasks.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":2}\n');
+    const { code, stdout, stderr } = await trainyard('preflight', entry, '--tasks', tasks, '--json');
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    expect(JSON.parse(stdout)).toEqual({
+      type: 'preflight',
+      ok: true,
+      problems: [],
+      found: {
+        workflow: 'search-workflow',
+        shape: 'AgentWorkflow',
+        config: 'SearchConfig',
+        roles: {},
+        concurrency: 4,
+        isolation: 'none',
+        grader: 'Fair',
+        graderConcurrency: null,
+        tasks: 2,
+        heldOut: 0,
+      },
+    });
+  });
+
+  it('of any shape is told in words, with the tasks beside it', async () => {
+    const { code, stdout } = await trainyard('preflight', join(ROOT, 'examples/desk/agent.ts'));
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^Ready:\n {2}workflow /);
+    expect(stdout).toMatch(/written as +defineWorkflow\n/);
+    expect(stdout).toMatch(/roles +.*customer \(not trained\)/);
+    expect(stdout).toMatch(/\n {2}tasks +1000\n {2}held-out tasks +300\n/);
+  });
+});
+
+describe('a bad entry', () => {
+  it('is told everything at once, tasks included', async () => {
+    const entry = await home.write(
+      'bad.ts',
+      `import { AgentWorkflow, AgentWorkflowConfig } from 'trainyard/osmosis';
+      export class B extends AgentWorkflow { run() {} }
+      export class A extends AgentWorkflow { async run() {} }
+      export const one = new AgentWorkflowConfig({ name: 'one' });
+      export const two = new AgentWorkflowConfig({ name: 'two' });`,
+    );
+    const tasks = await home.write('bad.jsonl', '{"prompt":1}\n');
+    const { code, stdout } = await trainyard('preflight', entry, '--tasks', tasks, '--held-out', 'gone.jsonl', '--json');
+    expect(code).toBe(2);
+    const { ok, problems, found } = JSON.parse(stdout);
+    expect({ ok, found }).toEqual({ ok: false, found: {} });
+    expect(problems.map((problem: { code: string }) => problem.code)).toEqual([
+      'CONFIG_INVALID',
+      'WORKFLOW_NOT_ASYNC',
+      'GRADER_NOT_FOUND',
+      'DATASET_INVALID',
+      'FILE_NOT_FOUND',
+    ]);
+    const words = await trainyard('preflight', entry, '--tasks', tasks);
+    expect(words).toMatchObject({
+      code: 2,
+      stdout: expect.stringMatching(/^4 problems:\n {2}CONFIG_INVALID: .*\n {4}keep only one/),
+    });
+  });
+
+  it.each([
+    ['gone.ts', 'FILE_NOT_FOUND', 'no entry file at'],
+    ['.', 'FILE_NOT_FOUND', 'is a folder'],
+    ['agent.py', 'ENTRY_UNLOADABLE', 'use a .ts, .mts, .js or .mjs file'],
+    ['broken.ts', 'ENTRY_UNLOADABLE', 'cannot import'],
+  ])('%s is %s', async (name, problem, words) => {
+    await home.write('agent.py', 'x = 1');
+    await home.write('broken.ts', 'import "./not-there.ts";');
+    const { code, stdout } = await trainyard('preflight', join(home.dir, name));
+    expect({ code, stdout }).toEqual({ code: 2, stdout: expect.stringContaining(problem) });
+    expect(stdout).toContain(words);
+  });
+});

@@ -1,0 +1,152 @@
+/** Strands agents in an `AgentWorkflow`, with the real SDK. */
+import { Agent, Model, tool } from '@strands-agents/sdk';
+import { describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { AgentWorkflow, AgentWorkflowConfig, type AgentWorkflowContext, Grader, type GraderContext } from '../../src/osmosis.ts';
+import { OsmosisRolloutModel, OsmosisStrandsAgent } from '../../src/osmosis-strands.ts';
+import { bench, TASK } from './rollouts.ts';
+
+class AlwaysRight extends Grader {
+  async grade(ctx: GraderContext): Promise<void> {
+    for (const id of Object.keys(ctx.samples)) ctx.setSampleReward(id, 1);
+  }
+}
+
+function doing(run: (ctx: AgentWorkflowContext) => Promise<void>) {
+  return class Told extends AgentWorkflow {
+    override async run(ctx: AgentWorkflowContext): Promise<void> {
+      await run(ctx);
+    }
+  };
+}
+
+const model = new OsmosisRolloutModel({ params: { temperature: 0.5 } });
+const CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>';
+
+describe('an agent built in run', () => {
+  it('goes on from the prompt, is a sample by its name, and prints nothing', async () => {
+    const W = doing(async ({ prompt }) => {
+      const agent = new OsmosisStrandsAgent({ name: 'simple', model, messages: prompt, callbackHandler: null });
+      const result = await agent.invokeAsync();
+      expect(result.lastMessage.content).toMatchObject([{ text: 'answer 0' }]);
+    });
+    const { run } = await bench({ W, AlwaysRight });
+    const task = { ...TASK, prompt: [{ role: 'system' as const, content: 'Be brief.' }, ...TASK.prompt] };
+    const { turns, outcome, grade } = await run(task);
+    expect({ outcome, grade }).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { byThread: { simple: 1 } } } });
+    expect(turns.map(({ thread, request }) => [thread, request.messages])).toEqual([['simple', task.prompt]]);
+    expect(turns[0]?.sampling.requested).toEqual({ temperature: 0.5 });
+  });
+
+  it('calls its tools until the policy calls none, in one conversation', async () => {
+    const search = tool({
+      name: 'search',
+      description: 'Search for information.',
+      inputSchema: z.object({ query: z.string() }),
+      callback: ({ query }) => `results for ${query}`,
+    });
+    class Config extends AgentWorkflowConfig {
+      override name = 'tool-workflow';
+      model = model;
+      tools = [search];
+      maxIterations = 8;
+    }
+    let iterations = 0;
+    class W extends AgentWorkflow<Config> {
+      async run(ctx: AgentWorkflowContext<Config>): Promise<void> {
+        const config = ctx.config ?? new Config();
+        const agent = new OsmosisStrandsAgent({
+          name: 'search-agent',
+          model: config.model,
+          tools: config.tools,
+          messages: ctx.prompt,
+        });
+        for (let i = 0; i < config.maxIterations; i++) {
+          iterations++;
+          const { lastMessage } = await agent.invokeAsync();
+          if (!lastMessage.content.some(({ type }) => type === 'toolUseBlock')) break;
+        }
+      }
+    }
+    const { run } = await bench({ W, config: new Config(), AlwaysRight }, (call) => (call === 0 ? CALL : 'found it'));
+    const { turns, outcome } = await run();
+    expect({ outcome, iterations }).toEqual({ outcome: { kind: 'completed' }, iterations: 1 });
+    expect(turns[1]?.request.messages.slice(1)).toMatchObject([
+      { role: 'assistant', tool_calls: [{ function: { name: 'search' } }] },
+      { role: 'tool', content: 'results for x' },
+    ]);
+    expect(turns[1]?.after).toBe(0);
+  });
+
+  it('may be one of several, by name or by number', async () => {
+    const W = doing(async ({ prompt }) => {
+      const named = (name?: string) => new OsmosisStrandsAgent({ ...(name && { name }), model, messages: prompt });
+      await Promise.all([named('writer').invoke(), named().invoke('And you?'), named().invoke()]);
+    });
+    const { run } = await bench({ W, AlwaysRight });
+    const trajectories = await Promise.all([run(), run()]);
+    for (const { turns } of trajectories) {
+      expect(turns.map(({ thread }) => thread).toSorted()).toEqual(['agent-1', 'agent-2', 'writer']);
+    }
+  });
+
+  it('must have a name of its own', async () => {
+    const W = doing(async ({ prompt }) => {
+      for (const name of ['same', 'same']) new OsmosisStrandsAgent({ name, model, messages: prompt });
+    });
+    const { run } = await bench({ W, AlwaysRight });
+    expect((await run()).outcome).toMatchObject({ message: expect.stringContaining('Session with same already exists') });
+  });
+
+  it('with another model is a plain agent, of which nothing is recorded', async () => {
+    class Other extends Model {
+      updateConfig(): void {}
+      getConfig() {
+        return { modelId: 'other' };
+      }
+      async *stream() {
+        yield { type: 'modelMessageStartEvent', role: 'assistant' } as const;
+        yield { type: 'modelContentBlockStartEvent' } as const;
+        yield { type: 'modelContentBlockDeltaEvent', delta: { type: 'textDelta', text: 'elsewhere' } } as const;
+        yield { type: 'modelContentBlockStopEvent' } as const;
+        yield { type: 'modelMessageStopEvent', stopReason: 'endTurn' } as const;
+      }
+    }
+    const W = doing(async ({ prompt }) => {
+      await new OsmosisStrandsAgent({ name: 'plain', model: new Other(), messages: prompt }).invoke();
+    });
+    const { run } = await bench({ W, AlwaysRight });
+    expect(await run()).toMatchObject({ turns: [], outcome: { kind: 'rejected', reason: 'no_turns' } });
+  });
+
+  it('leaves its conversation to graders elsewhere; what is no text as Strands has it', async () => {
+    const { asWorkflow, moduleOf } = await import('../../src/core/lower.ts');
+    const image = { image: { format: 'png' as const, source: { bytes: new Uint8Array([1]) } } };
+    const W = doing(async ({ prompt }) => {
+      await new OsmosisStrandsAgent({ name: 'words', model, messages: prompt }).invoke();
+      new OsmosisStrandsAgent({ name: 'picture', model, messages: [{ role: 'user', content: [image] }] });
+    });
+    const workflow = asWorkflow(W, moduleOf({ W }))!;
+    let returned: unknown;
+    const seen = { ...workflow, run: async (ctx: never) => (returned = await workflow.run(ctx)) };
+    const { run } = await bench({ seen, AlwaysRight });
+    expect((await run()).grade).toMatchObject({ kind: 'graded' });
+    expect(returned).toMatchObject({
+      threads: {
+        words: [...TASK.prompt, { role: 'assistant', content: 'answer 0' }],
+        picture: [{ role: 'user', content: [{ type: 'imageBlock' }] }],
+      },
+    });
+  });
+});
+
+describe('the placeholder', () => {
+  it('needs a rollout, and an OsmosisStrandsAgent', async () => {
+    expect(() => new OsmosisStrandsAgent({ model })).toThrow('OsmosisRolloutModel requires an active RolloutContext');
+    await expect(new Agent({ model, printer: false }).invoke('hello')).rejects.toThrow('is a placeholder');
+  });
+
+  it('refuses parameters that it would have to ignore', () => {
+    expect(() => new OsmosisRolloutModel({ params: { max_tokens: 5 } as never })).toThrow('has no parameter max_tokens');
+  });
+});
