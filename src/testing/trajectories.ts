@@ -119,6 +119,7 @@ function randomGrade(random: Random): Grade {
   return random.pick<Grade>([
     { kind: 'graded', reward: { value: random.unit() } },
     { kind: 'graded', reward: { value: 1, parts: { format: 0.5, answer: -0.5 } } },
+    { kind: 'graded', reward: { value: 1, byTurn: { 0: 0.5 }, credit: { turnDiscount: 0.5, per: 'turn' } } },
     { kind: 'ungraded', why: 'the rollout failed' },
     { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'no answer in 10 s' },
   ]);

@@ -98,6 +98,8 @@ describe('an episode', () => {
   it('gets data of its own, without the answer', async () => {
     const seen: EpisodeData[] = [];
     const episode = workflowOf(async (engine, data) => {
+      // @ts-expect-error: the answer is the grader's alone
+      expect(data.answer).toBeUndefined();
       seen.push(structuredClone(data));
       const sample = episodeSample(await first(engine, data), 1);
       data.messages.push({ role: 'user', content: 'changed' });
