@@ -89,7 +89,7 @@ describe('a role that is not trained and has a default model', () => {
 
   it('counts turns, not tokens', async () => {
     const { session } = played(undefined, { limits: { turns: 2, tokens: 1, deadlineMs: 1000 } });
-    for (const _ of [0, 1]) await session.model().generate({ messages: ask });
+    await Promise.all([0, 1].map(() => session.model().generate({ messages: ask })));
     await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({ code: 'LIMIT_REACHED' });
     expect(session.limitHit).toBe('turns');
   });
@@ -107,6 +107,19 @@ describe('a role that is not trained and has a default model', () => {
     const texts = [await (await post({})).text(), await (await post({})).text()];
     expect(texts[0]).toBe(texts[1]);
     expect(session.turns.map((turn) => turn.response.content)).toEqual(['answer 0', 'answer 1']);
+  });
+
+  it('names its answers by what was asked, not by when', async () => {
+    const questions = ['a', 'b'].map((content) => [{ role: 'user' as const, content }]);
+    const idsOf = async (order: typeof questions) => {
+      const { session } = played();
+      const made: string[] = [];
+      for (const messages of order) made.push((await session.model().generate({ messages })).id);
+      return made;
+    };
+    const made = await idsOf(questions);
+    expect(new Set(made).size).toBe(2);
+    expect(await idsOf(questions.toReversed())).toEqual(made.toReversed());
   });
 
   it('is not waited for once the rollout has ended, or the caller has gone', async () => {

@@ -20,6 +20,8 @@ export interface Stall {
 
 /** Under which the main thread keeps its heartbeat, to be read together with the stack. */
 const HEARTBEAT = 'trainyard.heartbeat';
+/** How long an answer is waited for after the stall it is about. */
+const PATIENCE_MS = 1_000;
 const QUESTION = `JSON.stringify({
   beat: Atomics.load(globalThis[Symbol.for('${HEARTBEAT}')], 0),
   sites: process.getBuiltinModule('node:util').getCallSites(100),
@@ -30,24 +32,40 @@ const { beats, thresholdMs } = workerData as StallThreadData;
 const inspector = await import('node:inspector').catch(() => undefined);
 let beat = -1;
 let since = performance.now();
-let asked: { sites: readonly CallSite[] | undefined } | undefined;
+let current: Asked | undefined;
+/** Over, and not told yet: the answer may be on its way when the heart beats again. */
+let ended: Ended[] = [];
+
+interface Asked {
+  sites: readonly CallSite[] | undefined;
+}
+interface Ended extends Asked {
+  readonly at: number;
+  readonly milliseconds: number;
+}
 
 function look(): void {
+  tell();
   const now = Atomics.load(beats, 0);
   if (now === beat) {
-    if (asked === undefined && performance.now() - since >= thresholdMs) ask();
+    if (current === undefined && performance.now() - since >= thresholdMs) ask();
     return;
   }
-  // The answer may be on its way when the heart beats again.
-  if (asked !== undefined) setTimeout(tell, thresholdMs, asked, performance.now() - since);
-  asked = undefined;
+  end();
   beat = now;
   since = performance.now();
 }
 
+function end(): void {
+  const at = performance.now();
+  // The same object: the answer is written into it.
+  if (current !== undefined) ended.push(Object.assign(current, { at, milliseconds: at - since }));
+  current = undefined;
+}
+
 function ask(): void {
-  const stall: typeof asked = { sites: undefined };
-  asked = stall;
+  const stall: Asked = { sites: undefined };
+  current = stall;
   const during = beat;
   if (inspector === undefined) return;
   const session = new inspector.Session();
@@ -61,8 +79,20 @@ function ask(): void {
   });
 }
 
-function tell({ sites }: NonNullable<typeof asked>, milliseconds: number): void {
-  if (sites !== undefined) parentPort?.postMessage({ sites, milliseconds } satisfies Stall);
+function tell(): void {
+  for (const { sites, milliseconds } of ended) {
+    if (sites !== undefined) parentPort?.postMessage({ sites, milliseconds } satisfies Stall);
+  }
+  ended = ended.filter(({ sites, at }) => sites === undefined && performance.now() - at < PATIENCE_MS);
 }
 
-setInterval(look, thresholdMs / 4);
+const timer = setInterval(look, thresholdMs / 4);
+// Whoever says anything wants an end: what is known is told first.
+parentPort?.once('message', () => {
+  clearInterval(timer);
+  end();
+  setTimeout(() => {
+    tell();
+    parentPort?.close();
+  }, thresholdMs / 4);
+});

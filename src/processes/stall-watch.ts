@@ -46,13 +46,19 @@ export function watchStalls({ warn, thresholdMs = THRESHOLD_MS, own = ownFolder(
     const place = blamed(sites, own);
     if (place !== undefined) note(found, place, milliseconds, warn);
   });
+  const exited = new Promise<void>((resolve) => void thread.once('exit', () => resolve()));
   // A thread that cannot run costs the watch, never the run.
   thread.on('error', () => {});
   thread.unref();
   return {
     [Symbol.asyncDispose]: async () => {
+      thread.ref();
       clearInterval(timer);
-      await thread.terminate();
+      // What was found last is told before the thread ends.
+      thread.postMessage('end');
+      const bound = setTimeout(() => void thread.terminate(), thresholdMs * 5);
+      await exited;
+      clearTimeout(bound);
     },
   };
 }
