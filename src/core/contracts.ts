@@ -206,8 +206,8 @@ export type ClientOptions = {
 
 export type GenerateRequest = {
   readonly tools?: readonly Tool[];
-  /** The policy must call this tool: what it has to say for that is given to it, not sampled, and not trained. */
-  readonly tool?: string;
+  /** The policy must call this tool, or one of them (`true`): what it has to say for that is given to it, not sampled, and not trained. */
+  readonly tool?: string | true;
   readonly temperature?: number;
   readonly topP?: number;
   readonly topK?: number;

@@ -63,7 +63,8 @@ function checkNames(request: GenerateRequest): void {
   const { signal, tool, format } = request;
   if (signal !== undefined && !(signal instanceof AbortSignal)) throw invalid('signal', 'expected an AbortSignal');
   if (format !== undefined && (typeof format !== 'object' || format === null)) throw invalid('format', 'expected { schema }');
-  if (tool !== undefined && typeof tool !== 'string') throw invalid('tool', 'expected the name of a tool');
+  if (tool !== undefined && tool !== true && typeof tool !== 'string')
+    throw invalid('tool', 'expected the name of a tool, or true for any');
   for (const name of NUMBERS) {
     // As JSON it would be null, and so as good as absent.
     if (typeof request[name] === 'number' && !Number.isFinite(request[name])) throw invalid(name, 'expected a finite number');
@@ -73,7 +74,7 @@ function checkNames(request: GenerateRequest): void {
 function wireOf(request: GenerateRequest): object {
   const { tool, format } = request;
   const given = Object.entries(NAMES).map(([name, theirs]) => [theirs, request[name as keyof GenerateRequest]] as const);
-  const choice = tool === undefined ? undefined : { type: 'function', function: { name: tool } };
+  const choice = tool === true ? 'required' : tool && { type: 'function', function: { name: tool } };
   const json = format?.schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: format };
   return { ...Object.fromEntries(given), tool_choice: choice, response_format: format && json };
 }

@@ -49,7 +49,8 @@ export async function generateOverHttp(
   }
 }
 
-function bodyOf({ messages, promptIds, tools = [], tool, temperature, topP, topK, maxTokens, stop }: GenerateRequest): object {
+function bodyOf(request: GenerateRequest): object {
+  const { messages, promptIds, tools = [], tool, temperature, topP, topK, maxTokens, stop, format } = request;
   if (messages === undefined) {
     const found = promptIds === undefined ? 'no messages' : 'promptIds';
     throw new TrainyardError('REQUEST_INVALID', `generate was given ${found}; a policy in another process takes messages only`, {
@@ -60,14 +61,19 @@ function bodyOf({ messages, promptIds, tools = [], tool, temperature, topP, topK
   return {
     messages,
     ...(tools.length === 0 ? {} : { tools }),
-    ...(tool === undefined ? {} : { tool_choice: { type: 'function', function: { name: tool } } }),
+    ...(tool === undefined ? {} : { tool_choice: tool === true ? 'required' : { type: 'function', function: { name: tool } } }),
     ...(temperature === undefined ? {} : { temperature }),
     ...(topP === undefined ? {} : { top_p: topP }),
     ...(topK === undefined ? {} : { top_k: topK }),
     ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
     ...(stop === undefined || stop.length === 0 ? {} : { stop }),
+    ...(format === undefined ? {} : { response_format: formatOf(format) }),
   };
 }
+
+/** A schema has a name on the wire, which says nothing. */
+const formatOf = ({ schema }: NonNullable<GenerateRequest['format']>): object =>
+  schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: { name: 'answer', schema } };
 
 function generationOf(text: string): Generation {
   const completion = parsed(text) as Completion | undefined;

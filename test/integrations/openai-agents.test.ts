@@ -231,7 +231,7 @@ describe('the policy as a model of the OpenAI Agents SDK', () => {
       'an item of type "compaction" is not supported',
     );
     expect(await ask('q', { frequencyPenalty: 0.5 })).toBe('frequencyPenalty of 0.5 is not supported');
-    expect(await ask('q', { toolChoice: 'lookup' })).toBe('tool choice "lookup" where the tools are none is not supported');
+    expect(await ask('q', { toolChoice: 'lookup' })).toBe('tool: a call is demanded, but there are no tools');
     expect(session.seal()).toEqual([]);
   });
 
