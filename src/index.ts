@@ -72,6 +72,7 @@ export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
 export { readTasks } from './run/dataset.ts';
 export { evaluateOnly } from './run/eval.ts';
 export type { ResumeRequest } from './run/plan.ts';
+export { type RolloutBatchRequest, rolloutBatch } from './run/rollout-batch.ts';
 export { BASE_MODEL, type EvalRequest, type EvalSettings, type TrainRequest, type TrainSettings } from './run/settings.ts';
 export { resume, type TrainOptions, type TrainResult, train } from './run/train.ts';
 export { memoryStore } from './store/memory.ts';

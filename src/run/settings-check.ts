@@ -13,7 +13,7 @@ export const ENGINES = ['embedded', 'tinker'] as const;
 export type EngineName = (typeof ENGINES)[number];
 
 const evalShape = {
-  entry: z.union([file, z.looseObject({ workflow: z.unknown(), grader: z.unknown() })]),
+  entry: z.union([file, z.looseObject({ workflow: z.unknown(), grader: z.unknown().optional() })]),
   engine: z.enum(ENGINES),
   model: file,
   baseModel: z.string().min(1).optional(),
@@ -97,7 +97,6 @@ export function checkSettings<T extends object>(settings: T): T {
 
 /** Before anything is looked for beside it. */
 export function checkEntry(entry: unknown): void {
-  if (typeof entry === 'string' || (typeof entry === 'object' && entry !== null && 'workflow' in entry && 'grader' in entry))
-    return;
-  throw new TrainyardError('USAGE', `entry: expected a path or { workflow, grader }, found ${JSON.stringify(entry)}`);
+  if (typeof entry === 'string' || (typeof entry === 'object' && entry !== null && 'workflow' in entry)) return;
+  throw new TrainyardError('USAGE', `entry: expected a path or { workflow, grader? }, found ${JSON.stringify(entry)}`);
 }

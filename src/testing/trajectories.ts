@@ -131,6 +131,7 @@ function randomGrade(random: Random): Grade {
       kind: 'graded',
       reward: { value: 1, success: false, byTurn: { 0: 1 }, byThread: { é: -1 }, byRole: {}, source: 'workflow' },
     },
+    { kind: 'graded', reward: { value: 1, byTurn: { 0: 0.5 }, credit: { turnDiscount: 0.5, per: 'turn' } } },
     { kind: 'ungraded', why: 'the rollout failed' },
     { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'no answer in 10 s' },
   ]);

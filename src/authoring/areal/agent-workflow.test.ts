@@ -1,6 +1,7 @@
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../../test/fixtures/scripted-rollouts.ts';
+import { defineGrader } from '../../core/define.ts';
 import type { Trajectory } from '../../core/types.ts';
 import { type AgentExtras, type AgentOptions, agentWorkflow } from './agent-workflow.ts';
 import type { EpisodeData } from './episode-data.ts';
@@ -145,6 +146,24 @@ describe('what an agent returns', () => {
 
   it('left out, leaves the reward to a grader, and ends the run where there is none', async () => {
     await expect(returning(undefined)).rejects.toMatchObject({ code: 'REWARD_MISSING' });
+  });
+
+  it('left out, is the grader’s reward, discounted like any other; where there is one, the grader is not asked', async () => {
+    let asked = 0;
+    const grader = defineGrader(() => ++asked * 4);
+    const agent = (returned: number | undefined) =>
+      agentWorkflow(
+        async (data, extras) => {
+          await converse(extras, data, 2);
+          return returned;
+        },
+        { turnDiscount: 0.5 },
+      );
+    await using graded = await scriptedRollouts(agent(undefined), 0, grader);
+    expect((await graded.run()).grade).toMatchObject({ reward: { value: 4, byTurn: { 0: 2, 1: 4 } } });
+    await using own = await scriptedRollouts(agent(1), 0, grader);
+    expect((await own.run()).grade).toMatchObject({ reward: { value: 1, source: 'workflow' } });
+    expect(asked).toBe(1);
   });
 
   it.each([

@@ -45,20 +45,23 @@ export interface AgentOptions {
   readonly shouldAccept?: (group: EpisodeGroup) => boolean;
   /** Each rollout in a process with OPENAI_BASE_URL, OPENAI_API_KEY and Anthropic's in its environment. */
   readonly isolation?: 'process';
+  /** Variables of the run's environment that such a process gets too, by name. */
+  readonly env?: readonly string[];
   /** Rollouts at once; absent: as many as the run has. */
   readonly concurrency?: number;
 }
 
 export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata>, options: AgentOptions = {}): Workflow {
   const { name, make } = partsOf(agent as Agent<never>);
-  const { shouldAccept, isolation, concurrency } = options;
+  const { shouldAccept, isolation, env, concurrency } = options;
   const credit = creditOf(options);
   return arealWorkflow({
     name: options.name || name || 'agent',
     isolation,
+    env,
     concurrency,
     make,
-    shouldAccept: shouldAccept && ((_, group) => shouldAccept(group)),
+    shouldAccept,
     run: async (run, ctx) => {
       const result = resultOf(await run(episodeData(ctx), extrasOf(ctx)));
       return result && { ...result, credit };

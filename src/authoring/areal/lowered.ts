@@ -19,46 +19,43 @@ export interface EpisodeGroup {
 export interface ArealWorkflowParts<T> {
   readonly name: string;
   readonly isolation?: 'process' | undefined;
+  readonly env?: readonly string[] | undefined;
   readonly concurrency?: number | undefined;
   /** Called once in a process. */
   make(): T;
   /** Null: the rollout is rejected. */
   run(instance: T, ctx: WorkflowContext): Promise<WorkflowResult | null>;
-  readonly shouldAccept?: ((instance: T, group: EpisodeGroup) => boolean) | undefined;
+  readonly shouldAccept?: ((group: EpisodeGroup, instance: () => T) => boolean) | undefined;
 }
 
 export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
-  const { name, concurrency, isolation = 'none', shouldAccept } = parts;
+  const { name, env, concurrency, isolation = 'none', shouldAccept } = parts;
   let made: { readonly instance: T } | undefined;
-  const instance = async (): Promise<T> =>
-    await boundary('WORKFLOW_INIT_FAILED', `the constructor of ${name} failed`, () => {
-      made ??= { instance: parts.make() };
-      return made.instance;
-    });
+  const instance = (): T => {
+    made ??= { instance: parts.make() };
+    return made.instance;
+  };
+  const ready = (): Promise<T> => boundary('WORKFLOW_INIT_FAILED', `the constructor of ${name} failed`, instance);
+  const accepts = (group: readonly Trajectory[]): boolean =>
+    shouldAccept!({ rewards: rewardsOf(group), trajectories: group }, instance);
   return {
     [workflowSymbol]: true,
     name,
     roles: {},
     isolation,
     grading: 'when-missing',
+    ...(env === undefined ? {} : { env }),
     ...(concurrency === undefined ? {} : { concurrency }),
-    ...(shouldAccept === undefined
-      ? {}
-      : {
-          accepts: (group) => {
-            made ??= { instance: parts.make() };
-            return shouldAccept(made.instance, { rewards: rewardsOf(group), trajectories: group });
-          },
-        }),
+    ...(shouldAccept === undefined ? {} : { accepts }),
     setup: async () => {
       holdShared();
-      await instance();
+      await ready();
     },
     teardown: releaseShared,
     run: async (ctx) => {
       keepScalars(ctx);
       reachInProcess(ctx, ctx.model());
-      const result = await parts.run(await instance(), ctx);
+      const result = await parts.run(await ready(), ctx);
       if (result === null) return ctx.reject('returned_none');
       return { ...result, metrics: scalarsOf(ctx) };
     },

@@ -9,6 +9,7 @@ import type { WorkflowResult } from '../../core/contracts.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Turn } from '../../core/types.ts';
+import type { ModelResponse } from './engine.ts';
 
 /** One training row. All lists have the length of `inputIds`. */
 export interface EpisodeSample {
@@ -21,6 +22,18 @@ export interface EpisodeSample {
   readonly versions: ArrayLike<number>;
   /** Of the whole row; absent: the grader gives one. */
   readonly rewards?: number;
+}
+
+/** The row of one answer: its own tokens are trained, those before it are not. */
+export function episodeSample(response: ModelResponse, rewards?: number): EpisodeSample {
+  const { inputTokens, outputTokens, outputLogprobs, outputVersions } = response;
+  return {
+    inputIds: [...inputTokens, ...outputTokens],
+    lossMask: [...inputTokens.map(() => 0), ...outputTokens.map(() => 1)],
+    logprobs: [...inputTokens.map(() => 0), ...outputLogprobs],
+    versions: [...inputTokens.map(() => -1), ...outputVersions],
+    ...(rewards === undefined ? {} : { rewards }),
+  };
 }
 
 const LISTS = ['inputIds', 'lossMask', 'logprobs', 'versions'] as const;

@@ -7,7 +7,7 @@ import type { Trajectory } from '../../core/types.ts';
 import { stitch } from '../../tokens/stitch.ts';
 import type { InferenceEngine, ModelResponse } from './engine.ts';
 import type { EpisodeData } from './episode-data.ts';
-import type { EpisodeSample } from './returned-samples.ts';
+import { type EpisodeSample, episodeSample } from './returned-samples.ts';
 import { type EpisodeResult, RolloutWorkflow } from './rollout-workflow.ts';
 
 type Episode = (engine: InferenceEngine, data: EpisodeData) => Promise<unknown>;
@@ -27,25 +27,13 @@ async function rollout(episode: Episode): Promise<Trajectory> {
 const first = (engine: InferenceEngine, data: EpisodeData): Promise<ModelResponse> =>
   engine.agenerate({ inputIds: engine.applyChatTemplate(data.messages) });
 
-/** As AReaL's own workflows build it. */
-function sampleOf({ inputTokens, outputTokens, outputLogprobs, outputVersions }: ModelResponse, rewards = 1): EpisodeSample {
-  const zeros = inputTokens.map(() => 0);
-  return {
-    inputIds: [...inputTokens, ...outputTokens],
-    lossMask: [...zeros, ...outputTokens.map(() => 1)],
-    logprobs: [...zeros, ...outputLogprobs],
-    versions: [...inputTokens.map(() => -1), ...outputVersions],
-    rewards,
-  };
-}
-
 describe('an episode', () => {
   it('asks for tokens and gets them as they are recorded, with log-probabilities and versions', async () => {
     let response: ModelResponse | undefined;
     const { turns, outcome, grade } = await rollout(async (engine, data) => {
       response = await engine.agenerate({ inputIds: engine.applyChatTemplate(data.messages), rid: 'mine' });
       expect(engine.decode(response.outputTokens)).toBe('answer 0');
-      return sampleOf(response, 0.5);
+      return episodeSample(response, 0.5);
     });
     expect({ outcome, grade }).toEqual({
       outcome: { kind: 'completed' },
@@ -80,7 +68,7 @@ describe('an episode', () => {
         ...one.inputTokens,
         ...one.outputTokens,
       ]);
-      return sampleOf(two, 2);
+      return episodeSample(two, 2);
     });
     expect(turns.map(({ trainable, after }) => ({ trainable, after }))).toEqual([
       { trainable: false, after: undefined },
@@ -91,8 +79,8 @@ describe('an episode', () => {
 
   it('may return several samples: each turn has its sample’s reward', async () => {
     const { turns, grade } = await rollout(async (engine, data) => [
-      sampleOf(await first(engine, data), 1),
-      sampleOf(await first(engine, data), 0),
+      episodeSample(await first(engine, data), 1),
+      episodeSample(await first(engine, data), 0),
     ]);
     expect(turns.map(({ trainable }) => trainable)).toEqual([true, true]);
     expect(grade).toMatchObject({ reward: { value: 0.5, byTurn: { 0: 1, 1: 0 } } });
@@ -110,8 +98,10 @@ describe('an episode', () => {
   it('gets data of its own, without the answer', async () => {
     const seen: EpisodeData[] = [];
     const episode = workflowOf(async (engine, data) => {
+      // @ts-expect-error: the answer is the grader's alone
+      expect(data.answer).toBeUndefined();
       seen.push(structuredClone(data));
-      const sample = sampleOf(await first(engine, data));
+      const sample = episodeSample(await first(engine, data), 1);
       data.messages.push({ role: 'user', content: 'changed' });
       (data.metadata as { list: number[] }).list.push(9);
       return sample;
@@ -162,7 +152,7 @@ describe('a returned sample is held against the record:', () => {
     const { outcome, grade } = await rollout(async (engine, data) => {
       const response = await first(engine, data);
       expect(response.inputTokens.length).toBe(11);
-      const sample = sampleOf(response);
+      const sample = episodeSample(response, 1);
       return { ...sample, ...change(sample as never, response.inputTokens.length) };
     });
     expect(outcome).toEqual({ kind: 'failed', code: 'WORKFLOW_BAD_RESULT', message: expect.stringMatching(message) });
@@ -172,7 +162,7 @@ describe('a returned sample is held against the record:', () => {
   it('a token trained twice with two rewards is found', async () => {
     const { outcome } = await rollout(async (engine, data) => {
       const response = await first(engine, data);
-      return [sampleOf(response, 1), sampleOf(response, 0)];
+      return [episodeSample(response, 1), episodeSample(response, 0)];
     });
     expect(outcome).toMatchObject({
       message: expect.stringMatching(/turn 0 is trained in samples 0 and 1, with the rewards 1 and 0/),
@@ -196,7 +186,7 @@ describe('a returned sample is held against the record:', () => {
   });
 
   it('what is trained is the record, token for token', async () => {
-    const { turns, rolloutId, groupId } = await rollout(async (engine, data) => sampleOf(await first(engine, data)));
+    const { turns, rolloutId, groupId } = await rollout(async (engine, data) => episodeSample(await first(engine, data), 1));
     const [row] = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId, groupId });
     expect([...row!.tokens]).toEqual([...turns[0]!.promptIds, ...turns[0]!.sampledIds]);
   });
@@ -229,7 +219,7 @@ describe('the class', () => {
         made++;
       }
       override async arunEpisode(engine: InferenceEngine, data: EpisodeData): Promise<EpisodeResult> {
-        return sampleOf(await first(engine, data));
+        return episodeSample(await first(engine, data), 1);
       }
     }
     await using rollouts = await scriptedRollouts(Heavy);

@@ -62,7 +62,7 @@ function lowered(
   return arealWorkflow({
     name: name || 'workflow',
     make,
-    shouldAccept: shouldAccept && ((instance, group) => instance.shouldAccept!(group)),
+    shouldAccept: shouldAccept && ((group, instance) => instance().shouldAccept!(group)),
     run: async (instance, ctx) => {
       const { engine, turns } = engineOf(ctx);
       const returned: unknown = await instance.arunEpisode(engine, episodeData(ctx));
