@@ -40,7 +40,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   }
   train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
+  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
     ended(await evalCommand(entry, flags)),
   );
   program
@@ -49,6 +49,8 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .exitOverride()
     .argument('<entry>', 'module that exports the workflow and the grader')
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
+    .option('--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another')
+    .option('--flows <file>', 'YAML list of agent flows; then the entry may be left out')
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
     .option('--json', 'one JSON object', false)
     .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));

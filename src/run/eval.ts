@@ -13,7 +13,7 @@ export async function evaluateOnly(
   stop: AbortSignal = new AbortController().signal,
 ): Promise<Score> {
   const settings = evalSettings(request);
-  const { entry, heldOut } = await preflight({ entry: settings.entry, heldOut: settings.heldOut });
+  const { entry, heldOut } = await preflight(settings);
   const warn: Warn = (code, message) => emit({ type: 'warning', code, message });
   await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using store = memoryStore();

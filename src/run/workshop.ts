@@ -23,6 +23,7 @@ import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
+import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
 import { Recovery } from './recovery.ts';
@@ -66,6 +67,9 @@ export interface WorkshopOptions {
   readonly trainable?: readonly string[] | undefined;
 }
 
+/** What clients know the policy as. */
+const MODEL_NAME = 'policy';
+
 export async function openWorkshop(
   settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
@@ -89,11 +93,13 @@ export async function openWorkshop(
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const isolation = { module: entry.workflowModule, workers: settings.workflowWorkers, signal: stop };
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
-    const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
+    const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: MODEL_NAME });
+    const policyVersion = (): number => policy.engine.policyVersion;
+    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: MODEL_NAME, grader, policyVersion });
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
-      runWorkflow: workflow.runWorkflow,
+      runWorkflow: flows?.runWorkflow ?? workflow.runWorkflow,
       slots: workflow.slots,
       trainable,
       sessions: gateway,
@@ -109,18 +115,19 @@ export async function openWorkshop(
       policy,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn),
+      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, flows),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined): Rollouts {
   const warned = new Set<string>();
   const budget = new FailureBudget();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
-    const trajectory = await runRollout({ ...parts, signal }, spec);
+    const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
+    const trajectory = await (flows?.during(spec.identity.rolloutId, spec.task, run) ?? run());
     sampledTokens += tokensIn(trajectory);
     return trajectory;
   };

@@ -46,7 +46,7 @@ export async function bench(
     reply: (_, call) => [...tokenizer.encodeRendered(`${say(call)}<|im_end|>`)],
   });
   const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  const started = await startWorkflow(workflow);
+  const started = await startWorkflow(workflow, { module: undefined, workers: 1, signal: new AbortController().signal });
   let n = 0;
   const run = (task: Task = TASK): Promise<Trajectory> =>
     runRollout(
