@@ -49,8 +49,6 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .exitOverride()
     .argument('<entry>', 'module that exports the workflow and the grader')
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
-    .option('--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another')
-    .option('--flows <file>', 'YAML list of agent flows; then the entry may be left out')
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
     .option('--json', 'one JSON object', false)
     .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));
@@ -125,6 +123,8 @@ const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (te
 function shared(command: Command): Command {
   return command
     .exitOverride()
+    .option('--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another')
+    .option('--flows <file>', 'YAML list of agent flows; then the entry may be left out')
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .addOption(
