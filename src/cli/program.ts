@@ -61,6 +61,8 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--port <n>', 'port to listen on (default: a free one)', port)
     .option('--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN')
     .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
+    .option('--entry <file>', 'module that exports a grader, for trajectories of agent flows')
+    .option('--tasks <file>', 'tasks with the answers that it grades by, JSONL')
     .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)

@@ -163,7 +163,7 @@ function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []):
   });
 }
 
-async function openGrader(
+export async function openGrader(
   { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
   grader: Grader,
   graderModule: ModuleExport | undefined,
