@@ -75,7 +75,7 @@ export interface DefaultModelRequest {
   /** The tool that it must call, or true where any will do. */
   readonly tool?: string | true;
   /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
-  readonly stop: readonly string[];
+  readonly stop?: readonly string[];
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }

@@ -39,7 +39,7 @@ function overHttp(server: Server): DefaultModel {
 
 async function askServer(
   { name, baseURL, apiKey, fetch = globalThis.fetch }: Server,
-  { messages, tools, tool, stop, sampling, signal }: DefaultModelRequest,
+  { messages, tools, tool, stop = [], sampling, signal }: DefaultModelRequest,
 ): Promise<DefaultModelAnswer> {
   const body = {
     model: name,

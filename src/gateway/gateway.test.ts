@@ -197,7 +197,7 @@ describe('bad requests', () => {
     ['a logit bias', { messages: ask, logit_bias: { 5: 100 } }, 'logit_bias'],
     ['a penalty', { messages: ask, frequency_penalty: 0.5 }, 'frequency_penalty'],
     ['an empty stop sequence', { messages: ask, stop: [''] }, 'stop'],
-    ['a forced tool', { messages: ask, tool_choice: 'required' }, 'tool_choice'],
+    ['a forced tool without tools', { messages: ask, tool_choice: 'required' }, 'tool_choice'],
     ['min_p', { messages: ask, min_p: 0.1 }, 'min_p'],
     ['a repetition penalty', { messages: ask, repetition_penalty: 1.1 }, 'repetition_penalty'],
     ['deep nesting', `{"messages":[],"x":${'['.repeat(5000)}${']'.repeat(5000)}}`, 'nested'],

@@ -2,8 +2,10 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ask, clientOf, LOOKUP, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { GenerateRequest } from '../core/contracts.ts';
+import type { TrainyardError } from '../core/errors.ts';
 import type { Message, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
+import { Gateway } from './gateway.ts';
 
 const RESULT = { role: 'tool' as const, content: '{"price":81}' };
 const ANSWER = 'It costs $81.<|im_end|>';
@@ -79,6 +81,24 @@ describe('generate with messages', () => {
     (own[0]!.function.parameters as { type: string }).type = 'string';
     messages.length = 0;
     expect(session.turns[0]!.request).toEqual(before);
+  });
+
+  it('counts the size of what is asked, and waits for no engine that is not there yet', async () => {
+    const { session } = open({ contextLength: 9 });
+    const promptIds = new Int32Array(4 * 1024 * 1024);
+    const codes: string[] = [];
+    for (let i = 0; i < 65; i++) {
+      await session
+        .model()
+        .generate({ promptIds })
+        .catch(({ code }: TrainyardError) => codes.push(code));
+    }
+    expect([...new Set(codes)]).toEqual(['CONTEXT_OVERFLOW', 'LIMIT_REACHED']);
+    const { engine } = open();
+    const starting = new Gateway({ engine, renderer, modelName: 'policy', ready: new Promise(() => undefined) });
+    const refused = starting.open(specOf('r1')).model().generate({ messages: ask });
+    await expect(refused).rejects.toThrow('the engine is starting');
+    expect(engine.requests).toEqual([]);
   });
 
   it('is asked in a conversation of its own by another thread, whose name is checked', async () => {
@@ -186,6 +206,15 @@ describe('generate with token ids', () => {
     const rest = await model.generate({ promptIds: [...turn!.promptIds, ...turn!.sampledIds] });
     expect(rest.turn!.after).toBe(0);
     expect(samplesOf(session.seal())).toHaveLength(1);
+  });
+
+  it('asked again where nothing was sampled are no continuation', async () => {
+    const { session } = open({ reply: () => [] });
+    for (const _ of [0, 1]) await session.model().generate({ promptIds: [5] });
+    expect(session.turns.map(({ sampledIds, after }) => [sampledIds.length, after])).toEqual([
+      [0, undefined],
+      [0, undefined],
+    ]);
   });
 
   it('go on from what training takes them to continue, whatever the order of the calls', async () => {

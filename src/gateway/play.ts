@@ -5,17 +5,23 @@
  */
 import type { DefaultModel, DefaultModelAnswer } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import type { SamplingSettings } from '../core/types.ts';
+import type { SamplingSettings, StopReason, Turn } from '../core/types.ts';
 import { type Piece, piecesOf } from '../tokens/response-stream.ts';
 import type { Assistant } from '../tokens/speech.ts';
 import { beforeStop } from '../tokens/stop-texts.ts';
 import type { Question } from './dialects/dialect.ts';
 import { invalid } from './dialects/parameters.ts';
 import type { Prompt } from './prompt.ts';
-import type { Spoken } from './sampling.ts';
 import type { LiveSession } from './sessions.ts';
 
 export const NO_PROMPT: Prompt = { promptIds: new Int32Array(0) };
+
+/** What was said, and in which ids. */
+export interface Spoken {
+  readonly assistant: Assistant;
+  readonly stopReason: StopReason;
+  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion'>;
+}
 
 interface Part {
   readonly question: Question;

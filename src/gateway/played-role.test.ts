@@ -2,10 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import Anthropic from '@anthropic-ai/sdk';
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { memoryStore } from '../store/memory.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { listen } from './listener.ts';
 
@@ -90,7 +89,7 @@ describe('a role that is not trained and has a default model', () => {
 
   it('counts turns, not tokens', async () => {
     const { session } = played(undefined, { limits: { turns: 2, tokens: 1, deadlineMs: 1000 } });
-    for (const _ of [0, 1]) await session.model().generate({ messages: ask });
+    await Promise.all([0, 1].map(() => session.model().generate({ messages: ask })));
     await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({ code: 'LIMIT_REACHED' });
     expect(session.limitHit).toBe('turns');
   });
@@ -108,6 +107,19 @@ describe('a role that is not trained and has a default model', () => {
     const texts = [await (await post({})).text(), await (await post({})).text()];
     expect(texts[0]).toBe(texts[1]);
     expect(session.turns.map((turn) => turn.response.content)).toEqual(['answer 0', 'answer 1']);
+  });
+
+  it('names its answers by what was asked, not by when', async () => {
+    const questions = ['a', 'b'].map((content) => [{ role: 'user' as const, content }]);
+    const idsOf = async (order: typeof questions) => {
+      const { session } = played();
+      const made: string[] = [];
+      for (const messages of order) made.push((await session.model().generate({ messages })).id);
+      return made;
+    };
+    const made = await idsOf(questions);
+    expect(new Set(made).size).toBe(2);
+    expect(await idsOf(questions.toReversed())).toEqual(made.toReversed());
   });
 
   it('is not waited for once the rollout has ended, or the caller has gone', async () => {
@@ -130,6 +142,14 @@ describe('a role that is not trained and has a default model', () => {
       param: 'promptIds',
     });
     expect(requests).toEqual([]);
+  });
+
+  it('keeps words that come again once', async () => {
+    const { session } = played();
+    const { message } = await session.model().generate({ messages: ask });
+    await session.model().generate({ messages: [...ask, message, { role: 'user', content: 'and?' }] });
+    const [first, second] = session.turns as [Turn, Turn];
+    expect(second.request.messages[0]).toBe(first.request.messages[0]);
   });
 
   it('cannot change what is recorded', async () => {
@@ -294,16 +314,5 @@ describe('turns of a default model elsewhere', () => {
     lost.hangUp.abort();
     await sleep(1);
     expect(session.seal().map(({ undelivered }) => undelivered)).toEqual([undefined, undefined, true]);
-  });
-
-  it('are kept by the store as they are', async () => {
-    const { session } = played();
-    await session.model().generate({ messages: ask });
-    const turns = session.seal();
-    const store = memoryStore();
-    const grade = { kind: 'ungraded' as const, why: 'none' };
-    const { identity } = specOf('r1');
-    await store.append({ ...identity, outcome: { kind: 'completed' }, grade, turns, startedAt: 0, endedAt: 1 });
-    expect((await store.read('r1'))!.turns).toEqual(turns);
   });
 });

@@ -3,7 +3,6 @@ import { open } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
 
 const instructions = 'You are a shop assistant.';
-const tools = [{ type: 'function', name: 'lookup', parameters: { type: 'object' } }];
 
 describe('a Responses request that is refused', () => {
   const user = { role: 'user', content: 'a' };
@@ -44,7 +43,7 @@ describe('a Responses request that is refused', () => {
     ['truncation', { input: 'a', truncation: 'auto' }],
     ['max_tool_calls', { input: 'a', max_tool_calls: 1 }],
     ['top_logprobs', { input: 'a', top_logprobs: 2 }],
-    ['tool_choice', { input: 'a', tools, tool_choice: 'required' }],
+    ['tool_choice', { input: 'a', tool_choice: 'required' }],
     ['tools.0.name', { input: 'a', tools: [{ type: 'function' }] }],
     ['max_output_tokens', { input: 'a', max_output_tokens: 0 }],
     ['text.format', { input: 'a', text: { format: { type: 'grammar' } } }],

@@ -8,7 +8,7 @@
 import { hash } from 'node:crypto';
 import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { DialectName, Fork, Message, SamplingSettings, StopReason, Turn } from '../core/types.ts';
+import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
@@ -16,7 +16,7 @@ import type { Assistant } from '../tokens/speech.ts';
 import { defaultModelOf } from './default-model.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
-import { NO_PROMPT, play, playedSampling, wordsOf } from './play.ts';
+import { NO_PROMPT, play, playedSampling, type Spoken, wordsOf } from './play.ts';
 import { asked, type BegunPrompt, type Prompt, promptOf, remembered } from './prompt.ts';
 import { effectiveSampling, type Seat, sealed } from './sessions.ts';
 
@@ -74,7 +74,7 @@ export async function answer(
     };
     const sampling = player ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
-    const before = session.turns[prompt.after ?? prompt.fork?.from ?? -1];
+    const before = player ? latestOf(seat) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
     const request = { ...(dialect === undefined ? {} : { dialect }), ...remembered(before, question), ...ignored };
     const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
       const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
@@ -112,6 +112,10 @@ export async function answer(
   }
 }
 
+function latestOf({ session, role, thread }: Seat): Turn | undefined {
+  return session.turns.findLast((turn) => turn.role === role && turn.thread === thread);
+}
+
 /** Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile. */
 function forkMeanwhile(seat: Seat, question: Question, known: number): Fork | undefined {
   const { session, role, thread } = seat;
@@ -128,13 +132,6 @@ interface Sampling extends BegunPrompt {
   readonly signal: AbortSignal;
   readonly listener: ((pieces: readonly (Piece | Tokens)[]) => void) | undefined;
   onSampled(count: number): void;
-}
-
-/** What was said, and in which ids. */
-export interface Spoken {
-  readonly assistant: Assistant;
-  readonly stopReason: StopReason;
-  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion'>;
 }
 
 async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Promise<Spoken> {
