@@ -17,6 +17,8 @@ export async function evalCommand(
   }
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   using report = openReport(json, { verb: 'eval', entry, model, seed, run: null });
-  await guarded(report.emit, { steps: false }, ({ stop }) => evaluateOnly({ entry, ...settings }, report.emit, stop));
+  await guarded(report.emit, { steps: false }, ({ stop }) =>
+    evaluateOnly({ entry, ...settings }, report.emit, stop, { watchStalls: true }),
+  );
   return 0;
 }

@@ -30,7 +30,7 @@ export async function trainCommand(given: string | undefined, { json, ...flags }
   };
   return await guarded(emit, { steps: true, onLeave }, async (interrupts) => {
     const { finish, stop } = interrupts;
-    const { ending } = await start(emit, { finish, stop, since: 0 });
+    const { ending } = await start(emit, { finish, stop, since: 0, watchStalls: true });
     return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
   });
 }

@@ -9,7 +9,7 @@ import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message } from '../core/types.ts';
 
 /** What the gateway calls them on the wire; see `gateway/http-errors.ts`. */
-const CODES: Readonly<Record<string, ErrorCode>> = {
+export const CODES: Readonly<Record<string, ErrorCode>> = {
   invalid_request: 'REQUEST_INVALID',
   idempotency_conflict: 'REQUEST_CONFLICT',
   context_length_exceeded: 'CONTEXT_OVERFLOW',
@@ -19,6 +19,7 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
   rollout_ended: 'SESSION_SEALED',
   too_many_calls: 'ENGINE_BUSY',
   engine_failed: 'ENGINE_FAILED',
+  default_model_failed: 'DEFAULT_MODEL_FAILED',
 };
 
 interface Completion {

@@ -4,6 +4,7 @@ import { memoryStore } from '../store/memory.ts';
 import { evaluate, numbered, scoreOf } from './evaluate.ts';
 import { preflight } from './preflight.ts';
 import { type EvalRequest, evalSettings } from './settings.ts';
+import type { TrainOptions } from './train.ts';
 import { transcriptOf } from './transcript.ts';
 import { openWorkshop } from './workshop.ts';
 
@@ -11,11 +12,12 @@ export async function evaluateOnly(
   request: EvalRequest,
   emit: Emit = () => {},
   stop: AbortSignal = new AbortController().signal,
+  { watchStalls }: Pick<TrainOptions, 'watchStalls'> = {},
 ): Promise<Score> {
   const settings = evalSettings(request);
   const { entry, heldOut } = await preflight(settings);
   const warn: Warn = (code, message) => emit({ type: 'warning', code, message });
-  await using workshop = await openWorkshop(settings, entry, { stop, warn });
+  await using workshop = await openWorkshop(settings, entry, { stop, warn, watchStalls });
   await using store = memoryStore();
   const started = performance.now();
   const rollouts = workshop.rolloutsInto(store);

@@ -49,6 +49,9 @@ export function telling(emit: Emit): Telling {
         // The disk may be what failed: the cause is what matters.
       }
       throw shown;
+    } finally {
+      // What is told later, while the rest is closed, finds the file closed.
+      directory = undefined;
     }
   };
   return Object.assign(tell, { guarding });

@@ -46,6 +46,8 @@ export interface TrainOptions {
   readonly stop?: AbortSignal;
   /** When the command began, on `performance.now()`'s clock: what `seconds` and `maxTime` count from. */
   readonly since?: number;
+  /** Whether to find and name what blocks the event loop. */
+  readonly watchStalls?: boolean;
   /** Stand between the run and its parts, to watch them or to disturb them. */
   readonly through?: { readonly store?: (store: Store) => Store; readonly engine?: (engine: Engine) => Engine };
 }
@@ -74,7 +76,14 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   // Before the run has begun there is nothing to finish.
   const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
   const { engine } = through;
-  await using workshop = await openWorkshop(settings, entry, { stop: begun.signal, warn, kernels, engine, trainable });
+  await using workshop = await openWorkshop(settings, entry, {
+    stop: begun.signal,
+    warn,
+    kernels,
+    engine,
+    trainable,
+    watchStalls: options.watchStalls,
+  });
   begun.settle();
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openSqliteStore(directory.storePath);

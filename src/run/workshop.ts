@@ -15,6 +15,7 @@ import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
+import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
@@ -65,15 +66,14 @@ export interface WorkshopOptions {
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
+  /** Whether to find and name what blocks the event loop. */
+  readonly watchStalls?: boolean | undefined;
 }
-
-/** What clients know the policy as. */
-const MODEL_NAME = 'policy';
 
 export async function openWorkshop(
   settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | 'graderWorkers' | 'graderDeadlineMs'>,
   entry: Entry,
-  { stop, warn, kernels, engine = (own) => own, trainable }: WorkshopOptions,
+  { stop, warn, kernels, engine = (own) => own, trainable, watchStalls: isWatched = false }: WorkshopOptions,
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
   return await openingWith(async (closers) => {
@@ -93,9 +93,10 @@ export async function openWorkshop(
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const isolation = { module: entry.workflowModule, workers: settings.workflowWorkers, signal: stop };
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
-    const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: MODEL_NAME });
+    if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
+    const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     const policyVersion = (): number => policy.engine.policyVersion;
-    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: MODEL_NAME, grader, policyVersion });
+    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader, policyVersion });
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
