@@ -6,5 +6,10 @@ export type { AgentWorkflowOutput } from './authoring/osmosis/agent-workflow-out
 export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './authoring/osmosis/config.ts';
 export { Grader } from './authoring/osmosis/grader.ts';
 export { GraderContext } from './authoring/osmosis/grader-context.ts';
-export { getRolloutContext, RolloutContext, type SampleSource } from './authoring/osmosis/rollout-context.ts';
+export {
+  getRolloutContext,
+  RolloutContext,
+  type RolloutContextFields,
+  type SampleSource,
+} from './authoring/osmosis/rollout-context.ts';
 export { RolloutSample, type RolloutSampleFields } from './authoring/osmosis/rollout-sample.ts';

@@ -196,14 +196,16 @@ export type ClientOptions = {
 
 export type GenerateRequest = {
   readonly tools?: readonly Tool[];
-  /** The policy must call this tool: what it has to say for that is given to it, not sampled, and not trained. */
-  readonly tool?: string;
+  /** The policy must call this tool, or one of them (`true`): what it has to say for that is given to it, not sampled, and not trained. */
+  readonly tool?: string | true;
   readonly temperature?: number;
   readonly topP?: number;
   readonly topK?: number;
   readonly maxTokens?: number;
   /** The answer ends before the first of these texts. */
   readonly stop?: readonly string[];
+  /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
+  readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & (
   | { readonly messages: readonly Message[]; readonly promptIds?: undefined }

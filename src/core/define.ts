@@ -7,8 +7,6 @@
 import {
   type DefaultModelLike,
   type Grader,
-  type GraderInput,
-  type GraderResult,
   graderSymbol,
   type Role,
   type Workflow,
@@ -160,7 +158,7 @@ function defaultOf(role: string, given: { readonly default?: DefaultModelLike } 
 }
 
 /** Marks a function from what the agent did (and the task's answer) to a reward as a grader. */
-export function defineGrader(grade: (input: GraderInput) => GraderResult | Promise<GraderResult>): Grader {
+export function defineGrader(grade: Grader['grade']): Grader {
   if (typeof grade !== 'function') {
     throw new TrainyardError('GRADER_NOT_FOUND', `expected a function, found ${kindOf(grade)}`, {
       hint: 'write defineGrader(({ task, messages }) => …)',

@@ -22,6 +22,7 @@ const NAMES: Readonly<Record<string, string>> = {
   topK: 'top_k',
   maxTokens: 'max_tokens',
   stop: 'stop',
+  format: 'response_format',
 };
 const OTHERS = ['promptIds', 'signal'];
 const NUMBERS = ['temperature', 'topP', 'topK', 'maxTokens'] as const;
@@ -59,9 +60,11 @@ function checkNames(request: GenerateRequest): void {
     if (value === undefined || Object.hasOwn(NAMES, name) || OTHERS.includes(name)) continue;
     throw invalid(name.slice(0, 80), 'no such parameter', `there are ${[...Object.keys(NAMES), ...OTHERS].join(', ')}`);
   }
-  const { signal, tool } = request;
+  const { signal, tool, format } = request;
   if (signal !== undefined && !(signal instanceof AbortSignal)) throw invalid('signal', 'expected an AbortSignal');
-  if (tool !== undefined && typeof tool !== 'string') throw invalid('tool', 'expected the name of a tool');
+  if (format !== undefined && (typeof format !== 'object' || format === null)) throw invalid('format', 'expected { schema }');
+  if (tool !== undefined && tool !== true && typeof tool !== 'string')
+    throw invalid('tool', 'expected the name of a tool, or true for any');
   for (const name of NUMBERS) {
     // As JSON it would be null, and so as good as absent.
     if (typeof request[name] === 'number' && !Number.isFinite(request[name])) throw invalid(name, 'expected a finite number');
@@ -69,10 +72,11 @@ function checkNames(request: GenerateRequest): void {
 }
 
 function wireOf(request: GenerateRequest): object {
-  const { tool } = request;
+  const { tool, format } = request;
   const given = Object.entries(NAMES).map(([name, theirs]) => [theirs, request[name as keyof GenerateRequest]] as const);
-  const choice = tool === undefined ? undefined : { type: 'function', function: { name: tool } };
-  return { ...Object.fromEntries(given), tool_choice: choice };
+  const choice = tool === true ? 'required' : tool && { type: 'function', function: { name: tool } };
+  const json = format?.schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: format };
+  return { ...Object.fromEntries(given), tool_choice: choice, response_format: format && json };
 }
 
 function textOf(wire: object): string {

@@ -14,6 +14,7 @@ export interface PromptPart {
   readonly toolName?: string;
   readonly input?: unknown;
   readonly output?: ResultOutput;
+  readonly providerOptions?: Readonly<Record<string, unknown>> | undefined;
 }
 
 export interface ResultOutput {
@@ -69,11 +70,15 @@ function spoken(parts: readonly PromptPart[], at: string): Message[] {
   return [said, ...results(parts)];
 }
 
-const callOf = ({ toolCallId, toolName, input }: PromptPart): ToolCall => ({
-  id: toolCallId ?? '',
-  type: 'function',
-  function: { name: toolName ?? '', arguments: argumentsText(input) },
-});
+/** The SDK puts an empty object in the place of arguments that are none; what the policy said instead comes along with the call. */
+function callOf({ toolCallId, toolName, input, providerOptions }: PromptPart): ToolCall {
+  const said = (providerOptions?.['trainyard'] as { readonly arguments?: string } | undefined)?.arguments;
+  return {
+    id: toolCallId ?? '',
+    type: 'function',
+    function: { name: toolName ?? '', arguments: said ?? argumentsText(input) },
+  };
+}
 
 function results(parts: readonly PromptPart[]): Message[] {
   return parts

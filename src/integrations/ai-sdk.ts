@@ -4,9 +4,10 @@
  * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. A stream gives the answer when it is
  * complete, in the SDK's parts. Errors are ours and are not retried: what the gateway could not answer once it cannot answer twice.
  */
-import type { Generation } from '../core/contracts.ts';
+import type { GenerateRequest, Generation } from '../core/contracts.ts';
+import type { Json } from '../core/types.ts';
 import { choiceOf, type GivenTool, messagesOf, type PromptEntry, toolsOf } from './ai-sdk-prompt.ts';
-import { given, refusePenalties, tokensOf, toolsFor } from './request.ts';
+import { given, isJsonObject, refusePenalties, tokensOf, toolsFor } from './request.ts';
 import { handleOf, nameOf, type Seat } from './seat.ts';
 
 /** What is read of the SDK's call options; its own type fits. */
@@ -21,13 +22,20 @@ export interface CallOptions {
   readonly frequencyPenalty?: number | undefined;
   readonly tools?: readonly GivenTool[] | undefined;
   readonly toolChoice?: { readonly type: string; readonly toolName?: string } | undefined;
+  readonly responseFormat?: { readonly type: string; readonly schema?: unknown } | undefined;
   readonly abortSignal?: AbortSignal | undefined;
 }
 
 type Content =
   | { type: 'text'; text: string }
   | { type: 'reasoning'; text: string }
-  | { type: 'tool-call'; toolCallId: string; toolName: string; input: string };
+  | {
+      type: 'tool-call';
+      toolCallId: string;
+      toolName: string;
+      input: string;
+      providerMetadata?: { trainyard: { arguments: string } };
+    };
 
 interface Ending {
   finishReason: { unified: 'stop' | 'length' | 'tool-calls'; raw: string };
@@ -85,7 +93,7 @@ async function generate(seat: Seat, options: CallOptions): Promise<GenerateResul
   const generation = await handle.generate({
     messages: messagesOf(options.prompt),
     ...toolsFor(toolsOf(options.tools), choiceOf(options.toolChoice)),
-    ...given({ temperature, topP, topK, maxTokens, stop, signal }),
+    ...given({ temperature, topP, topK, maxTokens, stop, signal, format: formatOf(options) }),
   });
   return {
     content: contentOf(generation),
@@ -93,6 +101,12 @@ async function generate(seat: Seat, options: CallOptions): Promise<GenerateResul
     response: { id: generation.id, modelId: handle.name },
     warnings: [],
   };
+}
+
+/** Checked and marked on the turn, as over HTTP; what the policy says is not bent to it. */
+function formatOf({ responseFormat }: CallOptions): GenerateRequest['format'] {
+  if (responseFormat?.type !== 'json') return undefined;
+  return responseFormat.schema === undefined ? {} : { schema: responseFormat.schema as Json };
 }
 
 function contentOf({ message, text, toolCalls }: Generation): Content[] {
@@ -104,6 +118,7 @@ function contentOf({ message, text, toolCalls }: Generation): Content[] {
       toolCallId: id,
       toolName: name,
       input,
+      ...(isJsonObject(input) ? {} : { providerMetadata: { trainyard: { arguments: input } } }),
     })),
   ];
 }

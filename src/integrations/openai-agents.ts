@@ -36,6 +36,8 @@ export interface AgentRequest {
     readonly toolDescription: string;
     readonly inputJsonSchema: unknown;
   }[];
+  /** `text`, or a JSON schema with a name. */
+  readonly outputType?: string | { readonly schema?: unknown };
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -133,8 +135,13 @@ function requestOf(request: AgentRequest): GenerateRequest {
   return {
     messages: messagesOf(request.systemInstructions, request.input),
     ...toolsFor(toolsOf(request), choiceOf(modelSettings.toolChoice)),
-    ...given({ temperature, topP, maxTokens, signal }),
+    ...given({ temperature, topP, maxTokens, signal, format: formatOf(request) }),
   };
+}
+
+/** Checked and marked on the turn, as over HTTP; what the policy says is not bent to it. */
+function formatOf({ outputType }: AgentRequest): GenerateRequest['format'] {
+  return typeof outputType === 'object' ? { schema: outputType.schema as Json } : undefined;
 }
 
 function toolsOf({ tools, handoffs }: AgentRequest): readonly Tool[] {

@@ -13,13 +13,8 @@ export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string 
 export function toolsFor(tools: readonly Tool[], choice: ToolChoice): Pick<GenerateRequest, 'tools' | 'tool'> {
   if (choice === 'none') return {};
   if (choice === 'auto') return { tools };
-  const names = tools.map((tool) => tool.function.name);
-  if (choice === 'required') {
-    if (names.length === 1) return { tools, tool: names[0]! };
-    throw unsupported('tool choice "required"', `with ${names.length} tools`, 'name the tool that must be called, or use "auto"');
-  }
-  if (names.includes(choice.tool)) return { tools, tool: choice.tool };
-  throw unsupported(`tool choice ${JSON.stringify(choice.tool)}`, `where the tools are ${names.join(', ') || 'none'}`);
+  if (choice === 'required') return { tools, tool: true };
+  return { tools, tool: choice.tool };
 }
 
 /** Settings as far as they were given. */
@@ -55,4 +50,13 @@ export function tokensOf({ turn }: Generation): { readonly prompt: number; reado
  */
 export function argumentsText(input: unknown): string {
   return typeof input === 'string' ? input : (JSON.stringify(input) ?? '{}');
+}
+
+export function isJsonObject(text: string): boolean {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
 }

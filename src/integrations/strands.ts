@@ -18,7 +18,7 @@ import {
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, Tool } from '../core/types.ts';
-import { given, type ToolChoice, tokensOf, toolsFor } from './request.ts';
+import { given, isJsonObject, type ToolChoice, tokensOf, toolsFor } from './request.ts';
 import { handleOf, nameOf, type Seat } from './seat.ts';
 import { messagesOf } from './strands-messages.ts';
 
@@ -129,11 +129,5 @@ function* block(delta: Delta, start?: Start): Generator<ModelStreamEvent> {
  * no tool's schema takes: the policy hears of its mistake from the tool and goes on.
  */
 function inputOf(sampled: string): string {
-  try {
-    const value: unknown = JSON.parse(sampled);
-    if (typeof value === 'object' && value !== null) return sampled;
-  } catch {
-    // Falls through: no JSON at all.
-  }
-  return JSON.stringify(sampled);
+  return isJsonObject(sampled) ? sampled : JSON.stringify(sampled);
 }

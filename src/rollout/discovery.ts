@@ -28,13 +28,6 @@ export interface Entry {
   readonly graderModule?: ModuleExport;
 }
 
-/** Throws what is wrong: one mistake as it is, several as one error with the first one's code. */
-export async function discover(path: string): Promise<Entry> {
-  const { entry, problems } = await inspectEntry(path);
-  if (entry !== undefined && problems.length === 0) return entry;
-  throw together(problems);
-}
-
 /**
  * What an entry file holds, and everything that is wrong with it. `given`: the workflow, once the file was imported, where it is not for
  * the file to export it.

@@ -2,7 +2,7 @@
 import { Agent, handoff, run as runAgent, setTracingDisabled, tool } from '@openai/agents';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { AgentWorkflow, type AgentWorkflowContext, Grader, type GraderContext } from '../../src/osmosis.ts';
+import { AgentWorkflow, type AgentWorkflowContext, Grader, type GraderContext, RolloutContext } from '../../src/osmosis.ts';
 import { inputItems, OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel } from '../../src/osmosis-openai-agents.ts';
 import { bench, TASK } from './rollouts.ts';
 
@@ -121,6 +121,15 @@ describe('misuse', () => {
       kind: 'failed',
       message: expect.stringContaining('without an active OsmosisMemorySession'),
     });
+  });
+
+  it('is a run without a session in a context inside another, whose session is not its own', async () => {
+    const nested = async (ctx: AgentWorkflowContext): Promise<void> => {
+      await runAgent(agent, 'hello', { session: new OsmosisMemorySession({ name: 'outer' }) });
+      const inner = new RolloutContext({ model: ctx.model(), rolloutId: 'inner' });
+      await inner.run(async () => runAgent(agent, 'hello'));
+    };
+    expect(await outcomeOf(nested)).toMatchObject({ message: expect.stringContaining('without an active OsmosisMemorySession') });
   });
 
   it('is a session of another rollout, or made before the rollout', async () => {

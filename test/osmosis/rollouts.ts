@@ -6,7 +6,7 @@ import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
-import { startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { Slots } from '../../src/rollout/slots.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { type ScriptedEngine, scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
@@ -46,13 +46,13 @@ export async function bench(
     reply: (_, call) => [...tokenizer.encodeRendered(`${say(call)}<|im_end|>`)],
   });
   const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  const started = await startWorkflow(workflow, { module: undefined, workers: 1, signal: new AbortController().signal });
+  const slots = workflow.concurrency === undefined ? undefined : new Slots(workflow.concurrency);
   let n = 0;
   const run = (task: Task = TASK): Promise<Trajectory> =>
     runRollout(
       {
         workflow,
-        slots: started.slots,
+        slots,
         sessions: gateway,
         grader: grader && inlineGrader(grader),
         graderInput,

@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import {
   AgentWorkflow,
   AgentWorkflowConfig,
@@ -44,6 +44,8 @@ describe('what a workflow is given', () => {
     await run();
     expect(seen).toMatchObject({ prompt: TASK.prompt, metadata: { kind: 'greeting' }, config: null, artifactsDir: null });
     expect(JSON.stringify(seen)).not.toContain('"hi"');
+    // @ts-expect-error A workflow has no label.
+    expect(seen?.label).toBe(undefined);
     expect('label' in seen!).toBe(false);
   });
 
@@ -184,7 +186,7 @@ describe('the rollout context', () => {
         await sleep(1);
         seen = getRolloutContext();
         expect(seen).toMatchObject({ rolloutId: 'r0', chatCompletionsUrl: ctx.model().baseURL, apiKey: ctx.model().apiKey });
-        const other = new RolloutContext(ctx.model(), 'other');
+        const other = new RolloutContext({ model: ctx.model(), rolloutId: 'other' });
         await other.run(async () => {
           await sleep(1);
           expect(getRolloutContext()).toBe(other);
@@ -218,6 +220,17 @@ describe('the rollout context', () => {
       expect(turns[1]?.request.messages[0]?.content).toBe(rolloutId);
       expect(grade).toMatchObject({ reward: { byThread: { planner: 1, writer: 1 } } });
     }
+  });
+
+  it('may be made by hand, or of the environment, for a client of one’s own', () => {
+    const by = { chatCompletionsUrl: 'http://localhost/v1', apiKey: 'k' };
+    expect(() => new RolloutContext(by)).toThrow('OSMOSIS_ROLLOUT_ID in the environment, found neither');
+    vi.stubEnv('OSMOSIS_ROLLOUT_ID', 'r9');
+    const context = new RolloutContext(by);
+    vi.unstubAllEnvs();
+    expect(context).toMatchObject({ ...by, rolloutId: 'r9' });
+    expect(context.headers('planner')).toEqual({ 'x-sample-id': 'planner', 'x-rollout-id': 'r9' });
+    expect(() => context.model('planner')).toThrow('was made by hand');
   });
 
   it('refuses headers of another rollout', async () => {

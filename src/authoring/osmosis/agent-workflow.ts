@@ -82,7 +82,7 @@ function lowered(Class: WorkflowClass, config: AgentWorkflowConfig | undefined):
 }
 
 async function execute(Class: WorkflowClass, ctx: WorkflowContext): Promise<unknown> {
-  const rollout = new RolloutContext(ctx.model(), ctx.rolloutId);
+  const rollout = new RolloutContext({ model: ctx.model(), rolloutId: ctx.rolloutId });
   const returned = await rollout.run(async () => new Class(ctx.config ?? null).run(agentWorkflowContext(ctx)));
   return resultOf(returned, rollout);
 }

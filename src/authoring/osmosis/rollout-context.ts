@@ -26,19 +26,30 @@ export function getRolloutContext(): RolloutContext | null {
   return storage.getStore() ?? null;
 }
 
+export interface RolloutContextFields {
+  /** The base URL; clients append `/chat/completions`. Absent: the model's, else OSMOSIS_CHAT_COMPLETIONS_URL of the environment. */
+  readonly chatCompletionsUrl?: string;
+  /** Absent: the model's, else OSMOSIS_API_KEY. */
+  readonly apiKey?: string;
+  /** Absent: OSMOSIS_ROLLOUT_ID. */
+  readonly rolloutId?: string;
+  /** The policy for agents of frameworks. Workflows get it; a context made by hand, for a client of one's own, needs none. */
+  readonly model?: ModelHandle;
+}
+
 export class RolloutContext {
   /** The base URL; clients append `/chat/completions`. */
   readonly chatCompletionsUrl: string;
   readonly apiKey: string;
   readonly rolloutId: string;
-  readonly #model: ModelHandle;
+  readonly #model: ModelHandle | undefined;
   readonly #sources = new Map<string, SampleSource>();
   #unnamed = 0;
 
-  constructor(model: ModelHandle, rolloutId: string) {
-    this.chatCompletionsUrl = model.baseURL;
-    this.apiKey = model.apiKey;
-    this.rolloutId = rolloutId;
+  constructor({ model, chatCompletionsUrl = model?.baseURL, apiKey = model?.apiKey, rolloutId }: RolloutContextFields = {}) {
+    this.chatCompletionsUrl = givenOr('OSMOSIS_CHAT_COMPLETIONS_URL', chatCompletionsUrl);
+    this.apiKey = givenOr('OSMOSIS_API_KEY', apiKey);
+    this.rolloutId = givenOr('OSMOSIS_ROLLOUT_ID', rolloutId);
     this.#model = model;
   }
 
@@ -54,7 +65,10 @@ export class RolloutContext {
 
   /** The policy, in the conversation of this name. */
   model(sampleId: string): ModelHandle {
-    return this.#model.thread(checkedName(sampleId));
+    if (this.#model !== undefined) return this.#model.thread(checkedName(sampleId));
+    throw new TrainyardError('NO_ROLLOUT', 'this RolloutContext was made by hand and knows only a URL and a key', {
+      hint: 'use a client with chatCompletionsUrl, apiKey and headers(name), or run the agent inside run(ctx) of an AgentWorkflow',
+    });
   }
 
   registerSampleSource(name: string, source: SampleSource): void {
@@ -79,6 +93,12 @@ export class RolloutContext {
     const sample = async ([name, source]: [string, SampleSource]) => [name, await source.getSample(name)] as const;
     return Object.fromEntries(await Promise.all([...this.#sources].map(sample)));
   }
+}
+
+function givenOr(variable: string, given: string | undefined): string {
+  const value = given ?? process.env[variable];
+  if (value !== undefined && value !== '') return value;
+  throw new TrainyardError('NO_ROLLOUT', `RolloutContext: expected a value, or ${variable} in the environment, found neither`);
 }
 
 function checkedName(name: string): string {

@@ -22,7 +22,10 @@ function agent(door: Door, shop: Shop, { useResponses, named, stream }: Way): Co
     ...(timeout ? { timeout } : {}),
   });
   // The compiler takes this folder's copy of the client for another class than the one the agents package was checked with.
-  const runner = new Runner({ modelProvider: new OpenAIProvider({ openAIClient: openAIClient as never, useResponses }), tracingDisabled: true });
+  const runner = new Runner({
+    modelProvider: new OpenAIProvider({ openAIClient: openAIClient as never, useResponses }),
+    tracingDisabled: true,
+  });
   const assistant = new Agent({
     name: 'assistant',
     model: door.model,
