@@ -41,7 +41,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   }
   train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('<entry>', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
+  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
     ended(await evalCommand(entry, flags)),
   );
   program
@@ -75,6 +75,8 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--port <n>', 'port to listen on (default: a free one)', port)
     .option('--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN')
     .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
+    .option('--entry <file>', 'module that exports a grader, for trajectories of agent flows')
+    .option('--tasks <file>', 'tasks with the answers that it grades by, JSONL')
     .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
@@ -137,6 +139,8 @@ const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (te
 function shared(command: Command): Command {
   return command
     .exitOverride()
+    .option('--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another')
+    .option('--flows <file>', 'YAML list of agent flows; then the entry may be left out')
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .addOption(

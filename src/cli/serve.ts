@@ -22,6 +22,8 @@ export const SERVE_DEFAULTS = {
   temperature: TRAIN_DEFAULTS.temperature,
   threads: EVAL_DEFAULTS.threads,
   seed: EVAL_DEFAULTS.seed,
+  entry: undefined,
+  tasks: undefined,
 } as const satisfies Omit<ServeSettings, 'run'>;
 
 export async function serveCommand(flags: Partial<ServeSettings> & { readonly json: boolean }): Promise<number> {
@@ -45,9 +47,9 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
   return await guarded(emit, { steps: false }, async ({ stop }) => {
     {
       await using served = await serve(settings, { onTurn, onFailure });
-      const { origin, baseURL, apiKey, adminKey } = served;
+      const { origin, baseURL, apiKey, adminKey, flowKey } = served;
       const { model, run } = settings;
-      say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, adminKey, model, run });
+      say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, adminKey, flowKey, model, run });
       if (!stop.aborted) await once(stop, 'abort');
     }
     const kept = `${count(turns, 'turn')} kept in ${settings.run}.`;
@@ -57,7 +59,10 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
   });
 }
 
-function welcome({ model, temperature, run }: ServeSettings, { origin, baseURL, apiKey, adminKey }: Served): readonly string[] {
+function welcome(
+  { model, temperature, run }: ServeSettings,
+  { origin, baseURL, apiKey, adminKey, flowKey }: Served,
+): readonly string[] {
   return [
     `Serving ${styleText('bold', shortPath(model))} at temperature ${temperature}. Point an agent at it; everything it samples is captured.`,
     '',
@@ -69,6 +74,10 @@ function welcome({ model, temperature, run }: ServeSettings, { origin, baseURL, 
     'That is one rollout. Another one, with a URL and key of its own, for each run of your agent:',
     '',
     `  curl -X POST -H "authorization: Bearer ${adminKey}" ${origin}/sessions`,
+    '',
+    'Agent flows, which build their own steps or say their own rewards, have a key of their own:',
+    '',
+    `  curl -X POST -H "authorization: Bearer ${flowKey}" ${origin}/init_trajectory`,
     '',
     `Any model name will do. Rollouts are kept in ${run} when they end; Ctrl-C ends them all.`,
     '',

@@ -15,7 +15,9 @@ interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>> {
   readonly turns?: number;
 }
 
-export async function trainCommand(entry: string | undefined, { json, ...flags }: TrainFlags): Promise<number> {
+export async function trainCommand(given: string | undefined, { json, ...flags }: TrainFlags): Promise<number> {
+  // The list of flows is an entry, too.
+  const entry = given ?? flags.flows;
   const start = startOf(entry, withLimits(flags));
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = flags;
   using report = openReport(json, { verb: 'train', entry: entry ?? flags.resume ?? '', model, seed, run: null });

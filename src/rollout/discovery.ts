@@ -28,13 +28,17 @@ export interface Entry {
   readonly graderModule?: ModuleExport;
 }
 
-/** What an entry file holds, and everything that is wrong with it. */
+/**
+ * What an entry file holds, and everything that is wrong with it. `given`: the workflow, once the file was imported, where it is not for
+ * the file to export it.
+ */
 export async function inspectEntry(
   path: string,
+  given?: () => Workflow,
 ): Promise<{ readonly entry?: Entry; readonly problems: readonly TrainyardError[] }> {
   const problems: TrainyardError[] = [];
   try {
-    const entry = await read(path, (mistake) => problems.push(mistake));
+    const entry = await read(path, (mistake) => problems.push(mistake), given);
     return entry === undefined ? { problems } : { entry, problems };
   } catch (thrown) {
     if (!(thrown instanceof TrainyardError)) throw thrown;
@@ -51,7 +55,7 @@ export function together(mistakes: readonly TrainyardError[]): TrainyardError {
   return new TrainyardError(first.code, mistakes.map(({ message }) => message).join('; also: '), { hint, cause: first });
 }
 
-async function read(path: string, problem: EntryModule['problem']): Promise<Entry | undefined> {
+async function read(path: string, problem: EntryModule['problem'], given?: () => Workflow): Promise<Entry | undefined> {
   const file = resolve(path);
   const found = await stat(file).catch(() => undefined);
   if (!found?.isFile()) {
@@ -69,22 +73,26 @@ async function read(path: string, problem: EntryModule['problem']): Promise<Entr
       problem(mistake);
     },
   };
-  const workflows = exportsOf(exports, (value) => asWorkflow(value, module), module);
+  const chosen = given?.();
+  const workflows = chosen === undefined ? exportsOf(exports, (value) => asWorkflow(value, module), module) : [];
   const mistakesOfWorkflows = mistakes;
   const graders = exportsOf(exports, (value) => asGrader(value, module), module);
   const graderIsMissing = graders.length === 0 && mistakes === mistakesOfWorkflows;
-  if (workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports));
+  if (chosen === undefined && workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports));
   only('workflow', workflows, path, module);
   only('grader', graders, path, module);
   const [workflow] = workflows;
   const [grader] = graders;
   if (workflow?.value.needsGrader && graderIsMissing) module.problem(noGrader(path, workflow.name));
-  if (workflow === undefined || mistakes > 0) return undefined;
+  if (mistakes > 0) return undefined;
+  const graded = grader === undefined ? {} : { grader: grader.value, graderModule: { url, exportName: grader.name } };
+  if (chosen !== undefined) return { workflow: chosen, ...graded };
+  if (workflow === undefined) return undefined;
   return {
     workflow: workflow.value,
     shape: shapeOf(workflow.exported),
     workflowModule: { url, exportName: workflow.name },
-    ...(grader === undefined ? {} : { grader: grader.value, graderModule: { url, exportName: grader.name } }),
+    ...graded,
   };
 }
 

@@ -15,7 +15,7 @@ export async function evaluateOnly(
   { watchStalls }: Pick<TrainOptions, 'watchStalls'> = {},
 ): Promise<Score> {
   const settings = evalSettings(request);
-  const { entry, heldOut } = await preflight({ entry: settings.entry, heldOut: settings.heldOut });
+  const { entry, heldOut } = await preflight(settings);
   const warn: Warn = (code, message) => emit({ type: 'warning', code, message });
   await using workshop = await openWorkshop(settings, entry, { stop, warn, watchStalls });
   await using store = memoryStore();

@@ -133,7 +133,7 @@ function flagOf(setting: string): string {
   return `--${setting.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
-const PATHS = ['entry', 'model', 'tasks', 'heldOut'] as const;
+const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
 
 function absolute<T extends Partial<TrainSettings>>(settings: T): T {
   const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
@@ -142,7 +142,7 @@ function absolute<T extends Partial<TrainSettings>>(settings: T): T {
 
 /** Paths as a person in this folder would write them. */
 function shownFrom(settings: TrainSettings): TrainSettings {
-  const paths = (['entry', 'tasks', 'heldOut'] as const).flatMap((name) => {
+  const paths = (['entry', 'flows', 'tasks', 'heldOut'] as const).flatMap((name) => {
     const path = settings[name];
     return typeof path === 'string' ? [[name, shortPath(path)]] : [];
   });

@@ -5,9 +5,13 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { type Entry, inspectEntry, together } from '../rollout/discovery.ts';
 import { readTasks } from './dataset.ts';
+import { inspectFlow } from './flow-entry.ts';
 
 export interface Files {
   readonly entry: string | Entry;
+  /** The flow that is the workflow, by name, and the file that lists it. */
+  readonly flow?: string | undefined;
+  readonly flows?: string | undefined;
   readonly tasks?: string | undefined;
   readonly heldOut?: string | undefined;
 }
@@ -45,8 +49,12 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
       return [];
     }
   };
-  const found = typeof files.entry === 'string' ? await inspectEntry(files.entry) : { entry: files.entry, problems: [] };
+  const { flow, entry } = files;
+  const isFlow = flow !== undefined && typeof entry === 'string';
+  const chosen = isFlow ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
+  const found = chosen ?? (typeof entry === 'string' ? await inspectEntry(entry) : { entry, problems: [] });
   const tasks = await tasksIn(files.tasks);
   const heldOut = await tasksIn(files.heldOut);
+  problems.push(...(chosen?.problemsOf([...tasks, ...heldOut]) ?? []));
   return { entry: found.entry, tasks, heldOut, problems: [...found.problems, ...problems] };
 }

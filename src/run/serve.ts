@@ -1,6 +1,7 @@
 /**
  * The policy behind the gateway, without a run: an agent of any kind is pointed at it, and what it does is captured as in training. One
- * rollout is open from the start; more are opened over HTTP. Each is kept, ungraded, when its session is sealed.
+ * rollout is open from the start; more are opened over HTTP. Each is kept, ungraded, when its session is sealed. Flows speak the agent-flow
+ * protocol: what they say or a grader says is kept with their trajectories.
  */
 import { join } from 'node:path';
 import type { Session, SessionObserver, Store } from '../core/contracts.ts';
@@ -9,11 +10,13 @@ import { Gateway } from '../gateway/gateway.ts';
 import type { Failure } from '../gateway/http-errors.ts';
 import { listen } from '../gateway/listener.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
+import { mountAgentFlow } from '../protocols/agent-flow/agent-flow.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
 import { lockFolder } from './run-directory.ts';
+import { openGrading } from './serve-grading.ts';
 
 export interface ServeSettings {
   readonly model: string;
@@ -26,6 +29,9 @@ export interface ServeSettings {
   readonly temperature: number;
   readonly threads: number;
   readonly seed: number;
+  /** Module whose grader scores trajectories of the agent-flow protocol, and the tasks with their answers. */
+  readonly entry: string | undefined;
+  readonly tasks: string | undefined;
 }
 
 export interface Served extends AsyncDisposable {
@@ -35,6 +41,8 @@ export interface Served extends AsyncDisposable {
   readonly apiKey: string;
   /** Opens, reads and seals sessions. */
   readonly adminKey: string;
+  /** For trusted code that speaks the agent-flow protocol. */
+  readonly flowKey: string;
 }
 
 export interface ServeObserver {
@@ -60,6 +68,18 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
     const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults, onFailure });
     closers.defer(() => gateway.sealAll());
+    const grading = await openGrading(settings, new AbortController().signal);
+    if (grading !== undefined) closers.add(grading);
+    const flows = mountAgentFlow(gateway, {
+      renderer,
+      modelName: 'policy',
+      policyVersion: () => model.policyVersion,
+      sessionDefaults,
+      keep: (trajectory) => store.append(trajectory),
+      grader: grading?.grader,
+      taskOf: ({ taskId, promptUid }) => grading?.tasks.get(taskId ?? promptUid),
+    });
+    closers.defer(() => flows.drain());
     const { host, port, token } = settings;
     const { origin } = closers.add(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
@@ -69,6 +89,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
       baseURL,
       apiKey,
       adminKey: gateway.key('admin'),
+      flowKey: gateway.key('flow'),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   });

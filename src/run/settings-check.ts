@@ -14,6 +14,8 @@ export type EngineName = (typeof ENGINES)[number];
 
 const evalShape = {
   entry: z.union([file, z.looseObject({ workflow: z.unknown(), grader: z.unknown().optional() })]),
+  flow: z.string().min(1).optional(),
+  flows: file.optional(),
   engine: z.enum(ENGINES),
   model: file,
   baseModel: z.string().min(1).optional(),
@@ -66,11 +68,17 @@ const BASE_MODEL_ALONE = {
   message: 'expected engine tinker beside it: it is the name of a model at a Tinker server',
 };
 
+const namesFlow = ({ flow, flows }: { readonly flow?: string | undefined; readonly flows?: string | undefined }): boolean =>
+  flows === undefined || flow !== undefined;
+const FLOW_MISSING = { path: ['flow'], message: 'expected the name of a flow of the flows file, found none' };
+
 const evalSchema = z
   .strictObject({ ...evalShape, heldOut: file })
+  .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 const trainSchema = z
   .strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() })
+  .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE)
   .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
     path: ['patience'],

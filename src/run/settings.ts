@@ -21,6 +21,10 @@ export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta
 export interface EvalSettings {
   /** Path of the module that exports the workflow and the grader, or the two themselves (the grader then cannot be killed). */
   readonly entry: string | Entry;
+  /** The flow that is the workflow, by its name; then the entry may hold the grader alone, or be the flows file. */
+  readonly flow: string | undefined;
+  /** The file that lists flows. */
+  readonly flows: string | undefined;
   /** Where the policy is sampled and trained: in this process, or on a server of the Tinker API. */
   readonly engine: EngineName;
   /** Model folder: config.json, tokenizer.json, tokenizer_config.json and, for the embedded engine, model.safetensors. */
@@ -91,6 +95,8 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
 }
 
 export const EVAL_DEFAULTS = {
+  flow: undefined,
+  flows: undefined,
   engine: 'embedded',
   model: BASE_MODEL,
   baseModel: undefined,

@@ -24,6 +24,7 @@ import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
+import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
 import { Recovery } from './recovery.ts';
@@ -95,10 +96,12 @@ export async function openWorkshop(
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
     if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
+    const policyVersion = (): number => policy.engine.policyVersion;
+    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader, policyVersion });
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
-      runWorkflow: workflow.runWorkflow,
+      runWorkflow: flows?.runWorkflow ?? workflow.runWorkflow,
       slots: workflow.slots,
       trainable,
       observer,
@@ -115,18 +118,19 @@ export async function openWorkshop(
       policy,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn),
+      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, flows),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined): Rollouts {
   const warned = new Set<string>();
   const budget = new FailureBudget();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
-    const trajectory = await runRollout({ ...parts, signal }, spec);
+    const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
+    const trajectory = await (flows?.during(spec.identity.rolloutId, spec.task, run) ?? run());
     sampledTokens += tokensIn(trajectory);
     return trajectory;
   };
@@ -162,7 +166,7 @@ function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []):
   });
 }
 
-async function openGrader(
+export async function openGrader(
   { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
   grader: Grader,
   graderModule: ModuleExport | undefined,

@@ -1,0 +1,49 @@
+/**
+ * The entry of a run whose workflow is a flow chosen by name: from a flows file, or registered by the entry. The grader is the entry's;
+ * without an entry, that of the module in which the flow stands.
+ */
+import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
+import { agentNameOf, flowWorkflow } from '../authoring/agent-flow/flow-workflow.ts';
+import { readFlowsFile } from '../authoring/agent-flow/flows-file.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Task } from '../core/types.ts';
+import { type Entry, inspectEntry } from '../rollout/discovery.ts';
+
+export interface FlowFiles {
+  /** The flows file itself, where there is no other. */
+  readonly entry: string;
+  readonly flow: string;
+  readonly flows?: string | undefined;
+}
+
+export interface InspectedFlow {
+  readonly entry?: Entry;
+  readonly problems: readonly TrainyardError[];
+  /** What is wrong with the flows that tasks ask for. */
+  problemsOf(tasks: readonly Task[]): readonly TrainyardError[];
+}
+
+export async function inspectFlow({ entry, flow, flows }: FlowFiles): Promise<InspectedFlow> {
+  const none = (): readonly TrainyardError[] => [];
+  try {
+    const configured = flows === undefined ? [] : await readFlowsFile(flows);
+    const registry = flowRegistry(configured);
+    const module = entry === flows ? configured.find(({ name }) => name === flow)?.file : entry;
+    if (module === undefined) {
+      registry.flow(flow);
+      throw new TrainyardError('USAGE', `the flow ${flow} is not in ${flows}`, { hint: 'give the entry that registers it' });
+    }
+    const found = await inspectEntry(module, () => flowWorkflow(registry.flow(flow), registry));
+    const problemsOf = (tasks: readonly Task[]): readonly TrainyardError[] => {
+      const names = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
+      const unknown = [...names].filter((name) => !registry.names.includes(name));
+      if (unknown.length === 0) return [];
+      const message = `tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${registry.names.join(', ')}`;
+      return [new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' })];
+    };
+    return { ...found, problemsOf };
+  } catch (thrown) {
+    if (thrown instanceof TrainyardError) return { problems: [thrown], problemsOf: none };
+    throw thrown;
+  }
+}

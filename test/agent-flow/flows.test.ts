@@ -1,0 +1,419 @@
+/** Agent flows as rollouts of a run: through the real runner, gateway and flow routes, with a scripted engine. */
+import { describe, expect, it } from 'vitest';
+import {
+  AgentFlowBase,
+  BlackBoxAgentFlowBase,
+  type FlowFields,
+  type FlowMessage,
+  flowRegistry,
+  MultiStepAgentFlow,
+  ProcessAgentFlow,
+  register,
+  type SamplingParams,
+  SingleStepSingleTurnAgentFlow,
+  Step,
+} from '../../src/agent-flow.ts';
+import { flowWorkflow } from '../../src/authoring/agent-flow/flow-workflow.ts';
+import { defineGrader } from '../../src/core/define.ts';
+import { asWorkflow } from '../../src/core/lower.ts';
+import type { Task, Trajectory } from '../../src/core/types.ts';
+import { Gateway } from '../../src/gateway/gateway.ts';
+import { listen } from '../../src/gateway/listener.ts';
+import { inlineGrader } from '../../src/grader/inline.ts';
+import { graderInput } from '../../src/grader/input.ts';
+import { runRollout } from '../../src/rollout/runner.ts';
+import { flowRunsOf } from '../../src/run/flow-runs.ts';
+import { memoryStore } from '../../src/store/memory.ts';
+import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { ANSWER, renderer, SAMPLING, say } from './bench.ts';
+
+const TASK: Task = {
+  id: 't',
+  prompt: [{ role: 'user', content: 'How much?' }],
+  answer: ANSWER,
+  metadata: { task: 'How much is it?', kind: 'price' },
+};
+const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Bin"}}</tool_call><|im_end|>';
+const SAID = 'It costs $81.<|im_end|>';
+
+interface Options {
+  readonly replies?: readonly string[];
+  readonly task?: Task;
+  readonly graded?: boolean;
+  readonly deadlineMs?: number;
+}
+
+/** One rollout of the flow, as a run makes it. */
+async function rollout(flow: unknown, options: Options = {}): Promise<Trajectory> {
+  const { replies = [SAID], task = TASK, graded = true, deadlineMs = 10_000 } = options;
+  const engine = scriptedEngine({
+    vocabSize: renderer.vocabSize,
+    contextLength: 4096,
+    reply: (_, call) => say(replies[Math.min(call, replies.length - 1)]!),
+  });
+  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
+  await using _listener = await listen(gateway);
+  const grader = graded
+    ? inlineGrader(defineGrader(({ task: { answer }, output }) => (answer === ANSWER && output === 'It costs $81.' ? 1 : 0)))
+    : undefined;
+  const workflow = asWorkflow(flow)!;
+  const runs = flowRunsOf(workflow, {
+    gateway,
+    renderer,
+    modelName: 'policy',
+    grader,
+    policyVersion: () => engine.policyVersion,
+  })!;
+  const trajectory = await runs.during('g1-0', task, () =>
+    runRollout(
+      {
+        workflow,
+        runWorkflow: runs.runWorkflow,
+        sessions: gateway,
+        grader,
+        graderInput,
+        store: memoryStore(),
+        limits: { turns: 8, tokens: 1000, deadlineMs },
+        seed: 1,
+        clock: { now: Date.now },
+        signal: new AbortController().signal,
+      },
+      { task, sampling: SAMPLING, identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: task.id, purpose: 'train' } },
+    ),
+  );
+  expect(gateway.openSessions).toBe(0);
+  return trajectory;
+}
+
+/** The single-step flow of the document, line by line. */
+class MyAgentFlow extends SingleStepSingleTurnAgentFlow {
+  override async run(_samplingParams: SamplingParams, fields: FlowFields): Promise<number> {
+    const messages: FlowMessage[] = [{ role: 'user', content: fields.rawPrompt }];
+    const { responseIds, promptIds } = await this.gatewayGenerate({
+      trajectoryUid: fields.trajectoryUid,
+      promptUid: fields.promptUid,
+      messages,
+    });
+    const step = new Step({
+      promptIds,
+      responseIds,
+      reward: 0.0,
+      trajectoryUid: fields.trajectoryUid,
+      promptUid: fields.promptUid,
+      stepIndex: 0,
+      isLast: true,
+    });
+    await this.gatewaySubmitSteps([step]);
+    return 1;
+  }
+}
+
+/** The multi-step flow of the document. */
+class ToolAgentFlow extends MultiStepAgentFlow<unknown, { readonly task: string }> {
+  override readonly tools = { lookup: { run: ({ item }: Readonly<Record<string, unknown>>) => ({ item, price: 81 }) } };
+
+  override async run(_samplingParams: SamplingParams, fields: FlowFields<{ readonly task: string }>): Promise<number> {
+    const { trajectoryUid, promptUid } = fields;
+    const messages: FlowMessage[] = [{ role: 'user', content: fields.task }];
+    let stepIndex = 0;
+    while (true) {
+      const { text, responseIds, promptIds } = await this.gatewayGenerate({ trajectoryUid, promptUid, messages });
+      const isLast = this.isTerminal(text);
+      await this.gatewaySubmitSteps([new Step({ promptIds, responseIds, trajectoryUid, promptUid, stepIndex, isLast })]);
+      if (isLast) break;
+      messages.push({ role: 'assistant', content: text });
+      messages.push({ role: 'tool', content: await this.executeTool(text) });
+      stepIndex += 1;
+    }
+    return stepIndex + 1;
+  }
+}
+
+describe('the flows of the document', () => {
+  it('single step: one step, whose reward is the workflow’s', async () => {
+    expect(await rollout(MyAgentFlow)).toMatchObject({
+      outcome: { kind: 'completed' },
+      grade: { kind: 'graded', reward: { value: 0, source: 'workflow' } },
+      metrics: { steps: 1 },
+      turns: [{ trainable: true }],
+    });
+  });
+
+  it('several steps: tools are run, the conversation goes on from the sampled ids, the grader decides', async () => {
+    const trajectory = await rollout(ToolAgentFlow, { replies: [LOOKUP, SAID] });
+    expect(trajectory).toMatchObject({
+      outcome: { kind: 'completed' },
+      grade: { kind: 'graded', reward: { value: 1 } },
+      metrics: { steps: 2 },
+      turns: [{ trainable: true }, { trainable: true, after: 0 }],
+    });
+    expect(trajectory.turns[1]?.request.messages.at(-1)).toMatchObject({ role: 'tool', content: '{"item":"Bin","price":81}' });
+    expect(trajectory.logs).toBeUndefined();
+  });
+
+  it('the base classes do the same by themselves', async () => {
+    expect(await rollout(SingleStepSingleTurnAgentFlow)).toMatchObject({
+      metrics: { steps: 1 },
+      grade: { reward: { value: 1 } },
+    });
+    class Short extends MultiStepAgentFlow {
+      override readonly tools = { lookup: { run: () => ({ price: 81 }) } };
+    }
+    expect(await rollout(Short, { replies: [LOOKUP, SAID] })).toMatchObject({
+      metrics: { steps: 2 },
+      grade: { reward: { value: 1 } },
+    });
+  });
+});
+
+describe('a flow', () => {
+  it('is given the row without its answer, and config of its own', async () => {
+    let seen: unknown;
+    class Curious extends MyAgentFlow {
+      override run(samplingParams: SamplingParams, fields: FlowFields): Promise<number> {
+        seen = [samplingParams, fields, this.config, this.gatewayUrl, { ...this }];
+        return super.run(samplingParams, fields);
+      }
+    }
+    await rollout(flowWorkflow({ name: 'x', flow: Curious, config: { k: [1] } }, flowRegistry()));
+    expect(seen).toMatchObject([
+      SAMPLING,
+      { trajectoryUid: 'g1-0', promptUid: 'g1', rawPrompt: 'How much?', kind: 'price', channel: 'train' },
+      { k: [1] },
+      expect.stringMatching(/^http:/),
+      {},
+    ]);
+    expect(JSON.stringify(seen)).not.toContain(ANSWER);
+    expect(JSON.stringify(seen)).not.toMatch(/ty-/);
+  });
+
+  it('trains only what it submitted', async () => {
+    class Picky extends AgentFlowBase {
+      async run(_: SamplingParams, { trajectoryUid, promptUid }: FlowFields): Promise<number> {
+        await this.gatewayGenerate({ messages: [{ role: 'user', content: 'think' }] });
+        const { promptIds, responseIds, generationId } = await this.gatewayGenerate({
+          messages: [{ role: 'user', content: 'say' }],
+        });
+        await this.gatewaySubmitSteps([
+          { promptIds, responseIds, generationId, trajectoryUid, promptUid, isLast: true, reward: 0.5 },
+        ]);
+        return 1;
+      }
+    }
+    const { turns, grade } = await rollout(Picky, { graded: false });
+    expect(turns.map(({ trainable }) => trainable)).toEqual([false, true]);
+    expect(grade).toEqual({ kind: 'graded', reward: { value: 0.5, source: 'workflow' } });
+  });
+
+  it('may speak in token ids, and ask the grader on the way', async () => {
+    class Tokens extends AgentFlowBase {
+      async run(_: SamplingParams, { trajectoryUid, promptUid, prompt }: FlowFields): Promise<number> {
+        const first = await this.gatewayGenerate({ messages: prompt });
+        const { promptIds, responseIds } = await this.gatewayGenerate({ promptIds: first.promptIds, maxTokens: 64 });
+        const inTokens = await this.gatewayComputeReward({ promptIds: first.promptIds, responseIds: first.responseIds });
+        const { reward } = await this.gatewayComputeReward({
+          trajectoryUid,
+          messages: [...prompt, first.message],
+          datasetFields: { answer: 'no' },
+        });
+        if (inTokens.reward !== reward) throw new Error('they differ');
+        await this.gatewaySubmitSteps([{ promptIds, responseIds, trajectoryUid, promptUid, isLast: true, reward: reward * 2 }]);
+        return 1;
+      }
+    }
+    expect(await rollout(Tokens)).toMatchObject({ grade: { reward: { value: 2, source: 'workflow' } } });
+  });
+
+  it('that says another number of steps than it submitted is noted; that says no number fails', async () => {
+    class Wrong extends MyAgentFlow {
+      override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
+        return (await super.run(...given)) + 1;
+      }
+    }
+    expect((await rollout(Wrong)).logs).toMatchObject([{ text: 'Wrong returned 2 steps; the gateway has 1' }]);
+    class Silent extends MyAgentFlow {
+      override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
+        await super.run(...given);
+        return undefined as never;
+      }
+    }
+    expect((await rollout(Silent)).outcome).toMatchObject({
+      kind: 'failed',
+      code: 'WORKFLOW_BAD_RESULT',
+      message: expect.stringMatching(/Silent\.run returned undefined, expected the number of steps/),
+    });
+  });
+
+  it('hears what the gateway refuses', async () => {
+    class Forger extends AgentFlowBase {
+      async run(_: SamplingParams, { trajectoryUid, promptUid }: FlowFields): Promise<number> {
+        await this.gatewaySubmitSteps([{ promptIds: [1], responseIds: [2], trajectoryUid, promptUid, isLast: true, reward: 1 }]);
+        return 1;
+      }
+    }
+    expect((await rollout(Forger)).outcome).toMatchObject({
+      kind: 'failed',
+      message: expect.stringMatching(/unknown_generation/),
+    });
+  });
+
+  it('is new for each rollout', async () => {
+    let made = 0;
+    class Counted extends MyAgentFlow {
+      readonly number = made++;
+    }
+    await rollout(Counted);
+    await rollout(Counted);
+    expect(made).toBe(2);
+  });
+
+  it('is chosen by the row’s agent_name', async () => {
+    class Other extends SingleStepSingleTurnAgentFlow {
+      override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
+        await this.gatewayGenerate({ messages: [{ role: 'user', content: 'other' }] });
+        return await super.run(...given);
+      }
+    }
+    register('the_other')(Other);
+    const named = (agent_name: string): Task => ({ ...TASK, metadata: { agent_name } });
+    expect((await rollout(MyAgentFlow, { task: named('the_other') })).turns).toHaveLength(2);
+    expect((await rollout(MyAgentFlow, { task: named('nobody') })).outcome).toMatchObject({
+      kind: 'failed',
+      code: 'WORKFLOW_NOT_FOUND',
+      message: expect.stringMatching(/no flow "nobody"; there are .*the_other/),
+    });
+  });
+
+  it('without a run is none; a base class is none either', async () => {
+    for (const base of [AgentFlowBase, MultiStepAgentFlow, BlackBoxAgentFlowBase, ProcessAgentFlow])
+      expect(asWorkflow(base)).toBeUndefined();
+    class Base extends MyAgentFlow {
+      static override readonly abstract = true;
+    }
+    expect(asWorkflow(Base)).toBeUndefined();
+    expect(asWorkflow(class extends Base {})).toBeDefined();
+    class Empty extends (BlackBoxAgentFlowBase as unknown as typeof MyAgentFlow) {}
+    expect(() => asWorkflow(Empty)).toThrow('the flow Empty has no _runAgent');
+    await expect(asWorkflow(MyAgentFlow)!.run({} as never)).rejects.toMatchObject({ code: 'NO_ROLLOUT' });
+  });
+});
+
+describe('a black box', () => {
+  class Agent extends BlackBoxAgentFlowBase {
+    async _runAgent(
+      baseURL: string,
+      { rawPrompt }: FlowFields,
+      { apiKey }: { apiKey: string },
+    ): Promise<{ reward?: number } | undefined> {
+      const reply = await fetch(`${baseURL}/chat/completions`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
+        body: JSON.stringify({ messages: [{ role: 'user', content: rawPrompt }] }),
+      });
+      if (!reply.ok) throw new Error(await reply.text());
+      return undefined;
+    }
+  }
+
+  it('is captured call by call, graded, and keeps the row’s fields', async () => {
+    expect(await rollout(Agent)).toMatchObject({
+      outcome: { kind: 'completed' },
+      grade: { reward: { value: 1 } },
+      metadata: { kind: 'price' },
+      metrics: { steps: 1 },
+    });
+  });
+
+  it('may give the reward itself', async () => {
+    class Rewarded extends Agent {
+      override async _runAgent(...given: Parameters<Agent['_runAgent']>) {
+        await super._runAgent(...given);
+        return { reward: 0.25 };
+      }
+    }
+    expect((await rollout(Rewarded, { graded: false })).grade).toEqual({
+      kind: 'graded',
+      reward: { value: 0.25, source: 'workflow' },
+    });
+  });
+
+  it('is completed also where the agent throws, or cannot be registered', async () => {
+    const called: string[] = [];
+    class Throwing extends Agent {
+      constructor(setup: ConstructorParameters<typeof Agent>[0]) {
+        const { fetch } = setup.door;
+        const spy: typeof fetch = (input, init) => {
+          called.push(new URL(String(input)).pathname);
+          return fetch(input, init);
+        };
+        super({ ...setup, door: { ...setup.door, fetch: spy } });
+      }
+      override async _runAgent(...given: Parameters<Agent['_runAgent']>): Promise<never> {
+        await super._runAgent(...given);
+        throw new Error('tool exploded');
+      }
+    }
+    const { outcome, grade, turns } = await rollout(Throwing);
+    expect({ outcome, grade }).toMatchObject({
+      outcome: { kind: 'failed', message: 'tool exploded' },
+      grade: { kind: 'ungraded' },
+    });
+    expect(turns).toHaveLength(1);
+    expect(called).toEqual(['/init_trajectory', '/g1-0/g1/v1/register_trajectory', '/g1-0/g1/v1/complete_trajectory']);
+  });
+
+  it('has a key that may call the model and nothing else', async () => {
+    const refused: number[] = [];
+    class Greedy extends Agent {
+      override async _runAgent(...given: Parameters<Agent['_runAgent']>) {
+        const [baseURL, , { apiKey }] = given;
+        for (const [url, body] of [
+          [`${baseURL}/complete_trajectory`, { reward: 1 }],
+          [`${this.gatewayUrl}/submit_steps`, { steps: [] }],
+          [`${this.gatewayUrl}/compute_reward`, {}],
+        ] as const) {
+          const init = { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, body: JSON.stringify(body) };
+          refused.push((await fetch(url, init)).status);
+        }
+        return await super._runAgent(...given);
+      }
+    }
+    expect(await rollout(Greedy)).toMatchObject({ outcome: { kind: 'completed' } });
+    expect(refused).toEqual([403, 403, 403]);
+  });
+});
+
+describe('a program as an agent', () => {
+  const ASKING = `
+    let text = ''; for await (const part of process.stdin) text += part;
+    const reply = await fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST',
+      headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' },
+      body: JSON.stringify({ messages: [{ role: 'user', content: JSON.parse(text).rawPrompt }] }) });
+    if (!reply.ok) throw new Error(await reply.text());
+  `;
+  const program = (code: string, more: { deadlineMs?: number; memoryMb?: number } = {}) =>
+    class Program extends ProcessAgentFlow {
+      readonly command = [process.execPath, '--input-type=module', '-e', code] as const satisfies readonly [string, ...string[]];
+      override readonly deadlineMs = more.deadlineMs ?? 10_000;
+      override readonly memoryMb = more.memoryMb ?? 1000;
+    };
+
+  it('finds the policy in its environment and its task on standard input', async () => {
+    expect(await rollout(program(ASKING))).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 1 } } });
+  });
+
+  it('that fails, or takes too long, fails its rollout, saying why', async () => {
+    const failing = await rollout(program(`${ASKING}; console.error('no idea'); process.exit(3)`));
+    expect(failing.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/exited with 3: no idea/) });
+    expect(failing.turns).toHaveLength(1);
+    const slow = await rollout(program('setInterval(() => {}, 1000)', { deadlineMs: 300 }));
+    expect(slow.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/did not end within 300 ms/) });
+  });
+
+  it('that uses too much memory is ended', async () => {
+    const greedy = await rollout(
+      program('const all = []; setInterval(() => all.push(Buffer.alloc(50e6, 1)), 20)', { memoryMb: 200 }),
+    );
+    expect(greedy.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/it may use 200/) });
+  });
+});
