@@ -68,6 +68,13 @@ export type {
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
 export { type Listener, listen } from './gateway/listener.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
+export { agentEnvironment } from './processes/agent-environment.ts';
+export {
+  type AgentProcessEnd,
+  type AgentProcessOptions,
+  type AgentProcessResult,
+  runAgentProcess,
+} from './processes/agent-process.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
 export { readTasks } from './run/dataset.ts';
 export { evaluateOnly } from './run/eval.ts';

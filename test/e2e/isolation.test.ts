@@ -113,7 +113,15 @@ const timeless = (trajectory: Trajectory): unknown => ({
 describe('a workflow in a process of its own', () => {
   it('gives the same trajectories as in this process, however it ends', async () => {
     const [apart, inside] = [await bench(isolated), await bench(here)];
-    for (const order of ['converse', 'return an instance', 'throw', 'reject', 'run out of turns', 'return a number']) {
+    for (const order of [
+      'converse',
+      'run a program',
+      'return an instance',
+      'throw',
+      'reject',
+      'run out of turns',
+      'return a number',
+    ]) {
       const expected = await inside.rollout(order);
       expect(timeless(await apart.rollout(order)), order).toEqual(timeless(expected));
     }
@@ -126,6 +134,11 @@ describe('a workflow in a process of its own', () => {
       ['default', 'default', false],
     ]);
     expect(spoken).toMatchObject({ outcome: { kind: 'completed' }, logs: [{ text: expect.stringMatching(/^heard said/) }] });
+    const byProgram = await apart.rollout('run a program');
+    expect(byProgram).toMatchObject({
+      turns: [{}],
+      output: { end: { kind: 'exited', code: 0 }, stdout: byProgram.turns[0]?.response.content },
+    });
     expect(apart.gateway.openSessions).toBe(0);
   });
 
