@@ -50,9 +50,10 @@ describe.each(ORIGINS)('the table in $page', ({ page, folder, samples }) => {
 
   it('names every example of the folder, and each is run by a test or is part of one that is', () => {
     const named = new Set(rows.flatMap(({ files }) => files));
-    const entries = readdirSync(join(ROOT, 'examples', folder)).filter((file) => /\.ts$/.test(file));
-    const sources = entries.map((file) => readText(`examples/${folder}/${file}`));
-    const isPart = (file: string) => sources.some((source) => source.includes(`'./${file}'`));
+    const files = readdirSync(join(ROOT, 'examples', folder));
+    const entries = files.filter((file) => /\.ts$/.test(file));
+    const sources = files.filter((file) => /\.(ts|yaml)$/.test(file)).map((file) => readText(`examples/${folder}/${file}`));
+    const isPart = (file: string) => sources.some((source) => source.includes(`./${file}`));
     const isRun = (file: string) => TESTS.some((test) => test.includes(file.replace(/\.ts$/, '')));
     expect(entries.filter((file) => !named.has(`examples/${folder}/${file}`))).toEqual([]);
     expect(entries.filter((file) => !isRun(file) && !isPart(file))).toEqual([]);
