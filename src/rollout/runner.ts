@@ -111,7 +111,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
   const ending = settled(await endingOf(() => run(own), own.ctx, deadline.signal), identity, session);
   cancelDeadline();
-  if (ending.kind === 'threw') parts.observer?.threw?.(ending.thrown);
+  if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) parts.observer?.threw?.(ending.thrown);
   const sealed = session.seal();
   release();
   const outcome = outcomeOf(ending, session);
