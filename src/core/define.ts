@@ -102,7 +102,7 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
   if (kindOf(run) === 'AsyncFunction') return;
   throw new TrainyardError(
     'WORKFLOW_NOT_ASYNC',
-    `expected an async function, or an object or a class with an async run(), found ${where === '' ? '' : `${where} `}${kindOf(run ?? given)}`,
+    `expected an async function, or an object or a class with an async run(), found ${where === '' ? '' : `${where} `}${typeof run === 'function' ? 'a function that is not async' : kindOf(run ?? given)}`,
     { hint: 'add `async`, or wrap it: defineWorkflow(async (ctx) => yours(ctx))' },
   );
 }
