@@ -4,6 +4,7 @@
  * Both only check, mark and name what they are given; nothing is registered anywhere. What is wrong with a definition is thrown when the
  * module is imported, before anything runs.
  */
+import { isClass, kindOf } from './classes.ts';
 import {
   type DefaultModelLike,
   type Grader,
@@ -166,14 +167,6 @@ export function defineGrader(grade: Grader['grade']): Grader {
     });
   }
   return { [graderSymbol]: true, name: grade.name || 'grader', grade };
-}
-
-export function isClass(value: object): boolean {
-  return /^class\b/.test(Function.prototype.toString.call(value));
-}
-
-function kindOf(value: unknown): string {
-  return Object.prototype.toString.call(value).slice(8, -1);
 }
 
 function shown(value: unknown): string {
