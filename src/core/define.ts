@@ -6,7 +6,6 @@
  */
 import { isClass, kindOf } from './classes.ts';
 import {
-  type DefaultModelLike,
   type Grader,
   graderSymbol,
   type Role,
@@ -15,6 +14,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from './contracts.ts';
+import type { DefaultModelLike } from './default-model.ts';
 import { checkDefaultModel } from './default-model.ts';
 import { TrainyardError } from './errors.ts';
 import type { Trajectory } from './types.ts';
