@@ -81,7 +81,15 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
 function heed({ ctx }: OwnContext, note: RolloutNote): void {
   if (note.kind === 'log') ctx.log(note.text);
   // Asking for it is what keeps it for the grader.
-  else void ctx.artifactsDir;
+  else if (note.kind === 'folder') void ctx.artifactsDir;
+  else rejectLikewise(ctx, note.reason);
+}
+
+/** What it throws was thrown where the workflow is. */
+function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
+  try {
+    ctx.reject(reason);
+  } catch {}
 }
 
 function endingOf(answer: Answer, signal: AbortSignal): unknown {
