@@ -4,8 +4,8 @@
  * Both only check, mark and name what they are given; nothing is registered anywhere. What is wrong with a definition is thrown when the
  * module is imported, before anything runs.
  */
+import { isClass, kindOf } from './classes.ts';
 import {
-  type DefaultModelLike,
   type Grader,
   graderSymbol,
   type Role,
@@ -14,6 +14,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from './contracts.ts';
+import type { DefaultModelLike } from './default-model.ts';
 import { checkDefaultModel } from './default-model.ts';
 import { TrainyardError } from './errors.ts';
 import type { Trajectory } from './types.ts';
@@ -31,7 +32,7 @@ export interface WorkflowOptions<Config, RoleName extends string> {
   readonly config?: Config;
   /** Names of the seats that the model takes, or for each who plays it while it is not trained. */
   readonly roles?: readonly RoleName[] | { readonly [Name in RoleName]: { readonly default?: DefaultModelLike } };
-  /** Roles to train; absent: all. */
+  /** Roles to train, and no others; absent: all. */
   readonly trainable?: readonly NoInfer<RoleName>[];
   /** Rollouts of it at once; absent: as many as the run has. */
   readonly concurrency?: number;
@@ -78,6 +79,7 @@ export function defineWorkflow(
     [workflowSymbol]: true,
     name: settings.name || name || 'workflow',
     roles: rolesOf(settings),
+    ...(settings.trainable === undefined ? {} : { othersTrainable: false }),
     isolation: settings.isolation ?? 'none',
     grading: settings.grading ?? 'always',
     run,
@@ -170,14 +172,6 @@ export function defineGrader(grade: Grader['grade']): Grader {
     });
   }
   return { [graderSymbol]: true, name: grade.name || 'grader', grade };
-}
-
-export function isClass(value: object): boolean {
-  return /^class\b/.test(Function.prototype.toString.call(value));
-}
-
-function kindOf(value: unknown): string {
-  return Object.prototype.toString.call(value).slice(8, -1);
 }
 
 function shown(value: unknown): string {
