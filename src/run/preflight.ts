@@ -3,9 +3,9 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
-import { type Entry, inspectEntry, together } from '../rollout/discovery.ts';
+import { type Entry, together } from '../rollout/discovery.ts';
 import { readTasks } from './dataset.ts';
-import { inspectFlow } from './flow-entry.ts';
+import { inspectFlow, inspectUnnamed } from './flow-entry.ts';
 
 export interface Files {
   readonly entry: string | Entry;
@@ -52,7 +52,7 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
   const { flow, entry } = files;
   const isFlow = flow !== undefined && typeof entry === 'string';
   const chosen = isFlow ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
-  const found = chosen ?? (typeof entry === 'string' ? await inspectEntry(entry) : { entry, problems: [] });
+  const found = chosen ?? (typeof entry === 'string' ? await inspectUnnamed(entry) : { entry, problems: [] });
   const tasks = await tasksIn(files.tasks);
   const heldOut = await tasksIn(files.heldOut);
   problems.push(...(chosen?.problemsOf([...tasks, ...heldOut]) ?? []));
