@@ -104,6 +104,15 @@ describe('the id of a generation', () => {
   });
 });
 
+describe('a name in a header', () => {
+  it.each(['../../x', 'a/b', '__proto__', 'CON', 'r', 'x'.repeat(129), 'a b'])('opens no trajectory called %s', async (name) => {
+    const bench = flowBench();
+    const { status } = await bench.send('/generate', { messages: ASK }, { headers: { 'x-rollout-id': name } });
+    expect(status).toBe(400);
+    expect(bench.gateway.openSessions).toBe(0);
+  });
+});
+
 describe('an agent’s key', () => {
   it('does not choose the prompt, and with it the group and the task that it is graded by', async () => {
     const bench = flowBench();
