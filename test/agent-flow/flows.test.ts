@@ -325,6 +325,13 @@ describe('a black box', () => {
     });
   });
 
+  it('may have a row with a whole book in it', async () => {
+    const book = 'x'.repeat(300_000);
+    const { outcome, metadata } = await rollout(Agent, { task: { ...TASK, metadata: { ...(TASK.metadata as object), book } } });
+    expect(outcome).toEqual({ kind: 'completed' });
+    expect(metadata).toEqual({ kind: 'price', task: 'How much is it?' });
+  });
+
   it('may give the reward itself', async () => {
     class Rewarded extends Agent {
       override async _runAgent(...given: Parameters<Agent['_runAgent']>) {
