@@ -68,6 +68,25 @@ describe('the last step', () => {
   });
 });
 
+describe('a trajectory that was given up', () => {
+  it('takes no steps and no completion any more: they would be acknowledged and lost', async () => {
+    let now = 0;
+    const bench = flowBench({ clock: { now: () => now }, idleMs: 1000 });
+    const { step } = await generated(bench, 't1');
+    now += 2000;
+    expect((await bench.send('/generate', { trajectory_uid: 't1', messages: ASK })).status).toBe(410);
+    await expect.poll(() => bench.stored()).toMatchObject([{ outcome: { reason: 'never_completed' } }]);
+    const late = [
+      await bench.send('/submit_steps', { steps: [step] }),
+      await bench.send('/submit_steps', { steps: [{ ...step, is_last: true, reward: 1 }] }),
+      await bench.send('/t1/p1/v1/complete_trajectory', { reward: 1 }),
+      await bench.send('/t1/p1/v1/register_trajectory', {}),
+    ];
+    expect(late.map(({ status }) => status)).toEqual([410, 410, 410, 410]);
+    expect(await bench.stored()).toHaveLength(1);
+  });
+});
+
 describe('the id of a generation', () => {
   it('that was changed, signed for another, spelt otherwise, or made elsewhere is none', async () => {
     const bench = flowBench();
