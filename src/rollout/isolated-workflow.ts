@@ -12,6 +12,7 @@ import { reducedEnvironment } from '../processes/environment.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
+import { startError } from '../processes/start-error.ts';
 import type { ModuleExport } from './discovery.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { type OwnContext, Rejection } from './rollout-context.ts';
@@ -52,7 +53,7 @@ export async function openIsolated(workflow: Workflow, { module, workers, signal
   const pool = await opened(openProcessPool({ program, workers, signal }));
   return {
     run: async (own) => {
-      const onNote = (note: unknown): void => heed(own, note as RolloutNote);
+      const onNote = (note: unknown): void => heed(own, note);
       const answer = await pool.call(orderOf(workflow, own), { signal: own.ctx.signal, onNote });
       return endingOf(answer, own.ctx.signal);
     },
@@ -78,10 +79,21 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
   return { task, rolloutId, groupId, purpose, seed, folder, seats };
 }
 
-function heed({ ctx }: OwnContext, note: RolloutNote): void {
-  if (note.kind === 'log') ctx.log(note.text);
+/** What is no note is passed over: whoever found a way to the channel must not end the run by it. */
+function heed({ ctx }: OwnContext, said: unknown): void {
+  if (typeof said !== 'object' || said === null) return;
+  const note = said as Partial<RolloutNote>;
+  if (note.kind === 'log') ctx.log(String(note.text));
   // Asking for it is what keeps it for the grader.
-  else void ctx.artifactsDir;
+  if (note.kind === 'folder') void ctx.artifactsDir;
+  if (note.kind === 'rejected') rejectLikewise(ctx, String(note.reason));
+}
+
+/** What it throws was thrown where the workflow is. */
+function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
+  try {
+    ctx.reject(reason);
+  } catch {}
 }
 
 function endingOf(answer: Answer, signal: AbortSignal): unknown {
@@ -108,20 +120,11 @@ function endingOf(answer: Answer, signal: AbortSignal): unknown {
 }
 
 function startFailure(failure: StartFailure): TrainyardError {
-  const hint =
-    'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell';
-  switch (failure.kind) {
-    case 'late':
-      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process was not ready within ${failure.deadlineMs} ms`, {
-        hint,
-      });
-    case 'refused':
-      return new TrainyardError(failure.code ?? 'WORKFLOW_INIT_FAILED', failure.message, { hint });
-    case 'unstartable':
-      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process could not be started: ${failure.message}`);
-    case 'ended': {
-      const when = failure.when === 'idle' ? 'while it was idle' : 'before it was ready';
-      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process ${failure.how} ${when}`, { hint });
-    }
-  }
+  return startError(failure, {
+    whose: 'the workflow',
+    starting: 'before it was ready',
+    code: 'WORKFLOW_INIT_FAILED',
+    late: { code: 'WORKFLOW_INIT_FAILED', what: 'process was not ready' },
+    hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
+  });
 }
