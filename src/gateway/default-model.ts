@@ -9,7 +9,9 @@ import type { StopReason, ToolCall } from '../core/types.ts';
 
 export function defaultModelOf(given: DefaultModelLike): DefaultModel {
   if (typeof given === 'function') {
-    return { name: given.name || 'function', generate: async (request) => answerOf(await given(request)) };
+    // A function in `{ default: () => … }` has the name of its field.
+    const name = given.name === '' || given.name === 'default' ? 'function' : given.name;
+    return { name, generate: async (request) => answerOf(await given(request)) };
   }
   // What has both is a model handle: its server takes everything that a default model is asked.
   return 'baseURL' in given ? overHttp(given) : given;

@@ -36,13 +36,7 @@ export async function inspectFlow({ entry, flow, flows }: FlowFiles): Promise<In
       throw new TrainyardError('USAGE', `the flow ${flow} is not in ${flows}`, { hint: 'give the entry that registers it' });
     }
     const found = await inspectEntry(module, () => flowWorkflow(registry.flow(flow), registry));
-    const problemsOf = (tasks: readonly Task[]): readonly TrainyardError[] => {
-      const names = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
-      const unknown = [...names].filter((name) => !registry.names.includes(name));
-      if (unknown.length === 0) return [];
-      const message = `tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${registry.names.join(', ')}`;
-      return [new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' })];
-    };
+    const problemsOf = (tasks: readonly Task[]): readonly TrainyardError[] => flowProblems(tasks, [flow, ...registry.names]);
     return { ...found, problemsOf };
   } catch (thrown) {
     if (thrown instanceof TrainyardError) return { problems: [thrown], problemsOf: none };
@@ -64,4 +58,21 @@ export async function inspectUnnamed(entry: string): Promise<Awaited<ReturnType<
       : problem,
   );
   return { ...found, problems };
+}
+
+/** What is wrong with the flows that tasks ask for. `names`: those there are. */
+export function flowProblems(tasks: readonly Task[], names: readonly string[]): readonly TrainyardError[] {
+  const strange = tasks.find(({ metadata }) => agentNameOf(metadata) === undefined && hasAgentName(metadata));
+  const asked = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
+  const unknown = [...asked].filter((name) => !names.includes(name));
+  return [
+    ...(strange === undefined ? [] : [`the agent_name of task ${strange.id} is no text`]),
+    ...(unknown.length === 0
+      ? []
+      : [`tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${[...new Set(names)].join(', ')}`]),
+  ].map((message) => new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' }));
+}
+
+function hasAgentName(metadata: Task['metadata']): boolean {
+  return typeof metadata === 'object' && metadata !== null && Object.hasOwn(metadata, 'agent_name');
 }

@@ -215,6 +215,26 @@ describe('roles', () => {
     ]);
   });
 
+  it('may be targets for a part of the episode: what is asked at a call holds for it', async () => {
+    const half = workflowOf(
+      async (_, modelTuner, self) => {
+        const model = modelTuner.registerModel('a', { defaultModel: says('default') });
+        const under = model.generate({ messages });
+        self.trainableTargets = ['somebody else'];
+        await under;
+        await model.generate({ messages });
+        return { reward: 1 };
+      },
+      ['a'],
+    );
+    const trajectory = await bench()(half);
+    expect(messageOf(trajectory)).toBe('completed');
+    expect(played(trajectory)).toMatchObject([
+      { trainable: true, by: 'policy' },
+      { trainable: false, by: 'default' },
+    ]);
+  });
+
   it('none of which is trained are an error in training, and all played by their default models in an evaluation', async () => {
     const training = await bench()(workflowOf(both, []));
     expect(messageOf(training)).toMatch(/^WORKFLOW_INVALID: no role is trained: trainableTargets is an empty list/);

@@ -305,6 +305,13 @@ describe('a grade', () => {
     expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { messages: [], reward: 1 } } });
   });
 
+  it('is the one number of a workflow that also gives rewards by turn', async () => {
+    for (const byTurn of [[0.5, 1], { 0: 1 }, { 'some-completion': 1 }]) {
+      const { graded } = await execute(running(async () => ({ reward: { value: 1.5, byTurn } }), { grader: undefined }));
+      expect(graded).toMatchObject([{ status: 'success', samples: { default: { reward: 1.5 } } }]);
+    }
+  });
+
   it('is the workflow’s own where there is no grader', async () => {
     const workflow = defineWorkflow(async (ctx) => {
       await ask(ctx);
