@@ -5,6 +5,7 @@
  */
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
+import { describeThrown } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
 import { asWorkflow, moduleOf } from '../core/lower.ts';
@@ -39,7 +40,7 @@ await serveCalls(async (url = '', exportName = '') => {
 });
 
 function stray(thrown: unknown): void {
-  console.error(thrown);
+  process.stderr.write(`${describeThrown(thrown)}\n`);
   currentRollout()?.log(`not awaited, and failed: ${messageOf(thrown)}`);
 }
 
