@@ -12,7 +12,7 @@ import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { Engine, SampleRequest, Trainer } from '../src/core/contracts.ts';
+import type { Engine, SampleRequest, Trainer } from '../src/core/policy.ts';
 import type { Sample } from '../src/core/types.ts';
 import { defaultThreads, EmbeddedModel } from '../src/nn/policy.ts';
 import { encodePassRequest } from '../src/tinker/protobuf.ts';

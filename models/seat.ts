@@ -3,7 +3,7 @@
  *
  * Prompts are made as the gateway makes them: what was sampled is extended, never tokenised again.
  */
-import type { Engine } from '../src/core/contracts.ts';
+import type { Engine } from '../src/core/policy.ts';
 import type { Renderer } from '../src/tokens/renderer.ts';
 
 const MAX_TOKENS = 64;

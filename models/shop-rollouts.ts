@@ -4,7 +4,7 @@
  * Does what examples/shop/agent.ts does, on a catalogue in memory. Held-out questions for measuring are drawn here, from another
  * catalogue than the example's, so that the example's own held-out tasks stay unseen until a run reports on them.
  */
-import type { Engine } from '../src/core/contracts.ts';
+import type { Engine } from '../src/core/policy.ts';
 import type { Message } from '../src/core/types.ts';
 import type { Renderer } from '../src/tokens/renderer.ts';
 import { pick, seededRandom } from './random.ts';

@@ -6,43 +6,42 @@
  */
 export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {
-  AdamSettings,
   ClientOptions,
-  DefaultModel,
-  DefaultModelAnswer,
-  DefaultModelLike,
-  DefaultModelRequest,
-  Engine,
-  ForwardBackwardResult,
   GenerateRequest,
   Generation,
   Grader,
   GraderInput,
   GraderResult,
   GraderRunner,
-  Loss,
-  LossInput,
-  LossOutput,
   ModelHandle,
-  OnTokens,
   Role,
-  SampleRequest,
-  SampleResult,
   SeatOptions,
   Session,
   SessionHost,
   SessionSpec,
   Store,
-  Trainer,
   TrajectoryFilter,
   Ungraded,
   Workflow,
   WorkflowContext,
   WorkflowResult,
 } from './core/contracts.ts';
+export type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from './core/default-model.ts';
 export { defineGrader, defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
 export type { Best, Emit, Phase, RunEnding, RunEvent, Score, StepReport } from './core/events.ts';
+export type {
+  AdamSettings,
+  Engine,
+  ForwardBackwardResult,
+  Loss,
+  LossInput,
+  LossOutput,
+  OnTokens,
+  SampleRequest,
+  SampleResult,
+  Trainer,
+} from './core/policy.ts';
 export type {
   BatchManifest,
   Grade,

@@ -5,7 +5,7 @@
  * Words differ from turn to turn and from conversation to conversation. Turns are compared inside each conversation, times with those of a
  * model that generates 50 tokens a second.
  */
-import type { Engine } from '../../src/core/contracts.ts';
+import type { Engine } from '../../src/core/policy.ts';
 import type { Message, Turn } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { relate } from '../../src/tokens/history.ts';

@@ -3,8 +3,9 @@
  *
  * Prompt ids go up as JSON. Tokens of a stream are told as many at a time as arrived together. No retries; a bad status throws.
  */
-import type { Engine, OnTokens, SampleResult } from '../../src/core/contracts.ts';
+
 import { TrainyardError } from '../../src/core/errors.ts';
+import type { Engine, OnTokens, SampleResult } from '../../src/core/policy.ts';
 import type { Pool } from './packages.ts';
 
 const JSON_HEADERS = { 'content-type': 'application/json' };

@@ -1,8 +1,9 @@
 /**
  * Checks a sample request before an engine gets it: whatever passes fits the model, its vocabulary and its context.
  */
-import type { SampleRequest } from './contracts.ts';
+
 import { TrainyardError } from './errors.ts';
+import type { SampleRequest } from './policy.ts';
 
 /** What a model can take. */
 export interface ModelBounds {

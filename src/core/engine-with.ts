@@ -1,5 +1,5 @@
 /** Standing between an engine and its callers. */
-import type { Engine } from './contracts.ts';
+import type { Engine } from './policy.ts';
 
 /** The engine, sampling in another way. */
 export function engineWith(engine: Engine, sample: Engine['sample']): Engine {

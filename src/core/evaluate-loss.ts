@@ -2,8 +2,9 @@
  * A loss on the samples of a batch, with what must hold of it: one finite derivative for each trained token. The same wherever the
  * log-probabilities come from.
  */
-import type { ForwardBackwardResult, Loss, LossOutput } from './contracts.ts';
+
 import { messageOf, TrainyardError } from './errors.ts';
+import type { ForwardBackwardResult, Loss, LossOutput } from './policy.ts';
 import type { Sample } from './types.ts';
 
 /** `logprobs` are those of the sample's masked tokens, in order. `index`: its place in the batch. Throws TRAINER_FAILED. */

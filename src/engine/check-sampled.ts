@@ -2,8 +2,9 @@
  * Checks what a server says it sampled, before it becomes a turn that is trained on: ids of the vocabulary, a log-probability for
  * each, no more than asked for, and a stop id exactly where the server says it stopped at one.
  */
-import type { SampleResult } from '../core/contracts.ts';
+
 import { TrainyardError } from '../core/errors.ts';
+import type { SampleResult } from '../core/policy.ts';
 import type { SampledSequence } from '../tinker/types.ts';
 
 /** Rounding can lift the log-probability of a certain token a little above 0. */

@@ -6,8 +6,8 @@
  * sampled with other settings than temperature 1 and no truncation serves for evaluation only, and the trainer refuses it.
  */
 import { checkRequest } from '../core/check-request.ts';
-import type { Engine, OnTokens, SampleRequest, SampleResult } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Engine, OnTokens, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';
 import { sampleCallToJson, sampleReplyFromJson } from '../tinker/json.ts';
 import { Places } from '../tinker/places.ts';

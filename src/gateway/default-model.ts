@@ -3,7 +3,7 @@
  *
  * Never calls the policy, and knows nothing of sessions: the gateway asks it and records what it says.
  */
-import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
+import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { StopReason, ToolCall } from '../core/types.ts';
 

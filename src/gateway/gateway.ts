@@ -5,8 +5,9 @@
  * the answer is one JSON body or a stream of events. `ctx.model().fetch` and the HTTP listener call the same function. The gateway
  * knows nothing about rewards.
  */
-import type { Clock, Engine, GenerateRequest, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
+import type { Clock, GenerateRequest, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Engine } from '../core/policy.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { ask, countTokens } from './ask.ts';
 import { parseJson, readBody } from './body.ts';

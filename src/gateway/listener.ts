@@ -33,7 +33,7 @@ export interface ListenOptions {
 }
 
 /** Milliseconds. */
-interface Timeouts {
+export interface Timeouts {
   /** From the connection, or the request before, to the end of the headers. */
   readonly headers: number;
   /** To the end of the body. */

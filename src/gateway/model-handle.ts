@@ -5,6 +5,7 @@
  */
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { fetchInThread } from '../core/thread-header.ts';
 import { completionId } from '../core/turn-names.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { readRequest, renamed } from './generate.ts';
@@ -30,8 +31,7 @@ export interface HandleParts extends GenerateParts {
 export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
   const { name, baseURL, apiKey } = parts;
   const { role, thread } = seat;
-  const headers = thread === role ? undefined : { 'x-sample-id': thread };
-  const fetch = headers === undefined ? parts.fetch : withHeaders(parts.fetch, headers);
+  const fetch = thread === role ? parts.fetch : fetchInThread(parts.fetch, thread);
   const options = (): ClientOptions => ({ baseURL, apiKey, fetch, maxRetries: 0 });
   return {
     role,
@@ -105,12 +105,4 @@ function rendered(
       hint: 'render the whole conversation afresh',
     },
   );
-}
-
-function withHeaders(fetch: typeof globalThis.fetch, extra: Readonly<Record<string, string>>): typeof globalThis.fetch {
-  return (input, init) => {
-    const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
-    for (const [name, value] of Object.entries(extra)) headers.set(name, value);
-    return fetch(input, { ...init, headers });
-  };
 }

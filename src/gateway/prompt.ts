@@ -4,9 +4,10 @@
  *
  * Only tokens that the engine knows are let through. Nothing is sampled or recorded here.
  */
-import type { Engine } from '../core/contracts.ts';
+
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
+import type { Engine } from '../core/policy.ts';
 import type { Turn } from '../core/types.ts';
 import { type Asked, relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';

@@ -6,8 +6,9 @@
  * recorded together, or none.
  */
 import { hash } from 'node:crypto';
-import type { Clock, Engine } from '../core/contracts.ts';
+import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Engine } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';

@@ -18,21 +18,25 @@ export interface FinishedRollout {
 }
 
 export function graderInput(task: Task, { turns, outcome, result = {}, artifactsDir = null }: FinishedRollout): GraderInput {
-  const { reward, success, metadata, metrics } = result;
   return {
     task,
     messages: lastConversation(turns),
     threads: Object.fromEntries(turns.filter(isDelivered).map((turn) => [turn.thread, conversationOf(turn)])),
     turns: turns.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
     output: result.output,
-    result: {
-      ...(reward === undefined ? {} : { reward }),
-      ...(success === undefined ? {} : { success }),
-      ...(metadata === undefined ? {} : { metadata }),
-      ...(metrics === undefined ? {} : { metrics }),
-    },
+    result: saidOfItself(result),
     truncated: outcome.kind === 'truncated' ? outcome.limit : undefined,
     artifactsDir,
+  };
+}
+
+/** What a grader is told of a workflow's result, its output aside. */
+export function saidOfItself({ reward, success, metadata, metrics }: WorkflowResult): GraderInput['result'] {
+  return {
+    ...(reward === undefined ? {} : { reward }),
+    ...(success === undefined ? {} : { success }),
+    ...(metadata === undefined ? {} : { metadata }),
+    ...(metrics === undefined ? {} : { metrics }),
   };
 }
 

@@ -16,6 +16,7 @@ import { moduleUrl } from '../processes/imported-module.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
+import { startError } from '../processes/start-error.ts';
 import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
@@ -89,20 +90,11 @@ function failed(message: string): Grade {
 }
 
 export function startFailure(failure: StartFailure): TrainyardError {
-  const hint =
-    'the module that exports the grader is imported by every grading process: check that it can be imported on its own';
-  switch (failure.kind) {
-    case 'late':
-      return new TrainyardError('GRADER_TIMEOUT', `the grader's module was not imported within ${failure.deadlineMs} ms`, {
-        hint,
-      });
-    case 'refused':
-      return new TrainyardError(failure.code ?? 'GRADER_FAILED', failure.message, { hint });
-    case 'unstartable':
-      return new TrainyardError('GRADER_FAILED', `the grader's process could not be started: ${failure.message}`);
-    case 'ended': {
-      const when = failure.when === 'idle' ? 'while it was idle' : 'while importing its module';
-      return new TrainyardError('GRADER_FAILED', `the grader's process ${failure.how} ${when}`, { hint });
-    }
-  }
+  return startError(failure, {
+    whose: 'the grader',
+    starting: 'while importing its module',
+    code: 'GRADER_FAILED',
+    late: { code: 'GRADER_TIMEOUT', what: 'module was not imported' },
+    hint: 'the module that exports the grader is imported by every grading process: check that it can be imported on its own',
+  });
 }

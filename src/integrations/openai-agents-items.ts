@@ -7,7 +7,8 @@
  * Types are our own, and the SDK's fit them. What only OpenAI's servers could have made (hosted tools, computers, images) is refused.
  */
 import type { Generation } from '../core/contracts.ts';
-import type { Message, ToolCall } from '../core/types.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../core/spoken.ts';
+import type { Message } from '../core/types.ts';
 import { argumentsText, notText, unsupported } from './request.ts';
 
 /** An item of any kind; which fields it has depends on its type. */
@@ -34,16 +35,6 @@ export type AnswerItem =
     }
   | { type: 'function_call'; id: string; callId: string; name: string; arguments: string; status: 'completed' };
 
-/** An assistant message in the making. */
-interface Spoken {
-  readonly role: 'assistant';
-  answer: string | undefined;
-  content: string | null;
-  reasoning: string;
-  readonly calls: ToolCall[];
-}
-type Entry = Spoken | Message;
-
 /** An answer's items. There is always one that is said or called. */
 export function itemsOf({ id, message, text, toolCalls, stopReason }: Generation): AnswerItem[] {
   const items: AnswerItem[] = [];
@@ -66,7 +57,7 @@ export function messagesOf(instructions: string | undefined, input: string | rea
   const entries: Entry[] = instructions ? [{ role: 'system', content: instructions }] : [];
   if (typeof input === 'string') entries.push({ role: 'user', content: input });
   else for (const [place, item] of input.entries()) read(item, `input[${place}]`, entries);
-  return entries.map((entry) => (isSpoken(entry) ? messageOf(entry) : entry));
+  return messagesIn(entries).map(said);
 }
 
 function read(item: AnyItem, at: string, entries: Entry[]): void {
@@ -112,26 +103,11 @@ function textOf(content: unknown, at: string, separator: string): string {
     .join(separator);
 }
 
-/** The message that an item belongs to. A call may stand behind the result of another one of the same answer. */
+/** The message that an item belongs to: its id names the answer, where we made it. */
 function spokenFor(entries: Entry[], id: string | undefined): Spoken {
-  const answer = /^(.+)#\d+$/.exec(id ?? '')?.[1];
-  const last = entries.at(-1);
-  if (last && isSpoken(last) && (answer === undefined || last.answer === undefined || last.answer === answer)) {
-    last.answer ??= answer;
-    return last;
-  }
-  const before = entries.findLast((entry) => entry.role !== 'tool');
-  if (answer !== undefined && before && isSpoken(before) && before.answer === answer) return before;
-  const made: Spoken = { role: 'assistant', answer, content: null, reasoning: '', calls: [] };
-  entries.push(made);
-  return made;
+  return spokenIn(entries, /^(.+)#\d+$/.exec(id ?? '')?.[1]);
 }
 
-const isSpoken = (entry: Entry): entry is Spoken => 'calls' in entry;
-
-const messageOf = ({ content, reasoning, calls }: Spoken): Message => ({
-  role: 'assistant',
-  content: content === null && calls.length === 0 ? '' : content,
-  ...(calls.length > 0 ? { tool_calls: calls } : {}),
-  ...(reasoning === '' ? {} : { reasoning }),
-});
+/** Who only thought said the empty text. */
+const said = (message: Message): Message =>
+  message.content === null && message.tool_calls === undefined ? { ...message, content: '' } : message;

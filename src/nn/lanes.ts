@@ -4,8 +4,9 @@
  * Gradients are summed in a fixed number of lanes: microbatch i belongs to lane i mod LANES, and a lane is worked off in order by
  * one worker. Which worker takes which lane is left to chance; it shows nowhere in the result.
  */
-import type { ForwardBackwardResult, Loss, LossOutput } from '../core/contracts.ts';
+
 import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
+import type { ForwardBackwardResult, Loss, LossOutput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES } from './arena.ts';
 import { assemble, planMicrobatches, type Sequence } from './microbatch.ts';

@@ -2,8 +2,9 @@
  * What the main thread and the workers of an embedded model say to each other. Bulk data lies in the shared memory; messages carry
  * addresses and small arrays.
  */
-import type { SampleRequest, SampleResult } from '../core/contracts.ts';
+
 import type { ErrorCode } from '../core/errors.ts';
+import type { SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Arena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
 import type { Microbatch } from './train-pass.ts';

@@ -4,8 +4,9 @@
  * Decay is decoupled and applies to every parameter, norms and embedding included. The parameters are cut into fixed spans and the
  * norm is summed over spans in order, so the number of threads does not change a bit of the result.
  */
-import type { AdamSettings } from '../core/contracts.ts';
+
 import { TrainyardError } from '../core/errors.ts';
+import type { AdamSettings } from '../core/policy.ts';
 import type { Arena } from './arena.ts';
 import type { Span } from './messages.ts';
 import type { WorkerPool } from './worker-pool.ts';

@@ -9,6 +9,7 @@ import { availableParallelism } from 'node:os';
 import { setImmediate as nextTick } from 'node:timers/promises';
 import { checkRequest } from '../core/check-request.ts';
 import { checkSample } from '../core/check-sample.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type {
   AdamSettings,
   Engine,
@@ -18,8 +19,7 @@ import type {
   SampleRequest,
   SampleResult,
   Trainer,
-} from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+} from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';

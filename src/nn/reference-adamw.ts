@@ -1,7 +1,7 @@
 /**
  * AdamW in float64, slow and obvious: what the optimizer kernels are tested against. Not used outside tests.
  */
-import type { AdamSettings } from '../core/contracts.ts';
+import type { AdamSettings } from '../core/policy.ts';
 
 /** AdamW with decoupled decay on every parameter and clipping by global norm; one object per run of steps. */
 export class ReferenceAdamW {

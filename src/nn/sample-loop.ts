@@ -5,7 +5,7 @@
  * settings, seed and the served weights only; passes, slots and prefix reuse never show in a result. A request whose weights give a
  * log-probability that is not finite fails alone; none of that token is answered or streamed.
  */
-import type { SampleRequest, SampleResult } from '../core/contracts.ts';
+import type { SampleRequest, SampleResult } from '../core/policy.ts';
 import type { DecodePass, Draw } from './decode-pass.ts';
 import { drawTruncated } from './draw.ts';
 import type { CallError, StreamedTokens } from './messages.ts';

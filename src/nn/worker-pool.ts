@@ -5,8 +5,8 @@
  * `close()`.
  */
 import { Worker } from 'node:worker_threads';
-import type { OnTokens } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { OnTokens } from '../core/policy.ts';
 import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './messages.ts';
 
 interface PendingCall {

@@ -4,6 +4,7 @@
  */
 import type { ClientOptions, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { fetchInThread } from '../core/thread-header.ts';
 import { generateOverHttp } from './http-generate.ts';
 
 /** What a process must know to sit in one seat. */
@@ -46,12 +47,5 @@ function elsewhere(what: string): never {
 }
 
 function inThread(role: string): FetchIn {
-  return (thread) => {
-    if (thread === role) return globalThis.fetch;
-    return (input, init) => {
-      const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
-      headers.set('x-sample-id', thread);
-      return globalThis.fetch(input, { ...init, headers });
-    };
-  };
+  return (thread) => (thread === role ? globalThis.fetch : fetchInThread(globalThis.fetch, thread));
 }

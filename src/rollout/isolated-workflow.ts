@@ -12,6 +12,7 @@ import { reducedEnvironment } from '../processes/environment.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
+import { startError } from '../processes/start-error.ts';
 import type { ModuleExport } from './discovery.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { type OwnContext, Rejection } from './rollout-context.ts';
@@ -119,20 +120,11 @@ function endingOf(answer: Answer, signal: AbortSignal): unknown {
 }
 
 function startFailure(failure: StartFailure): TrainyardError {
-  const hint =
-    'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell';
-  switch (failure.kind) {
-    case 'late':
-      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process was not ready within ${failure.deadlineMs} ms`, {
-        hint,
-      });
-    case 'refused':
-      return new TrainyardError(failure.code ?? 'WORKFLOW_INIT_FAILED', failure.message, { hint });
-    case 'unstartable':
-      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process could not be started: ${failure.message}`);
-    case 'ended': {
-      const when = failure.when === 'idle' ? 'while it was idle' : 'before it was ready';
-      return new TrainyardError('WORKFLOW_INIT_FAILED', `the workflow's process ${failure.how} ${when}`, { hint });
-    }
-  }
+  return startError(failure, {
+    whose: 'the workflow',
+    starting: 'before it was ready',
+    code: 'WORKFLOW_INIT_FAILED',
+    late: { code: 'WORKFLOW_INIT_FAILED', what: 'process was not ready' },
+    hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
+  });
 }

@@ -10,8 +10,8 @@ import { createHash } from 'node:crypto';
 import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { Trainer } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Trainer } from '../core/policy.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
 /** The last committed one, and the one before it in case that is the one found damaged. */

@@ -1,8 +1,8 @@
 /** What a run samples and trains, wherever that happens: the rest of the run cannot tell. */
 import type { Absence } from '../core/absence.ts';
-import type { Engine, Trainer } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import type { Engine, Trainer } from '../core/policy.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import type { EvalSettings } from './settings.ts';
 

@@ -1,8 +1,8 @@
 /** What a run does when the server of the policy forgets the weights in training. */
 import { describe, expect, it } from 'vitest';
 import { Absence } from '../core/absence.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import { Recovery } from './recovery.ts';
 
 const REQUEST: SampleRequest = {

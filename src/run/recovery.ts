@@ -6,10 +6,10 @@
  * version of a repeated sample are the same as before, so its turn is recorded once and truly.
  */
 import type { Absence } from '../core/absence.ts';
-import type { Engine } from '../core/contracts.ts';
 import { engineWith } from '../core/engine-with.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import type { Engine } from '../core/policy.ts';
 
 /** Losses in a row, with no step between them, after which the server is not trusted to keep anything. */
 const MOST_LOSSES = 3;

@@ -1,7 +1,8 @@
 /** One step: gradient and update, and how it is made to last. */
 import { join } from 'node:path';
-import type { Store, Trainer } from '../core/contracts.ts';
+import type { Store } from '../core/contracts.ts';
 import type { Phase } from '../core/events.ts';
+import type { Trainer } from '../core/policy.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';

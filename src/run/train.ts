@@ -7,10 +7,11 @@
  * ever served that could not be found again.
  */
 import { join } from 'node:path';
-import type { Engine, Store } from '../core/contracts.ts';
+import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
 import { linkUntilSettled } from '../core/linked-signal.ts';
+import type { Engine } from '../core/policy.ts';
 import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { groupsOf } from './groups.ts';

@@ -4,10 +4,11 @@
  */
 
 import { Absence } from '../core/absence.ts';
-import type { Engine, Grader, GraderInput, GraderRunner, Store } from '../core/contracts.ts';
+import type { Grader, GraderInput, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
+import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';

@@ -6,6 +6,7 @@
  * bit by bit, whatever they hold. What JSON cannot hold is refused with STORE_FAILED before anything is written; it is never
  * quietly turned into null.
  */
+import { kindOf } from '../core/classes.ts';
 import type { TrajectoryFilter } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
@@ -94,20 +95,16 @@ function plainJson(value: unknown, trail: Trail): unknown {
     throw unfit(`${trail.at.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
   }
   if (typeof value === 'object') return trail.copies.get(value) ?? copied(value, trail);
-  throw noJson(typeof value === 'number' ? String(value) : tagOf(value), trail);
+  throw noJson(typeof value === 'number' ? String(value) : kindOf(value), trail);
 }
 
 function copied(value: object, trail: Trail): unknown {
   const isList = Array.isArray(value);
-  if (!isList && tagOf(value) !== 'Object') throw noJson(tagOf(value), trail);
+  if (!isList && kindOf(value) !== 'Object') throw noJson(kindOf(value), trail);
   const copy = isList ? Array.from(value, (inner, position) => plainInside(inner, trail, position)) : plainObject(value, trail);
   // Only when it is whole: what contains itself must not find itself.
   trail.copies.set(value, copy);
   return copy;
-}
-
-function tagOf(value: unknown): string {
-  return Object.prototype.toString.call(value).slice('[object '.length, -1);
 }
 
 function noJson(found: string, trail: Trail): TrainyardError {

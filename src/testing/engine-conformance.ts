@@ -5,8 +5,8 @@
  * the weights cannot be seen from an engine alone: the trainer's suite says that of both together.
  */
 import assert from 'node:assert/strict';
-import type { Engine, SampleRequest, SampleResult } from '../core/contracts.ts';
 import type { ErrorCode } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import {
   casesOf,
   type EngineUnderTest,

@@ -3,8 +3,8 @@
  * probability they give to a token. Here a mask that is off by one, another temperature or a mixture of versions comes to light.
  */
 import assert from 'node:assert/strict';
-import type { Engine, SampleRequest, SampleResult } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import { idsFor, requestFor, sameNumbers, sameResult, scoredSample } from './policy-under-test.ts';
 import { batchFor, lastTokens, type TrainerProbe } from './trainer-probe.ts';
 

@@ -4,8 +4,8 @@
  * Prompts and samples fit any policy with a vocabulary of at least 16 ids and a context of at least 64.
  */
 import assert from 'node:assert/strict';
-import type { Engine, SampleRequest, SampleResult, Trainer } from '../core/contracts.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult, Trainer } from '../core/policy.ts';
 import type { Sample, SamplingSettings } from '../core/types.ts';
 import type { ConformanceCase } from './store-conformance.ts';
 

@@ -9,9 +9,10 @@
 
 import { randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
-import type { Engine, SampleRequest, SampleResult, Store } from '../core/contracts.ts';
+import type { Store } from '../core/contracts.ts';
 import { engineWith } from '../core/engine-with.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { BatchManifest, Trajectory } from '../core/types.ts';
 import { type Call, digestOf, type HistoryEntry, type Sampled } from './history.ts';
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { SampleRequest } from '../core/contracts.ts';
+import type { SampleRequest } from '../core/policy.ts';
 import { scriptedEngine } from './scripted-engine.ts';
 
 async function* reply(): AsyncGenerator<readonly number[]> {

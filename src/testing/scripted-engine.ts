@@ -3,8 +3,9 @@
  *
  * Log-probabilities are made up from the ids, so that a test can tell whether each one stayed with its token.
  */
-import type { Engine, SampleRequest, SampleResult } from '../core/contracts.ts';
+
 import { TrainyardError } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 
 export interface ScriptedEngine extends Engine {
   /** Every request that was sampled, in order of arrival. */

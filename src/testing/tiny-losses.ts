@@ -3,7 +3,7 @@
  *
  * Not for training: reports, KL for every loss and the rest of the family are in the trainer's own.
  */
-import type { Loss, LossInput } from '../core/contracts.ts';
+import type { Loss, LossInput } from '../core/policy.ts';
 
 /** The loss of one token and its derivative by lp; s: as sampled, A: advantage, ref: of the reference. */
 type Token = (lp: number, s: number, A: number, ref: number) => readonly [loss: number, slope: number];

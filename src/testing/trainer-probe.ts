@@ -8,7 +8,7 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { AdamSettings, Engine, Loss, Trainer } from '../core/contracts.ts';
+import type { AdamSettings, Engine, Loss, Trainer } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { idsFor, type PolicyUnderTest, sampleFor } from './policy-under-test.ts';
 import { crossEntropy } from './tiny-losses.ts';

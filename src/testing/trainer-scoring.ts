@@ -1,7 +1,7 @@
 /** Cases of the trainer's suite about `forward`, and about samples that must be refused. */
 import assert from 'node:assert/strict';
-import type { Trainer } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Trainer } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { atMask, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
 import { crossEntropy } from './tiny-losses.ts';

@@ -1,7 +1,7 @@
 /** Cases of the trainer's suite about gradients, losses and steps. */
 import assert from 'node:assert/strict';
-import type { Loss, LossInput } from '../core/contracts.ts';
 import type { ErrorCode } from '../core/errors.ts';
+import type { Loss, LossInput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { atMask, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
 import { anonymous, crossEntropy, importanceSampling, ppo, ppoWithKl } from './tiny-losses.ts';

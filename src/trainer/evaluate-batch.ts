@@ -2,9 +2,10 @@
  * A batch's loss from the log-probabilities of its samples, by the loss's own definition: the number that is reported, whoever
  * computed the gradient, and the derivatives where nobody else can.
  */
-import type { ForwardBackwardResult, Loss } from '../core/contracts.ts';
+
 import { TrainyardError } from '../core/errors.ts';
 import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
+import type { ForwardBackwardResult, Loss } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { mapInSlices } from './in-slices.ts';
 

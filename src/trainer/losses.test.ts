@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Loss, LossInput } from '../core/contracts.ts';
+import type { Loss, LossInput } from '../core/policy.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './losses.ts';
 
 /** Ratios inside, below and above the clipping interval, with advantages of both signs, away from the kinks. */

@@ -6,7 +6,7 @@
  * float64. Notation: lp is the log-probability under the weights being trained, s the one recorded when the token was
  * sampled, A the advantage, r = exp(lp − s) the ratio. Averaging and weighting are the caller's.
  */
-import type { Loss, LossInput, LossOutput } from '../core/contracts.ts';
+import type { Loss, LossInput, LossOutput } from '../core/policy.ts';
 
 /** Sums over tokens, under the names of the reports. */
 interface Sums {

@@ -6,8 +6,9 @@
  * the model is spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two
  * verbs at once; which loss is taken, and what is done about a spoiled model, is theirs too.
  */
-import type { AdamSettings } from '../core/contracts.ts';
+
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { AdamSettings } from '../core/policy.ts';
 import type { Json } from '../core/types.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';
 import type { Payload } from '../tinker/futures.ts';

@@ -11,8 +11,8 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { checkSample } from '../core/check-sample.ts';
-import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';
 import { isTrained, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';

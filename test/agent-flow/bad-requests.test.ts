@@ -70,6 +70,9 @@ describe('keys', () => {
     session.seal();
     await refused(await bench.send('/generate', { messages: ASK }, { key }), 410, 'rollout_ended');
     await refused(await bench.send('/init_trajectory', undefined, { key }), 410);
+    // Another attempt at the same rollout has another key.
+    held(bench);
+    await refused(await bench.send('/generate', { messages: ASK }, { key }), 410);
   });
 });
 
@@ -101,7 +104,7 @@ describe('/generate', () => {
     ['an unknown name', { trajectory_uid: 't1', messages: ASK, mesages: ASK }],
     ['no trajectory', { messages: ASK }],
     ...BAD_UIDS.map(
-      (uid) => [`the uid ${String(uid).slice(0, 12)}`, { trajectory_uid: uid, messages: ASK }] as [string, unknown],
+      (uid) => [`the uid ${JSON.stringify(uid).slice(0, 14)}`, { trajectory_uid: uid, messages: ASK }] as [string, unknown],
     ),
   ])('with %s is 400, and no turn', async (_, body) => {
     await refused(await bench.send('/generate', body), 400);
@@ -162,7 +165,9 @@ describe('/submit_steps', () => {
     ['pictures', { multi_modal_data: { images: ['x'] } }, 400],
     ['another prompt uid', { prompt_uid: 'p2' }, 409],
     ['a trajectory that is not there', { trajectory_uid: 'nobody' }, 404],
-    ...BAD_UIDS.map((uid) => [`the uid ${String(uid).slice(0, 12)}`, { trajectory_uid: uid }, 400] as [string, object, number]),
+    ...BAD_UIDS.map(
+      (uid) => [`the uid ${JSON.stringify(uid).slice(0, 14)}`, { trajectory_uid: uid }, 400] as [string, object, number],
+    ),
   ])('with %s is refused, and none of the submission is taken', async (_, wrong, status) => {
     const first = await generated(bench, 't1');
     const { step } = await generated(bench, 't2');
@@ -224,6 +229,16 @@ describe('/submit_steps', () => {
     await refused(await bench.send('/submit_steps', { steps: [stolen] }), 409, 'unknown_generation');
   });
 
+  it('refuses ids that are not those of the generation, and an id whose signature belongs to another', async () => {
+    const first = await generated(bench, 't1');
+    const second = await generated(bench, 't1', 'p1', [{ role: 'user', content: 'Another?' }]);
+    const submit = (step: object) => bench.send('/submit_steps', { steps: [step] });
+    await refused(await submit({ ...first.step, generation_id: second.body.generation_id }), 409, 'unknown_generation');
+    const [payload] = second.body.generation_id.split('.');
+    const forged = `${payload}.${first.body.generation_id.split('.')[1]}`;
+    await refused(await submit({ trajectory_uid: 't1', generation_id: forged }), 409, 'unknown_generation');
+  });
+
   it('refuses steps after completion, and takes again what was taken before', async () => {
     const { step } = await generated(bench, 't1');
     await bench.send('/t1/p1/v1/complete_trajectory');
@@ -263,6 +278,13 @@ describe('init, register and complete', () => {
     await refused(await bench.send('/t1/p1/v1/complete_trajectory', { channel: 'train' }), 409);
     await bench.send('/t1/p1/v1/complete_trajectory');
     expect(await bench.stored()).toMatchObject([{ purpose: 'eval' }]);
+  });
+
+  it('register after the end is 409', async () => {
+    await generated(bench, 't1');
+    await bench.send('/t1/p1/v1/complete_trajectory');
+    expect((await bench.send('/t1/p1/v1/register_trajectory', { metadata: { late: true } })).status).toBe(409);
+    expect((await bench.stored())[0]?.metadata).toBeUndefined();
   });
 
   it('a base URL with another prompt than before is 409', async () => {

@@ -124,6 +124,16 @@ describe('/submit_steps', () => {
     expect(await bench.stored()).toHaveLength(1);
   });
 
+  it('tells two turns apart that asked and said the same', async () => {
+    const bench = flowBench();
+    const first = await generated(bench, 't1');
+    const second = await generated(bench, 't1');
+    expect(second.step).toEqual(first.step);
+    const steps = [first.step, { ...second.step, step_index: 1, is_last: true }];
+    expect((await bench.send('/submit_steps', { steps })).status).toBe(200);
+    expect((await bench.stored())[0]?.turns.map(({ trainable }) => trainable)).toEqual([true, true]);
+  });
+
   it('takes the same again, also after the end, also a thousand times at once: one row', async () => {
     const bench = flowBench();
     const { step } = await generated(bench, 't1');
@@ -293,6 +303,13 @@ describe('/compute_reward', () => {
     });
     expect(inTokens.body).toMatchObject({ reward_score: 1 });
     expect(JSON.stringify([inWords, inTokens, body])).not.toContain(ANSWER);
+  });
+
+  it('is about the conversation that was sent', async () => {
+    const bench = flowBench();
+    await generated(bench, 't1');
+    const messages = [...ASK, { role: 'assistant', content: 'No idea.' }];
+    expect((await bench.send('/compute_reward', { trajectory_uid: 't1', messages })).body).toMatchObject({ reward: 0 });
   });
 
   it('is 503 without a grader or a task, and 500 where the grader fails: never a reward of 0', async () => {

@@ -4,7 +4,7 @@ import { cp, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import type { Engine, Loss, Trainer } from '../../src/core/contracts.ts';
+import type { Engine, Loss, Trainer } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { engineConformance } from '../../src/testing/engine-conformance.ts';
 import type { PolicyUnderTest } from '../../src/testing/policy-under-test.ts';

@@ -1,6 +1,6 @@
 /** The scripted engine through the engine's suite, with a script that depends on all that tokens may depend on. */
 import { describe, it } from 'vitest';
-import type { SampleRequest } from '../../src/core/contracts.ts';
+import type { SampleRequest } from '../../src/core/policy.ts';
 import { engineConformance } from '../../src/testing/engine-conformance.ts';
 import type { EngineUnderTest } from '../../src/testing/policy-under-test.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';

@@ -82,7 +82,7 @@ function directionFault({ from, to }: Edge): string | undefined {
   if (toFolder === undefined) return 'a file of the public surface; import the file that declares the name instead';
   if (fromLevel === undefined || toLevel === undefined) return undefined;
   if (toLevel < fromLevel) return undefined;
-  const remedy = isTest(from) ? 'move the test under test/' : 'meet in core/contracts.ts and wire both in run/';
+  const remedy = isTest(from) ? 'move the test under test/' : 'meet in a contract of core/ and wire both in run/';
   const relation = toLevel === fromLevel ? `a sibling on L${toLevel}` : `upwards from L${fromLevel} to L${toLevel}`;
   return `${relation}; ${remedy}`;
 }

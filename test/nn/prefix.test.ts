@@ -3,7 +3,7 @@
  */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { Loss } from '../../src/core/contracts.ts';
+import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { planLayout } from '../../src/nn/layout.ts';
 import { assemble, planMicrobatches } from '../../src/nn/microbatch.ts';

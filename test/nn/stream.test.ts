@@ -2,7 +2,7 @@
  * Tokens while they are sampled: what the stream gives, in which order, and when it ends.
  */
 import { afterEach, describe, expect, it } from 'vitest';
-import type { SampleRequest, SampleResult } from '../../src/core/contracts.ts';
+import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import { planArena } from '../../src/nn/arena.ts';
 import { compileKernels } from '../../src/nn/compile.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest';
-import type { AdamSettings, Loss } from '../../src/core/contracts.ts';
+import type { AdamSettings, Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { planLayout } from '../../src/nn/layout.ts';

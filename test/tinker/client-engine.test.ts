@@ -2,7 +2,7 @@
  * The Tinker engine against a server that plays a script.
  */
 import { describe, expect, it, vi } from 'vitest';
-import type { SampleRequest } from '../../src/core/contracts.ts';
+import type { SampleRequest } from '../../src/core/policy.ts';
 import { TinkerEngine } from '../../src/engine/tinker.ts';
 import { TinkerConnection } from '../../src/tinker/connection.ts';
 import { type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';

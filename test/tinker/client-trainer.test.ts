@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import type { AdamSettings } from '../../src/core/contracts.ts';
+import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { TinkerConnection } from '../../src/tinker/connection.ts';
 import { passRequestFromJson, passResultToJson } from '../../src/tinker/json.ts';

@@ -6,7 +6,7 @@ import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { AdamSettings, Loss, Trainer } from '../../src/core/contracts.ts';
+import type { AdamSettings, Loss, Trainer } from '../../src/core/policy.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, randomSample, relativeError } from '../fixtures/nn/models.ts';

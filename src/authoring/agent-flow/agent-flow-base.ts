@@ -4,6 +4,7 @@
  * A subclass that has a `run` of its own is a flow and can be exported as an entry; one without stays abstract. `static abstract = true`
  * says that a class with a `run` is meant as a base all the same.
  */
+import { isConcrete } from '../../core/classes.ts';
 import { type EntryModule, workflowSymbol } from '../../core/contracts.ts';
 import type { FlowWorkflow } from '../../core/flow-door.ts';
 import { flowRegistry } from './flow-registry.ts';
@@ -68,10 +69,5 @@ export abstract class AgentFlowBase<Config = unknown, Row extends object = Recor
 /** `this`: the class. */
 export function lowerFlow(this: unknown): FlowWorkflow | undefined {
   const flow = this as FlowClass;
-  return isAbstract(flow) ? undefined : flowWorkflow({ name: flow.name || 'flow', flow }, flowRegistry());
-}
-
-function isAbstract(flow: FlowClass): boolean {
-  if (Object.hasOwn(flow, 'abstract')) return (flow as { readonly abstract?: unknown }).abstract === true;
-  return typeof (flow.prototype as { readonly run?: unknown }).run !== 'function';
+  return isConcrete(flow, 'run') ? flowWorkflow({ name: flow.name || 'flow', flow }, flowRegistry()) : undefined;
 }

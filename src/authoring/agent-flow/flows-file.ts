@@ -10,7 +10,6 @@ import { existsSync, realpathSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, join, relative, resolve, sep } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { isAlias, isNode, parseDocument, visit } from 'yaml';
 import { describeValue } from '../../core/describe.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { checkFlow, FLOW_NAME } from './flow-registry.ts';
@@ -27,7 +26,7 @@ export interface ConfiguredFlow extends RegisteredFlow {
 
 /** Throws CONFIG_INVALID with everything that is wrong with the file, or ENTRY_UNLOADABLE for a module that cannot be imported. */
 export async function readFlowsFile(path: string): Promise<readonly ConfiguredFlow[]> {
-  const rows = rowsIn(await textOf(path), path);
+  const rows = await rowsIn(await textOf(path), path);
   const mistakes: string[] = [];
   const project = projectOf(path);
   const targets = rows.flatMap((row, index) => {
@@ -56,7 +55,9 @@ async function textOf(path: string): Promise<string> {
   return await readFile(path, 'utf8');
 }
 
-function rowsIn(text: string, path: string): readonly unknown[] {
+async function rowsIn(text: string, path: string): Promise<readonly unknown[]> {
+  // Here, because every user of the package would wait for it, and few have such a file.
+  const { isAlias, isNode, parseDocument, visit } = await import('yaml');
   const document = parseDocument(text, {
     schema: 'core',
     version: '1.2',

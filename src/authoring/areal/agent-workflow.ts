@@ -2,9 +2,9 @@
  * `agentWorkflow`: any agent with an async `run(data, { baseURL, apiKey, httpClient })` becomes a workflow. No base class: a class, an
  * instance or a function will do. What it calls under the base URL is recorded; what it returns is its reward.
  */
+import { isClass, kindOf } from '../../core/classes.ts';
 import type { Workflow, WorkflowContext, WorkflowResult } from '../../core/contracts.ts';
 import { type Credit, checkCredit } from '../../core/credit.ts';
-import { isClass } from '../../core/define.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
@@ -136,7 +136,7 @@ function partsOf(agent: Agent<never>): AgentParts {
 }
 
 function checkRun(run: unknown, whose: string): void {
-  const kind = Object.prototype.toString.call(run).slice(8, -1);
+  const kind = kindOf(run);
   if (kind === 'AsyncFunction') return;
   const found = whose.startsWith('the function')
     ? `${whose} is not async`

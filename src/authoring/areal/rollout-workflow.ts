@@ -4,6 +4,7 @@
  * Export the subclass, or an instance of it where the constructor takes arguments. There is one instance per process: what costs a lot goes
  * into the constructor, and what belongs to one rollout into `arunEpisode`'s variables, never into fields.
  */
+import { isConcrete, kindOf, saysAbstract } from '../../core/classes.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../../core/contracts.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
@@ -41,7 +42,10 @@ export abstract class RolloutWorkflow<Metadata = Json | undefined> {
 }
 
 function loweredClass(Exported: typeof RolloutWorkflow, module: EntryModule): Workflow | undefined {
-  if (isAbstract(Exported, module)) return undefined;
+  if (!isConcrete(Exported, 'arunEpisode')) {
+    lookForMisspelt(Exported, module);
+    return undefined;
+  }
   const Class = Exported as unknown as new () => RolloutWorkflow<never>;
   checkEpisode(Class.name, Class.prototype.arunEpisode, module);
   if (Class.length > 0) {
@@ -91,10 +95,9 @@ function resultOfInteractions(returned: unknown): ReturnType<typeof resultOfRewa
   );
 }
 
-/** The base itself, what says so, and what has no episode yet. */
-function isAbstract(Class: typeof RolloutWorkflow, module: EntryModule): boolean {
-  if (Class === RolloutWorkflow || (Object.hasOwn(Class, 'abstract') && Reflect.get(Class, 'abstract') === true)) return true;
-  if (Class.prototype.arunEpisode !== undefined) return false;
+/** A class without an episode is a base of others, unless its episode only has another name. */
+function lookForMisspelt(Class: typeof RolloutWorkflow, module: EntryModule): void {
+  if (saysAbstract(Class)) return;
   const meant = ['arun_episode', 'arunEpisodes', 'aRunEpisode', 'runEpisode', 'run'].find((name) => name in Class.prototype);
   if (meant !== undefined) {
     module.problem(
@@ -103,11 +106,10 @@ function isAbstract(Class: typeof RolloutWorkflow, module: EntryModule): boolean
       }),
     );
   }
-  return true;
 }
 
 function checkEpisode(name: string, episode: unknown, { problem }: EntryModule): void {
-  const kind = Object.prototype.toString.call(episode).slice(8, -1);
+  const kind = kindOf(episode);
   if (kind === 'AsyncFunction') return;
   problem(
     new TrainyardError('WORKFLOW_NOT_ASYNC', `arunEpisode of ${name} is a ${kind}, expected an async method`, {

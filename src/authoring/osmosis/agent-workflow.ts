@@ -2,13 +2,13 @@
  * `AgentWorkflow`: a class with an async `run(ctx)`, a new instance for each rollout. Exporting the class is all it takes: discovery lowers it
  * to the core's workflow, with the one config among the module's exports.
  */
+import { isConcrete, methodKind } from '../../core/classes.ts';
 import { type EntryModule, type Workflow, type WorkflowContext, workflowSymbol } from '../../core/contracts.ts';
 import { describeThrown } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { ownCopy } from '../../core/own-copy.ts';
 import { type AgentWorkflowContext, agentWorkflowContext } from './agent-workflow-context.ts';
 import { type AgentWorkflowOutput, resultOf } from './agent-workflow-output.ts';
-import { isConcrete, methodKind } from './classes.ts';
 import { type AgentWorkflowConfig, limitOf, nameMistake } from './config.ts';
 import { configOf } from './config-of.ts';
 import { RolloutContext } from './rollout-context.ts';

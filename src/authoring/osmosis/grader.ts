@@ -2,6 +2,7 @@
  * `Grader`: a class with an async `grade(ctx)` that gives every sample its reward. Lowered to the core's grader: samples' rewards become
  * rewards by thread, and their mean is the rollout's. A sample without a reward is a failed grading, never 0.
  */
+import { isConcrete, methodKind } from '../../core/classes.ts';
 import {
   type Grader as CoreGrader,
   type EntryModule,
@@ -13,7 +14,6 @@ import {
 import { describeThrown } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { ownCopy } from '../../core/own-copy.ts';
-import { isConcrete, methodKind } from './classes.ts';
 import { type GraderConfig, limitOf, nameMistake } from './config.ts';
 import { configOf } from './config-of.ts';
 import { GraderContext } from './grader-context.ts';

@@ -2,6 +2,7 @@
  * The judge of AgentScope's tuner: asked once for each episode whose workflow gave no reward. Lowered to core's `Grader`, so it sees the
  * answer, runs in a process that can be killed, and a judge that fails gives no reward, never 0.
  */
+import { isConcrete } from '../../core/classes.ts';
 import { type EntryModule, type Grader, type GraderInput, type GraderResult, graderSymbol } from '../../core/contracts.ts';
 import { describeThrown, describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
@@ -24,8 +25,7 @@ export abstract class BaseJudge {
 }
 
 function lowered(Class: JudgeClass, { problem }: EntryModule): Grader | undefined {
-  const marked = Object.hasOwn(Class, 'abstract') ? (Class as { abstract?: unknown }).abstract : undefined;
-  if (marked === true || typeof Class.prototype.computeReward !== 'function') return undefined;
+  if (!isConcrete(Class, 'computeReward')) return undefined;
   try {
     const judge = new Class();
     return graderOf(Class.name, (...given) => judge.computeReward(...given));

@@ -2,11 +2,11 @@
  * One role's model, in every form an agent may want: what `ctx.model(role)` offers, a language model of the AI SDK, and a `Model` of the
  * OpenAI Agents SDK. Whoever plays the role is decided by the gateway at every call; nothing here knows who it is.
  *
- * Holds no state of its own, and needs neither SDK to be installed until an agent of it calls.
+ * Holds no state of its own, and needs neither SDK to be installed.
  */
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../../core/contracts.ts';
 import { policy as languageModel, type PolicyLanguageModel } from '../../integrations/ai-sdk.ts';
-import type { PolicyModel } from '../../integrations/openai-agents.ts';
+import { policy as agentsModel, type PolicyModel } from '../../integrations/openai-agents.ts';
 import { generateStructured, type Structured, type StructuredRequest } from './structured.ts';
 
 export class TunedModel implements ModelHandle, PolicyLanguageModel, PolicyModel {
@@ -69,19 +69,13 @@ export class TunedModel implements ModelHandle, PolicyLanguageModel, PolicyModel
     return new TunedModel(this.#handle.thread(name));
   }
 
-  async getResponse(request: Parameters<PolicyModel['getResponse']>[0]): ReturnType<PolicyModel['getResponse']> {
-    return await (await agentsModel(this.#handle)).getResponse(request);
+  getResponse(request: Parameters<PolicyModel['getResponse']>[0]): ReturnType<PolicyModel['getResponse']> {
+    return agentsModel(this.#handle).getResponse(request);
   }
 
-  async *getStreamedResponse(
+  getStreamedResponse(
     request: Parameters<PolicyModel['getStreamedResponse']>[0],
   ): ReturnType<PolicyModel['getStreamedResponse']> {
-    yield* (await agentsModel(this.#handle)).getStreamedResponse(request);
+    return agentsModel(this.#handle).getStreamedResponse(request);
   }
-}
-
-/** Imported when first called, because it imports the SDK, which only its users have. */
-async function agentsModel(handle: ModelHandle): Promise<PolicyModel> {
-  const { policy } = await import('../../integrations/openai-agents.ts');
-  return policy(handle);
 }

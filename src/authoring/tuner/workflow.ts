@@ -4,6 +4,7 @@
  *
  * One instance is made when the entry is read, for its name and to find mistakes; it never runs.
  */
+import { isConcrete, methodKind } from '../../core/classes.ts';
 import { type Workflow as CoreWorkflow, type EntryModule, type WorkflowContext, workflowSymbol } from '../../core/contracts.ts';
 import { describeThrown, describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
@@ -27,7 +28,7 @@ export abstract class Workflow {
 }
 
 function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | undefined {
-  if (isAbstract(Class)) return undefined;
+  if (!isConcrete(Class, 'execute')) return undefined;
   const instance = made(Class, module);
   if (instance === undefined) return undefined;
   const mistakes = [...mistakesOf(Class, instance)];
@@ -58,11 +59,6 @@ async function episode(Class: WorkflowClass, ctx: WorkflowContext): Promise<unkn
   }
 }
 
-function isAbstract(Class: WorkflowClass): boolean {
-  const marked = Object.hasOwn(Class, 'abstract') ? (Class as { abstract?: unknown }).abstract : undefined;
-  return marked === true || typeof Class.prototype.execute !== 'function';
-}
-
 function made(Class: WorkflowClass, { problem }: EntryModule): Workflow | undefined {
   try {
     return new Class();
@@ -78,7 +74,7 @@ function made(Class: WorkflowClass, { problem }: EntryModule): Workflow | undefi
 }
 
 function* mistakesOf(Class: WorkflowClass, { name, trainableTargets: targets }: Workflow): Generator<TrainyardError> {
-  const kind = Object.prototype.toString.call(Class.prototype.execute).slice(8, -1);
+  const kind = methodKind(Class, 'execute');
   if (kind !== 'AsyncFunction') {
     yield new TrainyardError('WORKFLOW_NOT_ASYNC', `${Class.name}.execute is ${kind}, expected an async function`, {
       hint: 'write async execute(task, modelTuner) { … }',

@@ -6,7 +6,8 @@
  * own. What we issued reads back to exactly the message that was recorded.
  */
 import { z } from 'zod';
-import type { Message, ToolCall } from '../../core/types.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../../core/spoken.ts';
+import type { Message } from '../../core/types.ts';
 import { invalid, refusal } from './parameters.ts';
 import type { Item, ResponsesMemory } from './responses-memory.ts';
 
@@ -25,22 +26,11 @@ const KINDS = {
 };
 type Kind = keyof typeof KINDS;
 
-/** An assistant message in the making. */
-interface Spoken {
-  readonly role: 'assistant';
-  /** The response that it is, where we issued it. */
-  answer: string | undefined;
-  content: string | null;
-  reasoning: string;
-  readonly calls: ToolCall[];
-}
-type Entry = Spoken | Message;
-
 /** Throws REQUEST_INVALID naming the item, by its place in `input`. */
 export function messagesOf(input: readonly unknown[], memory: ResponsesMemory): readonly Message[] {
   const entries: Entry[] = [];
   for (const [place, item] of input.entries()) read(item, `input.${place}`, entries, memory);
-  return entries.map((entry) => (isSpoken(entry) ? messageOf(entry) : entry));
+  return messagesIn(entries);
 }
 
 function read(raw: unknown, at: string, entries: Entry[], memory: ResponsesMemory): void {
@@ -110,23 +100,5 @@ function textOf(given: z.infer<typeof content>, at: string, separator: string): 
 /** The assistant message that an item belongs to: by the answer it is part of where we issued it, else by its place. */
 function spokenFor(entries: Entry[], memory: ResponsesMemory, ...names: readonly (string | null | undefined)[]): Spoken {
   const answer = names.map((name) => memory.item(name ?? '')?.responseId).find((found) => found !== undefined);
-  const last = entries.at(-1);
-  if (last && isSpoken(last) && (answer === undefined || last.answer === undefined || last.answer === answer)) {
-    last.answer ??= answer;
-    return last;
-  }
-  const before = entries.findLast((entry) => entry.role !== 'tool');
-  if (answer !== undefined && before && isSpoken(before) && before.answer === answer) return before;
-  const made: Spoken = { role: 'assistant', answer, content: null, reasoning: '', calls: [] };
-  entries.push(made);
-  return made;
+  return spokenIn(entries, answer);
 }
-
-const isSpoken = (entry: Entry): entry is Spoken => 'calls' in entry;
-
-const messageOf = ({ content: text, reasoning, calls }: Spoken): Message => ({
-  role: 'assistant',
-  content: text,
-  ...(calls.length > 0 ? { tool_calls: calls } : {}),
-  ...(reasoning === '' ? {} : { reasoning }),
-});

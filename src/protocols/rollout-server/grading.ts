@@ -7,6 +7,7 @@ import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { toReward } from '../../core/reward.ts';
 import type { Message, Reward, Task } from '../../core/types.ts';
+import { saidOfItself } from '../../grader/input.ts';
 import type { GradedSample, RolloutRequest } from './execution.ts';
 import type { SeatCall } from './remote-policy.ts';
 import type { Returned } from './returned.ts';
@@ -31,20 +32,14 @@ export function graderInputOf(
   result: Returned,
   artifactsDir: string | null,
 ): GraderInput {
-  const { output, reward, success, metadata, metrics } = result;
   const last = calls.at(-1)?.thread;
   return {
     task,
     messages: (last === undefined ? undefined : threads[last]) ?? Object.values(threads).at(-1) ?? [],
     threads,
     turns: calls.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
-    output,
-    result: {
-      ...(reward === undefined ? {} : { reward }),
-      ...(success === undefined ? {} : { success }),
-      ...(metadata === undefined ? {} : { metadata }),
-      ...(metrics === undefined ? {} : { metrics }),
-    },
+    output: result.output,
+    result: saidOfItself(result),
     truncated: undefined,
     artifactsDir,
   };

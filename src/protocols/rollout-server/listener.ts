@@ -1,11 +1,11 @@
 /** A rollout server over HTTP: a node:http server that turns sockets into calls, on loopback unless somebody chose a token. */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { bind, checkSecret, close } from '../../gateway/bind.ts';
 import type { UnreadCall } from '../../gateway/call.ts';
 import { checkHead, isLoopback } from '../../gateway/http-guard.ts';
 import { GATEWAY_LIMITS, tooLarge } from '../../gateway/limits.ts';
 import { type Listener, TIMEOUTS } from '../../gateway/listener.ts';
-import { endWith, refusalOf, upgradeRequired } from '../../gateway/raw-reply.ts';
+import { plainServer, sendWhole } from '../../gateway/plain-server.ts';
 import { wholeBody } from '../../gateway/whole-body.ts';
 import { Denial, type Reply, replyOf } from './refusals.ts';
 
@@ -20,8 +20,6 @@ interface Answers {
   answer(call: UnreadCall): Promise<Reply>;
 }
 
-/** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
-const DROPPED_BYTES = 1024 * 1024;
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 export async function listen(
@@ -32,20 +30,7 @@ export async function listen(
   checkSecret(host, token, 'token');
   const local = isLoopback(host);
   const take = (incoming: IncomingMessage, outgoing: ServerResponse): void => void exchange(server, local, incoming, outgoing);
-  const settings = {
-    headersTimeout: TIMEOUTS.headers,
-    requestTimeout: TIMEOUTS.request,
-    keepAliveTimeout: TIMEOUTS.keepAlive,
-    maxHeaderSize: GATEWAY_LIMITS.headerBytes,
-    requireHostHeader: false,
-  };
-  const http = createServer(settings, take);
-  http.on('checkContinue', take);
-  http.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, TIMEOUTS.linger));
-  http.on('clientError', (error, socket) => {
-    if (socket.writable) endWith(refusalOf(error), socket, TIMEOUTS.linger);
-    else socket.destroy();
-  });
+  const http = plainServer(take, TIMEOUTS, GATEWAY_LIMITS.headerBytes);
   const origin = await bind(http, host, port);
   return { origin, [Symbol.asyncDispose]: () => close(http) };
 }
@@ -85,17 +70,7 @@ async function textOf(incoming: IncomingMessage): Promise<string> {
   }
 }
 
-/** To a client that is still sending, the reply goes out first, and the rest of what it sends is dropped for a moment. */
 function send({ status, body, headers }: Reply, incoming: IncomingMessage, outgoing: ServerResponse): void {
-  const text = JSON.stringify(body);
-  const all = { ...headers, 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) };
-  const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
-  if (incoming.complete || declared <= DROPPED_BYTES) {
-    outgoing.writeHead(status, all).end(text);
-    return;
-  }
-  outgoing.writeHead(status, { ...all, connection: 'close' }).write(text);
-  const end = (): void => void outgoing.end();
-  incoming.once('close', end).resume();
-  setTimeout(end, TIMEOUTS.linger).unref();
+  const all = { ...headers, 'content-type': 'application/json' };
+  sendWhole({ status, headers: all, body: JSON.stringify(body) }, incoming, outgoing, TIMEOUTS.linger);
 }

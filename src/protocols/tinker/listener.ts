@@ -1,10 +1,10 @@
 /**
  * The Tinker server over HTTP: a node:http server that turns sockets into requests, on loopback unless somebody chose the key.
  */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { bind, checkSecret, close } from '../../gateway/bind.ts';
 import { checkHead, isLoopback } from '../../gateway/http-guard.ts';
-import { endWith, refusalOf, upgradeRequired } from '../../gateway/raw-reply.ts';
+import { plainServer, sendWhole } from '../../gateway/plain-server.ts';
 import { wholeBody } from '../../gateway/whole-body.ts';
 import { Turns } from '../../tinker/turns.ts';
 import { TINKER_LIMITS } from './limits.ts';
@@ -21,8 +21,6 @@ export interface ListenOptions {
 /** Milliseconds. `request` is for the whole of a large batch over a slow line. */
 const TIMEOUTS = { headers: 10_000, request: 120_000, keepAlive: 75_000, linger: 1000 };
 const HEADER_BYTES = 16 * 1024;
-/** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
-const DROPPED_BYTES = 1024 * 1024;
 
 export async function listen(
   server: TinkerServer,
@@ -31,23 +29,7 @@ export async function listen(
   checkSecret(host, chosenKey, 'key');
   const local = isLoopback(host);
   const take = (incoming: IncomingMessage, outgoing: ServerResponse): void => void exchange(server, local, incoming, outgoing);
-  const http = createServer(
-    {
-      headersTimeout: TIMEOUTS.headers,
-      requestTimeout: TIMEOUTS.request,
-      keepAliveTimeout: TIMEOUTS.keepAlive,
-      maxHeaderSize: HEADER_BYTES,
-      requireHostHeader: false,
-      noDelay: true,
-    },
-    take,
-  );
-  http.on('checkContinue', take);
-  http.on('upgrade', (_, socket) => endWith(upgradeRequired(), socket, TIMEOUTS.linger));
-  http.on('clientError', (error, socket) => {
-    if (socket.writable) endWith(refusalOf(error), socket, TIMEOUTS.linger);
-    else socket.destroy();
-  });
+  const http = plainServer(take, TIMEOUTS, HEADER_BYTES);
   const origin = await bind(http, host, port);
   return { origin, [Symbol.asyncDispose]: () => close(http) };
 }
@@ -97,21 +79,7 @@ async function replyTo(
   return await server.answer(request);
 }
 
-/** To a client that is still sending, the reply goes out first, and the rest of what it sends is dropped for a moment. */
 function send({ status, type, body }: TinkerReply, incoming: IncomingMessage, outgoing: ServerResponse): void {
-  const headers = {
-    'content-type': type,
-    'content-length': Buffer.byteLength(body),
-    ...(status === 429 ? { 'retry-after': '1' } : {}),
-  };
-  const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
-  if (incoming.complete || declared <= DROPPED_BYTES) {
-    outgoing.writeHead(status, headers).end(body);
-    return;
-  }
-  outgoing.writeHead(status, { ...headers, connection: 'close' }).write(body);
-  const end = (): void => void outgoing.end();
-  incoming.once('close', end).resume();
-  incoming.once('end', end);
-  setTimeout(end, TIMEOUTS.linger).unref();
+  const headers = { 'content-type': type, ...(status === 429 ? { 'retry-after': '1' } : {}) };
+  sendWhole({ status, headers, body }, incoming, outgoing, TIMEOUTS.linger);
 }

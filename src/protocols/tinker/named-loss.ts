@@ -2,7 +2,7 @@
  * The losses of the Tinker API by name and settings, over ours. Its bounds of a ratio are absolute (0.8 and 1.2), ours are distances
  * from 1. Context is kept from the loss: a quadratic pull, or a count of ratios, must not see tokens that nobody sampled.
  */
-import type { Loss, LossInput } from '../../core/contracts.ts';
+import type { Loss, LossInput } from '../../core/policy.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer/losses.ts';
 import { ApiError } from './api-error.ts';
 

@@ -5,7 +5,7 @@
  * losses of the API compare with. Where tokens were drawn otherwise, they are computed by a pass of their own over the same weights.
  */
 import { createHash, randomInt } from 'node:crypto';
-import type { OnTokens } from '../../core/contracts.ts';
+import type { OnTokens } from '../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../core/types.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { SampleCall, SampledSequence, SampleReply } from '../../tinker/types.ts';
