@@ -59,11 +59,19 @@ export async function guarded<T>(
   try {
     return await work(interrupts);
   } catch (failure) {
-    throw bySignal(failure, interrupts.by);
+    throw bySignal(first(failure, emit), interrupts.by);
   } finally {
     process.stdout.off('error', unread);
     for (const [event, handler] of Object.entries(handlers)) process.off(event, handler);
   }
+}
+
+/** What went wrong first is why the work ended; what failed while it was closed after that is only told. */
+function first(failure: unknown, emit: Emit): unknown {
+  if (!(failure instanceof SuppressedError)) return failure;
+  const { error, suppressed } = failure;
+  emit({ type: 'warning', code: error instanceof TrainyardError ? error.code : 'INTERNAL', message: messageOf(error) });
+  return first(suppressed, emit);
 }
 
 /** Whoever noticed that the work was cancelled cannot know by which signal; the exit code depends on it. */

@@ -53,9 +53,10 @@ export async function play(player: DefaultModel, { question, signal, listener }:
 }
 
 async function answerOf(player: DefaultModel, question: Question, signal: AbortSignal): Promise<DefaultModelAnswer> {
-  const { tools, forced, requested: sampling, stopTexts: stop } = question;
+  const { forced, requested, stopTexts } = question;
   // Its own: what it does to them must not change what is recorded.
-  const messages = structuredClone(question.messages);
+  const { messages, tools } = structuredClone({ messages: question.messages, tools: question.tools });
+  const [sampling, stop] = [{ ...requested }, [...stopTexts]];
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();

@@ -8,7 +8,7 @@ import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type PolicyLanguageModel, policy } from './ai-sdk.ts';
 
-/** Which role a model id stands for; undefined: the rollout's first. */
+/** Which role a model id stands for; undefined: the role `default`. */
 export type RoleOfModelId = (modelId: string) => string | undefined;
 
 /** What the SDK asks a provider for, by kind of model. */

@@ -9,6 +9,8 @@ import { argumentsText, isJsonObject, notText, tokensOf, unsupported } from './r
 
 /** Where other chat models of LangChain keep thoughts too. */
 const THOUGHTS = 'reasoning_content';
+/** In which order calls were made, where LangChain keeps some of them apart. */
+const ORDER = 'trainyard_call_ids';
 /** Parts that repeat what the message holds elsewhere. */
 const REPEATED: readonly string[] = ['tool_use', 'tool_call', 'reasoning', 'reasoning_content', 'thinking'];
 
@@ -33,6 +35,8 @@ function spoken(message: AIMessage, at: string): Message {
   const calls = [...tool_calls, ...invalid_tool_calls].map(({ id = '', name = '', args }): ToolCall => {
     return { id, type: 'function', function: { name, arguments: argumentsText(args) } };
   });
+  const order = additional_kwargs[ORDER];
+  if (Array.isArray(order)) calls.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
   const thoughts = additional_kwargs[THOUGHTS];
   return {
     role: 'assistant',
@@ -75,7 +79,10 @@ export function answerOf(generation: Generation): AIMessage {
       error: 'not a JSON object',
       type: 'invalid_tool_call',
     })),
-    additional_kwargs: message.reasoning ? { [THOUGHTS]: message.reasoning } : {},
+    additional_kwargs: {
+      ...(message.reasoning ? { [THOUGHTS]: message.reasoning } : {}),
+      ...(invalid!.length > 0 && valid!.length > 0 ? { [ORDER]: toolCalls.map((call) => call.id) } : {}),
+    },
     response_metadata: { finish_reason: stopReason === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop' },
   });
   // The package's own type for this field comes out as `undefined` for messages without a declared structure.

@@ -108,7 +108,7 @@ export function policy(seat?: Seat): PolicyModel {
   };
 }
 
-/** Fits `ModelProvider`: every model name is the policy. `roleOf` says in which role; without it, in the rollout's first. */
+/** Fits `ModelProvider`: every model name is the policy. `roleOf` says in which role; without it, as `default`. */
 export function policyProvider(roleOf?: (modelName: string | undefined) => Seat): {
   getModel(modelName?: string): PolicyModel;
 } {

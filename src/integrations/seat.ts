@@ -8,7 +8,7 @@ import { currentRollout } from '../core/context.ts';
 import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 
-/** A handle; or a role of the rollout that the calling code runs in; or nothing: that rollout's first role. */
+/** A handle; or a role of the rollout that the calling code runs in; or nothing: that rollout's role `default`. */
 export type Seat = ModelHandle | string | undefined;
 
 /** The door to use for one call. Throws NO_ROLLOUT where there is no rollout to look into. */

@@ -34,7 +34,8 @@ export async function startWorkflow(workflow: Workflow, isolation?: IsolationOpt
     workflow,
     slots: workflow.concurrency === undefined ? undefined : new Slots(workflow.concurrency),
     runWorkflow: (own) => runHere(workflow, own),
-    [Symbol.asyncDispose]: async () => workflow.teardown?.(),
+    [Symbol.asyncDispose]: () =>
+      boundary('WORKFLOW_FAILED', `the teardown of workflow ${workflow.name} failed`, async () => workflow.teardown?.()),
   };
 }
 

@@ -1,4 +1,4 @@
-/** What was opened, closed in reverse. For what must be closed if opening the rest fails, and later as one. */
+/** What was opened, closed in reverse, all of it, whatever fails on the way. For what must be closed if opening the rest fails, and later as one. */
 export class Closers implements AsyncDisposable {
   #open: (() => unknown)[] = [];
 
@@ -12,7 +12,15 @@ export class Closers implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const close of this.#open.splice(0).toReversed()) await close();
+    const failures: unknown[] = [];
+    for (const close of this.#open.splice(0).toReversed()) {
+      try {
+        await close();
+      } catch (thrown) {
+        failures.push(thrown);
+      }
+    }
+    if (failures.length > 0) throw failures[0];
   }
 }
 
@@ -22,7 +30,8 @@ export async function openingWith<T>(open: (closers: Closers) => Promise<T>): Pr
   try {
     return await open(closers);
   } catch (thrown) {
-    await closers[Symbol.asyncDispose]();
+    // Why opening failed says more than what failed because of it.
+    await closers[Symbol.asyncDispose]().catch(() => {});
     throw thrown;
   }
 }

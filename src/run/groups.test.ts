@@ -74,6 +74,13 @@ describe('groups that a workflow does not accept', () => {
     const late = (async () => false) as unknown as () => boolean;
     expect(() => isAccepted({ name: 'picky', accepts: late }, [])).toThrowError(/returned Promise.*expected true or false/);
   });
+
+  it('cannot take rollouts out of a group by looking at it', () => {
+    const group = [{ rolloutId: 'a' }, { rolloutId: 'b' }] as unknown as Trajectory[];
+    const accepts = (given: readonly Trajectory[]): boolean => (given as Trajectory[]).splice(0).length === 2;
+    expect(isAccepted({ name: 'greedy', accepts }, group)).toBe(true);
+    expect(group).toHaveLength(2);
+  });
 });
 
 describe('a group with a failed rollout', () => {

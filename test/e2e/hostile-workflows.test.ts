@@ -1,16 +1,22 @@
 /** Workflows that do what nobody should, through the real runner, gateway and store: nothing of it may reach what is trained. */
+import fc from 'fast-check';
+import OpenAI from 'openai';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
+import type { DefaultModelRequest } from '../../src/core/default-model.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
-import type { Message, Task, Trajectory } from '../../src/core/types.ts';
+import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
+import { versionsBehind } from '../../src/rollout/staleness.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine, scriptedLogprob } from '../../src/testing/scripted-engine.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
+import { stitch } from '../../src/tokens/stitch.ts';
 import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
+import { makeBatch } from '../../src/trainer/batch.ts';
 
 let tokenizer: Tokenizer;
 beforeAll(async () => {
@@ -21,12 +27,13 @@ const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answ
 const ask = { messages: [{ role: 'user', content: 'well?' }] } as const;
 
 function yardOf(workflow: Workflow, grade?: (input: GraderInput) => GraderResult) {
+  const renderer = createRenderer(tokenizer);
   const engine = scriptedEngine({
-    vocabSize: 512,
+    vocabSize: renderer.vocabSize,
     contextLength: 4096,
     reply: (_, call) => [...tokenizer.encodeRendered(`say ${call}<|im_end|>`)],
   });
-  const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
+  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
   let n = 0;
   const rollOut = (): Promise<Trajectory> =>
     runRollout(
@@ -313,5 +320,106 @@ describe('roles', () => {
       ['constructor', false],
       ['default', false],
     ]);
+  });
+});
+
+describe('a default model', () => {
+  it('cannot change what was asked, and is in no sample, no budget and no staleness', async () => {
+    const player = (request: DefaultModelRequest): string => {
+      (request.tools as unknown[]).length = 0;
+      (request.messages as unknown[]).length = 0;
+      (request.sampling as { temperature?: number }).temperature = 9;
+      return 'played';
+    };
+    const tools = [{ type: 'function', function: { name: 'add' } }] as const;
+    const { rollOut, engine } = yardOf(
+      defineWorkflow({
+        roles: { solver: {}, user: { default: player } },
+        trainable: ['solver'],
+        async run(ctx) {
+          const { message } = await ctx.model('user').generate({ ...ask, tools, temperature: 0.5 });
+          // The same words in the policy's own conversation: said by another, so context.
+          const messages = [...ask.messages, message, { role: 'user', content: 'go' }] as const;
+          await ctx.model('solver').generate({ messages });
+          return { reward: 1 };
+        },
+      }),
+    );
+    engine.policyVersion = 4;
+    const trajectory = await rollOut();
+    const [played, solved] = trajectory.turns;
+    expect(played).toMatchObject({ request: { messages: ask.messages, tools }, sampling: { requested: { temperature: 0.5 } } });
+    expect(solved?.after).toBeUndefined();
+    expect(versionsBehind([trajectory], 4)).toBe(0);
+    const other = { ...trajectory, rolloutId: 'other', grade: { kind: 'graded', reward: { value: 0 } } } as const;
+    const { samples, trainedTokens } = makeBatch([trajectory, other]);
+    expect(trainedTokens).toBe(2 * solved!.sampledIds.length);
+    expect(samples.map(({ mask }) => mask.length)).toEqual(Array(2).fill(solved!.promptIds.length + solved!.sampledIds.length));
+  });
+});
+
+describe('samples', () => {
+  /** Whatever an agent does, in an order of its own. */
+  const moves = ['words', 'ids', 'forced', 'cut', 'cut in ids', 'aside', 'other role', 'several', 'again'] as const;
+  const tools = [{ type: 'function', function: { name: 'add', parameters: { type: 'object' } } }] as const;
+
+  const play = async (ctx: WorkflowContext<undefined>, order: readonly (typeof moves)[number][]): Promise<void> => {
+    const model = ctx.model();
+    let messages: Message[] = [...ctx.prompt];
+    let last: Turn | undefined;
+    for (const move of order) {
+      const heard: Message = { role: 'user', content: `go on with ${move}` };
+      const maxTokens = move.startsWith('cut') ? 2 : 64;
+      if (move === 'ids' || move === 'cut in ids') {
+        const promptIds = last ? model.render([heard], { after: last }) : model.render(messages);
+        last = (await model.generate({ promptIds, maxTokens, temperature: 0.1 })).turn;
+        continue;
+      }
+      if (move === 'several') {
+        const client = new OpenAI(model.openai());
+        await client.chat.completions.create({ model: 'policy', n: 3, messages: messages as never, temperature: 0 });
+        continue;
+      }
+      const seat = move === 'aside' ? model.thread('aside') : move === 'other role' ? ctx.model('critic') : model;
+      const asked = move === 'again' ? messages : [...messages, heard];
+      const forced = move === 'forced' ? { tools, tool: 'add' } : {};
+      const { message, turn } = await seat.generate({ messages: asked, maxTokens, temperature: 0.1, ...forced });
+      messages = [
+        ...asked,
+        message,
+        ...(message.tool_calls ?? []).map(({ id }) => ({ role: 'tool' as const, content: '3', tool_call_id: id })),
+      ];
+      if (seat === model) last = turn;
+    }
+  };
+
+  it('hold every sampled token of trained seats once, with its own log-probability, and nothing else', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.constantFrom(...moves), { minLength: 2, maxLength: 6 }), async (order) => {
+        const { rollOut } = yardOf(
+          defineWorkflow({
+            roles: ['default', 'critic'],
+            trainable: ['default'],
+            run: async (ctx) => {
+              await play(ctx as WorkflowContext<undefined>, order);
+              return { reward: 1 };
+            },
+          }),
+        );
+        const trajectory = await rollOut();
+        expect(['completed', 'truncated'], JSON.stringify(trajectory.outcome)).toContain(trajectory.outcome.kind);
+        const trained = trajectory.turns.filter(({ role }) => role === 'default');
+        expect(trained.every(({ sampling }) => sampling.effective.temperature === 1)).toBe(true);
+        expect(new Set(trajectory.turns.map(({ sampling }) => sampling.seed)).size).toBe(trajectory.turns.length);
+        const samples = stitch(trajectory.turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r', groupId: 'g' });
+        const masked = samples.flatMap(({ tokens, mask, logprobs }) =>
+          [...tokens].flatMap((id, i) => (mask[i] === 1 ? [[id, logprobs[i]] as const] : [])),
+        );
+        expect(masked.every(([id, logprob]) => logprob === scriptedLogprob(id))).toBe(true);
+        const ids = (all: readonly number[]) => all.toSorted((a, b) => a - b);
+        expect(ids(masked.map(([id]) => id))).toEqual(ids(trained.flatMap(({ sampledIds }) => [...sampledIds])));
+      }),
+      { numRuns: 60 },
+    );
   });
 });

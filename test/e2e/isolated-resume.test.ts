@@ -1,0 +1,75 @@
+/** A run whose rollouts have processes of their own and give their own rewards, killed for real and taken up again. */
+import { readFileSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { scratch, start, trainyard } from '../cli/command.ts';
+import { eventually, isRunning } from '../fixtures/grader/processes.ts';
+
+/** Rewards by turn and by thread, found from what was said, so that they differ; processes and set-ups are written down. */
+const ENTRY = `
+import { spawn } from 'node:child_process';
+import { appendFileSync } from 'node:fs';
+import { defineWorkflow } from 'trainyard';
+const note = (name: string, text: string) => appendFileSync(new URL('./' + name, import.meta.url), text + '\\n');
+const sum = (text: string) => [...text].reduce((codes, letter) => codes + (letter.codePointAt(0) ?? 0), 0);
+export default defineWorkflow({
+  isolation: 'process',
+  setup: () => {
+    const child = spawn('sleep', ['300'], { stdio: 'ignore' });
+    note('pids', process.pid + ' ' + child.pid);
+  },
+  teardown: () => note('torn-down', String(process.pid)),
+  async run(ctx) {
+    const messages: any[] = [...ctx.prompt];
+    const earned: Record<string, number> = {};
+    for (let turn = 0; turn < 2; turn++) {
+      const { id, message, text } = await ctx.model().generate({ messages, maxTokens: 8 });
+      earned[id] = (sum(text) % 7) / 3;
+      messages.push(message, { role: 'user', content: 'and?' });
+    }
+    const aside = await ctx.model().thread('aside').generate({ messages: ctx.prompt, maxTokens: 4 });
+    const value = (sum(aside.text) % 5) / 3;
+    return { reward: { value, byTurn: earned, byThread: { aside: value } }, credit: { turnDiscount: 0.9, per: 'turn' } };
+  },
+});
+`;
+
+it('ends as one that nothing disturbed, to the byte, and leaves no process behind', { timeout: 120_000 }, async () => {
+  const home = await scratch();
+  const entry = await home.write('agent.ts', ENTRY);
+  const tasks = Array.from({ length: 4 }, (_, i) => JSON.stringify({ id: `t${i}`, prompt: `Question ${i}?` }));
+  const file = await home.write('train.jsonl', tasks.join('\n'));
+  const flags = (run: string): string[] => [
+    ...['train', entry, '--tasks', file, '--run', run, '--steps', '3', '--groups-per-step', '2', '--group', '3'],
+    ...['--workflow-workers', '2', '--json'],
+  ];
+  const pids = (): number[] => readFileSync(join(home.dir, 'pids'), 'utf8').trim().split(/\s+/).map(Number);
+  const [whole, killed] = [join(home.dir, 'whole'), join(home.dir, 'killed')];
+
+  expect(await trainyard(...flags(whole))).toMatchObject({ code: 0, stderr: '' });
+  const tornDown = readFileSync(join(home.dir, 'torn-down'), 'utf8').trim().split('\n');
+  expect(tornDown).toHaveLength(2);
+  expect(pids().filter(isRunning)).toEqual([]);
+
+  const { child, ended, stdout } = start(flags(killed));
+  expect(await eventually(() => /"type":"step-end","step":2/.test(stdout()) || stdout().includes('"step":2,'), 60_000)).toBe(
+    true,
+  );
+  child.kill('SIGKILL');
+  await ended;
+  expect(await eventually(() => pids().filter(isRunning).length === 0)).toBe(true);
+
+  expect(await trainyard('train', '--resume', killed, '--json')).toMatchObject({ code: 0, stderr: '' });
+  const weights = (run: string) => readFile(join(run, 'checkpoints', 'step-000003', 'model.safetensors'));
+  expect((await weights(killed)).equals(await weights(whole))).toBe(true);
+  await using one = await openSqliteStore(join(whole, 'store.sqlite'));
+  await using other = await openSqliteStore(join(killed, 'store.sqlite'));
+  const graded = async (store: typeof one) =>
+    (await store.query()).map(({ rolloutId, grade }) => JSON.stringify([rolloutId, grade])).toSorted();
+  expect(await graded(other)).toEqual(await graded(one));
+  expect((await graded(one)).every((line) => line.includes('"kind":"graded"'))).toBe(true);
+  expect(pids().filter(isRunning)).toEqual([]);
+  await home.remove();
+});
