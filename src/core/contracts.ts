@@ -68,8 +68,10 @@ export interface Role {
 export interface Workflow {
   readonly [workflowSymbol]: true;
   readonly name: string;
-  /** Named model seats. A seat that is not listed is trainable. */
+  /** Named model seats. */
   readonly roles: Readonly<Record<string, Role>>;
+  /** Whether a seat that is not listed is trained; absent: it is. */
+  readonly othersTrainable?: boolean;
   /** Copied for each rollout. */
   readonly config?: unknown;
   /** Rollouts of it at once; absent: as many as the run has. */
@@ -254,6 +256,8 @@ export interface GraderRunner extends AsyncDisposable {
 export interface SessionSpec {
   readonly identity: RolloutIdentity;
   readonly roles: Readonly<Record<string, Role>>;
+  /** Whether a role that is not listed is trained; absent: it is. */
+  readonly othersTrainable?: boolean | undefined;
   /** Only these roles are trained, whatever `roles` says. */
   readonly trainable?: readonly string[] | undefined;
   /** For trainable roles these win over what the agent asks for. */

@@ -4,7 +4,8 @@
  *
  * Turns are a tree: a turn belongs to the one that its prompt goes on from. Each branch is followed on its own, so conversations that take
  * turns with each other, as those of sub-agents do, never earn for each other. Where a conversation went on in several ways, the turn
- * before them gets the mean of what they earned: it led to each of them alike. Turns of other models than the policy earn nothing.
+ * before them gets the mean of what they earned: it led to each of them alike. Turns of other models than the policy earn nothing,
+ * and neither do answers that nobody got: they led to nothing.
  */
 import { TrainyardError } from './errors.ts';
 import type { ForkCause, Reward, Turn } from './types.ts';
@@ -40,7 +41,7 @@ export function credited(reward: Reward, turns: readonly Turn[], credit: Credit)
   }
   const { turnDiscount, per } = credit;
   if (reward.byTurn === undefined && (turnDiscount === 1 || per === 'row')) return reward;
-  const own = turns.filter((turn) => turn.model === undefined && turn.sampledIds.length > 0);
+  const own = turns.filter((turn) => turn.model === undefined && turn.sampledIds.length > 0 && !turn.undelivered);
   const following = Map.groupBy(own, parentOf);
   const earned = new Map<number, number>();
   for (const turn of own.toSorted((a, b) => b.index - a.index)) {

@@ -32,7 +32,7 @@ export interface WorkflowOptions<Config, RoleName extends string> {
   readonly config?: Config;
   /** Names of the seats that the model takes, or for each who plays it while it is not trained. */
   readonly roles?: readonly RoleName[] | { readonly [Name in RoleName]: { readonly default?: DefaultModelLike } };
-  /** Roles to train; absent: all. */
+  /** Roles to train, and no others; absent: all. */
   readonly trainable?: readonly NoInfer<RoleName>[];
   /** Rollouts of it at once; absent: as many as the run has. */
   readonly concurrency?: number;
@@ -75,6 +75,7 @@ export function defineWorkflow(
     [workflowSymbol]: true,
     name: settings.name || name || 'workflow',
     roles: rolesOf(settings),
+    ...(settings.trainable === undefined ? {} : { othersTrainable: false }),
     isolation: settings.isolation ?? 'none',
     grading: settings.grading ?? 'always',
     run,

@@ -26,6 +26,15 @@ export interface LinkedSignal {
   release(): void;
 }
 
+/** What the work gives, or the signal's reason when that comes first; work that does not mind its signal is left behind. */
+export function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const aborted = new Promise<never>((_, reject) => {
+    if (signal.aborted) reject(signal.reason);
+    else signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+  });
+  return Promise.race([work, aborted]);
+}
+
 export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
   const controller = new AbortController();
   const aborted = sources.find((source) => source.aborted);

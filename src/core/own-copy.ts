@@ -7,7 +7,7 @@
 export function ownCopy<T>(config: T): T {
   if (typeof config !== 'object' || config === null) return config;
   const copies = new Map<object, object>();
-  if (Array.isArray(config) || isPlain(config)) return copied(config, copies) as T;
+  if (Array.isArray(config) || isPlain(config) || isBuiltIn(config)) return copied(config, copies) as T;
   const own = Object.create(Object.getPrototypeOf(config)) as object;
   copies.set(config, own);
   for (const [name, value] of Object.entries(config)) define(own, name, copied(value, copies));
@@ -24,12 +24,17 @@ function copied(value: unknown, copies: Map<object, object>): unknown {
     for (const item of value) list.push(copied(item, copies));
     return list;
   }
-  if (value instanceof Date || value instanceof Map || value instanceof Set) return cloneOrShare(value);
+  if (isBuiltIn(value)) return cloneOrShare(value);
   if (!isPlain(value)) return value;
   const plain = Object.create(Object.getPrototypeOf(value)) as object;
   copies.set(value, plain);
   for (const [name, item] of Object.entries(value)) define(plain, name, copied(item, copies));
   return plain;
+}
+
+/** Data that is not in fields. */
+function isBuiltIn(value: object): boolean {
+  return value instanceof Date || value instanceof Map || value instanceof Set;
 }
 
 function cloneOrShare(value: object): object {

@@ -55,6 +55,9 @@ export function settledReward(reward: Reward, identity: RolloutIdentity, turns: 
       `a reward is for the turn ${JSON.stringify(name)}, which the rollout does not have; it has ${turns.length} turns`,
     );
   });
+  const seen = new Set<string>();
+  const twice = settled.find(([index]) => seen.size === seen.add(index).size)?.[0];
+  if (twice !== undefined) throw badReward(`two rewards are for turn ${twice}, which has several names; expected one`);
   return { ...reward, byTurn: Object.fromEntries(settled) };
 }
 

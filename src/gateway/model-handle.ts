@@ -70,8 +70,17 @@ export async function generate(parts: GenerateParts, seat: Seat, request: Genera
   }
 }
 
-function generationOf({ session }: Seat, turn: Turn): Generated {
-  const { response: message, stopReason } = turn;
+/** The caller's own: what it changes is changed in what it asks next, not in what was recorded. */
+function generationOf({ session }: Seat, recorded: Turn): Generated {
+  const { promptIds, sampledIds, logprobs, stopReason } = recorded;
+  const message = structuredClone(recorded.response);
+  const turn: Turn = {
+    ...recorded,
+    promptIds: promptIds.slice(),
+    sampledIds: sampledIds.slice(),
+    logprobs: logprobs.slice(),
+    response: structuredClone(recorded.response),
+  };
   return {
     id: completionId(session.spec.identity, turn.sampling.seed),
     message,

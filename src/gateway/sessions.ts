@@ -122,8 +122,8 @@ export class LiveSession implements Session {
   }
 
   role(name: string): Role {
-    const { roles, trainable } = this.spec;
-    const declared: Role = (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: true };
+    const { roles, trainable, othersTrainable = true } = this.spec;
+    const declared: Role = (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: othersTrainable };
     const seat = this.#seats.get(name);
     const player = seat?.default ?? declared.default;
     const isTrained = trainable?.includes(name) ?? seat?.trainable?.() ?? declared.trainable;

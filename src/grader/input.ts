@@ -21,7 +21,7 @@ export function graderInput(task: Task, { turns, outcome, result = {}, artifacts
   return {
     task,
     messages: lastConversation(turns),
-    threads: Object.fromEntries(turns.map((turn) => [turn.thread, conversationOf(turn)])),
+    threads: Object.fromEntries(turns.filter(isDelivered).map((turn) => [turn.thread, conversationOf(turn)])),
     turns: turns.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
     output: result.output,
     result: saidOfItself(result),
@@ -41,9 +41,12 @@ export function saidOfItself({ reward, success, metadata, metrics }: WorkflowRes
 }
 
 function lastConversation(turns: readonly Turn[]): readonly Message[] {
-  const last = turns.findLast((turn) => turn.trainable) ?? turns.at(-1);
+  const last = turns.findLast((turn) => turn.trainable) ?? turns.findLast(isDelivered);
   return last === undefined ? [] : conversationOf(last);
 }
+
+/** An answer that nobody got is the end of no conversation. */
+const isDelivered = ({ undelivered }: Turn): boolean => !undelivered;
 
 function conversationOf({ request, response }: Turn): readonly Message[] {
   return [...request.messages, response];

@@ -7,7 +7,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { ownCopy } from '../core/own-copy.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
 import { type HttpSeat, httpModel } from './http-model.ts';
-import { makeFolder, Rejection } from './rollout-context.ts';
+import { MOST_CHARACTERS, MOST_LINES, makeFolder, Rejection } from './rollout-context.ts';
 
 export interface RolloutOrder {
   readonly task: TaskView;
@@ -22,7 +22,10 @@ export interface RolloutOrder {
 }
 
 /** Said while it runs, so that it is kept even if the process is killed. */
-export type RolloutNote = { readonly kind: 'log'; readonly text: string } | { readonly kind: 'folder' };
+export type RolloutNote =
+  | { readonly kind: 'log'; readonly text: string }
+  | { readonly kind: 'folder' }
+  | { readonly kind: 'rejected'; readonly reason: string };
 
 export type RolloutEnding =
   | { readonly kind: 'returned'; readonly result: unknown }
@@ -35,6 +38,7 @@ export function isolatedContext(
 ): WorkflowContext {
   const { task, rolloutId, groupId, purpose, seed } = order;
   let folder: string | null | undefined;
+  let lines = 0;
   return {
     task,
     prompt: [...task.prompt],
@@ -52,9 +56,13 @@ export function isolatedContext(
       return folder;
     },
     signal,
-    log: (text) => note({ kind: 'log', text: String(text) }),
+    log: (text) => {
+      if (lines++ < MOST_LINES) note({ kind: 'log', text: String(text).slice(0, MOST_CHARACTERS) });
+    },
     reject: (reason) => {
-      throw new Rejection(String(reason).slice(0, 2000));
+      const rejection = new Rejection(String(reason).slice(0, 2000));
+      note({ kind: 'rejected', reason: rejection.message });
+      throw rejection;
     },
     model: (role = 'default', options) => httpModel(seatOf(order, role, options)),
   };

@@ -53,7 +53,7 @@ export async function openIsolated(workflow: Workflow, { module, workers, signal
   const pool = await opened(openProcessPool({ program, workers, signal }));
   return {
     run: async (own) => {
-      const onNote = (note: unknown): void => heed(own, note as RolloutNote);
+      const onNote = (note: unknown): void => heed(own, note);
       const answer = await pool.call(orderOf(workflow, own), { signal: own.ctx.signal, onNote });
       return endingOf(answer, own.ctx.signal);
     },
@@ -79,10 +79,21 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
   return { task, rolloutId, groupId, purpose, seed, folder, seats };
 }
 
-function heed({ ctx }: OwnContext, note: RolloutNote): void {
-  if (note.kind === 'log') ctx.log(note.text);
+/** What is no note is passed over: whoever found a way to the channel must not end the run by it. */
+function heed({ ctx }: OwnContext, said: unknown): void {
+  if (typeof said !== 'object' || said === null) return;
+  const note = said as Partial<RolloutNote>;
+  if (note.kind === 'log') ctx.log(String(note.text));
   // Asking for it is what keeps it for the grader.
-  else void ctx.artifactsDir;
+  if (note.kind === 'folder') void ctx.artifactsDir;
+  if (note.kind === 'rejected') rejectLikewise(ctx, String(note.reason));
+}
+
+/** What it throws was thrown where the workflow is. */
+function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
+  try {
+    ctx.reject(reason);
+  } catch {}
 }
 
 function endingOf(answer: Answer, signal: AbortSignal): unknown {

@@ -38,7 +38,10 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   const { success, trainedTurns, credit } = given;
   if (success !== undefined && typeof success !== 'boolean') throw bad(`run returned success ${describeValue(success)}`);
   const output = given.output === undefined ? undefined : asJson(given.output, MOST_JSON);
-  if (credit !== undefined) checkCredit(credit);
+  if (credit !== undefined) inOurWords(() => checkCredit(credit));
+  if (trainedTurns !== undefined && !Array.isArray(trainedTurns)) {
+    throw bad(`run returned trainedTurns ${describeValue(trainedTurns)}, which is no list of turns`);
+  }
   const reward = rewardOf(given, identity, turns);
   return {
     ...(output === undefined ? {} : { output }),
@@ -57,10 +60,16 @@ function rewardOf(
   turns: readonly Turn[],
 ): Reward | undefined {
   if (reward === undefined || reward === null) return undefined;
-  try {
+  return inOurWords(() => {
     const settled = settledReward(toReward(reward, 'run', turns.length), identity, turns);
     const shared = credit === undefined ? settled : credited(settled, turns, credit);
     return { ...(success === undefined ? {} : { success }), ...shared, source: 'workflow' };
+  });
+}
+
+function inOurWords<T>(checked: () => T): T {
+  try {
+    return checked();
   } catch (thrown) {
     if (thrown instanceof TrainyardError) throw bad(thrown.message);
     throw thrown;

@@ -6,8 +6,8 @@ import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { ownCopy } from '../core/own-copy.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
 
-const MOST_LINES = 1000;
-const MOST_CHARACTERS = 10_000;
+export const MOST_LINES = 1000;
+export const MOST_CHARACTERS = 10_000;
 
 /** How a workflow says that its rollout should not count. */
 export class Rejection extends Error {
@@ -34,6 +34,8 @@ export interface OwnContext {
   readonly logs: readonly LogLine[];
   /** Where it asked for a folder. */
   artifactsDir(): string | null;
+  /** Once it said so, whoever caught it on its way: frameworks make an answer of what their tools throw. */
+  rejected(): Rejection | undefined;
 }
 
 export function contextOf(parts: ContextParts): OwnContext {
@@ -44,6 +46,7 @@ export function contextOf(parts: ContextParts): OwnContext {
   const logs: LogLine[] = [];
   const folder = folderOf(parts.artifacts, identity.rolloutId);
   let artifactsDir: string | null | undefined;
+  let rejection: Rejection | undefined;
   const ctx: WorkflowContext = {
     task,
     prompt: [...task.prompt],
@@ -62,11 +65,12 @@ export function contextOf(parts: ContextParts): OwnContext {
       if (logs.length < MOST_LINES) logs.push({ at: parts.now(), text: String(text).slice(0, MOST_CHARACTERS) });
     },
     reject: (reason) => {
-      throw new Rejection(String(reason).slice(0, 2000));
+      rejection ??= new Rejection(String(reason).slice(0, 2000));
+      throw rejection;
     },
     model: (role, options) => session.model(role, options),
   };
-  return { ctx, folder, logs, artifactsDir: () => artifactsDir ?? null };
+  return { ctx, folder, logs, artifactsDir: () => artifactsDir ?? null, rejected: () => rejection };
 }
 
 function folderOf(root: string | undefined, rolloutId: string): string | null {

@@ -65,7 +65,7 @@ export interface RolloutSpec {
   readonly sampling: SamplingSettings;
 }
 
-/** What there is to grade. */
+/** What there is to grade. Of its turns none is left out for not being trained: the policy said them. */
 export interface GradableRollout {
   readonly turns: readonly Turn[];
   readonly outcome: Outcome;
@@ -89,6 +89,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const session = parts.sessions.open({
     identity,
     roles: workflow.roles,
+    othersTrainable: workflow.othersTrainable,
     trainable: parts.trainable,
     sampling: spec.sampling,
     limits: parts.limits,
@@ -97,6 +98,12 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     ...(parts.observer === undefined ? {} : { observer: parts.observer }),
   });
   const cancelDeadline = atDeadline(parts, () => deadline.abort());
+  const end = (): readonly Turn[] => {
+    cancelDeadline();
+    release();
+    return session.seal();
+  };
+  using _end = { [Symbol.dispose]: () => void end() };
   const own = contextOf({
     identity,
     task: spec.task,
@@ -109,16 +116,16 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   });
   const { logs, artifactsDir } = own;
   const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
-  const ending = settled(await endingOf(() => run(own), own.ctx, deadline.signal), identity, session);
-  cancelDeadline();
+  const ended = await endingOf(() => run(own), own.ctx, deadline.signal);
+  // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
+  const sealed = end();
+  const ending = settled(rejectedOr(ended, own), identity, sealed);
   if (ending.kind === 'threw') parts.observer?.threw?.(ending.thrown);
-  const sealed = session.seal();
-  release();
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
   const { output, metadata, metrics, trainedTurns } = result;
   const turns = trainedTurns === undefined ? sealed : onlyTrained(sealed, trainedTurns);
-  const grade = await gradeOf(parts, spec, { turns, outcome, result, artifactsDir: artifactsDir() });
+  const grade = await gradeOf(parts, spec, { turns: sealed, outcome, result, artifactsDir: artifactsDir() });
   const trajectory: Trajectory = {
     ...identity,
     turns,
@@ -138,11 +145,16 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   return trajectory;
 }
 
-/** What was returned is looked at while the session is open, because it may name turns. */
-function settled(ending: Ending<unknown>, identity: RolloutIdentity, session: Session): Ending<SettledResult> {
+/** A rollout that was rejected stays so, whatever became of what that threw. */
+function rejectedOr(ending: Ending<unknown>, own: OwnContext): Ending<unknown> {
+  const rejection = own.rejected();
+  return rejection === undefined || ending.kind === 'deadline' ? ending : { kind: 'threw', thrown: rejection };
+}
+
+function settled(ending: Ending<unknown>, identity: RolloutIdentity, turns: readonly Turn[]): Ending<SettledResult> {
   if (ending.kind !== 'returned') return ending;
   try {
-    return { kind: 'returned', result: resultOf(ending.result, identity, session.turns) };
+    return { kind: 'returned', result: resultOf(ending.result, identity, turns) };
   } catch (thrown) {
     return { kind: 'threw', thrown };
   }
@@ -189,8 +201,8 @@ async function endingOf(workflow: () => Promise<unknown>, ctx: WorkflowContext, 
 
 function outcomeOf(ending: Ending<SettledResult>, session: Session): Outcome {
   if (ending.kind === 'deadline') return { kind: 'truncated', limit: 'deadline' };
-  if (session.limitHit !== undefined) return { kind: 'truncated', limit: session.limitHit };
   if (ending.kind === 'threw' && ending.thrown instanceof Rejection) return { kind: 'rejected', reason: ending.thrown.message };
+  if (session.limitHit !== undefined) return { kind: 'truncated', limit: session.limitHit };
   if (ending.kind === 'threw') {
     const code = ending.thrown instanceof TrainyardError ? ending.thrown.code : 'WORKFLOW_FAILED';
     return { kind: 'failed', code, message: messageOf(ending.thrown).slice(0, 2000) };

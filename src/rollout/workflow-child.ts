@@ -3,9 +3,9 @@
  *
  * Arguments: the module's URL and the name of the exported workflow. Whatever a rollout leaves running goes on beside the next one.
  */
-import { runInRollout } from '../core/context.ts';
+import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
 import { asWorkflow, moduleOf } from '../core/lower.ts';
 import { agentEnvironment } from '../processes/agent-environment.ts';
@@ -14,6 +14,13 @@ import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
 import { MOST_JSON } from './result.ts';
 import { Rejection } from './rollout-context.ts';
+
+// As in the run's own process: what a rollout forgot to wait for is told, and ends neither it nor the one after it.
+process.on('unhandledRejection', stray);
+process.on('uncaughtException', (thrown) => {
+  stray(thrown);
+  if (currentRollout() === undefined) process.exit(1);
+});
 
 await serveCalls(async (url = '', exportName = '') => {
   const exports = await importedModule(url, 'workflow', 'ENTRY_UNLOADABLE');
@@ -31,6 +38,11 @@ await serveCalls(async (url = '', exportName = '') => {
   };
 });
 
+function stray(thrown: unknown): void {
+  console.error(thrown);
+  currentRollout()?.log(`not awaited, and failed: ${messageOf(thrown)}`);
+}
+
 async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
   const seat = order.seats.find(({ role }) => role === 'default');
   if (seat !== undefined) Object.assign(process.env, agentEnvironment(seat));
@@ -43,8 +55,9 @@ async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): P
   }
 }
 
-/** What is read as JSON in the end is made so here, where its own `toJSON` still is. */
+/** What is read as JSON in the end is made so here, where its own `toJSON` still is. What is too long to be kept is not sent. */
 function sendable(returned: unknown): unknown {
+  if (typeof returned === 'string' && returned.length > MOST_JSON) return undefined;
   if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) return returned;
   const { output, metadata, ...rest } = returned as WorkflowResult;
   return {

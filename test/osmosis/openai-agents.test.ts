@@ -91,6 +91,24 @@ describe('an agent with a session', () => {
     ]);
   });
 
+  it('may ask another agent as a tool, within its sample, and goes on', async () => {
+    const expert = new OsmosisAgent({ name: 'expert', model: new OsmosisRolloutModel() });
+    const asked = expert.asTool({ toolName: 'ask_expert', toolDescription: 'asks' });
+    const W = doing(async ({ prompt }) => {
+      const front = new OsmosisAgent({ name: 'front', model: new OsmosisRolloutModel(), tools: [asked] });
+      await runAgent(front, inputItems(prompt), { session: new OsmosisMemorySession({ name: 'desk' }) });
+    });
+    const call = '<tool_call>\n{"name": "ask_expert", "arguments": {"input": "what?"}}\n</tool_call>';
+    const { run } = await bench({ W, AlwaysRight }, (n) => (n === 0 ? call : `said ${n}`));
+    const { turns, outcome } = await run();
+    expect(outcome).toEqual({ kind: 'completed' });
+    expect(turns.map(({ thread, response }) => [thread, response.content])).toEqual([
+      ['desk', null],
+      ['desk', 'said 1'],
+      ['desk', 'said 2'],
+    ]);
+  });
+
   it('may be one of several at the same time, in many rollouts at once, and none mix', async () => {
     const echo = tool({
       name: 'echo',
@@ -121,6 +139,24 @@ describe('misuse', () => {
       kind: 'failed',
       message: expect.stringContaining('without an active OsmosisMemorySession'),
     });
+  });
+
+  it('is a run without a session after one that had one: it would be heard as a part of it', async () => {
+    const streamed = async (input: string, session?: OsmosisMemorySession) =>
+      await (await runAgent(agent, input, { ...(session && { session }), stream: true })).completed;
+    const plain = async (input: string, session?: OsmosisMemorySession) =>
+      void (await runAgent(agent, input, session && { session }));
+    for (const say of [plain, streamed]) {
+      const twice = async (): Promise<void> => {
+        const session = new OsmosisMemorySession({ name: 'first' });
+        await say('hello', session);
+        await say('again', session);
+        await say('and now without');
+      };
+      const { turns, outcome } = await (await bench({ W: doing(twice), AlwaysRight })).run();
+      expect(outcome).toMatchObject({ message: expect.stringContaining('without an active OsmosisMemorySession') });
+      expect(turns.map(({ thread }) => thread)).toEqual(['first', 'first']);
+    }
   });
 
   it('is a run without a session in a context inside another, whose session is not its own', async () => {

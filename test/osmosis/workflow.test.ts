@@ -259,7 +259,8 @@ describe('the rollout context', () => {
     expect(await outcomes('a', 'a')).toMatchObject({
       message: 'Session with a already exists, please give your session or agent a unique name in the workflow',
     });
-    expect(await outcomes('a\nb')).toMatchObject({ kind: 'failed', message: expect.stringContaining('name of an agent') });
+    for (const name of ['a\nb', ' a', 'a ', ' ', '__proto__', 'é', 'x'.repeat(129)])
+      expect(await outcomes(name)).toMatchObject({ kind: 'failed', message: expect.stringContaining('name of an agent') });
     expect(await outcomes('')).toMatchObject({ kind: 'failed', message: expect.stringContaining("is ''") });
   });
 });

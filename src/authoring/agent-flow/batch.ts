@@ -6,6 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { orAborted } from '../../core/linked-signal.ts';
 import type { Json, PromptMessage } from '../../core/types.ts';
 import { runEpisode } from './episode.ts';
 import type { FlowRegistry } from './flow-registry.ts';
@@ -14,6 +15,8 @@ import { completeTrajectory, type GatewayDoor, type SamplingParams } from './gat
 
 const WORKERS = 8;
 const TIMEOUT_MS = 600_000;
+/** Beyond this timers fire at once. */
+const MOST_MS = 2 ** 31 - 1;
 /** They go to graders, never to flows. */
 const ANSWERS: ReadonlySet<string> = new Set(['answer', 'ground_truth', 'label']);
 
@@ -59,7 +62,8 @@ export class AgentFlowManager {
     const { workers = WORKERS, timeoutMs = TIMEOUT_MS } = options;
     if (!(Number.isSafeInteger(workers) && workers >= 1))
       throw new TrainyardError('USAGE', `workers: expected 1 or more, found ${workers}`);
-    if (!(timeoutMs > 0)) throw new TrainyardError('USAGE', `timeoutMs: expected a number above 0, found ${timeoutMs}`);
+    if (!(timeoutMs > 0 && timeoutMs <= MOST_MS))
+      throw new TrainyardError('USAGE', `timeoutMs: expected a number above 0, up to ${MOST_MS}, found ${timeoutMs}`);
     options.flows.flow(options.defaultFlow);
     this.#options = options;
   }
@@ -67,7 +71,7 @@ export class AgentFlowManager {
   /** One result for each row, in their order. Throws only where a row names a flow that is not there, before anything runs. */
   async run(rows: readonly FlowRow[], signal: AbortSignal = new AbortController().signal): Promise<readonly EpisodeResult[]> {
     const { workers = WORKERS, flows, defaultFlow } = this.#options;
-    for (const { agent_name: name = defaultFlow } of rows) flows.flow(name);
+    for (const row of rows) flows.flow(row?.agent_name ?? defaultFlow);
     const results: EpisodeResult[] = [];
     let next = 0;
     const work = async (worker: AgentFlowWorker): Promise<void> => {
@@ -86,52 +90,61 @@ export class AgentFlowWorker {
     this.#options = options;
   }
 
-  /** Never throws for what a flow did. */
+  /** Never throws for what a flow did, or for what a row is. */
   async run(row: FlowRow, outer: AbortSignal = new AbortController().signal): Promise<EpisodeResult> {
-    const { flows, defaultFlow, gatewayUrl: url, gatewayKey: key, samplingParams = {}, timeoutMs = TIMEOUT_MS } = this.#options;
-    const { fetch = globalThis.fetch } = this.#options;
+    const { timeoutMs = TIMEOUT_MS } = this.#options;
     const started = performance.now();
-    const fields = fieldsOf(row);
-    const signal = AbortSignal.any([outer, AbortSignal.timeout(timeoutMs)]);
-    const door: GatewayDoor = { url, key, fetch, signal };
+    const trajectoryUid = randomBytes(16).toString('hex');
+    const signal = AbortSignal.any([outer, AbortSignal.timeout(Math.ceil(timeoutMs))]);
     const seconds = (): number => (performance.now() - started) / 1000;
-    const { trajectoryUid } = fields;
     try {
-      const flow = flows.flow(row.agent_name ?? defaultFlow);
-      const numSteps = await orAborted(runEpisode({ flow, door, samplingParams, fields }), signal);
-      await conclude(door, fields);
+      const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
       return { kind: 'completed', numSteps, trajectoryUid, seconds: seconds() };
     } catch (thrown) {
       const error = signal.aborted && !outer.aborted ? `not done within ${timeoutMs} ms` : messageOf(thrown);
-      await conclude(door, fields, error.slice(0, 2000));
       return { kind: 'failed', numSteps: 0, error, trajectoryUid, seconds: seconds() };
+    }
+  }
+
+  async #episode(fields: FlowFields, name: string | undefined, signal: AbortSignal): Promise<number> {
+    const { flows, defaultFlow, gatewayUrl: url, gatewayKey: key, samplingParams = {}, fetch = globalThis.fetch } = this.#options;
+    const door: GatewayDoor = { url, key, fetch, signal };
+    try {
+      const flow = flows.flow(name ?? defaultFlow);
+      // A flow that does not mind its signal is left behind: what it does later finds its trajectory complete.
+      const numSteps = await orAborted(runEpisode({ flow, door, samplingParams, fields }), signal);
+      await conclude(door, fields);
+      return numSteps;
+    } catch (thrown) {
+      const error = signal.aborted ? messageOf(signal.reason) : messageOf(thrown);
+      await conclude(door, fields, error.slice(0, 2000)).catch(() => undefined);
+      throw thrown;
     }
   }
 }
 
-/** A flow that does not mind its signal is left behind: what it does later finds its trajectory complete. */
-function orAborted<T>(running: Promise<T>, signal: AbortSignal): Promise<T> {
-  const aborted = new Promise<never>((_, reject) => {
-    if (signal.aborted) reject(signal.reason);
-    else signal.addEventListener('abort', () => reject(signal.reason), { once: true });
-  });
-  return Promise.race([running, aborted]);
-}
+/** A trajectory that never began, or has another name or prompt, as those of black boxes do, is none to conclude. */
+const NONE_OF_OURS: ReadonlySet<unknown> = new Set([404, 409, 410]);
 
-/** Its group must not wait for it. A trajectory that never began, or has another name, as those of black boxes do, is none. */
+/** Its group must not wait for it. Throws where it could not be kept. */
 async function conclude(door: GatewayDoor, { trajectoryUid, promptUid }: FlowFields, error?: string): Promise<void> {
   const base = `${door.url.replace(/\/$/, '')}/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1`;
-  await completeTrajectory(door, base, { error }).catch(() => 0);
+  try {
+    await completeTrajectory(door, base, { error });
+  } catch (thrown) {
+    const { status } = ((thrown as Partial<TrainyardError>).details ?? {}) as { readonly status?: unknown };
+    if (!NONE_OF_OURS.has(status)) throw thrown;
+  }
 }
 
-function fieldsOf(row: FlowRow): FlowFields {
+function fieldsOf(row: FlowRow, trajectoryUid: string): FlowFields {
   const prompt: PromptMessage[] =
     typeof row.prompt === 'string' ? [{ role: 'user', content: row.prompt }] : structuredClone([...row.prompt]);
   const own = Object.fromEntries(Object.entries(row).filter(([name]) => !ANSWERS.has(name)));
   const id = typeof row['id'] === 'string' ? row['id'] : undefined;
   return {
     ...(structuredClone(own) as Readonly<Record<string, Json>>),
-    trajectoryUid: randomBytes(16).toString('hex'),
+    trajectoryUid,
     promptUid: row.promptUid ?? id ?? randomBytes(16).toString('hex'),
     rawPrompt: prompt.findLast(({ role }) => role === 'user')?.content ?? '',
     prompt,

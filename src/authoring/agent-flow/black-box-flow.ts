@@ -5,6 +5,7 @@
 import { type EntryModule, workflowSymbol } from '../../core/contracts.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { FlowWorkflow } from '../../core/flow-door.ts';
+import { orAborted } from '../../core/linked-signal.ts';
 import type { Json } from '../../core/types.ts';
 import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
 import type { FlowFields } from './flow-types.ts';
@@ -43,7 +44,9 @@ export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object
     try {
       await registerTrajectory(door, base, { channel: fields.channel, metadata: metadataOf(fields) });
       const own = { ...fields, trajectoryUid };
-      reward = (await this._runAgent(base, own, { apiKey, signal: door.signal, fetch: door.fetch }))?.reward;
+      // An agent that does not mind its signal is left behind: its trajectory has failed, whatever it says later.
+      const running = this._runAgent(base, own, { apiKey, signal: door.signal, fetch: door.fetch });
+      reward = (await orAborted(Promise.resolve(running), door.signal))?.reward;
     } catch (thrown) {
       await completeTrajectory(door, base, { error: messageOf(thrown).slice(0, 2000) }).catch(() => 0);
       throw thrown;

@@ -64,6 +64,17 @@ describe('the individual style', () => {
     for (const row of Object.values(rows)) keys = checkTrajectoryFormat(row, keys);
   });
 
+  it('leaves out conversations that a grader took out, and reads rewards by name as names', () => {
+    const named = turn(1, undefined, { thread: 'constructor', role: 'toString' });
+    const reward = { value: 1, byThread: { policy: 3 }, byRole: {} };
+    expect(rewardsIn(exportInteractions(trajectory([a, named], reward), { style: 'individual' }))).toEqual({
+      'r-0': 3,
+      'r-1': 1,
+    });
+    const out = { ...reward, untrained: ['policy'] };
+    expect(rewardsIn(exportInteractions(trajectory([a, named], out), { style: 'individual' }))).toEqual({ 'r-1': 1 });
+  });
+
   it('discounts rewards along the conversation, once', () => {
     const line = trajectory([a, b, d], { value: 10, byTurn: { 2: 10 } });
     const rows = exportInteractions(line, { style: 'individual', discount: 0.9 });

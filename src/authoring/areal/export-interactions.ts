@@ -11,6 +11,7 @@ import { TrainyardError } from '../../core/errors.ts';
 import { completionId } from '../../core/turn-names.ts';
 import type { Reward, Sample, Trajectory, Turn } from '../../core/types.ts';
 import { stitch } from '../../tokens/stitch.ts';
+import { earnedBy } from '../../trainer/reward-pools.ts';
 
 /** Lists of lists have one row; the names are AReaL's. */
 export interface TrajectoryTensors {
@@ -45,15 +46,15 @@ export function exportInteractions(
       hint: 'export only trajectories whose grade.kind is "graded"',
     });
   }
-  const turns = finished(trajectory, warn);
-  const reward = discounted(grade.reward, trajectory.turns, discount);
+  const graded = { grade: { ...grade, reward: discounted(grade.reward, trajectory.turns, discount) } };
+  const turns = finished(trajectory, warn).filter((turn) => earnedBy(graded, turn) !== undefined);
   // As its "advantage" every token has its turn's index: so the row says which turn is its last.
   const options = { advantageOf: ({ index }: Turn) => index, weight: 1, rolloutId, groupId };
   const rows = style === 'concat' ? stitch(turns, options) : turns.flatMap((turn) => stitch([turn], options));
   return Object.fromEntries(
     rows.map((row) => {
       const last = turns.find(({ index }) => index === row.advantages.at(-1))!;
-      return [completionId(trajectory, last.sampling.seed), tensorsOf(row, earnedBy(last, reward))];
+      return [completionId(trajectory, last.sampling.seed), tensorsOf(row, earnedBy(graded, last)!.reward)];
     }),
   );
 }
@@ -68,11 +69,7 @@ function finished({ rolloutId, turns, abandoned = [] }: Trajectory, warn: (messa
   if (abandoned.length > 0) warn(`rollout ${rolloutId}: ${abandoned.length} unfinished model calls are not exported`);
   const undelivered = turns.filter((turn) => turn.undelivered);
   if (undelivered.length > 0) warn(`rollout ${rolloutId}: ${undelivered.length} answers that nobody received are not exported`);
-  return turns.filter((turn) => turn.trainable && !turn.undelivered && turn.sampledIds.length > 0);
-}
-
-function earnedBy({ index, thread, role }: Turn, { value, byTurn, byThread, byRole }: Reward): number {
-  return byTurn?.[index] ?? byThread?.[thread] ?? byRole?.[role] ?? value;
+  return turns.filter((turn) => !turn.undelivered);
 }
 
 function tensorsOf({ tokens, mask, logprobs, versions }: Sample, reward: number): TrajectoryTensors {

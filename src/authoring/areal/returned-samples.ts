@@ -47,7 +47,7 @@ export function resultOfSamples(samples: readonly EpisodeSample[], turns: readon
   samples.forEach((sample, place) => {
     const name = samples.length === 1 ? 'the sample' : `sample ${place}`;
     checkShape(sample, name);
-    for (const { index } of trainedIn(sample, turns, name)) {
+    for (const { index } of trainedIn(sample, turns, name, new Set(earned.keys()))) {
       const known = earned.get(index);
       if (known !== undefined && known.reward !== sample.rewards) {
         throw bad(
@@ -97,13 +97,14 @@ function checkShape(sample: EpisodeSample, name: string): void {
 }
 
 /** The turns whose tokens the mask covers, each wholly. */
-function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string): readonly Turn[] {
+function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string, taken: ReadonlySet<number>): readonly Turn[] {
   const { inputIds, lossMask } = sample;
   const within = turns.filter((turn) => differsAt(turn, inputIds) === undefined);
   if (within.length === 0)
     throw bad(strangerTo(sample, turns, name), 'build the row from inputTokens and outputTokens as agenerate gave them');
   const owner = new Array<Turn | undefined>(inputIds.length).fill(undefined);
-  for (const turn of within) owner.fill(turn, turn.promptIds.length, turn.promptIds.length + turn.sampledIds.length);
+  for (const turn of ownersOf(within, taken))
+    owner.fill(turn, turn.promptIds.length, turn.promptIds.length + turn.sampledIds.length);
   const trained = new Set<Turn>();
   for (let i = 0; i < inputIds.length; i++) {
     const turn = owner[i];
@@ -129,6 +130,13 @@ function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string):
   if (trained.size === 0)
     throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
   return [...trained];
+}
+
+/** Two answers may be the same tokens after the same prompt: then each sample has one of its own. Of longer ones the longest is last. */
+function ownersOf(within: readonly Turn[], taken: ReadonlySet<number>): readonly Turn[] {
+  const spans = Map.groupBy(within, ({ promptIds, sampledIds }) => `${promptIds.length} ${sampledIds.length}`);
+  const owners = [...spans.values()].map((same) => same.find(({ index }) => !taken.has(index)) ?? same[0]!);
+  return owners.toSorted((a, b) => a.promptIds.length + a.sampledIds.length - b.promptIds.length - b.sampledIds.length);
 }
 
 const MASK_HINT = 'position i of the mask is about token i itself: [...inputTokens.map(() => 0), ...outputTokens.map(() => 1)]';

@@ -86,6 +86,30 @@ describe('an episode', () => {
     expect(grade).toMatchObject({ reward: { value: 0.5, byTurn: { 0: 1, 1: 0 } } });
   });
 
+  it('may say the same twice, and each is trained with its own reward', async () => {
+    const twice: Episode = async (engine, data) => [
+      episodeSample(await first(engine, data), 1),
+      episodeSample(await first(engine, data), 0),
+    ];
+    await using rollouts = await scriptedRollouts(workflowOf(twice), 7, undefined, () => 'the same');
+    const { turns, grade, outcome } = await rollouts.run();
+    expect(outcome).toEqual({ kind: 'completed' });
+    expect(turns.map(({ trainable }) => trainable)).toEqual([true, true]);
+    expect(grade).toMatchObject({ reward: { value: 0.5, byTurn: { 0: 1, 1: 0 } } });
+  });
+
+  it('may be cut where another answer went on: the row is the longer one’s', async () => {
+    const cut: Episode = async (engine, data) => {
+      const inputIds = engine.applyChatTemplate(data.messages);
+      const whole = await engine.agenerate({ inputIds });
+      await engine.agenerate({ inputIds, gconfig: { maxNewTokens: 1 } });
+      return episodeSample(whole, 1);
+    };
+    await using rollouts = await scriptedRollouts(workflowOf(cut), 7, undefined, () => 'the same');
+    const { turns } = await rollouts.run();
+    expect(turns.map(({ trainable }) => trainable)).toEqual([true, false]);
+  });
+
   it('may return interactions: what completions earned, by their ids', async () => {
     const { grade } = await rollout(async (engine, data) => {
       const one = await first(engine, data);

@@ -27,7 +27,18 @@ import { activeContext } from './no-context.ts';
 import { getRolloutContext, type RolloutContext } from './rollout-context.ts';
 import { RolloutSample } from './rollout-sample.ts';
 
-const activeSession = new AsyncLocalStorage<{ readonly context: RolloutContext; readonly name: string }>();
+/** One run of the SDK in a session. What it entered stays with whoever awaited it, so it says itself when it is over. */
+interface SessionRun {
+  readonly context: RolloutContext;
+  readonly name: string;
+  /** Tools under way. An agent that is asked as a tool ends in the midst of the run it shares. */
+  tools: number;
+  isOver: boolean;
+}
+
+const activeSession = new AsyncLocalStorage<SessionRun>();
+/** By the SDK's own object for a run. */
+const sessionRuns = new WeakMap<object, SessionRun>();
 
 /** Stands for the policy until an `OsmosisAgent` is made with it. */
 export class OsmosisRolloutModel implements PolicyModel {
@@ -49,12 +60,20 @@ const sessionModel: PolicyModel = {
 export class OsmosisAgent<TContext = unknown, TOutput extends AgentOutputType = TextOutput> extends Agent<TContext, TOutput> {
   constructor(options: AgentOptions<TContext, TOutput>) {
     super(options.model instanceof OsmosisRolloutModel ? { ...options, model: sessionModel } : options);
+    this.on('agent_tool_start', (run) => withRun(run, (own) => own.tools++));
+    this.on('agent_tool_end', (run) => withRun(run, (own) => own.tools--));
+    this.on('agent_end', (run) =>
+      withRun(run, (own) => {
+        own.isOver = own.tools === 0;
+      }),
+    );
   }
 }
 
 /** Keeps a conversation of one rollout; outside of any it is the SDK's own memory session. */
 export class OsmosisMemorySession extends MemorySession {
   readonly name: string;
+  readonly acceptsRunContext = true;
   readonly #context: RolloutContext | null;
 
   constructor({ name }: { readonly name?: string } = {}) {
@@ -66,18 +85,18 @@ export class OsmosisMemorySession extends MemorySession {
     context?.registerSampleSource(sample, { getSample: async (id) => sampleOf(id, await super.getItems()) });
   }
 
-  override getItems(limit?: number): Promise<AgentInputItem[]> {
-    this.#enter();
+  override getItems(limit?: number, run?: object): Promise<AgentInputItem[]> {
+    this.#enter(run);
     return super.getItems(limit);
   }
 
-  override addItems(items: AgentInputItem[]): Promise<void> {
-    this.#enter();
+  override addItems(items: AgentInputItem[], run?: object): Promise<void> {
+    this.#enter(run);
     return super.addItems(items);
   }
 
   /** Takes effect for the caller too, because it happens before anything is awaited. */
-  #enter(): void {
+  #enter(run: object | undefined): void {
     const context = getRolloutContext();
     if (context === null) return;
     if (context !== this.#context) {
@@ -85,7 +104,9 @@ export class OsmosisMemorySession extends MemorySession {
         hint: 'construct the session inside run(ctx), while the rollout context is active',
       });
     }
-    activeSession.enterWith({ context, name: this.name });
+    const own = (run && sessionRuns.get(run)) ?? { context, name: this.name, tools: 0, isOver: false };
+    if (run !== undefined) sessionRuns.set(run, own);
+    activeSession.enterWith(own);
   }
 }
 
@@ -98,11 +119,16 @@ export function inputItems(prompt: readonly PromptMessage[]): AgentInputItem[] {
   });
 }
 
+function withRun(run: object, tell: (own: SessionRun) => void): void {
+  const own = sessionRuns.get(run);
+  if (own !== undefined) tell(own);
+}
+
 function inSession(): PolicyModel {
   const context = activeContext();
   const session = activeSession.getStore();
   // A rollout that is run inside another inherits the outer one's session, which is not its own.
-  if (session?.context === context) return policy(context.model(session.name));
+  if (session?.context === context && !session.isOver) return policy(context.model(session.name));
   throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel was called without an active OsmosisMemorySession', {
     hint: 'pass one to the run: run(agent, input, { session: new OsmosisMemorySession({ name }) })',
   });

@@ -16,8 +16,8 @@ export interface SampleSource {
   getSample(name: string): RolloutSample | Promise<RolloutSample>;
 }
 
-/** It travels in a header. */
-const SAMPLE_NAME = /^[\x20-\x7e]{1,128}$/;
+/** It travels in a header, which loses spaces at its ends, and names a reward. */
+const SAMPLE_NAME = /^(?!__proto__$)[\x21-\x7e](?:[\x20-\x7e]{0,126}[\x21-\x7e])?$/;
 
 const storage = new AsyncLocalStorage<RolloutContext>();
 
@@ -104,6 +104,6 @@ function givenOr(variable: string, given: string | undefined): string {
 function checkedName(name: string): string {
   if (typeof name === 'string' && SAMPLE_NAME.test(name)) return name;
   throw new TrainyardError('WORKFLOW_FAILED', `the name of an agent or session is ${describeValue(name)}`, {
-    hint: 'give it 1 to 128 printable ASCII characters: it travels in a header',
+    hint: 'give it 1 to 128 printable ASCII characters, without spaces at its ends: it travels in a header',
   });
 }

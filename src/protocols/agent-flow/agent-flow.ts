@@ -87,6 +87,9 @@ async function callModel({ gateway, table }: FlowParts, place: FlowPlace, call: 
   const grant = gateway.authorize(call, ['agent', ...FLOW_CAPABILITIES]);
   const uid = nameIn(place.trajectory, 'trajectory_uid');
   const prompt = nameIn(place.prompt, 'prompt_uid');
-  table.get(grant, uid)?.isOfPrompt(prompt);
+  const trajectory = table.get(grant, uid);
+  // An agent is told its prompt: naming it would choose the group, and the task it is graded by.
+  if (grant.capability === 'agent') trajectory?.checkPrompt(prompt);
+  else trajectory?.isOfPrompt(prompt);
   return await gateway.answer({ ...call, path: `/r/${encodeURIComponent(uid)}/v1/${place.rest}` });
 }

@@ -28,7 +28,8 @@ export async function computeReward(parts: FlowParts, grant: Grant, call: Call, 
     const { value, parts: info = {} } = grade.reward;
     return jsonReply(200, { reward: value, reward_score: value, reward_extra_info: info });
   }
-  const why = grade.kind === 'failed' ? `${grade.code}: ${grade.message}` : grade.why;
+  // Its own words may hold the answer.
+  const why = grade.kind === 'failed' ? grade.code : 'it graded nothing';
   throw new FlowRefusal('grader_failed', `the grader gave no reward: ${why}`, { hint: 'that is not a reward of 0' });
 }
 

@@ -108,6 +108,8 @@ export class TrajectoryTable {
   /** Steps are there when they are kept, where they end the trajectory; else with the session. */
   async take(trajectory: FlowTrajectory, steps: readonly FlowStep[]): Promise<void> {
     trajectory.take(steps);
+    // What somebody else sent first is there when it is kept for him.
+    if (trajectory.kept !== undefined) return await this.complete(trajectory);
     if (!steps.some(({ isLast }) => isLast)) return;
     const before = trajectory.completion;
     trajectory.completion ??= { reward: undefined, error: undefined, turns: trajectory.session.turns.length };

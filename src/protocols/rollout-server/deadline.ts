@@ -3,7 +3,7 @@
  * event loop that was blocked, an error. The work itself cannot be stopped, only told and left behind.
  */
 import { TrainyardError } from '../../core/errors.ts';
-import { linkSignals } from '../../core/linked-signal.ts';
+import { linkSignals, orAborted } from '../../core/linked-signal.ts';
 import type { Slots } from '../../rollout/slots.ts';
 
 /** Shorter waits in a queue are not worth a word. */
@@ -57,7 +57,7 @@ export class Deadline {
     const timer = setTimeout(() => end.abort(this.#exceeded()), this.#leftMs());
     const { signal, release } = linkSignals(cancel, end.signal);
     try {
-      const value = await Promise.race([work(signal), aborted(signal)]);
+      const value = await orAborted(work(signal), signal);
       if (this.#isOver()) throw this.#exceeded();
       return value;
     } catch (thrown) {
@@ -90,11 +90,4 @@ export function boundedSeconds(given: number | null, most: number, param: string
     throw new TrainyardError('REQUEST_INVALID', `${param} is ${given}, expected a finite number of seconds or null`, { param });
   }
   return Math.min(given ?? most, most);
-}
-
-function aborted(signal: AbortSignal): Promise<never> {
-  return new Promise((_, reject) => {
-    if (signal.aborted) reject(signal.reason);
-    else signal.addEventListener('abort', () => reject(signal.reason), { once: true });
-  });
 }

@@ -24,8 +24,8 @@ interface Reply {
 }
 
 const ROUTE = /\/(chat\/completions|responses|messages)$/;
-/** How each dialect's events end. */
-const LAST_EVENT = /data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
+/** How each dialect's events end. What a model says stands in JSON: it begins no line, and its quotes are escaped. */
+const LAST_EVENT = /(?<=\n)data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
 
 /** The dialect's route that a path belongs to, if it is a model call. */
 export function routeOf(path: string): string | undefined {

@@ -5,7 +5,7 @@
 import { runInRollout } from '../../core/context.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Reward, RolloutIdentity, Task } from '../../core/types.ts';
-import { contextOf, type OwnContext, Rejection } from '../../rollout/rollout-context.ts';
+import { contextOf, type OwnContext } from '../../rollout/rollout-context.ts';
 import type { Slots } from '../../rollout/slots.ts';
 import { boundedSeconds, Deadline } from './deadline.ts';
 import type { BackendEntry } from './entry.ts';
@@ -105,9 +105,12 @@ async function runWorkflow(
       const { ctx } = own;
       return await runInRollout(ctx, () => workflow.run(ctx));
     });
+    const rejection = own?.rejected();
+    if (rejection !== undefined) return finished({}, rejection.message);
     return finished(returnedBy(returned, identity, (text) => hooks.warn(`rollout ${identity.rolloutId}: ${text}`)));
   } catch (thrown) {
-    if (thrown instanceof Rejection) return finished({}, thrown.message);
+    const rejection = own?.rejected();
+    if (rejection !== undefined) return finished({}, rejection.message);
     throw thrown;
   } finally {
     policy?.seal();

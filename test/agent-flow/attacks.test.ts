@@ -1,0 +1,171 @@
+/** What somebody would try against the flow routes and the classes on top of them, and what must not come of it. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import {
+  AgentFlowManager,
+  BlackBoxAgentFlowBase,
+  type FlowClass,
+  type FlowFields,
+  flowRegistry,
+  type ManagerOptions,
+  SingleStepSingleTurnAgentFlow,
+} from '../../src/agent-flow.ts';
+import type { Store } from '../../src/core/contracts.ts';
+import { ANSWER, ASK, type FlowBench, flowBench, generated } from './bench.ts';
+
+function manager(bench: FlowBench, flow: FlowClass, options: Partial<ManagerOptions> = {}): AgentFlowManager {
+  return new AgentFlowManager({
+    flows: flowRegistry([{ name: 'x', flow }]),
+    defaultFlow: 'x',
+    gatewayUrl: bench.gateway.origin,
+    gatewayKey: bench.key,
+    fetch: bench.gateway.fetch as typeof fetch,
+    ...options,
+  });
+}
+
+describe('a grader that fails on the way', () => {
+  it('does not tell the answer in its words', async () => {
+    const bench = flowBench({
+      grade: (said, answer) => {
+        throw new Error(`expected ${String(answer)}, found ${said}`);
+      },
+    });
+    const { body } = await generated(bench, 't1');
+    const messages = [...ASK, { role: 'assistant', content: 'x' }];
+    const inWords = await bench.send('/compute_reward', { trajectory_uid: 't1', messages });
+    const inTokens = await bench.send('/compute_reward', {
+      trajectory_uid: 't1',
+      prompt_ids: body.prompt_ids,
+      response_ids: body.response_ids,
+    });
+    expect([inWords, inTokens]).toMatchObject([{ status: 500 }, { status: 500 }]);
+    expect(inWords.body.error.message).toContain('GRADER_FAILED');
+    expect(JSON.stringify([inWords, inTokens])).not.toContain(ANSWER);
+  });
+});
+
+describe('the last step', () => {
+  it('is not acknowledged to a second sender while it may still be lost', async () => {
+    const { promise: asked, resolve: isAsked } = Promise.withResolvers<void>();
+    const { promise: failed, reject: fail } = Promise.withResolvers<void>();
+    const store = (inner: Store): Store => ({
+      ...inner,
+      append: async () => {
+        isAsked();
+        await failed;
+      },
+    });
+    const bench = flowBench({ store });
+    const { step } = await generated(bench, 't1');
+    const submit = () => bench.send('/submit_steps', { steps: [{ ...step, is_last: true, reward: 1 }] });
+    const first = submit();
+    await asked;
+    const second = submit();
+    await sleep(20);
+    fail(Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' }));
+    expect([(await first).status, (await second).status]).toEqual([507, 507]);
+  });
+});
+
+describe('an agent’s key', () => {
+  it('does not choose the prompt, and with it the group and the task that it is graded by', async () => {
+    const bench = flowBench();
+    const { body } = await bench.send('/init_trajectory');
+    const { trajectory_uid: uid, api_key: key } = body;
+    const said = await bench.send(`/${uid}/p1/v1/chat/completions`, { messages: ASK }, { key });
+    expect(said.status).toBe(200);
+    await bench.send(`/${uid}/1/v1/complete_trajectory`);
+    expect(await bench.stored()).toMatchObject([{ groupId: uid, taskId: uid, grade: { kind: 'ungraded' } }]);
+  });
+
+  it('reaches none of the flow routes, by whatever spelling', async () => {
+    const bench = flowBench();
+    const { body } = await bench.send('/init_trajectory');
+    const { trajectory_uid: uid, api_key: key } = body;
+    const paths = [
+      '/generate',
+      '/submit_steps',
+      '/compute_reward',
+      '/init_trajectory',
+      `/${uid}/1/v1/complete_trajectory`,
+      `/${uid}/1/v1/complete_trajectory/`,
+      `/${uid}/1/v1/%63omplete_trajectory`,
+      `/${uid}/1/v1//complete_trajectory`,
+      `//${uid}/1/v1/complete_trajectory`,
+      '/__proto__/1/v1/chat/completions',
+      '/constructor/1/v1/complete_trajectory',
+      `/${uid}/__proto__/v1/chat/completions`,
+    ];
+    for (const path of paths) {
+      const { status } = await bench.send(path, { messages: ASK, reward: 1 }, { key });
+      expect([path, status >= 400 && status < 500]).toEqual([path, true]);
+    }
+    expect((await bench.send(`/${uid}/1/v1/steps`, undefined, { method: 'GET' })).body).toMatchObject({ complete: false });
+  });
+});
+
+describe('a batch', () => {
+  it('has a result for a row that no flow can be given', async () => {
+    const bench = flowBench();
+    const good = { prompt: 'a' };
+    const rows = [good, { prompt: undefined as never }, { prompt: 'b', tool: () => 1 }, null as never, good];
+    const results = await manager(bench, SingleStepSingleTurnAgentFlow).run(rows);
+    expect(results.map(({ kind }) => kind)).toEqual(['completed', 'failed', 'failed', 'failed', 'completed']);
+  });
+
+  it('has not completed what could not be kept', async () => {
+    class Unfinished extends SingleStepSingleTurnAgentFlow {
+      override async run(_: unknown, { trajectoryUid, promptUid, prompt: messages }: FlowFields): Promise<number> {
+        await this.gatewayGenerate({ trajectoryUid, promptUid, messages });
+        return 1;
+      }
+    }
+    const append = () => Promise.reject(new Error('ENOSPC: no space left on device'));
+    const bench = flowBench({ store: (inner) => ({ ...inner, append }) });
+    expect(await manager(bench, Unfinished).run([{ prompt: 'a' }])).toMatchObject([
+      { kind: 'failed', error: expect.stringContaining('store_full') },
+    ]);
+  });
+
+  it('refuses times that no clock has', () => {
+    const bench = flowBench();
+    for (const timeoutMs of [Number.POSITIVE_INFINITY, 2 ** 31, Number.NaN, -1])
+      expect(() => manager(bench, SingleStepSingleTurnAgentFlow, { timeoutMs })).toThrow('timeoutMs');
+  });
+
+  it('takes a fraction of a millisecond for a time', async () => {
+    const bench = flowBench();
+    const [result] = await manager(bench, SingleStepSingleTurnAgentFlow, { timeoutMs: 5000.5 }).run([{ prompt: 'a' }]);
+    expect(result).toMatchObject({ kind: 'completed' });
+  });
+
+  it('keeps nothing that a black box did after its time as training data', async () => {
+    const { promise: late, resolve: go } = Promise.withResolvers<void>();
+    const { promise: ended, resolve: end } = Promise.withResolvers<void>();
+    class Deaf extends BlackBoxAgentFlowBase {
+      async _runAgent(baseURL: string, _: FlowFields, { apiKey, fetch }: { apiKey: string; fetch: typeof globalThis.fetch }) {
+        const ask = () =>
+          fetch(`${baseURL}/chat/completions`, {
+            method: 'POST',
+            headers: { authorization: `Bearer ${apiKey}` },
+            body: JSON.stringify({ messages: ASK }),
+          });
+        await ask();
+        await late;
+        await ask();
+        end();
+        return { reward: 1 };
+      }
+    }
+    const bench = flowBench();
+    const results = await manager(bench, Deaf, { timeoutMs: 150 }).run([{ id: 'p1', prompt: 'a' }]);
+    expect(results).toMatchObject([{ kind: 'failed', error: 'not done within 150 ms' }]);
+    await expect.poll(() => bench.stored()).toMatchObject([{ outcome: { kind: 'failed' }, grade: { kind: 'ungraded' } }]);
+    go();
+    await ended;
+    await sleep(20);
+    await bench.flows.drain();
+    expect(await bench.stored()).toMatchObject([{ groupId: 'p1', outcome: { kind: 'failed' }, turns: [{}] }]);
+  });
+});
