@@ -2,7 +2,7 @@
  * An agent without a base class: any object with an async `run`. Its client is built from what it is given, and shares one HTTP client with
  * all other rollouts.
  *
- *   npx trainyard train examples/areal/agent.ts --tasks examples/triage/train.jsonl --held-out examples/triage/held-out.jsonl
+ *   npm run trainyard -- train examples/areal/agent.ts --tasks examples/triage/train.jsonl --held-out examples/triage/held-out.jsonl
  */
 import OpenAI from 'openai';
 import { defineGrader } from 'trainyard';

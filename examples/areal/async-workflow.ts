@@ -2,7 +2,7 @@
  * Async all the way: an episode that reads a file, asks a web service, the engine and a client of another API, and never blocks.
  * While it waits for any of them, other rollouts go on.
  *
- *   npx trainyard train examples/areal/async-workflow.ts --tasks examples/triage/train.jsonl --held-out examples/triage/held-out.jsonl
+ *   npm run trainyard -- train examples/areal/async-workflow.ts --tasks examples/triage/train.jsonl --held-out examples/triage/held-out.jsonl
  */
 import { readFile } from 'node:fs/promises';
 import OpenAI from 'openai';

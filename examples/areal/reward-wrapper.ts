@@ -2,7 +2,7 @@
  * A reward that costs a lot is computed in processes of its own. The wrapper is made once, in the constructor: there is one instance of the
  * workflow in a process, however many rollouts it runs.
  *
- *   npx trainyard train examples/areal/reward-wrapper.ts --tasks examples/triage/train.jsonl --held-out examples/triage/held-out.jsonl
+ *   npm run trainyard -- train examples/areal/reward-wrapper.ts --tasks examples/triage/train.jsonl --held-out examples/triage/held-out.jsonl
  */
 import {
   type AsyncReward,

@@ -1,7 +1,7 @@
 /** `trainyard eval`: flags → run/eval. Returns the exit code. */
-import { TrainyardError } from '../core/errors.ts';
 import { evaluateOnly } from '../run/eval.ts';
 import { EVAL_DEFAULTS, type EvalRequest } from '../run/settings.ts';
+import { entryGiven } from './entry-given.ts';
 import { guarded } from './guard.ts';
 import { openReport } from './report.ts';
 import { withLimits } from './rollout-limits.ts';
@@ -11,11 +11,7 @@ export async function evalCommand(
   flags: Omit<EvalRequest, 'entry'> & { readonly json: boolean; readonly turns?: number },
 ): Promise<number> {
   const { json, ...settings } = withLimits(flags);
-  // The list of flows is an entry, too.
-  const entry = given ?? settings.flows;
-  if (entry === undefined) {
-    throw new TrainyardError('USAGE', 'missing required argument: entry', { hint: 'trainyard eval <entry>' });
-  }
+  const entry = entryGiven(given, settings.flows, 'eval');
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   using report = openReport(json, { verb: 'eval', entry, model, seed, run: null });
   await guarded(report.emit, { steps: false }, ({ stop }) =>

@@ -55,6 +55,8 @@ suite('the summary', () => {
     const command = asCalled('trainyard eval examples/shop/agent.ts --model runs/shop-1/checkpoints/step-000040');
     expect(summary(done())).toContain(`Measure it again with:\n  ${command}\n`);
     expect(summary(done({ turns: 200 }))).toContain(`${command} --turns 200\n`);
+    expect(summary(done({ trainable: ['a', 'b c'] }))).toContain(`${command} --trainable 'a,b c'\n`);
+    expect(summary(done({ flow: 'one', flows: 'flows.yaml' }))).toContain(`${command} --flow one --flows flows.yaml\n`);
     expect(summary(done())).not.toContain('--resume');
     expect(summary(done())).not.toContain('Stopped');
   });

@@ -91,8 +91,8 @@ function summary(event: Event<'done'>, entry: string): readonly string[] {
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 /** Which folder to use from now on, and how to measure it again. */
-function models({ best, checkpoint: last, heldOut, turns, server }: Event<'done'>, entry: string): readonly string[] {
-  const command = (model: string): string => measureCommand(entry, model, { heldOut, turns });
+function models({ best, checkpoint: last, server, ...unusual }: Event<'done'>, entry: string): readonly string[] {
+  const command = (model: string): string => measureCommand(entry, model, unusual);
   const again = (model: string): readonly string[] => ['Measure it again with:', `  ${asCalled(command(model))}`];
   const at = server === undefined ? 'is in' : `is at ${printable(server)}, by the name in`;
   if (best === null || best.checkpoint === last) {

@@ -46,5 +46,5 @@ const CALLED_AS =
 
 /** Commands in a text, written so that they work where this one was called. */
 export function asCalled(text: string): string {
-  return text.replaceAll(/\btrainyard (?=train |eval |show |serve )/g, `${CALLED_AS} `);
+  return text.replaceAll(/\btrainyard (?=train |eval |try |preflight |show |serve )/g, `${CALLED_AS} `);
 }

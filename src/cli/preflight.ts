@@ -2,29 +2,40 @@
 import { existsSync } from 'node:fs';
 import type { Workflow } from '../core/contracts.ts';
 import { printable } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 import { type Inspection, inspectFiles } from '../run/preflight.ts';
 import { usualHeldOut, usualTasks } from '../run/settings.ts';
+import { entryGiven } from './entry-given.ts';
 import { asCalled, count } from './phrases.ts';
 
 export interface PreflightFlags {
+  readonly flow?: string;
+  readonly flows?: string;
   readonly tasks?: string;
   readonly heldOut?: string;
   readonly json: boolean;
 }
 
 /** Exit code 0 where a run could begin, 2 where something has to be mended first. */
-export async function preflightCommand(entry: string, flags: PreflightFlags): Promise<number> {
+export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
+  const { flow, flows } = flags;
+  const entry = entryGiven(given, flows, 'preflight');
+  if (flows !== undefined && flow === undefined) {
+    throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', { hint: 'give --flow' });
+  }
   const tasks = flags.tasks ?? ifThere(usualTasks(entry));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
-  const inspection = await inspectFiles({ entry, tasks, heldOut });
+  const inspection = await inspectFiles({ entry, flow, flows, tasks, heldOut });
   const ok = inspection.problems.length === 0;
   const found = foundIn(inspection);
   if (flags.json) {
     const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
     console.log(JSON.stringify({ type: 'preflight', ok, problems, found }));
   } else {
-    const lines = ok ? ['Ready:', ...Object.entries(found).map(lineOf)] : inspection.problems.flatMap(problemLines);
+    const lines = ok
+      ? ['Ready:', ...Object.entries(found).filter(isWorthALine).map(lineOf)]
+      : inspection.problems.flatMap(problemLines);
     for (const line of lines) console.log(printable(line));
   }
   return ok ? 0 : 2;
@@ -63,6 +74,7 @@ const LABELS: Readonly<Record<string, string>> = {
   shape: 'written as',
 };
 const ABSENT: Readonly<Record<string, string>> = {
+  shape: 'an agent flow',
   config: 'none',
   concurrency: 'as many as the run has',
   grader: 'none: run must return rewards',
@@ -70,13 +82,18 @@ const ABSENT: Readonly<Record<string, string>> = {
 };
 const WIDTH = 18;
 
+/** Without a grader nothing is to be said of its gradings. */
+function isWorthALine([key]: [string, Json], _: number, found: readonly [string, Json][]): boolean {
+  return key !== 'graderConcurrency' || found.some(([name, value]) => name === 'grader' && value !== null);
+}
+
 function lineOf([key, value]: [string, Json]): string {
   return `  ${(LABELS[key] ?? key).padEnd(WIDTH)}${key === 'roles' ? rolesText(value as Record<string, boolean>) : String(value ?? ABSENT[key])}`;
 }
 
 function rolesText(roles: Readonly<Record<string, boolean>>): string {
   const names = Object.entries(roles).map(([name, trained]) => (trained ? name : `${name} (not trained)`));
-  return names.join(', ') || 'any, all trained';
+  return names.join(', ') || 'not declared: any that run asks for';
 }
 
 function problemLines(

@@ -41,14 +41,12 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   }
   train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader')).action(async (entry, flags) =>
-    ended(await evalCommand(entry, flags)),
-  );
-  program
-    .command('try')
-    .description('run one rollout of one task and show it turn by turn')
+  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader'))
+    .option('--trainable <roles>', 'roles that the policy plays, as in training (default: those the workflow says)', roles)
+    .action(async (entry, flags) => ended(await evalCommand(entry, flags)));
+  const once = program.command('try').description('run one rollout of one task and show it turn by turn');
+  withFlows(once.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
-    .argument('<entry>', 'module that exports the workflow and the grader')
     .option('--task <id>', 'id of the task, or its number in the file (default: the first)')
     .option('--tasks <file>', 'file it is in, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
@@ -57,11 +55,11 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
     .option('--json', 'one JSON object a line', false)
     .action(async (entry, flags) => ended(await tryCommand(entry, flags)));
-  program
+  const check = program
     .command('preflight')
-    .description('check an entry and its tasks, and say everything that is wrong; runs nothing')
+    .description('check an entry and its tasks, and say everything that is wrong; runs nothing');
+  withFlows(check.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
-    .argument('<entry>', 'module that exports the workflow and the grader')
     .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
     .option('--json', 'one JSON object', false)
@@ -136,11 +134,15 @@ const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (te
   ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive, undefined],
 ];
 
-function shared(command: Command): Command {
+function withFlows(command: Command): Command {
   return command
-    .exitOverride()
     .option('--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another')
-    .option('--flows <file>', 'YAML list of agent flows; then the entry may be left out')
+    .option('--flows <file>', 'YAML list of agent flows; then the entry may be left out');
+}
+
+function shared(command: Command): Command {
+  return withFlows(command)
+    .exitOverride()
     .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .addOption(

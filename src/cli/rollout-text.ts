@@ -16,6 +16,8 @@ export function endingLines({ outcome, grade, output, metadata, metrics, logs, s
   ];
 }
 
+const NO_TURNS = ' (it ended before any model call through ctx.model() was answered)';
+
 function outcomeDetail(outcome: Outcome): string {
   switch (outcome.kind) {
     case 'completed':
@@ -23,7 +25,7 @@ function outcomeDetail(outcome: Outcome): string {
     case 'truncated':
       return ` by its limit of ${outcome.limit}`;
     case 'rejected':
-      return `: ${printable(outcome.reason)}`;
+      return `: ${printable(outcome.reason)}${outcome.reason === 'no_turns' ? NO_TURNS : ''}`;
     case 'failed':
       return ` ${outcome.code}: ${printable(outcome.message)}`;
   }
@@ -46,8 +48,12 @@ function gradeText(grade: Grade): string {
   return `reward ${value}${marks.length > 0 ? ` (${marks.join(', ')})` : ''}`;
 }
 
+function isEmpty(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && Object.keys(value).length === 0;
+}
+
 function named(name: string, value: unknown): readonly string[] {
-  if (value === undefined) return [];
-  const text = typeof value === 'string' ? value : JSON.stringify(value);
+  if (value === undefined || isEmpty(value)) return [];
+  const text = typeof value === 'string' && value !== '' ? value : JSON.stringify(value);
   return [`  ${name}: ${printable(text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text)}`];
 }

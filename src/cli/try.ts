@@ -1,26 +1,31 @@
 /** `trainyard try`: one rollout, turn by turn, for finding out what an agent does. Returns the exit code. */
 import { styleText } from 'node:util';
-import { messageOf } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turn-summary.ts';
 import type { Task, Trajectory, Turn } from '../core/types.ts';
 import { type TryRequest, tryOnce } from '../run/try.ts';
+import { entryGiven } from './entry-given.ts';
 import { guarded } from './guard.ts';
 import { describe } from './lines.ts';
+import { asCalled } from './phrases.ts';
 import { endingLines } from './rollout-text.ts';
 import { printable } from './screen/width.ts';
 import { turnText } from './turn-text.ts';
 
 export async function tryCommand(
-  entry: string,
+  given: string | undefined,
   flags: Omit<TryRequest, 'entry' | 'heldOut'> & { readonly tasks?: string; readonly json: boolean },
 ): Promise<number> {
-  const { json, tasks, ...given } = flags;
-  const request = { ...given, entry, ...(tasks === undefined ? {} : { heldOut: tasks }) };
+  const { json, tasks, ...settings } = flags;
+  const entry = entryGiven(given, settings.flows, 'try');
+  const request = { ...settings, entry, ...(tasks === undefined ? {} : { heldOut: tasks }) };
   const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
   const emit = (event: RunEvent): void => {
-    if (event.type === 'warning' && event.code !== 'UNKILLABLE_GRADER') say(describe(event, ''), event);
+    if (event.type === 'warning' && event.code !== 'UNKILLABLE_GRADER' && !isEnding(event.message))
+      say(describe(event, ''), event);
   };
+  let hint: readonly string[] = [];
   const observer = {
     onStart: (task: Task) => {
       const words = task.prompt.map(({ role, content }) => `    ${role}: ${printable(content)}`);
@@ -32,14 +37,29 @@ export async function tryCommand(
     },
     onThrown: (thrown: unknown) => {
       const stack = thrown instanceof Error ? (thrown.stack ?? thrown.message) : messageOf(thrown);
-      say([styleText('red', stack.split('\n').map(printable).join('\n'))], { type: 'threw', stack });
+      if (thrown instanceof TrainyardError && thrown.hint !== undefined) hint = [`  ${printable(asCalled(thrown.hint))}`];
+      const lines = ownFrames(stack).map((line) => styleText('red', printable(line)));
+      if (json || lines.length > 0) say(lines, { type: 'threw', stack });
     },
     warn: (code: string, message: string) => emit({ type: 'warning', code, message }),
   };
   const trajectory = await guarded(emit, { steps: false }, ({ stop }) => tryOnce(request, observer, stop));
   const { outcome, grade, output, metadata, metrics, logs } = trajectory;
-  say(endingLines(trajectory), { type: 'ended', outcome, grade, output, metadata, metrics, logs });
+  say([...endingLines(trajectory), ...hint], { type: 'ended', outcome, grade, output, metadata, metrics, logs });
   return succeeded(trajectory) ? 0 : 1;
+}
+
+const OURS = new URL('..', import.meta.url).href;
+
+/** The stack without our own frames; nothing where no other is left: what was thrown is said by the ending, too. */
+function ownFrames(stack: string): readonly string[] {
+  const lines = stack.split('\n').filter((line) => !(/^\s+at /.test(line) && line.includes(OURS)));
+  return lines.some((line) => /^\s+at .*[:(/]/.test(line) && !line.includes('node:internal')) ? lines : [];
+}
+
+/** A run warns of its first failure; here the ending says it. */
+function isEnding(warning: string): boolean {
+  return warning.startsWith('rollout try: ');
 }
 
 /** The agent ran and was graded: with which reward is its own affair. */

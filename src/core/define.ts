@@ -54,19 +54,23 @@ export interface WorkflowDefinition<Config = undefined, RoleName extends string 
   readonly run: Run<Config, RoleName>;
 }
 
-/** Marks an async function, an object with an async `run`, or a class with one as a workflow. */
+/**
+ * Marks an async function, an object with an async `run`, or a class with one as a workflow. `options` are for the function and the class.
+ * One signature, not overloads: of these the compiler explains a mistake by the last alone, which may not be the one that was meant.
+ */
 export function defineWorkflow<Config = undefined, const RoleName extends string = string>(
-  run: Run<Config, RoleName> | WorkflowClass<Config, RoleName>,
+  given: Run<Config, RoleName> | WorkflowClass<Config, RoleName> | WorkflowDefinition<Config, RoleName>,
   options?: WorkflowOptions<Config, RoleName>,
-): Workflow;
-// Last, because the compiler explains a mistake by the last one.
-export function defineWorkflow<Config = undefined, const RoleName extends string = string>(
-  definition: WorkflowDefinition<Config, RoleName>,
 ): Workflow;
 export function defineWorkflow(
   given: Run<unknown, string> | WorkflowClass<unknown, string> | WorkflowDefinition<unknown>,
   options?: WorkflowOptions<unknown, string>,
 ): Workflow {
+  if (typeof given !== 'function' && options !== undefined) {
+    throw new TrainyardError('WORKFLOW_INVALID', 'defineWorkflow was given an object with run and, beside it, options', {
+      hint: 'put the options into the object',
+    });
+  }
   const settings = (typeof given === 'function' ? options : given) ?? {};
   const { run, name } = runOf(given);
   const { config, concurrency, env, accepts, setup, teardown } = settings;
@@ -104,7 +108,7 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
   if (kindOf(run) === 'AsyncFunction') return;
   throw new TrainyardError(
     'WORKFLOW_NOT_ASYNC',
-    `expected an async function, or an object or a class with an async run(), found ${where === '' ? '' : `${where} `}${kindOf(run ?? given)}`,
+    `expected an async function, or an object or a class with an async run(), found ${where === '' ? '' : `${where} `}${typeof run === 'function' ? 'a function that is not async' : kindOf(run ?? given)}`,
     { hint: 'add `async`, or wrap it: defineWorkflow(async (ctx) => yours(ctx))' },
   );
 }

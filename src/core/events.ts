@@ -53,6 +53,17 @@ export interface Best {
   readonly checkpoint: string;
 }
 
+/** What a run was told that is not the default, as far as measuring its model again depends on it. */
+export interface Unusual {
+  readonly flow?: string;
+  readonly flows?: string;
+  /** Held-out tasks that are not beside the entry. */
+  readonly heldOut?: string;
+  /** Model calls that a rollout may make. */
+  readonly turns?: number;
+  readonly trainable?: readonly string[];
+}
+
 export type RunEvent =
   | {
       readonly type: 'run-start';
@@ -95,7 +106,7 @@ export type RunEvent =
       readonly reward: number | null;
     }
   | { readonly type: 'warning'; readonly code: string; readonly message: string; readonly hint?: string }
-  | {
+  | ({
       readonly type: 'done';
       readonly before: Score | null;
       readonly after: Score | null;
@@ -105,13 +116,9 @@ export type RunEvent =
       readonly checkpoint: string | null;
       readonly best: Best | null;
       readonly ending: RunEnding;
-      /** Held-out tasks that are not beside the entry. */
-      readonly heldOut?: string;
-      /** Model calls that a rollout may make, where that is not the default. */
-      readonly turns?: number;
       /** Address of the Tinker server that the weights of the checkpoints are at. */
       readonly server?: string;
-    }
+    } & Unusual)
   | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
 
 export type Emit = (event: RunEvent) => void;

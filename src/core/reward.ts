@@ -17,7 +17,9 @@ type Named = keyof typeof MOST;
 export function toReward(result: unknown, who = 'the grader', turns = 0): Reward {
   if (typeof result === 'number') return { value: finite(result, `${who} returned`) };
   if (typeof result !== 'object' || result === null || Array.isArray(result)) {
-    throw badReward(`${who} returned ${describeValue(result)}, expected a number or { value, parts? }`);
+    throw badReward(
+      `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, byTurn?, byThread?, byRole? }`,
+    );
   }
   if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
   const value = finite(result.value, `${who} returned an object whose \`value\` is`);

@@ -120,7 +120,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
   const sealed = end();
   const ending = settled(rejectedOr(ended, own), identity, sealed);
-  if (ending.kind === 'threw') parts.observer?.threw?.(ending.thrown);
+  if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) parts.observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
   const { output, metadata, metrics, trainedTurns } = result;

@@ -30,6 +30,7 @@ const evalShape = {
   graderWorkers: z.int().min(1).max(256),
   graderDeadlineMs: z.int().min(1),
   transcripts: natural,
+  trainable: z.array(z.string().min(1)).min(1).optional(),
 };
 
 const trainShape = {
@@ -40,7 +41,6 @@ const trainShape = {
   groupsPerStep: count,
   refill: count,
   staleness: z.int().min(0).max(1000),
-  trainable: z.array(z.string().min(1)).min(1).optional(),
   temperature: z.number().min(0.01).max(2),
   algorithm: z.enum(ALGORITHMS),
   learningRate: positive.max(1),

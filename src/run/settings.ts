@@ -8,6 +8,7 @@ import { availableParallelism } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { TrainyardError } from '../core/errors.ts';
+import type { Unusual } from '../core/events.ts';
 import type { AdamSettings } from '../core/policy.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
 import { defaultThreads } from '../nn/policy.ts';
@@ -49,6 +50,8 @@ export interface EvalSettings {
   readonly graderDeadlineMs: number;
   /** Held-out conversations to keep for showing. */
   readonly transcripts: number;
+  /** Roles to train, whatever the workflow says; undefined: those it says. In an evaluation: the roles that the policy plays. */
+  readonly trainable: readonly string[] | undefined;
   /** Task file that is evaluated. */
   readonly heldOut: string;
 }
@@ -67,8 +70,6 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   readonly refill: number;
   /** Policy versions that may lie between sampling and training: 0 is synchronous, more lets rollouts run ahead of the trainer. */
   readonly staleness: number;
-  /** Roles to train, whatever the workflow says; undefined: those it says. */
-  readonly trainable: readonly string[] | undefined;
   /** Temperature for training; evaluation is at 0. */
   readonly temperature: number;
   /** How rewards become advantages. */
@@ -111,6 +112,7 @@ export const EVAL_DEFAULTS = {
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
   transcripts: 0,
+  trainable: undefined,
 } as const satisfies Partial<EvalSettings>;
 
 export const TRAIN_DEFAULTS = {
@@ -120,7 +122,6 @@ export const TRAIN_DEFAULTS = {
   groupsPerStep: 8,
   refill: 3,
   staleness: 0,
-  trainable: undefined,
   temperature: 1,
   algorithm: 'grpo',
   learningRate: 5e-4,
@@ -203,11 +204,11 @@ export function usualHeldOut(entry: string | Entry): string {
 }
 
 /** What has to be said again to measure as this run did. */
-export function unusualIn({ heldOut, entry, limits: { turns } }: TrainSettings): {
-  readonly heldOut?: string;
-  readonly turns?: number;
-} {
+export function unusualIn({ flow, flows, heldOut, entry, limits: { turns }, trainable }: TrainSettings): Unusual {
   return {
+    ...(flow === undefined ? {} : { flow }),
+    ...(flows === undefined ? {} : { flows }),
+    ...(trainable === undefined ? {} : { trainable }),
     ...(heldOut && heldOut !== usualHeldOut(entry) ? { heldOut } : {}),
     ...(turns === EVAL_DEFAULTS.limits.turns ? {} : { turns }),
   };

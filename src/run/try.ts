@@ -13,8 +13,6 @@ export interface TryRequest extends EvalRequest {
   readonly task?: string | undefined;
   /** Absent: 1, as in training. */
   readonly temperature?: number | undefined;
-  /** Absent: what the workflow says. */
-  readonly trainable?: readonly string[] | undefined;
 }
 
 export interface TryObserver {
@@ -30,9 +28,10 @@ const DEADLINE_MS = 24 * 3_600_000;
 
 /** Keeps nothing. */
 export async function tryOnce(request: TryRequest, observer: TryObserver, stop: AbortSignal): Promise<Trajectory> {
-  const { task: wanted, temperature = 1, trainable, ...given } = request;
+  const { task: wanted, temperature = 1, ...given } = request;
   const settings = evalSettings(given);
-  const { entry, heldOut } = await preflight({ entry: settings.entry, heldOut: settings.heldOut });
+  const { entry, heldOut } = await preflight(settings);
+  const { trainable } = settings;
   const task = taskNamed(wanted, heldOut, settings.heldOut);
   const { warn } = observer;
   const limits = { ...settings.limits, deadlineMs: DEADLINE_MS };

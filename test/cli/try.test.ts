@@ -52,6 +52,49 @@ describe('trainyard try', () => {
     expect(code).toBe(1);
     expect(stdout).toMatch(/Error: no such item\n\s+at deep \(.*bad\.ts:2/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
+    expect(stdout, 'frames that are not the agent’s').not.toContain('src/rollout/runner.ts');
+    expect(stdout.match(/no such item/g), 'with the stack and in the ending').toHaveLength(2);
+  });
+
+  it('says once what is wrong with what was returned, and what to do', async () => {
+    const file = await entry('bad.ts', `${CALL} return 1;`, GRADER);
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/failed WORKFLOW_BAD_RESULT: run returned 1; .* · not graded\n {2}what the grader should see /);
+    expect(stdout.match(/run returned 1/g)).toHaveLength(1);
+  });
+
+  it('shows no stack for a rollout that was rejected, and says what no_turns means', async () => {
+    const file = await entry('no.ts', `if (ctx.task.id === 'a') ctx.reject('no mood');`, GRADER);
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    expect({ code, last: stdout.split('\n').slice(2).join('\n') }).toEqual({ code: 0, last: 'rejected: no mood · not graded\n' });
+    const { stdout: other } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
+    expect(other).toContain('rejected: no_turns (it ended before any model call through ctx.model() was answered)');
+  });
+
+  it('runs an agent flow by its name, also from a list of flows', async () => {
+    const file = await home.write(
+      'flow.ts',
+      `import { defineGrader } from 'trainyard';
+      import { register, SingleStepSingleTurnAgentFlow } from 'trainyard/agent-flow';
+      export class One extends SingleStepSingleTurnAgentFlow {}
+      register('one')(One);
+      ${GRADER}`,
+    );
+    const flows = await home.write('flows.yaml', '- name: listed\n  _target_: ./flow.ts#One\n');
+    const byName = await trainyard('try', file, '--flow', 'one', '--tasks', tasks);
+    expect(byName).toMatchObject({ code: 0, stdout: expect.stringMatching(/ 0 default · .*\n(.*\n)*completed · reward 1/) });
+    const listed = await trainyard('try', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
+    expect(listed).toMatchObject({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
+    const checked = await trainyard('preflight', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
+    expect(checked).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/),
+    });
+    const unnamed = await trainyard('preflight', '--flows', flows);
+    expect(unnamed).toMatchObject({ code: 2, stderr: expect.stringContaining('expected the name of a flow') });
+    const nothing = await trainyard('try');
+    expect(nothing).toMatchObject({ code: 2, stderr: expect.stringContaining('missing required argument: entry') });
   });
 
   it('says which tasks there are when there is no such one', async () => {

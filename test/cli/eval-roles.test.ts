@@ -1,0 +1,34 @@
+/** `trainyard eval --trainable`: a model is measured in the roles it was trained in. */
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { scratch, trainyard } from './command.ts';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+});
+afterAll(() => home.remove());
+
+it('lets the policy play these roles, and default models the others', async () => {
+  const entry = await home.write(
+    'roles.ts',
+    `import { defineWorkflow } from 'trainyard';
+    export default defineWorkflow({
+      roles: { buyer: { default: () => 'buyer by default' }, seller: { default: () => 'seller by default' } },
+      trainable: ['buyer'],
+      async run(ctx) {
+        const said = [];
+        for (const role of ['buyer', 'seller']) said.push((await ctx.model(role).generate({ messages: ctx.prompt, maxTokens: 4 })).text);
+        return { reward: Number(said[0] === 'buyer by default') + 2 * Number(said[1] === 'seller by default') };
+      },
+    });`,
+  );
+  const tasks = await home.write('held-out.jsonl', '{"prompt":"hello","answer":1}\n');
+  const reward = async (...flags: string[]): Promise<unknown> => {
+    const { code, stdout } = await trainyard('eval', entry, '--held-out', tasks, '--json', ...flags);
+    expect(code).toBe(0);
+    return JSON.parse(stdout.trim().split('\n').at(-1) ?? '').score.meanReward;
+  };
+  expect(await reward(), 'as the workflow says').toBe(2);
+  expect(await reward('--trainable', 'seller')).toBe(1);
+  expect(await reward('--trainable', 'seller,buyer')).toBe(0);
+});
