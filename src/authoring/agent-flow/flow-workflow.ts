@@ -3,6 +3,7 @@
  *
  * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
  */
+import { methodKind } from '../../core/classes.ts';
 import { type WorkflowContext, type WorkflowResult, workflowSymbol } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { type FlowDoor, type FlowWorkflow, flowSymbol } from '../../core/flow-door.ts';
@@ -12,7 +13,14 @@ import type { FlowRegistry } from './flow-registry.ts';
 import type { FlowFields, RegisteredFlow } from './flow-types.ts';
 import { submitted } from './gateway-client.ts';
 
+/** Throws WORKFLOW_NOT_ASYNC. */
 export function flowWorkflow(chosen: RegisteredFlow, registry: FlowRegistry): FlowWorkflow {
+  const kind = methodKind(chosen.flow, 'run');
+  if (kind !== 'AsyncFunction') {
+    throw new TrainyardError('WORKFLOW_NOT_ASYNC', `run of flow ${chosen.name} is a ${kind}, expected an async method`, {
+      hint: 'write async run(samplingParams, fields) { … }',
+    });
+  }
   const run = async (ctx: WorkflowContext, door?: FlowDoor): Promise<WorkflowResult> => {
     if (door === undefined) {
       throw new TrainyardError('NO_ROLLOUT', `the flow ${chosen.name} needs the gateway's flow routes, which are not here`, {
