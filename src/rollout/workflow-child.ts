@@ -3,6 +3,7 @@
  *
  * Arguments: the module's URL and the name of the exported workflow. Whatever a rollout leaves running goes on beside the next one.
  */
+import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
@@ -39,7 +40,7 @@ await serveCalls(async (url = '', exportName = '') => {
 });
 
 function stray(thrown: unknown): void {
-  console.error(thrown);
+  process.stderr.write(`${inspect(thrown)}\n`);
   currentRollout()?.log(`not awaited, and failed: ${messageOf(thrown)}`);
 }
 

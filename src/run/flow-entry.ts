@@ -5,6 +5,8 @@
 import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
 import { agentNameOf, flowWorkflow } from '../authoring/agent-flow/flow-workflow.ts';
 import { readFlowsFile } from '../authoring/agent-flow/flows-file.ts';
+// Registers the flow that is there for every entry.
+import '../authoring/agent-flow/single-step-flow.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { type Entry, inspectEntry } from '../rollout/discovery.ts';
@@ -57,4 +59,20 @@ export function flowProblems(tasks: readonly Task[], names: readonly string[]): 
 
 function hasAgentName(metadata: Task['metadata']): boolean {
   return typeof metadata === 'object' && metadata !== null && Object.hasOwn(metadata, 'agent_name');
+}
+
+/** An entry of which no flow was asked for. Where it exports no workflow but registers flows, it is told how to choose one. */
+export async function inspectUnnamed(entry: string): Promise<Awaited<ReturnType<typeof inspectEntry>>> {
+  const before = new Set(flowRegistry().names);
+  const found = await inspectEntry(entry);
+  const own = flowRegistry().names.filter((name) => !before.has(name));
+  if (own.length === 0) return found;
+  const problems = found.problems.map((problem) =>
+    problem.code === 'WORKFLOW_NOT_FOUND'
+      ? new TrainyardError(problem.code, problem.message, {
+          hint: `it registers flows: choose one with --flow ${own.join(' or --flow ')}`,
+        })
+      : problem,
+  );
+  return { ...found, problems };
 }

@@ -6,9 +6,9 @@ import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
 import type { Task } from '../core/types.ts';
-import { type Entry, inspectEntry, together } from '../rollout/discovery.ts';
+import { type Entry, together } from '../rollout/discovery.ts';
 import { readTasks } from './dataset.ts';
-import { flowProblems, inspectFlow } from './flow-entry.ts';
+import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';
 
 export interface Files {
   readonly entry: string | Entry;
@@ -55,7 +55,7 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
   const { flow, entry } = files;
   const isChosen = flow !== undefined && typeof entry === 'string';
   const chosen = isChosen ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
-  const found = chosen ?? (typeof entry === 'string' ? await inspectEntry(entry) : { entry, problems: [] });
+  const found = chosen ?? (typeof entry === 'string' ? await inspectUnnamed(entry) : { entry, problems: [] });
   const tasks = await tasksIn(files.tasks);
   const heldOut = await tasksIn(files.heldOut);
   const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
