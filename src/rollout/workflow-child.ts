@@ -13,6 +13,7 @@ import { agentEnvironment } from '../processes/agent-environment.ts';
 import { importedModule, namesOf } from '../processes/imported-module.ts';
 import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
+import { enterEnvironment } from './own-environment.ts';
 import { MOST_JSON } from './result.ts';
 import { Rejection } from './rollout-context.ts';
 
@@ -46,8 +47,8 @@ function stray(thrown: unknown): void {
 
 async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
   const seat = order.seats.find(({ role }) => role === 'default');
-  if (seat !== undefined) Object.assign(process.env, agentEnvironment(seat));
   const ctx = isolatedContext(workflow, order, call);
+  if (seat !== undefined) enterEnvironment(ctx, agentEnvironment(seat));
   try {
     return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
   } catch (thrown) {
