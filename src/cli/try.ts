@@ -62,7 +62,8 @@ function isEnding(warning: string): boolean {
   return warning.startsWith('rollout try: ');
 }
 
-/** The agent ran and was graded: with which reward is its own affair. */
+/** The agent ran and was graded: with which reward is its own affair, and so is a rejection of its own. */
 function succeeded({ outcome, grade }: Trajectory): boolean {
-  return outcome.kind !== 'failed' && grade.kind !== 'failed';
+  const isUnused = outcome.kind === 'rejected' && outcome.reason === 'no_turns';
+  return outcome.kind !== 'failed' && grade.kind !== 'failed' && !isUnused;
 }

@@ -4,6 +4,7 @@
  *
  * A refusal of the gateway has the code it would have had in process, so that a rollout ends the same way.
  */
+import { type ChatQuestion, chatAnswerIn, chatRequest, parsedJson } from '../core/chat-completions.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message } from '../core/types.ts';
@@ -22,23 +23,13 @@ export const CODES: Readonly<Record<string, ErrorCode>> = {
   default_model_failed: 'DEFAULT_MODEL_FAILED',
 };
 
-interface Completion {
-  readonly id?: string;
-  readonly choices?: readonly {
-    readonly finish_reason?: string;
-    readonly message?: Message & { readonly reasoning_content?: string };
-  }[];
-}
-
 export async function generateOverHttp(
   { name, baseURL, apiKey, fetch }: Pick<ModelHandle, 'name' | 'baseURL' | 'apiKey' | 'fetch'>,
   request: GenerateRequest,
 ): Promise<Generation> {
-  const body = JSON.stringify({ model: name, ...bodyOf(request) });
-  const headers = { 'content-type': 'application/json', ...(apiKey === '' ? {} : { authorization: `Bearer ${apiKey}` }) };
-  const given = request.signal === undefined ? {} : { signal: request.signal };
+  const [url, init] = chatRequest({ name, baseURL, apiKey }, questionOf(request));
   try {
-    const response = await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body, ...given });
+    const response = await fetch(url, init);
     const text = await response.text();
     if (!response.ok) throw refusalOf(response.status, text);
     return generationOf(text);
@@ -49,64 +40,36 @@ export async function generateOverHttp(
   }
 }
 
-function bodyOf(request: GenerateRequest): object {
-  const { messages, promptIds, tools = [], tool, temperature, topP, topK, maxTokens, stop, format } = request;
-  if (messages === undefined) {
-    const found = promptIds === undefined ? 'no messages' : 'promptIds';
-    throw new TrainyardError('REQUEST_INVALID', `generate was given ${found}; a policy in another process takes messages only`, {
-      param: promptIds === undefined ? 'messages' : 'promptIds',
-      hint: 'give messages, or run the workflow in the process of the policy',
-    });
-  }
-  return {
-    messages,
-    ...(tools.length === 0 ? {} : { tools }),
-    ...(tool === undefined ? {} : { tool_choice: tool === true ? 'required' : { type: 'function', function: { name: tool } } }),
-    ...(temperature === undefined ? {} : { temperature }),
-    ...(topP === undefined ? {} : { top_p: topP }),
-    ...(topK === undefined ? {} : { top_k: topK }),
-    ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
-    ...(stop === undefined || stop.length === 0 ? {} : { stop }),
-    ...(format === undefined ? {} : { response_format: formatOf(format) }),
-  };
+function questionOf(request: GenerateRequest): ChatQuestion {
+  if (request.messages !== undefined) return request;
+  const found = request.promptIds === undefined ? 'no messages' : 'promptIds';
+  throw new TrainyardError('REQUEST_INVALID', `generate was given ${found}; a policy in another process takes messages only`, {
+    param: request.promptIds === undefined ? 'messages' : 'promptIds',
+    hint: 'give messages, or run the workflow in the process of the policy',
+  });
 }
 
-/** A schema has a name on the wire, which says nothing. */
-const formatOf = ({ schema }: NonNullable<GenerateRequest['format']>): object =>
-  schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: { name: 'answer', schema } };
-
-function generationOf(text: string): Generation {
-  const completion = parsed(text) as Completion | undefined;
-  const [choice] = completion?.choices ?? [];
-  if (completion === undefined || choice?.message === undefined) {
-    throw new TrainyardError('POLICY_GARBLED', `the policy answered something that is no completion: ${text.slice(0, 200)}`);
+function generationOf(said: string): Generation {
+  const answer = chatAnswerIn(said);
+  if (answer === undefined) {
+    throw new TrainyardError('POLICY_GARBLED', `the policy answered something that is no completion: ${said.slice(0, 200)}`);
   }
-  const { content = null, tool_calls: toolCalls = [], reasoning, reasoning_content: thought } = choice.message;
-  const thoughts = reasoning ?? thought;
+  const { id, content, toolCalls, reasoning, stopReason } = answer;
   const message: Message = {
     role: 'assistant',
     content,
     ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls }),
-    ...(thoughts == null ? {} : { reasoning: thoughts }),
+    ...(reasoning === undefined ? {} : { reasoning }),
   };
-  const stopReason = choice.finish_reason === 'length' ? 'length' : 'stop';
-  return { id: completion.id ?? '', message, text: content ?? '', toolCalls, stopReason };
+  return { id, message, text: content ?? '', toolCalls, stopReason };
 }
 
 function refusalOf(status: number, text: string): TrainyardError {
-  const { code, message, hint } = (parsed(text) as { error?: Record<string, unknown> } | undefined)?.error ?? {};
+  const { code, message, hint } = (parsedJson(text) as { error?: Record<string, unknown> } | undefined)?.error ?? {};
   const known = typeof code === 'string' && Object.hasOwn(CODES, code) ? CODES[code] : undefined;
   const said = typeof message === 'string' ? message : text.slice(0, 500);
   if (known === undefined) return new TrainyardError('POLICY_REFUSED', `the policy answered ${status}: ${said}`);
   // The hint stands behind the message on the wire.
   const own = typeof hint === 'string' ? said.replace(` (${hint})`, '') : said;
   return new TrainyardError(known, own, typeof hint === 'string' ? { hint } : {});
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return undefined;
-  }
 }

@@ -3,6 +3,7 @@
  *
  * Arguments: the module's URL and the name of the exported workflow. Whatever a rollout leaves running goes on beside the next one.
  */
+import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
@@ -41,7 +42,7 @@ await serveCalls(async (url = '', exportName = '') => {
 });
 
 function stray(thrown: unknown): void {
-  process.stderr.write(`${describeThrown(thrown)}\n`);
+  process.stderr.write(`${inspect(thrown)}\n`);
   currentRollout()?.log(`not awaited, and failed: ${messageOf(thrown)}`);
 }
 

@@ -5,6 +5,8 @@
 import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
 import { agentNameOf, flowWorkflow } from '../authoring/agent-flow/flow-workflow.ts';
 import { readFlowsFile } from '../authoring/agent-flow/flows-file.ts';
+// Registers the flow that is there for every entry.
+import '../authoring/agent-flow/single-step-flow.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { type Entry, inspectEntry } from '../rollout/discovery.ts';
@@ -34,16 +36,43 @@ export async function inspectFlow({ entry, flow, flows }: FlowFiles): Promise<In
       throw new TrainyardError('USAGE', `the flow ${flow} is not in ${flows}`, { hint: 'give the entry that registers it' });
     }
     const found = await inspectEntry(module, () => flowWorkflow(registry.flow(flow), registry));
-    const problemsOf = (tasks: readonly Task[]): readonly TrainyardError[] => {
-      const names = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
-      const unknown = [...names].filter((name) => !registry.names.includes(name));
-      if (unknown.length === 0) return [];
-      const message = `tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${registry.names.join(', ')}`;
-      return [new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' })];
-    };
+    const problemsOf = (tasks: readonly Task[]): readonly TrainyardError[] => flowProblems(tasks, [flow, ...registry.names]);
     return { ...found, problemsOf };
   } catch (thrown) {
     if (thrown instanceof TrainyardError) return { problems: [thrown], problemsOf: none };
     throw thrown;
   }
+}
+
+/** An entry of which no flow was asked for. Where it exports no workflow but registers flows, it is told how to choose one. */
+export async function inspectUnnamed(entry: string): Promise<Awaited<ReturnType<typeof inspectEntry>>> {
+  const before = new Set(flowRegistry().names);
+  const found = await inspectEntry(entry);
+  const own = flowRegistry().names.filter((name) => !before.has(name));
+  if (own.length === 0) return found;
+  const problems = found.problems.map((problem) =>
+    problem.code === 'WORKFLOW_NOT_FOUND'
+      ? new TrainyardError(problem.code, problem.message, {
+          hint: `it registers flows: choose one with --flow ${own.join(' or --flow ')}`,
+        })
+      : problem,
+  );
+  return { ...found, problems };
+}
+
+/** What is wrong with the flows that tasks ask for. `names`: those there are. */
+export function flowProblems(tasks: readonly Task[], names: readonly string[]): readonly TrainyardError[] {
+  const strange = tasks.find(({ metadata }) => agentNameOf(metadata) === undefined && hasAgentName(metadata));
+  const asked = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
+  const unknown = [...asked].filter((name) => !names.includes(name));
+  return [
+    ...(strange === undefined ? [] : [`the agent_name of task ${strange.id} is no text`]),
+    ...(unknown.length === 0
+      ? []
+      : [`tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${[...new Set(names)].join(', ')}`]),
+  ].map((message) => new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' }));
+}
+
+function hasAgentName(metadata: Task['metadata']): boolean {
+  return typeof metadata === 'object' && metadata !== null && Object.hasOwn(metadata, 'agent_name');
 }

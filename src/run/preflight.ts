@@ -1,11 +1,14 @@
 /**
  * Everything that can be wrong with what the user wrote is found here, all of it at once, before anything is opened or spent.
  */
+
+import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { isFlow } from '../core/flow-door.ts';
 import type { Task } from '../core/types.ts';
-import { type Entry, inspectEntry, together } from '../rollout/discovery.ts';
+import { type Entry, together } from '../rollout/discovery.ts';
 import { readTasks } from './dataset.ts';
-import { inspectFlow } from './flow-entry.ts';
+import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';
 
 export interface Files {
   readonly entry: string | Entry;
@@ -50,11 +53,19 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
     }
   };
   const { flow, entry } = files;
-  const isFlow = flow !== undefined && typeof entry === 'string';
-  const chosen = isFlow ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
-  const found = chosen ?? (typeof entry === 'string' ? await inspectEntry(entry) : { entry, problems: [] });
+  const isChosen = flow !== undefined && typeof entry === 'string';
+  const chosen = isChosen ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
+  const found = chosen ?? (typeof entry === 'string' ? await inspectUnnamed(entry) : { entry, problems: [] });
   const tasks = await tasksIn(files.tasks);
   const heldOut = await tasksIn(files.heldOut);
-  problems.push(...(chosen?.problemsOf([...tasks, ...heldOut]) ?? []));
+  const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
+  problems.push(...problemsOf([...tasks, ...heldOut]));
   return { entry: found.entry, tasks, heldOut, problems: [...found.problems, ...problems] };
+}
+
+/** A flow that the entry exports may give way to another one that a task names. */
+function problemsOfEntry(entry: Entry | undefined): (tasks: readonly Task[]) => readonly TrainyardError[] {
+  if (entry === undefined || !isFlow(entry.workflow)) return () => [];
+  const { name } = entry.workflow;
+  return (tasks) => flowProblems(tasks, [name, ...flowRegistry().names]);
 }

@@ -11,7 +11,8 @@ export interface Transcript {
 }
 
 export function transcriptOf({ taskId, turns, grade }: Trajectory): Transcript {
-  const last = turns.at(-1);
+  // The conversation that a grader looks at first: a judge that spoke last is not what is trained.
+  const last = turns.findLast(({ trainable }) => trainable) ?? turns.at(-1);
   const messages = last === undefined ? [] : [...last.request.messages, last.response];
   return {
     taskId,

@@ -11,7 +11,7 @@ import {
   SingleStepSingleTurnAgentFlow,
 } from '../../src/agent-flow.ts';
 import type { Store } from '../../src/core/contracts.ts';
-import { ANSWER, ASK, type FlowBench, flowBench, generated } from './bench.ts';
+import { ANSWER, ASK, type FlowBench, flowBench, generated, held } from './bench.ts';
 
 function manager(bench: FlowBench, flow: FlowClass, options: Partial<ManagerOptions> = {}): AgentFlowManager {
   return new AgentFlowManager({
@@ -65,6 +65,70 @@ describe('the last step', () => {
     await sleep(20);
     fail(Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' }));
     expect([(await first).status, (await second).status]).toEqual([507, 507]);
+  });
+});
+
+describe('a trajectory that was given up', () => {
+  it('takes no steps and no completion any more: they would be acknowledged and lost', async () => {
+    let now = 0;
+    const bench = flowBench({ clock: { now: () => now }, idleMs: 1000 });
+    const { step } = await generated(bench, 't1');
+    now += 2000;
+    expect((await bench.send('/generate', { trajectory_uid: 't1', messages: ASK })).status).toBe(410);
+    await expect.poll(() => bench.stored()).toMatchObject([{ outcome: { reason: 'never_completed' } }]);
+    const late = [
+      await bench.send('/submit_steps', { steps: [step] }),
+      await bench.send('/submit_steps', { steps: [{ ...step, is_last: true, reward: 1 }] }),
+      await bench.send('/t1/p1/v1/complete_trajectory', { reward: 1 }),
+      await bench.send('/t1/p1/v1/register_trajectory', {}),
+    ];
+    expect(late.map(({ status }) => status)).toEqual([410, 410, 410, 410]);
+    expect(await bench.stored()).toHaveLength(1);
+  });
+});
+
+describe('the id of a generation', () => {
+  it('that was changed, signed for another, spelt otherwise, or made elsewhere is none', async () => {
+    const bench = flowBench();
+    const first = (await generated(bench, 't1')).body.generation_id as string;
+    const second = (await generated(bench, 't1', 'p1', [...ASK, ...ASK])).body.generation_id as string;
+    const elsewhere = flowBench();
+    const foreign = (await generated(elsewhere, 't1')).body.generation_id as string;
+    const [payload, signature] = second.slice(4).split('.') as [string, string];
+    const forged = [
+      `gen-${payload}.${first.split('.')[1]}`,
+      `gen-${payload}.${'A'.repeat(43)}`,
+      `gen-${Buffer.from(JSON.stringify(['t1', 0, 0])).toString('base64url')}.${signature}`,
+      `gen-${payload}=.${signature}`,
+      `${second} `,
+      foreign,
+    ];
+    for (const generation_id of forged) {
+      const { status, body } = await bench.send('/submit_steps', { steps: [{ trajectory_uid: 't1', generation_id }] });
+      expect([generation_id, status, body.error?.code]).toEqual([generation_id, 409, 'unknown_generation']);
+    }
+    expect((await bench.send('/submit_steps', { steps: [{ trajectory_uid: 't1', generation_id: second }] })).status).toBe(200);
+  });
+
+  it('of a session that ended is none of the next one of the same rollout', async () => {
+    const bench = flowBench({ serves: false });
+    const one = held(bench);
+    const { body } = await bench.send('/generate', { messages: ASK }, { key: one.key });
+    one.session.seal();
+    const other = held(bench);
+    await bench.send('/generate', { messages: ASK }, { key: other.key });
+    const steps = [{ trajectory_uid: 'g1-0', generation_id: body.generation_id }];
+    expect((await bench.send('/submit_steps', { steps }, { key: other.key })).body.error.code).toBe('unknown_generation');
+    expect((await bench.send('/submit_steps', { steps }, { key: one.key })).status).toBe(410);
+  });
+});
+
+describe('a name in a header', () => {
+  it.each(['../../x', 'a/b', '__proto__', 'CON', 'r', 'x'.repeat(129), 'a b'])('opens no trajectory called %s', async (name) => {
+    const bench = flowBench();
+    const { status } = await bench.send('/generate', { messages: ASK }, { headers: { 'x-rollout-id': name } });
+    expect(status).toBe(400);
+    expect(bench.gateway.openSessions).toBe(0);
   });
 });
 

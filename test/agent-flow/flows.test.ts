@@ -25,6 +25,7 @@ import { runRollout } from '../../src/rollout/runner.ts';
 import { flowRunsOf } from '../../src/run/flow-runs.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { eventually, isRunning } from '../fixtures/grader/processes.ts';
 import { ANSWER, renderer, SAMPLING, say } from './bench.ts';
 
 const TASK: Task = {
@@ -324,6 +325,13 @@ describe('a black box', () => {
     });
   });
 
+  it('may have a row with a whole book in it', async () => {
+    const book = 'x'.repeat(300_000);
+    const { outcome, metadata } = await rollout(Agent, { task: { ...TASK, metadata: { ...(TASK.metadata as object), book } } });
+    expect(outcome).toEqual({ kind: 'completed' });
+    expect(metadata).toEqual({ kind: 'price', task: 'How much is it?' });
+  });
+
   it('may give the reward itself', async () => {
     class Rewarded extends Agent {
       override async _runAgent(...given: Parameters<Agent['_runAgent']>) {
@@ -415,5 +423,27 @@ describe('a program as an agent', () => {
       program('const all = []; setInterval(() => all.push(Buffer.alloc(50e6, 1)), 20)', { memoryMb: 200 }),
     );
     expect(greedy.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/it may use 200/) });
+  });
+
+  it('that ends well without a call did nothing, whatever it says of itself', async () => {
+    const boasting = await rollout(program(`console.log('reward=1'); console.log(JSON.stringify({ reward: 1 }))`));
+    expect(boasting).toMatchObject({ outcome: { kind: 'rejected' }, grade: { kind: 'ungraded' }, turns: [] });
+  });
+
+  it('that prints without end is read to its end, and what it left running is ended with it', async () => {
+    const talking = `${ASKING}
+      import { spawn } from 'node:child_process';
+      import { writeSync } from 'node:fs';
+      const left = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1000)'], { stdio: 'inherit' });
+      const much = Buffer.alloc(1e6, 'x');
+      for (let i = 0; i < 200; i++) for (let at = 0; at < much.length; ) {
+        try { at += writeSync(1, much, at); } catch (thrown) { if (thrown.code !== 'EAGAIN') throw thrown; }
+      }
+      console.error('left ' + left.pid);
+      process.exit(4);`;
+    const { outcome, turns } = await rollout(program(talking));
+    expect(turns).toHaveLength(1);
+    const [, pid] = /exited with 4: left (\d+)/.exec((outcome as { readonly message: string }).message) ?? [];
+    expect(await eventually(() => !isRunning(Number(pid)))).toBe(true);
   });
 });

@@ -56,7 +56,12 @@ describe('the entry', () => {
       'WORKFLOW_AMBIGUOUS',
       'default, other',
     ],
-    ['sync.ts', `${IMPORT}${GRADER} export default defineWorkflow((() => {}) as never);`, 'WORKFLOW_NOT_ASYNC', 'found Function'],
+    [
+      'sync.ts',
+      `${IMPORT}${GRADER} export default defineWorkflow((() => {}) as never);`,
+      'WORKFLOW_NOT_ASYNC',
+      'found a function that is not async',
+    ],
     ['enum.ts', `${IMPORT}${GRADER}${WORKFLOW} export enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'use const objects'],
     ['view.tsx', `${IMPORT}${GRADER}${WORKFLOW}`, 'ENTRY_UNLOADABLE', '.tsx'],
     ['extensionless.ts', `${IMPORT}${GRADER}${WORKFLOW} import './no-workflow';`, 'ENTRY_UNLOADABLE', 'write ./file.ts'],

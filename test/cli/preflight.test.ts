@@ -101,3 +101,23 @@ describe('a bad entry', () => {
     expect(stdout).toContain(words);
   });
 });
+
+describe('tasks that name flows', () => {
+  it('are held against the flows there are, whether or not one was chosen by name', async () => {
+    const entry = await home.write(
+      'flow.ts',
+      `import { register, SingleStepSingleTurnAgentFlow } from 'trainyard/agent-flow';
+       export class Mine extends SingleStepSingleTurnAgentFlow {}
+       register('mine')(Mine);`,
+    );
+    const rows = ['mine', 'Mine', 'nobody', 5].map((agent_name) => JSON.stringify({ prompt: 'a', metadata: { agent_name } }));
+    const tasks = await home.write('flow-tasks.jsonl', `${rows.join('\n')}\n`);
+    const { code, stdout } = await trainyard('preflight', entry, '--tasks', tasks, '--json');
+    expect(code).not.toBe(0);
+    const { problems } = JSON.parse(stdout) as { problems: readonly { readonly message: string }[] };
+    expect(problems.map(({ message }) => message)).toEqual([
+      expect.stringMatching(/^the agent_name of task .* is no text$/),
+      expect.stringMatching(/^tasks ask for the flows nobody by agent_name; there are Mine, mine, /),
+    ]);
+  });
+});

@@ -1,4 +1,5 @@
 /** `trainyard try`: one rollout to look at. */
+import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { scratch, trainyard } from './command.ts';
 
@@ -90,6 +91,12 @@ describe('trainyard try', () => {
     expect(checked).toMatchObject({
       code: 0,
       stdout: expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/),
+    });
+    const lone = await home.write('lone.ts', (await readFile(file, 'utf8')).replace('export class', 'class'));
+    const unchosen = await trainyard('preflight', lone, '--tasks', tasks);
+    expect(unchosen).toMatchObject({
+      code: 2,
+      stdout: expect.stringMatching(/WORKFLOW_NOT_FOUND: .*\n.*choose one with --flow one\n/),
     });
     const unnamed = await trainyard('preflight', '--flows', flows);
     expect(unnamed).toMatchObject({ code: 2, stderr: expect.stringContaining('expected the name of a flow') });

@@ -11,23 +11,12 @@ import type { DefaultModelRequest } from '../../src/core/default-model.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/lower.ts';
 import type { Purpose, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
-import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { BaseJudge, defineJudge, type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from '../../src/tuner.ts';
+import { renderer, rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
 
-let tokenizer: Tokenizer;
-let renderer: Renderer;
-beforeAll(async () => {
-  setTracingDisabled(true);
-  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-  renderer = createRenderer(tokenizer);
-});
+beforeAll(() => setTracingDisabled(true));
 
 const TASK: Task = {
   id: 't',
@@ -49,35 +38,11 @@ interface Options {
 }
 
 function bench({ grader, trainable, purpose = 'train', says = (call) => `policy ${call}` }: Options = {}) {
-  const engine = scriptedEngine({
-    vocabSize: 512,
-    contextLength: 4096,
-    reply: (_, call) => [...tokenizer.encodeRendered(`${says(call)}<|im_end|>`)],
-  });
-  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  let n = 0;
+  const run = rolloutsThrough(scriptedGateway(says).gateway);
   return (Class: unknown, task = TASK): Promise<Trajectory> => {
     const workflow = asWorkflow(Class);
     if (workflow === undefined) throw new Error('no workflow');
-    return runRollout(
-      {
-        workflow,
-        trainable,
-        sessions: gateway,
-        grader: grader && inlineGrader(grader),
-        graderInput,
-        store: memoryStore(),
-        limits: { turns: 16, tokens: 1000, deadlineMs: 5000 },
-        seed: 3,
-        clock: { now: Date.now },
-        signal: new AbortController().signal,
-      },
-      {
-        task,
-        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: task.id, purpose },
-        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-      },
-    );
+    return run({ workflow, trainable, grader, limits: { turns: 16, tokens: 1000, deadlineMs: 5000 } }, task, purpose);
   };
 }
 
@@ -212,6 +177,26 @@ describe('roles', () => {
       ['policy', true],
       ['default a', false],
       ['policy', true],
+    ]);
+  });
+
+  it('may be targets for a part of the episode: what is asked at a call holds for it', async () => {
+    const half = workflowOf(
+      async (_, modelTuner, self) => {
+        const model = modelTuner.registerModel('a', { defaultModel: says('default') });
+        const under = model.generate({ messages });
+        self.trainableTargets = ['somebody else'];
+        await under;
+        await model.generate({ messages });
+        return { reward: 1 };
+      },
+      ['a'],
+    );
+    const trajectory = await bench()(half);
+    expect(messageOf(trajectory)).toBe('completed');
+    expect(played(trajectory)).toMatchObject([
+      { trainable: true, by: 'policy' },
+      { trainable: false, by: 'default' },
     ]);
   });
 

@@ -23,6 +23,8 @@ export const LEVELS = [
 export interface ImportSite {
   readonly specifier: string;
   readonly line: number;
+  /** `import('…')`: loaded when the code comes to it, not with the module. */
+  readonly late?: true;
 }
 
 interface Edge extends ImportSite {
@@ -40,15 +42,15 @@ export interface DeclaredPackages {
 
 export function importsOf(source: Source): readonly ImportSite[] {
   const sites: ImportSite[] = [];
-  const add = (node: unknown, offset: number): void => {
+  const add = (node: unknown, offset: number, late?: true): void => {
     const specifier = literalText(node);
-    if (specifier !== undefined) sites.push({ specifier, line: lineAt(source, offset) });
+    if (specifier !== undefined) sites.push({ specifier, line: lineAt(source, offset), ...(late && { late }) });
   };
   new Visitor({
     ImportDeclaration: (node) => add(node.source, node.start),
     ExportAllDeclaration: (node) => add(node.source, node.start),
     ExportNamedDeclaration: (node) => add(node.source, node.start),
-    ImportExpression: (node) => add(node.source, node.start),
+    ImportExpression: (node) => add(node.source, node.start, true),
     TSImportType: (node) => add(node.source, node.start),
     TSExternalModuleReference: (node) => add(node.expression, node.start),
     CallExpression: (node) => {
@@ -132,7 +134,7 @@ function relativeFault(from: string, specifier: string, paths: ReadonlySet<strin
 function bareFault(from: string, specifier: string, packages: DeclaredPackages): string | undefined {
   if (specifier.startsWith('node:')) return undefined;
   if (builtinModules.includes(specifier)) return `is Node's own; write 'node:${specifier}'`;
-  const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/');
+  const name = packageOf(specifier);
   if (name === packages.name) return 'is this package; import the file by its relative path';
   if (packages.runtime.has(name)) return undefined;
   if (!packages.development.has(name)) return 'is not in package.json; add it to dependencies, or do without';
@@ -159,6 +161,28 @@ export function surfaceFaults(sources: readonly Source[]): readonly string[] {
       return node.type === 'ExportAllDeclaration' ? [`${at}: \`export *\` hides what is public; list the names`] : [];
     });
   });
+}
+
+/** Packages that are loaded with a file, or needed to read its types: by it, or by what it imports. */
+export function packagesBehind(path: string, sources: readonly Source[]): ReadonlySet<string> {
+  const byPath = new Map(sources.map((source) => [source.path, source]));
+  const [packages, seen] = [new Set<string>(), new Set<string>()];
+  const walk = (from: string): void => {
+    const source = byPath.get(from);
+    if (source === undefined || seen.has(from)) return;
+    seen.add(from);
+    for (const { specifier, late } of importsOf(source)) {
+      if (late || specifier.startsWith('node:')) continue;
+      if (specifier.startsWith('.')) walk(resolve(from, specifier));
+      else packages.add(packageOf(specifier));
+    }
+  };
+  walk(path);
+  return packages;
+}
+
+function packageOf(specifier: string): string {
+  return specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/');
 }
 
 function isReExport(node: Source['program']['body'][number]): boolean {

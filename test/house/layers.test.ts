@@ -2,7 +2,15 @@
  * The direction of imports in src/: the tree is held to it, and each rule is shown a tree that breaks it.
  */
 import { describe, expect, it } from 'vitest';
-import { cycleFaults, type DeclaredPackages, directionFaults, importsOf, specifierFaults, surfaceFaults } from './imports.ts';
+import {
+  cycleFaults,
+  type DeclaredPackages,
+  directionFaults,
+  importsOf,
+  packagesBehind,
+  specifierFaults,
+  surfaceFaults,
+} from './imports.ts';
 import { parseSource, readSources, readText, type Source } from './sources.ts';
 
 interface PackageJson {
@@ -26,6 +34,21 @@ function tree(files: Readonly<Record<string, string>>): readonly Source[] {
   return Object.entries(files).map(([path, text]) => parseSource(path, text));
 }
 
+/** Which framework a sub-path is for; the others need none, not even to be type-checked. */
+const FOR: Readonly<Record<string, readonly string[]>> = {
+  './langchain': ['@langchain/core'],
+  './osmosis/openai-agents': ['@openai/agents'],
+  './osmosis/strands': ['@strands-agents/sdk'],
+  './strands': ['@strands-agents/sdk'],
+};
+/** Dependencies that the core cannot do without. YAML is loaded by who has a file of it. */
+const ALWAYS = ['zod', '@huggingface/jinja', '@huggingface/tokenizers'];
+
+const { exports: exported } = JSON.parse(readText('package.json')) as {
+  readonly exports: Readonly<Record<string, { readonly 'trainyard-source': string }>>;
+};
+const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': file }]) => ({ subPath, path: file.slice(2) }));
+
 describe('the source tree', () => {
   const sources = readSources('src');
 
@@ -47,6 +70,11 @@ describe('the source tree', () => {
 
   it('re-exports by name in the files directly in src/ and has no barrels below', () => {
     expect(surfaceFaults(sources)).toEqual([]);
+  });
+
+  it.each(surface)('$subPath loads the packages it is for, and no other that users may lack', ({ subPath, path }) => {
+    const behind = [...packagesBehind(path, sources)].filter((name) => !ALWAYS.includes(name));
+    expect(behind).toEqual(FOR[subPath] ?? []);
   });
 });
 

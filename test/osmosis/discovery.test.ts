@@ -1,5 +1,6 @@
 /** What an entry module may export in the Osmosis shape, and that everything wrong with it is told at once. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { AgentWorkflow, AgentWorkflowConfig, GraderConfig, LocalBackend } from '../../src/osmosis.ts';
 import { inspectEntry } from '../../src/rollout/discovery.ts';
 import { scratch } from '../cli/command.ts';
 
@@ -153,5 +154,21 @@ describe('a config', () => {
         `${GOOD}class C extends AgentWorkflowConfig { name = 'c'; steps = 8 }\nexport const c = new C({ steps: 3 });`,
       ),
     ).toMatchObject({ problems: [{ message: expect.stringContaining('steps: the constructor was given 3') }] });
+  });
+});
+
+describe('a config that is given to a backend', () => {
+  class Own extends AgentWorkflow {
+    override async run(): Promise<void> {}
+  }
+
+  it('is refused where the workflow does not take it, instead of being lost', () => {
+    for (const workflowConfig of [{ name: 'plain' }, new GraderConfig({ name: 'other kind' }), 7]) {
+      expect(() => new LocalBackend({ workflow: Own, workflowConfig })).toThrow(
+        /workflowConfig is .*, which the workflow Own does not take/,
+      );
+    }
+    expect(() => new LocalBackend({ workflow: Own, workflowConfig: new AgentWorkflowConfig({ name: 'own' }) })).not.toThrow();
+    expect(() => new LocalBackend({ workflow: Own })).not.toThrow();
   });
 });

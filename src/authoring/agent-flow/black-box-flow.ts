@@ -27,6 +27,9 @@ export type BlackBoxOutcome = { readonly reward?: number } | undefined | void;
 /** Not for the agent's metadata: ours, or the prompt itself. */
 const OURS: ReadonlySet<string> = new Set(['trajectoryUid', 'promptUid', 'rawPrompt', 'prompt', 'channel', 'agent_name']);
 
+/** Characters of JSON that the gateway takes. */
+const MOST_METADATA = 100_000;
+
 export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
   Config,
   Row
@@ -73,6 +76,15 @@ function ofPrompt(baseURL: string, promptUid: string): string {
   return baseURL.replace(/[^/]+\/v1$/, `${encodeURIComponent(promptUid)}/v1`);
 }
 
+/** What is too long for the protocol is left out: the task has it, and the agent was given it. */
 function metadataOf(fields: object): Readonly<Record<string, Json>> {
-  return Object.fromEntries(Object.entries(fields).filter(([name]) => !OURS.has(name))) as Readonly<Record<string, Json>>;
+  const own = Object.entries(fields).filter(([name]) => !OURS.has(name));
+  let left = MOST_METADATA;
+  const kept = own.filter(([name, value]) => {
+    const length = JSON.stringify({ [name]: value }).length;
+    if (length > left) return false;
+    left -= length;
+    return true;
+  });
+  return Object.fromEntries(kept) as Readonly<Record<string, Json>>;
 }

@@ -83,6 +83,8 @@ describe('a flows file', () => {
     });
     await expect(read(target('./flow.js#Y'))).rejects.toThrow('has no export Y; it exports X, nothing');
     await expect(read(target('./flow.js#nothing'))).rejects.toThrow('expected a class with an async run');
+    const two = `${target('./broken.js#X')}- name: y\n  _target_: ./flow.js#Y\n`;
+    await expect(read(two)).rejects.toThrow(/cannot import .*; also: flow y: .*has no export Y/);
     await expect(readFlowsFile(join(root, 'gone.yaml'))).rejects.toMatchObject({ code: 'FILE_NOT_FOUND' });
   });
 });

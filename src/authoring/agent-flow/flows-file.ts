@@ -12,6 +12,7 @@ import { dirname, join, relative, resolve, sep } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describeValue } from '../../core/describe.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { together } from '../../rollout/discovery.ts';
 import { checkFlow, FLOW_NAME } from './flow-registry.ts';
 import type { RegisteredFlow } from './flow-types.ts';
 
@@ -41,7 +42,10 @@ export async function readFlowsFile(path: string): Promise<readonly ConfiguredFl
   for (const name of new Set(names.filter((one, index) => names.indexOf(one) !== index)))
     mistakes.push(`two flows are called ${name}`);
   if (mistakes.length > 0) throw invalid(path, mistakes.join('; also: '));
-  return await Promise.all(targets.map(load));
+  const loaded = await Promise.allSettled(targets.map(load));
+  const refused = loaded.flatMap((one) => (one.status === 'rejected' ? [one.reason as TrainyardError] : []));
+  if (refused.length > 0) throw together(refused);
+  return loaded.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
 }
 
 async function textOf(path: string): Promise<string> {

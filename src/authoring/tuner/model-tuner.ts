@@ -27,6 +27,7 @@ export class ModelTuner extends TunedModel {
   readonly #registered = new Map<string, { readonly model: TunedModel; readonly defaultModel: string }>();
   #mistake: TrainyardError | undefined;
   #wasAsked = false;
+  #wasTrained = false;
 
   constructor(rollout: WorkflowContext, targets: Targets) {
     // The role without a name: nobody but the targets can say whether it is trained.
@@ -77,7 +78,8 @@ export class ModelTuner extends TunedModel {
     if (this.#mistake !== undefined) throw this.#mistake;
     const { trainableTargets: targets } = this.#targets;
     const roles = [...this.#registered.keys(), this.role];
-    if (!this.#wasAsked || this.#rollout.purpose !== 'train' || targets === undefined) return;
+    // What the targets are now need not be what they were when somebody spoke.
+    if (!this.#wasAsked || this.#wasTrained || this.#rollout.purpose !== 'train' || targets === undefined) return;
     if (targets.some((target) => roles.includes(target))) return;
     throw new TrainyardError(
       'WORKFLOW_INVALID',
@@ -90,7 +92,11 @@ export class ModelTuner extends TunedModel {
     this.#wasAsked = true;
     const { trainableTargets: targets } = this.#targets;
     if (targets === undefined || targets === null) return true;
-    if (targets.length > 0 || this.#rollout.purpose !== 'train') return targets.includes(role);
+    if (targets.length > 0 || this.#rollout.purpose !== 'train') {
+      const isTrained = targets.includes(role);
+      this.#wasTrained ||= isTrained;
+      return isTrained;
+    }
     this.#mistake = new TrainyardError('WORKFLOW_INVALID', 'no role is trained: trainableTargets is an empty list', {
       hint: 'leave trainableTargets out to train every role, or name some; --trainable names them for one run',
     });

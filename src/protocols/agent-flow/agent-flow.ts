@@ -7,7 +7,6 @@
 
 import { parseJson, readBody } from '../../gateway/body.ts';
 import type { Reply, UnreadCall } from '../../gateway/call.ts';
-import { invalid } from '../../gateway/dialects/parameters.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusal } from '../../gateway/http-errors.ts';
 import { decoded } from '../../gateway/identity.ts';
@@ -21,7 +20,7 @@ import { GenerationIds } from './generation-ids.ts';
 import { completeTrajectory, initTrajectory, registerTrajectory, showSteps } from './lifecycle.ts';
 import { submitSteps } from './submit-steps.ts';
 import { type TableParts, TrajectoryTable } from './trajectory-table.ts';
-import { isUid } from './uids.ts';
+import { checkedUid } from './uids.ts';
 
 export interface MountedFlows {
   /** Keeps what was opened over HTTP and is not kept yet. */
@@ -77,9 +76,7 @@ function namedIn({ table }: FlowParts, grant: Grant, place: FlowPlace): FlowTraj
 }
 
 function nameIn(segment: string | undefined, param: string): string {
-  const name = decoded(segment ?? '');
-  if (isUid(name)) return name;
-  throw invalid(param, 'expected 1 to 128 letters, digits and . : ~ - _ that are no reserved name');
+  return checkedUid(decoded(segment ?? ''), param);
 }
 
 /** The gateway's own route, for the rollout of this name. */

@@ -5,20 +5,19 @@
 import type { Grade, Message, Turn } from '../../core/types.ts';
 import { type Call, jsonReply, type Reply } from '../../gateway/call.ts';
 import { chat } from '../../gateway/dialects/chat.ts';
-import { invalid, parsed } from '../../gateway/dialects/parameters.ts';
+import { parsed } from '../../gateway/dialects/parameters.ts';
 import type { Grant } from '../../gateway/keys.ts';
 import { graderInput } from '../../grader/input.ts';
 import type { FlowParts, GradingParts } from './flow-parts.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
 import { FlowRefusal } from './refusals.ts';
+import { trajectoryNamed } from './uids.ts';
 import { messageReward, tokenReward } from './wire.ts';
 
 export async function computeReward(parts: FlowParts, grant: Grant, call: Call, raw: unknown): Promise<Reply> {
   const isTokens = typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
   const asked = isTokens ? parsed(tokenReward, raw) : parsed(messageReward, raw);
-  const name = asked.trajectory_uid ?? call.header('x-rollout-id') ?? grant.rollout;
-  if (name == null) throw invalid('trajectory_uid', 'missing', 'say whose reward it is, or use the key of a rollout');
-  const trajectory = parts.table.find(grant, name);
+  const trajectory = parts.table.find(grant, trajectoryNamed(asked.trajectory_uid, call, grant));
   if (asked.prompt_uid != null) trajectory.checkPrompt(asked.prompt_uid);
   const { session } = trajectory;
   const said =

@@ -12,6 +12,7 @@ import { invalid, parsed } from '../../gateway/dialects/parameters.ts';
 import type { Grant } from '../../gateway/keys.ts';
 import type { FlowParts } from './flow-parts.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
+import { trajectoryNamed } from './uids.ts';
 import { messageForm, type SamplingParams, tokenForm } from './wire.ts';
 
 export async function generate(parts: FlowParts, grant: Grant, call: Call, raw: unknown): Promise<Reply> {
@@ -68,8 +69,7 @@ function trajectoryOf(
   call: Call,
   { trajectory_uid, prompt_uid }: { trajectory_uid?: string | null | undefined; prompt_uid?: string | null | undefined },
 ): FlowTrajectory {
-  const name = trajectory_uid ?? call.header('x-rollout-id') ?? grant.rollout;
-  if (name == null) throw invalid('trajectory_uid', 'missing', 'say which trajectory it belongs to, or use the key of a rollout');
+  const name = trajectoryNamed(trajectory_uid, call, grant);
   const trajectory = table.findOrOpen(grant, name, prompt_uid == null ? {} : { promptUid: prompt_uid });
   if (prompt_uid != null) trajectory.isOfPrompt(prompt_uid);
   return trajectory;

@@ -51,7 +51,7 @@ export class TrajectoryTable {
   get(grant: Grant, uid: string): FlowTrajectory | undefined {
     if (grant.rollout !== undefined && grant.rollout !== uid) throw unknown(uid);
     const session = this.#parts.gateway.session(uid);
-    if (session === undefined) return this.#ended.get(uid);
+    if (session === undefined) return this.#endedAs(uid);
     if (grant.session !== undefined && grant.session !== session.number) throw sealed(uid);
     const known = this.#known.get(session) ?? new FlowTrajectory(session, true);
     this.#known.set(session, known);
@@ -126,6 +126,13 @@ export class TrajectoryTable {
   async drain(): Promise<void> {
     for (const { session } of this.#owed) session.seal();
     await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory)));
+  }
+
+  /** What was kept without being complete is what it is: whatever came now would be acknowledged and lost. */
+  #endedAs(uid: string): FlowTrajectory | undefined {
+    const ended = this.#ended.get(uid);
+    if (ended?.kept !== undefined && ended.completion === undefined) throw sealed(uid);
+    return ended;
   }
 
   #remember(trajectory: FlowTrajectory): void {

@@ -1,7 +1,9 @@
 /** Names of trajectories, prompts and channels, as they come from outside: checked before they name anything here. */
 import { z } from 'zod';
 import type { Purpose } from '../../core/types.ts';
+import type { Call } from '../../gateway/call.ts';
 import { invalid } from '../../gateway/dialects/parameters.ts';
+import type { Grant } from '../../gateway/keys.ts';
 
 const UID = /^(?!\.{1,2}$)[\w.:~-]{1,128}$/;
 /** They would be a file, a prototype or another route somewhere. */
@@ -9,9 +11,22 @@ const TAKEN = /^(?:con|prn|aux|nul|com\d|lpt\d|__proto__|constructor|prototype|r
 
 export const isUid = (text: string): boolean => UID.test(text) && !TAKEN.test(text);
 
-export const uid = z
-  .string()
-  .refine(isUid, { error: 'expected 1 to 128 letters, digits and . : ~ - _ that are no reserved name' });
+const EXPECTED = 'expected 1 to 128 letters, digits and . : ~ - _ that are no reserved name';
+
+export const uid = z.string().refine(isUid, { error: EXPECTED });
+
+/** Throws where it is none; `param`: where it stood. */
+export function checkedUid(name: string, param: string): string {
+  if (isUid(name)) return name;
+  throw invalid(param, EXPECTED);
+}
+
+/** Whose trajectory a call is about: the one its body or header names, else the one of its key. */
+export function trajectoryNamed(given: string | null | undefined, { header }: Pick<Call, 'header'>, { rollout }: Grant): string {
+  const name = given ?? header('x-rollout-id') ?? rollout;
+  if (name === undefined) throw invalid('trajectory_uid', 'missing', 'say which trajectory it is, or use the key of a rollout');
+  return checkedUid(name, 'trajectory_uid');
+}
 
 /** Training data and validation data; by our word for it, its purpose. */
 export const CHANNELS: Readonly<Record<string, Purpose>> = { train: 'train', val: 'eval' };

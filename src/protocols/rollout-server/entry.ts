@@ -69,8 +69,11 @@ export function lowered(values: Readonly<Record<string, unknown>>): BackendEntry
     problems.push(notFound('grader', givenGrader));
   }
   if (workflow !== undefined) checkOffered(workflow, module);
-  if (workflow === undefined || problems.length > 0) throw together(problems);
   const isConfigured = (workflowConfig ?? undefined) !== undefined;
+  // A shape takes its own class of config and no other; what it does not take would be lost without a word.
+  if (workflow !== undefined && workflow !== given && isConfigured && workflow.config !== workflowConfig && problems.length === 0)
+    problems.push(notTaken(workflow, workflowConfig));
+  if (workflow === undefined || problems.length > 0) throw together(problems);
   // A shape reads its config itself; a workflow as it is gets the given one.
   const configured = workflow === given && isConfigured ? { ...workflow, config: workflowConfig } : workflow;
   const said = configured.concurrency ?? (workflow === given ? maxConcurrentOf(workflowConfig) : undefined);
@@ -145,6 +148,16 @@ function unloadable(reference: string, cause: unknown): TrainyardError {
   return new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${JSON.stringify(reference)}: ${describeThrown(cause)}`, {
     cause,
   });
+}
+
+function notTaken({ name }: Workflow, config: unknown): TrainyardError {
+  return new TrainyardError(
+    'CONFIG_INVALID',
+    `workflowConfig is ${describeValue(config)}, which the workflow ${name} does not take`,
+    {
+      hint: 'give an instance of its config class, such as one that extends AgentWorkflowConfig, or leave it out',
+    },
+  );
 }
 
 function notFound(what: 'workflow' | 'grader', given: unknown): TrainyardError {

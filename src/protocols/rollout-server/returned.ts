@@ -33,9 +33,14 @@ export function returnedBy(value: unknown, identity: RolloutIdentity, warn: (tex
   );
   return {
     ...settled,
-    ...(reward === undefined || reward === null ? {} : { reward: toReward(reward, 'run') }),
+    ...(reward === undefined || reward === null ? {} : { reward: rewardOf(reward) }),
     ...(threads === undefined ? {} : { threads: threadsOf(threads) }),
   };
+}
+
+/** Rewards by turn are left behind unseen: which turns there are is only known elsewhere. */
+function rewardOf(given: NonNullable<WorkflowResult['reward']>): Reward {
+  return toReward(typeof given === 'object' && 'byTurn' in given ? { ...given, byTurn: undefined } : given, 'run');
 }
 
 function threadsOf(given: unknown): Readonly<Record<string, readonly Message[]>> {
