@@ -6,7 +6,6 @@
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
-import { describeThrown } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
 import { asWorkflow, moduleOf } from '../core/lower.ts';
