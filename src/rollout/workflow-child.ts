@@ -6,7 +6,6 @@
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
-import { describeThrown } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
 import { asWorkflow, moduleOf } from '../core/lower.ts';
@@ -14,6 +13,7 @@ import { agentEnvironment } from '../processes/agent-environment.ts';
 import { importedModule, namesOf } from '../processes/imported-module.ts';
 import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
+import { enterEnvironment } from './own-environment.ts';
 import { MOST_JSON } from './result.ts';
 import { Rejection } from './rollout-context.ts';
 
@@ -47,8 +47,8 @@ function stray(thrown: unknown): void {
 
 async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
   const seat = order.seats.find(({ role }) => role === 'default');
-  if (seat !== undefined) Object.assign(process.env, agentEnvironment(seat));
   const ctx = isolatedContext(workflow, order, call);
+  if (seat !== undefined) enterEnvironment(ctx, agentEnvironment(seat));
   try {
     return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
   } catch (thrown) {

@@ -75,6 +75,14 @@ describe('a workflow in a process of its own', () => {
     expect(gateway.openSessions).toBe(0);
   });
 
+  it('cannot speak in the next rollout of its process by what it left behind', async () => {
+    const { rollout } = await bench(1);
+    expect(await rollout('leave a call for later')).toMatchObject(FINE);
+    const next = await rollout('take its time');
+    expect(next).toMatchObject(FINE);
+    expect(next.turns.map(({ request }) => request.messages.at(-1)?.content)).toEqual(['I am r1']);
+  });
+
   it('takes its turn: many rollouts, few processes, each result its own', async () => {
     const { rollout, gateway } = await bench(4);
     const all = await Promise.all(Array.from({ length: 200 }, () => rollout('do as told')));
