@@ -10,6 +10,7 @@ import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
 import type { Call } from './call.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
+import type { Heard } from './heard.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
 
 /**
@@ -63,6 +64,8 @@ export class LiveSession implements Session {
   readonly answers = new Answers<readonly Turn[]>();
   readonly abandoned: AbandonedCall[] = [];
   readonly responses = new ResponsesMemory();
+  /** By thread. */
+  readonly heard = new Map<string, Heard>();
   limitHit: LimitName | undefined;
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
