@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { GenerateRequest } from '../core/contracts.ts';
+import type { Json } from '../core/types.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
 import { readRequest } from './generate.ts';
 import { isWrittenAs } from './heard.ts';
@@ -78,7 +79,8 @@ describe('what was heard before', () => {
 
   it('is only what JSON would write in the same way', () => {
     fc.assert(
-      fc.property(fc.anything(), fc.jsonValue(), (value, json) => {
+      fc.property(fc.anything(), fc.jsonValue(), (value, given) => {
+        const json = given as Json;
         if (isWrittenAs(value, json)) expect(JSON.parse(JSON.stringify(value))).toEqual(json);
         expect(isWrittenAs(structuredClone(json), json)).toBe(true);
       }),
