@@ -37,10 +37,15 @@ export function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> 
 
 export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
   const controller = new AbortController();
+  return { signal: controller.signal, release: link(controller, ...sources) };
+}
+
+/** Aborts the controller with the first of these, until what is returned is called. */
+export function link(controller: AbortController, ...sources: readonly AbortSignal[]): () => void {
   const aborted = sources.find((source) => source.aborted);
   if (aborted !== undefined) controller.abort(aborted.reason);
   else for (const source of sources) linkedTo(source).add(controller);
-  return { signal: controller.signal, release: () => unlink(controller, sources) };
+  return () => unlink(controller, sources);
 }
 
 /**

@@ -57,7 +57,8 @@ export async function generate(parts: GenerateParts, seat: Seat, request: Genera
   session.assertOpen();
   checkThread(session, role, thread);
   parts.checkReady();
-  const { question, bytes } = readRequest(request, session);
+  const { question, bytes, heard } = readRequest(request, session, session.heard.get(thread));
+  if (heard !== undefined) session.heard.set(thread, heard);
   session.receive(bytes);
   const { signal, release } = session.join({ signal: request.signal });
   try {

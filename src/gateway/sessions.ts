@@ -4,12 +4,13 @@
  */
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { type LinkedSignal, linkSignals } from '../core/linked-signal.ts';
+import { type LinkedSignal, link } from '../core/linked-signal.ts';
 import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
 import type { Call } from './call.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
+import type { Heard } from './heard.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
 
 /**
@@ -63,6 +64,8 @@ export class LiveSession implements Session {
   readonly answers = new Answers<readonly Turn[]>();
   readonly abandoned: AbandonedCall[] = [];
   readonly responses = new ResponsesMemory();
+  /** By thread. */
+  readonly heard = new Map<string, Heard>();
   limitHit: LimitName | undefined;
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
@@ -70,6 +73,8 @@ export class LiveSession implements Session {
   readonly remote: boolean;
   readonly openedAt: number;
   readonly #abort = new AbortController();
+  readonly #unlink: () => void;
+  #sealed = false;
   readonly #parts: SessionParts;
   readonly #named = new Map<string, string>();
   /** What the workflow said of a role when it asked for its handle. */
@@ -88,11 +93,12 @@ export class LiveSession implements Session {
     this.number = parts.number;
     this.remote = parts.remote;
     this.openedAt = this.#activeAt = parts.clock.now();
-    this.signal = AbortSignal.any([this.#abort.signal, this.spec.signal]);
+    this.signal = this.#abort.signal;
     const end = (): void => {
       for (const controller of this.#joined) controller.abort(this.signal.reason);
     };
     this.signal.addEventListener('abort', end, { once: true });
+    this.#unlink = link(this.#abort, this.spec.signal);
   }
 
   get rolloutId(): string {
@@ -171,23 +177,30 @@ export class LiveSession implements Session {
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
   join({ signal, controller }: Pick<Call, 'signal' | 'controller'>): LinkedSignal {
-    if (controller === undefined) return linkSignals(this.signal, ...(signal ? [signal] : []));
-    if (this.signal.aborted) controller.abort(this.signal.reason);
-    this.#joined.add(controller);
-    return { signal: controller.signal, release: () => this.#joined.delete(controller) };
+    const joined = controller ?? new AbortController();
+    if (this.signal.aborted) joined.abort(this.signal.reason);
+    const unlink = controller === undefined && signal ? link(joined, signal) : undefined;
+    this.#joined.add(joined);
+    const release = (): void => {
+      this.#joined.delete(joined);
+      unlink?.();
+    };
+    return { signal: joined.signal, release };
   }
 
   /** Keeps that a call was given up; what was sampled of it is gone. */
   abandon(call: AbandonedCall): void {
-    if (!this.#abort.signal.aborted && this.abandoned.length < MOST_ABANDONED) this.abandoned.push(call);
+    if (!this.#sealed && this.abandoned.length < MOST_ABANDONED) this.abandoned.push(call);
   }
 
   assertOpen(): void {
-    if (this.#abort.signal.aborted) throw sealed(this.spec.identity.rolloutId);
+    if (this.#sealed) throw sealed(this.spec.identity.rolloutId);
   }
 
   seal(): readonly Turn[] {
-    if (!this.#abort.signal.aborted) {
+    if (!this.#sealed) {
+      this.#sealed = true;
+      this.#unlink();
       this.#abort.abort(sealed(this.spec.identity.rolloutId));
       this.#setAsideUndelivered();
       this.#parts.onSeal();

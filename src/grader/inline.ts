@@ -7,6 +7,7 @@
  */
 import type { Grader, GraderInput, GraderRunner } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
+import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
 import { checkedDeadline } from '../processes/deadline.ts';
 import { callGrader } from './call.ts';
@@ -33,7 +34,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     let own: GraderInput;
     try {
       // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
-      own = structuredClone(input);
+      own = plainCopy(input);
     } catch (thrown) {
       return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader's input cannot be copied: ${describeThrown(thrown)}` };
     }

@@ -4,6 +4,7 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { ownCopy } from '../core/own-copy.ts';
+import { plainCopy } from '../core/plain-copy.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
 
 export const MOST_LINES = 1000;
@@ -41,7 +42,7 @@ export interface OwnContext {
 export function contextOf(parts: ContextParts): OwnContext {
   // Built field by field: spreading the task would carry its answer along.
   const { id, prompt, metadata } = parts.task;
-  const task: TaskView = structuredClone({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
+  const task: TaskView = plainCopy({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
   const { identity, session, signal } = parts;
   const logs: LogLine[] = [];
   const folder = folderOf(parts.artifacts, identity.rolloutId);

@@ -6,6 +6,7 @@
  */
 
 import type { Absence } from '../core/absence.ts';
+import { breath } from '../core/breath.ts';
 import type {
   Clock,
   GraderInput,
@@ -19,7 +20,7 @@ import type {
 } from '../core/contracts.ts';
 import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { linkSignals } from '../core/linked-signal.ts';
+import { link } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
 import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { resultOf, type SettledResult } from './result.ts';
@@ -81,9 +82,11 @@ type Ending<Result> =
 /** Durable when it resolves. */
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
   await using _slot = await parts.slots?.take(parts.signal);
+  await breath();
   const startedAt = parts.clock.now();
-  const deadline = new AbortController();
-  const { signal, release } = linkSignals(parts.signal, deadline.signal);
+  const controller = new AbortController();
+  const { signal } = controller;
+  const unlink = link(controller, parts.signal);
   const { identity } = spec;
   const { workflow, seed, artifacts } = parts;
   const session = parts.sessions.open({
@@ -97,10 +100,14 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     signal,
     ...(parts.observer === undefined ? {} : { observer: parts.observer }),
   });
-  const cancelDeadline = atDeadline(parts, () => deadline.abort());
+  const deadline = { passed: false };
+  const cancelDeadline = atDeadline(parts, () => {
+    deadline.passed = true;
+    controller.abort();
+  });
   const end = (): readonly Turn[] => {
     cancelDeadline();
-    release();
+    unlink();
     return session.seal();
   };
   using _end = { [Symbol.dispose]: () => void end() };
@@ -116,7 +123,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   });
   const { logs, artifactsDir } = own;
   const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
-  const ended = await endingOf(() => run(own), own.ctx, deadline.signal);
+  const ended = await endingOf(() => run(own), own.ctx, deadline);
   // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
   const sealed = end();
   const ending = settled(rejectedOr(ended, own), identity, sealed);
@@ -182,10 +189,14 @@ function atDeadline({ limits, absence }: RolloutParts, end: () => void): () => v
 }
 
 /** Bounded by the deadline even if the workflow ignores its signal; what it does after that finds a sealed session. */
-async function endingOf(workflow: () => Promise<unknown>, ctx: WorkflowContext, deadline: AbortSignal): Promise<Ending<unknown>> {
+async function endingOf(
+  workflow: () => Promise<unknown>,
+  ctx: WorkflowContext,
+  deadline: { readonly passed: boolean },
+): Promise<Ending<unknown>> {
   // Listens on the rollout's own signal: listeners on the run's would pile up over thousands of rollouts.
   const cut = new Promise<Ending<unknown>>((resolve) => {
-    const end = (): void => resolve(deadline.aborted ? { kind: 'deadline' } : { kind: 'threw', thrown: ctx.signal.reason });
+    const end = (): void => resolve(deadline.passed ? { kind: 'deadline' } : { kind: 'threw', thrown: ctx.signal.reason });
     if (ctx.signal.aborted) end();
     else ctx.signal.addEventListener('abort', end, { once: true });
   });

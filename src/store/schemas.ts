@@ -56,6 +56,29 @@ const tool: z.ZodType<Tool> = z.object({
   }),
 });
 
+/** Of the record that is being checked. */
+const found = new Set<unknown>();
+
+/**
+ * A list of these. Turn after turn repeats what was said before as the same objects: each is looked at once in a record. To look at it in
+ * every turn was most of what checking cost, and a quarter of all garbage.
+ */
+function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
+  const list = z.array(item);
+  return z.custom<readonly T[]>().superRefine((value: unknown, context) => {
+    const refuse = (error: z.ZodError, ...at: readonly number[]): void => {
+      for (const issue of error.issues) context.addIssue({ ...issue, path: [...at, ...issue.path], continue: false });
+    };
+    if (!Array.isArray(value)) return refuse(list.safeParse(value).error!);
+    for (const [place, one] of value.entries()) {
+      if (found.has(one)) continue;
+      const { error } = item.safeParse(one);
+      if (error) refuse(error, place);
+      else found.add(one);
+    }
+  });
+}
+
 const requestedSampling: z.ZodType<Partial<SamplingSettings>> = z.object({
   temperature: z.exactOptional(z.number()),
   topP: z.exactOptional(z.number()),
@@ -88,8 +111,8 @@ const turn: z.ZodType<Turn> = z
     sampling: z.object({ requested: requestedSampling, effective: effectiveSampling, seed: z.int() }),
     request: z.object({
       dialect: z.exactOptional(z.enum(DIALECT_NAMES)),
-      messages: z.array(message),
-      tools: z.array(tool),
+      messages: listOf(message),
+      tools: listOf(tool),
       ignored: z.exactOptional(z.array(z.string())),
     }),
     response: message,
@@ -165,8 +188,9 @@ export const filterSchema = z.object({ limit: z.optional(natural) });
 
 /** What is wrong with a value, in one line, or undefined when it has the shape. */
 export function misfitOf(schema: z.ZodType, value: unknown): string | undefined {
-  const result = schema.safeParse(value);
-  const issue = result.error?.issues[0];
+  found.clear();
+  const issue = schema.safeParse(value).error?.issues[0];
+  found.clear();
   if (issue === undefined) return undefined;
   return issue.path.length === 0 ? issue.message : `${issue.path.join('.')}: ${issue.message}`;
 }

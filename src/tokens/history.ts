@@ -130,6 +130,7 @@ function sharedMessages(a: readonly Message[], b: readonly Message[]): number {
 // ── when two things are the same ─────────────────────────────────────────────────────────────────────────────────────────
 
 function sameMessage(a: Message, b: Message): boolean {
+  if (a === b) return true;
   const callsOfA = a.tool_calls ?? [];
   const callsOfB = b.tool_calls ?? [];
   return (
