@@ -235,7 +235,7 @@ describe('a role that is trained at times', () => {
     const turns = session.seal();
     expect(turns.map(({ model: by, trainable, after, fork }) => [by, trainable, after, fork])).toEqual([
       [undefined, true, undefined, undefined],
-      ['default', false, undefined, undefined],
+      ['function', false, undefined, undefined],
       [undefined, true, 0, undefined],
     ]);
     const samples = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
@@ -287,7 +287,7 @@ describe('a role that is trained at times', () => {
     trained = true;
     await post({ input: 'Why?', previous_response_id: id });
     expect(session.turns[1]!.request.messages).toEqual([user('Who wins?'), { role: 'assistant', content: SAID }, user('Why?')]);
-    expect(session.turns.map(({ model }) => model)).toEqual(['default', undefined]);
+    expect(session.turns.map(({ model }) => model)).toEqual(['function', undefined]);
   });
 });
 
