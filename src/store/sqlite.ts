@@ -7,7 +7,7 @@
  */
 import type { DatabaseSync } from 'node:sqlite';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
-import type { BatchManifest, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Outcome, RolloutIdentity, Trajectory } from '../core/types.ts';
 import {
   DecodeError,
   decodeManifest,
@@ -30,6 +30,8 @@ export async function openSqliteStore(path: string): Promise<Store> {
   return new SqliteStore(path, await openStoreFile(path));
 }
 
+type Columns = RolloutIdentity & { readonly outcome: Outcome['kind'] };
+
 class SqliteStore implements Store {
   readonly #path: string;
   readonly #database: DatabaseSync;
@@ -50,7 +52,10 @@ class SqliteStore implements Store {
     this.#checkOpen();
     const kept = keepTrajectory(trajectory);
     const encoded = encodeTrajectory(kept);
-    await this.#write(`append ${JSON.stringify(kept.rolloutId)}`, () => this.#insertTrajectory(kept, encoded));
+    const { rolloutId, groupId, taskId, purpose, outcome } = kept;
+    // No more than that: thousands of rollouts may end at once, and all of them wait for one transaction.
+    const columns = { rolloutId, groupId, taskId, purpose, outcome: outcome.kind };
+    await this.#write(`append ${JSON.stringify(rolloutId)}`, () => this.#insertTrajectory(columns, encoded));
   }
 
   async read(rolloutId: string): Promise<Trajectory | undefined> {
@@ -97,15 +102,15 @@ class SqliteStore implements Store {
     this.#database.close();
   }
 
-  #insertTrajectory(kept: Trajectory, encoded: EncodedTrajectory): void {
-    const { rolloutId, groupId, taskId, purpose, outcome } = kept;
+  #insertTrajectory(columns: Columns, encoded: EncodedTrajectory): void {
+    const { rolloutId, groupId, taskId, purpose, outcome } = columns;
     const present = this.#statements.trajectory.get(rolloutId);
     if (present !== undefined) {
       if (sameBytes(blobIn(present, 'digest'), encoded.digest)) return;
       throw conflictError(rolloutId);
     }
     const { record, digest } = encoded;
-    const added = this.#statements.insertTrajectory.run(rolloutId, groupId, taskId, purpose, outcome.kind, record, digest);
+    const added = this.#statements.insertTrajectory.run(rolloutId, groupId, taskId, purpose, outcome, record, digest);
     encoded.turns.forEach((turn, position) => {
       const { words, promptIds, sampledIds, logprobs } = turn;
       this.#statements.insertTurn.run(added.lastInsertRowid, position, words, promptIds, sampledIds, logprobs);
