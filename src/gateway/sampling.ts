@@ -6,6 +6,7 @@
  * recorded together, or none.
  */
 import { hash } from 'node:crypto';
+import { breath } from '../core/breath.ts';
 import type { Clock, Engine } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
@@ -153,6 +154,7 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
   const { groupId } = seat.session.spec.identity;
   const request = { promptIds: prompt.promptIds, sampling, stopIds: renderer.stopIds, seed, affinity: groupId };
   const result = await engine.sample(request, signal, view && onTokens);
+  await breath();
   const assistant = renderer.readResponse(result.ids, stopTexts, begun);
   const rest = view?.end(result.ids, assistant);
   if (question.logprobs && seen < result.ids.length) {

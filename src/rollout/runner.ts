@@ -6,6 +6,7 @@
  */
 
 import type { Absence } from '../core/absence.ts';
+import { breath } from '../core/breath.ts';
 import type {
   Clock,
   GraderInput,
@@ -81,6 +82,7 @@ type Ending<Result> =
 /** Durable when it resolves. */
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
   await using _slot = await parts.slots?.take(parts.signal);
+  await breath();
   const startedAt = parts.clock.now();
   const controller = new AbortController();
   const { signal } = controller;
