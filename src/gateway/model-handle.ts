@@ -5,6 +5,7 @@
  */
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { plainCopy } from '../core/plain-copy.ts';
 import { fetchInThread } from '../core/thread-header.ts';
 import { completionId } from '../core/turn-names.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
@@ -73,22 +74,30 @@ export async function generate(parts: GenerateParts, seat: Seat, request: Genera
 
 /** The caller's own: what it changes is changed in what it asks next, not in what was recorded. */
 function generationOf({ session }: Seat, recorded: Turn): Generated {
-  const { promptIds, sampledIds, logprobs, stopReason } = recorded;
-  const message = structuredClone(recorded.response);
-  const turn: Turn = {
-    ...recorded,
-    promptIds: promptIds.slice(),
-    sampledIds: sampledIds.slice(),
-    logprobs: logprobs.slice(),
-    response: structuredClone(recorded.response),
-  };
+  const message = plainCopy(recorded.response);
+  let turn: Turn | undefined;
   return {
-    id: completionId(session.spec.identity, turn.sampling.seed),
+    id: completionId(session.spec.identity, recorded.sampling.seed),
     message,
     text: message.content ?? '',
     toolCalls: message.tool_calls ?? [],
-    stopReason,
-    turn,
+    stopReason: recorded.stopReason,
+    // Few callers look at tokens, and copying them costs more than the rest of the answer.
+    get turn() {
+      turn ??= copyOf(recorded);
+      return turn;
+    },
+  };
+}
+
+function copyOf(turn: Turn): Turn {
+  const { promptIds, sampledIds, logprobs, response } = turn;
+  return {
+    ...turn,
+    promptIds: promptIds.slice(),
+    sampledIds: sampledIds.slice(),
+    logprobs: logprobs.slice(),
+    response: plainCopy(response),
   };
 }
 
