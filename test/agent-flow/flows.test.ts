@@ -171,9 +171,9 @@ describe('a flow', () => {
   it('is given the row without its answer, and config of its own', async () => {
     let seen: unknown;
     class Curious extends MyAgentFlow {
-      override run(samplingParams: SamplingParams, fields: FlowFields): Promise<number> {
+      override async run(samplingParams: SamplingParams, fields: FlowFields): Promise<number> {
         seen = [samplingParams, fields, this.config, this.gatewayUrl, { ...this }];
-        return super.run(samplingParams, fields);
+        return await super.run(samplingParams, fields);
       }
     }
     await rollout(flowWorkflow({ name: 'x', flow: Curious, config: { k: [1] } }, flowRegistry()));

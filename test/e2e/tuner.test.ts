@@ -196,7 +196,7 @@ describe('roles', () => {
     expect(messageOf(trajectory)).toBe('completed');
     expect(played(trajectory)).toMatchObject([
       { trainable: true, by: 'policy' },
-      { trainable: false, by: 'default' },
+      { trainable: false, by: 'function' },
     ]);
   });
 
