@@ -51,6 +51,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--tasks <file>', 'file it is in, JSONL (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .option('--temperature <x>', 'of trainable roles (default: 1)', temperature)
+    .option('--turns <n>', `most model calls of the rollout (default: ${EVAL_DEFAULTS.limits.turns})`, positive)
     .option('--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles)
     .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
     .option('--json', 'one JSON object a line', false)

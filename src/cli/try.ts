@@ -9,15 +9,16 @@ import { entryGiven } from './entry-given.ts';
 import { guarded } from './guard.ts';
 import { describe } from './lines.ts';
 import { asCalled } from './phrases.ts';
+import { withLimits } from './rollout-limits.ts';
 import { endingLines } from './rollout-text.ts';
 import { printable } from './screen/width.ts';
 import { turnText } from './turn-text.ts';
 
 export async function tryCommand(
   given: string | undefined,
-  flags: Omit<TryRequest, 'entry' | 'heldOut'> & { readonly tasks?: string; readonly json: boolean },
+  flags: Omit<TryRequest, 'entry' | 'heldOut'> & { readonly tasks?: string; readonly turns?: number; readonly json: boolean },
 ): Promise<number> {
-  const { json, tasks, ...settings } = flags;
+  const { json, tasks, ...settings } = withLimits(flags);
   const entry = entryGiven(given, settings.flows, 'try');
   const request = { ...settings, entry, ...(tasks === undefined ? {} : { heldOut: tasks }) };
   const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));

@@ -47,6 +47,14 @@ describe('trainyard try', () => {
     expect(stdout).not.toContain('answer');
   });
 
+  it('allows as many model calls as it is told', async () => {
+    const file = await entry('long.ts', `for (let n = 0; n < 3; n++) ${CALL} return { reward: 1 };`);
+    const { stdout: short } = await trainyard('try', file, '--tasks', tasks, '--turns', '2');
+    expect(short).toContain('truncated by its limit of turns');
+    const { stdout } = await trainyard('try', file, '--tasks', tasks, '--turns', '3');
+    expect(stdout).toContain('completed · reward 1');
+  });
+
   it('shows the stack of what the workflow threw, and exits 1', async () => {
     const file = await entry('bad.ts', `${CALL} function deep() { throw new Error('no such item'); } deep();`, GRADER);
     const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
