@@ -130,16 +130,11 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) parts.observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
-  const { output, metadata, metrics, trainedTurns } = result;
-  const turns = trainedTurns === undefined ? sealed : onlyTrained(sealed, trainedTurns);
   const grade = await gradeOf(parts, spec, { turns: sealed, outcome, result, artifactsDir: artifactsDir() });
   const trajectory: Trajectory = {
     ...identity,
-    turns,
     outcome,
-    ...(output === undefined ? {} : { output }),
-    ...(metadata === undefined ? {} : { metadata }),
-    ...(metrics === undefined ? {} : { metrics }),
+    ...keptOf(result, sealed),
     ...(logs.length > 0 ? { logs } : {}),
     ...(session.abandoned.length > 0 ? { abandoned: session.abandoned } : {}),
     grade,
@@ -165,6 +160,19 @@ function settled(ending: Ending<unknown>, identity: RolloutIdentity, turns: read
   } catch (thrown) {
     return { kind: 'threw', thrown };
   }
+}
+
+/** What the trajectory keeps of the result. */
+function keptOf(
+  { output, metadata, metrics, trainedTurns }: SettledResult,
+  turns: readonly Turn[],
+): Pick<Trajectory, 'turns' | 'output' | 'metadata' | 'metrics'> {
+  return {
+    turns: trainedTurns === undefined ? turns : onlyTrained(turns, trainedTurns),
+    ...(output === undefined ? {} : { output }),
+    ...(metadata === undefined ? {} : { metadata }),
+    ...(metrics === undefined ? {} : { metrics }),
+  };
 }
 
 function onlyTrained(turns: readonly Turn[], trained: readonly number[]): readonly Turn[] {
