@@ -9,6 +9,7 @@ import type { EventEncoder, Said, Tokens } from '../event-stream.ts';
 import { failureOf, openAIError } from '../http-errors.ts';
 import { completionId, finishReason, logprobsOf, usageOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
+import { serverSentEvent } from './server-sent-event.ts';
 
 export interface ChunkOptions {
   readonly count: number;
@@ -25,7 +26,7 @@ export function chatEvents(head: AnswerHead, { count, includeUsage, logprobs }: 
 
   const chunk = (index: number, delta: object, finish: string | null = null): string => {
     const told = logprobs && untold[index]!.length > 0 ? { content: untold[index]!.splice(0), refusal: null } : null;
-    return event({ ...common, choices: [{ index, delta, logprobs: told, finish_reason: finish }], ...usage });
+    return serverSentEvent({ ...common, choices: [{ index, delta, logprobs: told, finish_reason: finish }], ...usage });
   };
 
   const tokens = (choice: number, { ids, logprobs: given }: Tokens): string => {
@@ -50,13 +51,9 @@ export function chatEvents(head: AnswerHead, { count, includeUsage, logprobs }: 
     pieces: (all) => all.map(said).join(''),
     end: (turns) => {
       const last = turns.map((turn, i) => chunk(i, turn.response.content === '' ? { content: '' } : {}, finishReason(turn)));
-      const total = includeUsage ? event({ ...common, choices: [], usage: usageOf(turns) }) : '';
+      const total = includeUsage ? serverSentEvent({ ...common, choices: [], usage: usageOf(turns) }) : '';
       return `${last.join('')}${total}data: [DONE]\n\n`;
     },
-    failure: (thrown) => event(openAIError(failureOf(thrown))),
+    failure: (thrown) => serverSentEvent(openAIError(failureOf(thrown))),
   };
-}
-
-function event(data: object): string {
-  return `data: ${JSON.stringify(data)}\n\n`;
 }

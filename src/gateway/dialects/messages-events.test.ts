@@ -104,7 +104,11 @@ const callText = ({ name, arguments: given }: { name: string; arguments: string 
 
 describe('a message streamed and in one body', () => {
   it('reads back to what the turn says, and says the same', async () => {
-    const part = fc.oneof(fc.string({ unit: 'grapheme' }), fc.constantFrom(' ', '<tool_call>', '\n'), call.map(callText));
+    const part = fc.oneof(
+      fc.string({ unit: 'grapheme' }),
+      fc.constantFrom(' ', '<tool_call>', '\n', '\u2028', '\u0085'),
+      call.map(callText),
+    );
     await fc.assert(
       fc.asyncProperty(fc.array(part, { maxLength: 5 }), async (parts) => {
         const text = `${parts.join('')}<|im_end|>`;

@@ -11,6 +11,7 @@ import { failureOf } from '../http-errors.ts';
 import type { AnswerHead } from './dialect.ts';
 import { endOf, inputOf, messageHead, SIGNATURE, usageOf } from './messages-answer.ts';
 import { anthropicError } from './messages-errors.ts';
+import { serverSentEvent } from './server-sent-event.ts';
 
 export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): EventEncoder {
   const blocks = new Blocks(head);
@@ -81,5 +82,5 @@ const EMPTY = {
 } as const;
 
 function event(type: string, data: object): string {
-  return `event: ${type}\ndata: ${JSON.stringify({ type, ...data })}\n\n`;
+  return serverSentEvent({ type, ...data }, type);
 }

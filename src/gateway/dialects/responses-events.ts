@@ -23,6 +23,7 @@ import {
   statusOf,
   textPart,
 } from './responses-output.ts';
+import { serverSentEvent } from './server-sent-event.ts';
 
 export interface Streaming {
   readonly logprobs: boolean;
@@ -85,7 +86,7 @@ class Output {
   }
 
   event(type: string, data: object): string {
-    return `event: ${type}\ndata: ${JSON.stringify({ type, sequence_number: this.#sequence++, ...data })}\n\n`;
+    return serverSentEvent({ type, sequence_number: this.#sequence++, ...data }, type);
   }
 
   say({ piece }: Said): string {
