@@ -1,6 +1,6 @@
 import { defaultExclude, defineConfig } from 'vitest/config';
 
-const test = { pool: 'forks', testTimeout: 60_000, hookTimeout: 60_000 } as const;
+const test = { pool: 'forks', testTimeout: 60_000, hookTimeout: 60_000, setupFiles: ['test/setup/property-seed.ts'] };
 const source = { conditions: ['trainyard-source'] };
 const own = { resolve: source, ssr: { resolve: source } };
 const exclude = [...defaultExclude, 'test/packages/**', 'test/house/**'];
