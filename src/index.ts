@@ -10,9 +10,12 @@ export type {
   GenerateRequest,
   Generation,
   Grader,
+  GraderContext,
   GraderInput,
+  GraderModel,
   GraderResult,
   GraderRunner,
+  GraderTurn,
   ModelHandle,
   Role,
   SeatOptions,
@@ -27,7 +30,15 @@ export type {
   WorkflowResult,
 } from './core/contracts.ts';
 export type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from './core/default-model.ts';
-export { defineGrader, defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
+export { defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
+export {
+  defineGrader,
+  type GradeFunction,
+  type GraderClass,
+  type GraderOptions,
+  rejected,
+  unscorable,
+} from './core/define-grader.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
 export type { Best, Emit, Phase, RunEnding, RunEvent, Score, StepReport } from './core/events.ts';
 export type {
@@ -64,6 +75,7 @@ export type {
   Trajectory,
   Turn,
 } from './core/types.ts';
+export { readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
 export { type Listener, listen } from './gateway/listener.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
@@ -75,7 +87,6 @@ export {
   runAgentProcess,
 } from './processes/agent-process.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
-export { readTasks } from './run/dataset.ts';
 export { evaluateOnly } from './run/eval.ts';
 export type { ResumeRequest } from './run/plan.ts';
 export { type RolloutBatchRequest, rolloutBatch } from './run/rollout-batch.ts';

@@ -214,18 +214,38 @@ export interface GraderInput {
   readonly messages: readonly Message[];
   /** The last state of every conversation, by thread. */
   readonly threads: Readonly<Record<string, readonly Message[]>>;
-  readonly turns: readonly {
-    readonly role: string;
-    readonly thread: string;
-    readonly response: Message;
-    readonly stopReason: StopReason;
-  }[];
+  readonly turns: readonly GraderTurn[];
   /** What the workflow returned as its output. */
   readonly output: Json | undefined;
   /** What else it said of itself. */
   readonly result: Pick<WorkflowResult, 'reward' | 'success' | 'metadata' | 'metrics'>;
   readonly truncated: LimitName | undefined;
   readonly artifactsDir: string | null;
+}
+
+/**
+ * A turn as it was recorded. What was asked is in `messages` and `threads`; ids of the prompt are counted, not copied. Tokens are absent
+ * where the policy is somewhere else.
+ */
+export interface GraderTurn
+  extends Pick<Turn, 'role' | 'thread' | 'response' | 'stopReason'>,
+    Partial<Omit<Turn, 'role' | 'thread' | 'response' | 'stopReason' | 'request' | 'promptIds' | 'sampling'>> {
+  readonly promptTokens?: number;
+}
+
+/** What a grader may use while it grades. */
+export interface GraderContext {
+  /** Aborts at the grader's deadline or when the run stops. */
+  readonly signal: AbortSignal;
+  /** The run's own policy behind an OpenAI-compatible base URL, where the grader says `asksPolicy`. What is said there is never trained. */
+  readonly model: GraderModel | undefined;
+}
+
+export interface GraderModel {
+  readonly baseURL: string;
+  readonly apiKey: string;
+  /** For the `model` parameter. */
+  readonly name: string;
 }
 
 /** A number, or a number with what it is made of and who earned what. A list by turn has one number for every turn of the rollout. */
@@ -240,15 +260,21 @@ export interface Grader {
   readonly name: string;
   /** Gradings at once; absent: as many as there are processes for it. */
   readonly concurrency?: number;
+  /** Per grading; absent: as the run has it. */
+  readonly deadlineMs?: number;
+  /** How often a grading that failed is tried again; absent: as the run has it. */
+  readonly retries?: number;
+  /** Whether it needs `ctx.model`. */
+  readonly asksPolicy?: boolean;
   /** May say that there is nothing to grade: such a rollout is kept, and neither trained nor compared with. */
-  grade(input: GraderInput): GraderResult | Ungraded | Promise<GraderResult | Ungraded>;
+  grade(input: GraderInput, ctx: GraderContext): GraderResult | Ungraded | Promise<GraderResult | Ungraded>;
 }
 
 /** Calls a grader within its deadline. Never throws for what the grader did: a failure is a `Grade`. */
 export interface GraderRunner extends AsyncDisposable {
   /** Whether a hung grader can be killed (a child process) or only abandoned (an inline closure). */
   readonly killable: boolean;
-  grade(input: GraderInput): Promise<Grade>;
+  grade(input: GraderInput, model?: GraderModel): Promise<Grade>;
 }
 
 // ── sessions and the store ───────────────────────────────────────────────────────────────────────────────────────────────

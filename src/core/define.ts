@@ -1,13 +1,11 @@
 /**
- * `defineWorkflow` and `defineGrader`: how a module says "this is the agent" and "this is the score".
+ * `defineWorkflow`: how a module says "this is the agent".
  *
- * Both only check, mark and name what they are given; nothing is registered anywhere. What is wrong with a definition is thrown when the
+ * It only checks, marks and names what it is given; nothing is registered anywhere. What is wrong with a definition is thrown when the
  * module is imported, before anything runs.
  */
 import { isClass, kindOf } from './classes.ts';
 import {
-  type Grader,
-  graderSymbol,
   type Role,
   type Workflow,
   type WorkflowContext,
@@ -162,16 +160,6 @@ function defaultOf(role: string, given: { readonly default?: DefaultModelLike } 
   if (given?.default === undefined) return {};
   checkDefaultModel(given.default, `role ${JSON.stringify(role)}`);
   return { default: given.default };
-}
-
-/** Marks a function from what the agent did (and the task's answer) to a reward as a grader. */
-export function defineGrader(grade: Grader['grade']): Grader {
-  if (typeof grade !== 'function') {
-    throw new TrainyardError('GRADER_NOT_FOUND', `expected a function, found ${kindOf(grade)}`, {
-      hint: 'write defineGrader(({ task, messages }) => …)',
-    });
-  }
-  return { [graderSymbol]: true, name: grade.name || 'grader', grade };
 }
 
 function shown(value: unknown): string {

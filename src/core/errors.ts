@@ -49,6 +49,7 @@ export const ERROR_CODES = {
   GRADER_FAILED: { boundary: 'grader', exit: 1, summary: 'The grader threw or crashed.' },
   GRADER_TIMEOUT: { boundary: 'grader', exit: 1, summary: 'The grader did not answer before its deadline.' },
   GRADER_BAD_REWARD: { boundary: 'grader', exit: 1, summary: 'The grader returned something that is not a finite reward.' },
+  GRADER_UNSCORABLE: { boundary: 'grader', exit: 1, summary: 'The grader says that this rollout cannot be scored.' },
   GRADER_BUDGET: { boundary: 'grader', exit: 1, summary: 'Too many gradings failed; the run stopped.' },
   REQUEST_INVALID: { boundary: 'gateway', exit: 1, summary: 'A model request is malformed or asks for something unsupported.' },
   REQUEST_CONFLICT: { boundary: 'gateway', exit: 1, summary: 'An Idempotency-Key was used again for another request.' },

@@ -10,7 +10,7 @@ import { turnNamed } from './turn-names.ts';
 import type { Reward, RolloutIdentity, Turn } from './types.ts';
 
 /** They are stored with every trajectory; parts become columns of reports. */
-const MOST = { parts: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
+const MOST = { parts: 256, metrics: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
 type Named = keyof typeof MOST;
 
 /** Throws GRADER_BAD_REWARD, saying what `who` returned. `turns`: how many the rollout has, for rewards that come as a list. */
@@ -18,7 +18,7 @@ export function toReward(result: unknown, who = 'the grader', turns = 0): Reward
   if (typeof result === 'number') return { value: finite(result, `${who} returned`) };
   if (typeof result !== 'object' || result === null || Array.isArray(result)) {
     throw badReward(
-      `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, byTurn?, byThread?, byRole? }`,
+      `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, metrics?, byTurn?, byThread?, byRole? }`,
     );
   }
   if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
@@ -64,7 +64,7 @@ export function settledReward(reward: Reward, identity: RolloutIdentity, turns: 
 }
 
 function numbers(name: Named, given: unknown, who: string): Readonly<Record<string, number>> {
-  const one = name === 'parts' ? 'part' : `${name} of`;
+  const one = name === 'parts' ? 'part' : name === 'metrics' ? 'metric' : `${name} of`;
   if (!isPlainObject(given)) {
     throw badReward(`${who} returned \`${name}\` that are ${describeValue(given)}, expected an object of numbers`);
   }

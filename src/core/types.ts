@@ -160,7 +160,10 @@ export interface Reward {
   readonly value: number;
   /** Absent: a value of 1 or more is a success. */
   readonly success?: boolean;
+  /** What the value is made of, by name. */
   readonly parts?: Readonly<Record<string, number>>;
+  /** What else was measured, for people: not part of the value. */
+  readonly metrics?: Readonly<Record<string, number>>;
   /**
    * What parts of the rollout earned, where that is not `value`: by the index of a turn, by thread, by role. Of a turn the most
    * particular one holds. Each is compared with its like in the other rollouts of the group.

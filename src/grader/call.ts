@@ -4,18 +4,24 @@
  *
  * Never rejects. Does not bound time: the runner around it does.
  */
-import type { Grader, GraderInput, Ungraded } from '../core/contracts.ts';
+import type { Grader, GraderContext, GraderInput, GraderModel, Ungraded } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { toReward } from '../core/reward.ts';
 import type { Grade } from '../core/types.ts';
 
+/** What a grading process is asked. */
+export interface GraderCall {
+  readonly input: GraderInput;
+  readonly model: GraderModel | undefined;
+}
+
 const MOST_WHY = 2000;
 
-export async function callGrader(grader: Grader, input: GraderInput): Promise<Grade> {
+export async function callGrader(grader: Grader, input: GraderInput, ctx: GraderContext): Promise<Grade> {
   let result: unknown;
   try {
-    result = await grader.grade(input);
+    result = await grader.grade(input, ctx);
   } catch (thrown) {
     if (thrown instanceof TrainyardError && thrown.boundary === 'grader') {
       return { kind: 'failed', code: thrown.code, message: thrown.message };

@@ -3,12 +3,11 @@
  *
  * Arguments: the module's URL and the name of the exported grader.
  */
-import type { GraderInput } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { asGrader, moduleOf } from '../core/lower.ts';
 import { importedModule, namesOf } from '../processes/imported-module.ts';
 import { serveCalls } from '../processes/serve-calls.ts';
-import { callGrader } from './call.ts';
+import { callGrader, type GraderCall } from './call.ts';
 
 await serveCalls(async (url = '', exportName = '') => {
   const exports = await importedModule(url, 'grader', 'GRADER_FAILED');
@@ -19,5 +18,10 @@ await serveCalls(async (url = '', exportName = '') => {
       `export ${JSON.stringify(exportName)} of ${url} is not a grader; it exports ${namesOf(exports)}`,
     );
   }
-  return { answer: (input) => callGrader(grader, input as GraderInput) };
+  return {
+    answer: (call, { signal }) => {
+      const { input, model } = call as GraderCall;
+      return callGrader(grader, input, { signal, model });
+    },
+  };
 });

@@ -5,7 +5,7 @@
  * What it cannot do: stop a grader that computes without awaiting. That blocks this whole process, deadline included, until it
  * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
  */
-import type { Grader, GraderInput, GraderRunner } from '../core/contracts.ts';
+import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
@@ -29,7 +29,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
   const abandon = new Set<(grade: Grade) => void>();
   let closed = false;
 
-  async function grade(input: GraderInput): Promise<Grade> {
+  async function grade(input: GraderInput, model?: GraderModel): Promise<Grade> {
     if (closed) return cancelled();
     let own: GraderInput;
     try {
@@ -39,13 +39,19 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
       return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader's input cannot be copied: ${describeThrown(thrown)}` };
     }
     const { promise: overtaken, resolve } = Promise.withResolvers<Grade>();
-    const timer = setTimeout(() => resolve(timedOut(deadlineMs)), deadlineMs);
-    abandon.add(resolve);
+    const controller = new AbortController();
+    const { signal } = controller;
+    const end = (grade: Grade): void => {
+      controller.abort();
+      resolve(grade);
+    };
+    const timer = setTimeout(() => end(timedOut(deadlineMs)), deadlineMs);
+    abandon.add(end);
     try {
-      return await Promise.race([callGrader(grader, own), overtaken]);
+      return await Promise.race([callGrader(grader, own, { signal, model }), overtaken]);
     } finally {
       clearTimeout(timer);
-      abandon.delete(resolve);
+      abandon.delete(end);
     }
   }
 
@@ -55,7 +61,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     grade,
     async [Symbol.asyncDispose]() {
       closed = true;
-      for (const resolve of abandon) resolve(cancelled());
+      for (const end of abandon) end(cancelled());
     },
   };
 }

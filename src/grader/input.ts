@@ -6,7 +6,7 @@
  * answers of all threads are in `turns`, in order of completion. Without any turn `messages` is empty rather than the prompt,
  * so that a grader looking at the last message never scores the question.
  */
-import type { GraderInput, WorkflowResult } from '../core/contracts.ts';
+import type { GraderInput, GraderTurn, WorkflowResult } from '../core/contracts.ts';
 import type { Message, Outcome, Task, Turn } from '../core/types.ts';
 
 export interface FinishedRollout {
@@ -22,12 +22,17 @@ export function graderInput(task: Task, { turns, outcome, result = {}, artifacts
     task,
     messages: lastConversation(turns),
     threads: Object.fromEntries(turns.filter(isDelivered).map((turn) => [turn.thread, conversationOf(turn)])),
-    turns: turns.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
+    turns: turns.map(graderTurn),
     output: result.output,
     result: saidOfItself(result),
     truncated: outcome.kind === 'truncated' ? outcome.limit : undefined,
     artifactsDir,
   };
+}
+
+/** Without what is said elsewhere and would be sent again with every turn: the request, and the ids of the prompt. */
+export function graderTurn({ request: _request, promptIds, sampling: _sampling, ...turn }: Turn): GraderTurn {
+  return { ...turn, promptTokens: promptIds.length };
 }
 
 /** What a grader is told of a workflow's result, its output aside. */

@@ -17,6 +17,7 @@ import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
 import { startError } from '../processes/start-error.ts';
+import type { GraderCall } from './call.ts';
 import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
@@ -46,7 +47,7 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
   const pool = await opened(openProcessPool({ program, workers, deadlineMs, signal: options.signal }));
   return {
     killable: true,
-    grade: async (input) => gradeOf(await pool.call(input)),
+    grade: async (input, model) => gradeOf(await pool.call({ input, model } satisfies GraderCall)),
     [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
   };
 }

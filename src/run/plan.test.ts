@@ -3,7 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { defineGrader, defineWorkflow } from '../core/define.ts';
+import { defineWorkflow } from '../core/define.ts';
+import { defineGrader } from '../core/define-grader.ts';
 import { planNew, planResumed } from './plan.ts';
 
 let folder: string;

@@ -6,8 +6,8 @@ import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
 import type { Task } from '../core/types.ts';
+import { readTasks } from '../dataset/tasks.ts';
 import { type Entry, together } from '../rollout/discovery.ts';
-import { readTasks } from './dataset.ts';
 import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';
 
 export interface Files {

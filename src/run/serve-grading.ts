@@ -3,8 +3,8 @@ import type { GraderRunner } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
+import { readTasks } from '../dataset/tasks.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
-import { readTasks } from './dataset.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
 import { openGrader } from './workshop.ts';
 

@@ -4,7 +4,7 @@
  */
 
 import { Absence } from '../core/absence.ts';
-import type { Grader, GraderInput, GraderRunner, Store } from '../core/contracts.ts';
+import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
@@ -185,9 +185,9 @@ export async function openGrader(
 }
 
 function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {
-  const grade = async (input: GraderInput): Promise<Grade> => {
+  const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
     await using _slot = await slots.take(signal);
-    return await runner.grade(input);
+    return await runner.grade(input, model);
   };
   return { ...runner, grade };
 }

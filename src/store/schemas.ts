@@ -143,6 +143,7 @@ const reward = z.object({
   value: z.number(),
   success: z.exactOptional(z.boolean()),
   parts: numbers,
+  metrics: numbers,
   byTurn: numbers,
   byThread: numbers,
   byRole: numbers,

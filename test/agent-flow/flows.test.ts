@@ -14,7 +14,7 @@ import {
   Step,
 } from '../../src/agent-flow.ts';
 import { flowWorkflow } from '../../src/authoring/agent-flow/flow-workflow.ts';
-import { defineGrader } from '../../src/core/define.ts';
+import { defineGrader } from '../../src/core/define-grader.ts';
 import { asWorkflow } from '../../src/core/lower.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';

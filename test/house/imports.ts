@@ -13,8 +13,8 @@ import { isKernel, isTest, lineAt, type Source } from './sources.ts';
 /** The levels of the plan, lowest first. */
 export const LEVELS = [
   ['core'],
-  ['tokens', 'nn', 'tinker', 'testing', 'processes'],
-  ['rollout', 'gateway', 'engine', 'grader', 'store', 'trainer', 'integrations'],
+  ['tokens', 'nn', 'tinker', 'testing', 'processes', 'statistics'],
+  ['rollout', 'gateway', 'engine', 'grader', 'store', 'trainer', 'integrations', 'dataset'],
   ['authoring', 'protocols'],
   ['run', 'dashboard'],
   ['cli'],

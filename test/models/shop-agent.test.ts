@@ -112,17 +112,21 @@ describe('the shop agent', () => {
 
 describe('the shop grader', () => {
   const task = { id: 't', prompt: [], answer: 81 };
+  const ctx = { signal: new AbortController().signal, model: undefined };
   const grade = (last: Message): unknown =>
-    grader.grade({
-      task,
-      messages: [{ role: 'user', content: 'Price?' }, last],
-      threads: {},
-      turns: [],
-      output: undefined,
-      result: {},
-      truncated: undefined,
-      artifactsDir: null,
-    });
+    grader.grade(
+      {
+        task,
+        messages: [{ role: 'user', content: 'Price?' }, last],
+        threads: {},
+        turns: [],
+        output: undefined,
+        result: {},
+        truncated: undefined,
+        artifactsDir: null,
+      },
+      ctx,
+    );
 
   it.each([
     ['It costs $81.', 1],

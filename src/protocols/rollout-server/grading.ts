@@ -52,9 +52,9 @@ export function ungradable(grader: Grader | undefined, { label, metadata }: Roll
 }
 
 /** Undefined where the grader took everything out. Throws what the grader threw, or GRADER_BAD_REWARD. */
-export async function rewardBy(grader: Grader, input: GraderInput): Promise<Reward | undefined> {
+export async function rewardBy(grader: Grader, input: GraderInput, signal: AbortSignal): Promise<Reward | undefined> {
   // A copy: what a grader changes must not change what is reported.
-  const given: unknown = await grader.grade(structuredClone(input));
+  const given: unknown = await grader.grade(structuredClone(input), { signal, model: undefined });
   const isUngraded = typeof given === 'object' && given !== null && 'kind' in given && given.kind === 'ungraded';
   const reward = isUngraded ? undefined : toReward(given);
   const unknown = Object.keys(reward?.byThread ?? {}).find((name) => !Object.hasOwn(input.threads, name));

@@ -5,7 +5,8 @@ import { describe, expect, it } from 'vitest';
 import { ask, backendOf, execute, policy, request, running } from '../../../test/fixtures/rollout-server/local-rollouts.ts';
 import { currentRollout } from '../../core/context.ts';
 import type { GraderInput, WorkflowContext } from '../../core/contracts.ts';
-import { defineGrader, defineWorkflow } from '../../core/define.ts';
+import { defineWorkflow } from '../../core/define.ts';
+import { defineGrader } from '../../core/define-grader.ts';
 import type { RolloutRequest } from './execution.ts';
 import { LocalBackend } from './local-backend.ts';
 
@@ -352,7 +353,7 @@ describe('a failure', () => {
 
 describe('what a local backend is given', () => {
   const folder = mkdtempSync(join(tmpdir(), 'backend-'));
-  const core = new URL('../../core/define.ts', import.meta.url).href;
+  const core = new URL('../../index.ts', import.meta.url).href;
   const file = join(folder, 'entry.mts');
   writeFileSync(
     file,

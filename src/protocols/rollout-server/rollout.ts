@@ -150,7 +150,7 @@ async function rewardOf(
   const deadline = new Deadline('grader', boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec'));
   await using _slot = await deadline.enter(graderSlots, cancel);
   const input = graderInputOf(taskOf(request), conversations, result, artifactsDir);
-  return await deadline.within(cancel, () => rewardBy(grader, input));
+  return await deadline.within(cancel, () => rewardBy(grader, input, cancel));
 }
 
 function taskOf({ rolloutId, initialMessages, metadata, label }: RolloutRequest): Task {

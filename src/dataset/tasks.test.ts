@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { readTasks } from './dataset.ts';
+import { readTasks } from './tasks.ts';
 
 let dir = '';
 beforeEach(async () => {

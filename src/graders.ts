@@ -1,0 +1,2 @@
+/** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
+export { rejected, unscorable } from './core/define-grader.ts';
