@@ -5,13 +5,7 @@
  * module is imported, before anything runs.
  */
 import { isClass, kindOf } from './classes.ts';
-import {
-  type Role,
-  type Workflow,
-  type WorkflowContext,
-  type WorkflowResult,
-  workflowSymbol,
-} from './contracts.ts';
+import { type Role, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from './contracts.ts';
 import type { DefaultModelLike } from './default-model.ts';
 import { checkDefaultModel } from './default-model.ts';
 import { TrainyardError } from './errors.ts';
