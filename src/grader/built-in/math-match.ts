@@ -1,0 +1,79 @@
+/**
+ * `mathMatch`: right where the final answer is mathematically the same as the reference, however it is written. Both are read by a parser and
+ * compared as numbers, expressions, sets, intervals, matrices, equations; nothing is ever evaluated as code.
+ *
+ * What cannot be read as mathematics in the model's text is wrong. A reference that cannot be read is compared as text. How much is computed
+ * for one grading is bounded (`math/work.ts`): what would take longer is wrong.
+ */
+import type { Grader } from '../../core/contracts.ts';
+import { defineGrader } from '../../core/define-grader.ts';
+import { lastLine, markedAnswer, onlyFormula, referenceAnswer, spokenPart } from './final-answer.ts';
+import { plainCharacters } from './math/characters.ts';
+import type { Node } from './math/nodes.ts';
+import { parseMath } from './math/parse.ts';
+import { type Commas, MOST_CHARS } from './math/tokens.ts';
+import { sameValue } from './math/values.ts';
+import { newWork, readable, type Work } from './math/work.ts';
+import { lastNumber } from './number-match.ts';
+import { acceptedAnswers, saidBy } from './said.ts';
+import { checkOptions, type TextOptions, verdict } from './verdict.ts';
+
+export interface MathMatchOptions extends TextOptions {
+  /** What is read where nothing is marked as the answer; `wrong`: nothing, it is wrong. Default `last-line`. */
+  readonly unmarked?: 'last-line' | 'last-number' | 'wrong';
+}
+
+export function mathMatch(options: MathMatchOptions = {}): Grader {
+  checkOptions('mathMatch', options, { of: 'function', unmarked: ['last-line', 'last-number', 'wrong'] });
+  const { of, unmarked = 'last-line' } = options;
+  return defineGrader({
+    name: 'mathMatch',
+    grade: (input) => {
+      const candidates = saidAnswers(saidBy(input, of), unmarked);
+      const references = acceptedAnswers(input).map(referenceAnswer);
+      const work = newWork();
+      return verdict(references.some((reference) => candidates.some((said) => sameMath(said, reference, work))));
+    },
+  });
+}
+
+/** At most one answer, which a line of prose may hold as its only formula. */
+function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmarked']>): readonly string[] {
+  const spoken = spokenPart(text);
+  const marked = markedAnswer(spoken);
+  if (marked === undefined && unmarked === 'wrong') return [];
+  if (marked === undefined && unmarked === 'last-number') return [lastNumber(spoken) ?? ''].filter((found) => found !== '');
+  const line = marked ?? lastLine(spoken);
+  return [line, onlyFormula(line) ?? ''].filter((said) => said !== '');
+}
+
+/** Whether two texts are the same answer. Never throws; symmetric; a text is always the same as itself. */
+export function sameMath(said: string, reference: string, work: Work = newWork()): boolean {
+  const [left, right] = [plainText(said), plainText(reference)];
+  if (left === right) return left !== '' || said === reference;
+  if (said.length > MOST_CHARS || reference.length > MOST_CHARS) return false;
+  const seed = textHash(said) ^ textHash(reference);
+  return (['group', 'separate'] as const).some((commas) => {
+    const [a, b] = [readAs(said, commas, work), readAs(reference, commas, work)];
+    return a !== undefined && b !== undefined && readable(() => sameValue(a, b, { work, seed })) === true;
+  });
+}
+
+const readAs = (text: string, commas: Commas, work: Work): Node | undefined => readable(() => parseMath(text, commas, work));
+
+const WRAPPERS =
+  /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)(?![A-Za-z])\s?|\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|[$*{}]|\s+/g;
+
+/** Without what only spaces, wraps or emphasises; signs and brackets stay, but around a single word. */
+function plainText(text: string): string {
+  if (text.length > 50_000) return text;
+  const plain = plainCharacters(text).toLowerCase().replace(WRAPPERS, ' ').replace(/ +/g, ' ').trim();
+  const bare = plain.replace(/[.!]$/, '').replace(/ ([,;:)\]])/g, '$1');
+  return /^\((\p{L}+)\)$/u.exec(bare)?.[1] ?? bare;
+}
+
+function textHash(text: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
+  return hash;
+}

@@ -1,0 +1,245 @@
+/**
+ * The single things of written mathematics: numbers, names, fractions, roots, functions, brackets, matrices, and powers of them. The half of
+ * the parser that `parse.ts` completes with what they are combined to.
+ */
+import { call, type FunctionName, inverse, type Node, number, product, root } from './nodes.ts';
+import { fromDecimal, whole } from './rational.ts';
+import type { Token } from './tokens.ts';
+import { MATRICES } from './vocabulary.ts';
+import { spend, Unreadable, type Work } from './work.ts';
+
+const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
+const PI: Node = { kind: 'constant', name: 'pi' };
+const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
+
+export abstract class Atoms {
+  readonly #tokens: Token[];
+  readonly #work: Work;
+  #at = 0;
+  #openBars = 0;
+
+  constructor(tokens: Token[], work: Work) {
+    this.#tokens = tokens;
+    this.#work = work;
+  }
+
+  abstract value(): Node;
+  abstract sum(): Node;
+
+  get here(): Token | undefined {
+    return this.#tokens[this.#at];
+  }
+
+  get behind(): Token | undefined {
+    return this.#tokens[this.#at + 1];
+  }
+
+  get justReadNumber(): boolean {
+    return this.#tokens[this.#at - 1]?.kind === 'number';
+  }
+
+  tokenAt(offset: number): Token | undefined {
+    return this.#tokens[this.#at + offset];
+  }
+
+  next(): Token {
+    const token = this.#tokens[this.#at++];
+    if (token === undefined) throw new Unreadable('it ends too early');
+    spend(this.#work, 1);
+    return token;
+  }
+
+  skip(sign: string): boolean {
+    const found = this.here?.kind === 'sign' && this.here.text === sign;
+    if (found) this.next();
+    return found;
+  }
+
+  #expect(sign: string): void {
+    if (!this.skip(sign)) throw new Unreadable(`${sign} is missing`);
+  }
+
+  /** Whether what comes multiplies what came, though nothing says so. Two numbers side by side are no product. */
+  startsFactor(): boolean {
+    const { here } = this;
+    if (here === undefined) return false;
+    if (here.kind === 'variable' || here.kind === 'function' || here.kind === 'begin') return true;
+    if (here.kind === 'number') return !this.justReadNumber && this.#tokens[this.#at - 1]?.kind !== 'variable';
+    if (here.kind !== 'sign') return false;
+    return here.text === '|'
+      ? this.#openBars === 0
+      : ['(', '[', '{', '\\{', '\\frac', '\\binom', '\\sqrt', 'π', '∞', '⌊', '⌈'].includes(here.text);
+  }
+
+  power(): Node {
+    const base = this.#postfix(this.#atom());
+    if (!this.skip('^')) return base;
+    if (this.#skipCircle()) return this.#postfix({ kind: 'degree', of: base });
+    return this.#postfix({ kind: 'power', base, exponent: this.#exponent() });
+  }
+
+  #skipCircle(): boolean {
+    if (this.skip('°')) return true;
+    if (this.here?.text !== '{' || this.behind?.text !== '°' || this.tokenAt(2)?.text !== '}') return false;
+    for (let i = 0; i < 3; i++) this.next();
+    return true;
+  }
+
+  /** To the right first: 2^3^2 is 2^9. */
+  #exponent(): Node {
+    if (this.skip('-')) return product([number(whole(-1)), this.#exponent()]);
+    this.skip('+');
+    const base = this.#postfix(this.#atom());
+    return this.skip('^') ? { kind: 'power', base, exponent: this.#exponent() } : base;
+  }
+
+  #postfix(of: Node): Node {
+    if (this.skip('!')) return this.#postfix(call('factorial', of));
+    if (this.skip('%')) return this.#postfix({ kind: 'percent', of });
+    if (this.skip('°')) return this.#postfix({ kind: 'degree', of });
+    return of;
+  }
+
+  #atom(): Node {
+    const token = this.next();
+    switch (token.kind) {
+      case 'number':
+        return this.#based(number(fromDecimal(token.text, token.exponent, this.#work)));
+      case 'variable':
+        return this.#variable(token.text);
+      case 'function':
+        return this.#call(token.text as FunctionName);
+      case 'begin':
+        return this.#matrix(token.text);
+      case 'sign':
+        return this.#signed(token.text);
+      default:
+        throw new Unreadable(`${token.text} where a value should be`);
+    }
+  }
+
+  #signed(sign: string): Node {
+    if (sign === 'π') return PI;
+    if (sign === '∞') return { kind: 'constant', name: 'infinity' };
+    if (sign === '\\frac') return product([this.#argument(), inverse(this.#argument())]);
+    if (sign === '\\binom') return this.#binomial();
+    if (sign === '\\sqrt') return this.#root();
+    if (sign === '|') return this.#bars();
+    if (sign in CLOSING) return this.#bracketed(sign);
+    throw new Unreadable(`${sign} where a value should be`);
+  }
+
+  /** A number with a base is not a number in base ten: its base is kept as its unit. */
+  #based(of: Node): Node {
+    if (!this.skip('_')) return of;
+    const base = this.group();
+    if (base.kind !== 'number') throw new Unreadable('the base of a number');
+    return { kind: 'measured', of, unit: `base ${base.value.n}` };
+  }
+
+  #variable(name: string): Node {
+    let full = name;
+    if (this.skip('_')) full += `_${this.#subscript()}`;
+    while (this.skip("'")) full += "'";
+    return full === 'e' ? { kind: 'constant', name: 'e' } : { kind: 'variable', name: full };
+  }
+
+  #subscript(): string {
+    if (!this.skip('{')) return this.next().text;
+    let text = '';
+    while (!this.skip('}')) text += this.next().text;
+    return text;
+  }
+
+  /** What a command takes: a group, or the one token behind it; of a number its first digit: \frac12. */
+  #argument(): Node {
+    const { here } = this;
+    if (here?.kind === 'number' && here.text.length > 1) {
+      this.#tokens[this.#at] = { ...here, text: here.text.slice(1) };
+      return number(fromDecimal(here.text.slice(0, 1), 0, this.#work));
+    }
+    return this.group();
+  }
+
+  /** A group in braces or one atom. */
+  group(): Node {
+    return this.#atom();
+  }
+
+  isPlainFraction(): boolean {
+    const kinds = [1, 2, 3, 4, 5, 6].map((offset) => this.tokenAt(offset));
+    if (kinds[0]?.kind === 'number') return true;
+    return kinds[0]?.text === '{' && kinds[1]?.kind === 'number' && kinds[2]?.text === '}' && kinds[4]?.kind === 'number';
+  }
+
+  #root(): Node {
+    if (!this.skip('[')) return root(this.group());
+    const degree = this.sum();
+    this.#expect(']');
+    return root(this.group(), degree);
+  }
+
+  #binomial(): Node {
+    const [n, k] = [this.#argument(), this.#argument()];
+    const rest: Node = { kind: 'sum', items: [n, product([number(whole(-1)), k])] };
+    return product([call('factorial', n), inverse(call('factorial', k)), inverse(call('factorial', rest))]);
+  }
+
+  #bars(): Node {
+    this.#openBars++;
+    const of = this.sum();
+    this.#openBars--;
+    this.#expect('|');
+    return call('abs', of);
+  }
+
+  #bracketed(open: string): Node {
+    const bars = this.#openBars;
+    this.#openBars = 0;
+    const inside = this.#closes(open) ? { kind: 'set' as const, items: [] } : this.value();
+    this.#openBars = bars;
+    const close = this.next();
+    const isInterval = (open === '(' || open === '[') && (close.text === ')' || close.text === ']');
+    if (close.kind !== 'sign' || (close.text !== CLOSING[open] && !isInterval)) throw new Unreadable(`${open} is not closed`);
+    if (open === '⌊') return call('floor', inside);
+    if (open === '⌈') return call('ceil', inside);
+    if (open === '\\{') return inside.kind === 'set' ? inside : { kind: 'set', items: [inside] };
+    if (inside.kind !== 'set' || open === '{') return inside;
+    return { kind: 'tuple', brackets: `${open}${close.text}`, items: inside.items };
+  }
+
+  #closes(open: string): boolean {
+    return this.here?.kind === 'sign' && this.here.text === CLOSING[open];
+  }
+
+  #call(name: FunctionName): Node {
+    const base = name === 'log' && this.skip('_') ? this.group() : undefined;
+    const exponent = this.skip('^') ? this.#exponent() : undefined;
+    const of = this.#functionArgument();
+    const inRadians = of.kind === 'degree' && TRIGONOMETRIC.has(name) ? product([of.of, PI, number({ n: 1n, d: 180n })]) : of;
+    const made = base === undefined ? call(name, inRadians) : product([call('ln', of), inverse(call('ln', base))]);
+    return exponent === undefined ? made : { kind: 'power', base: made, exponent };
+  }
+
+  /** What is in brackets; else the factors that follow: sin 2x is sin(2x), and sin x cos x is a product. */
+  #functionArgument(): Node {
+    if (this.here?.kind === 'sign' && (this.here.text === '(' || this.here.text === '{')) return this.#atom();
+    const items = [this.power()];
+    while (this.startsFactor() && this.here?.kind !== 'function' && this.here?.text !== '(') items.push(this.power());
+    return product(items);
+  }
+
+  #matrix(environment: string): Node {
+    if (!MATRICES.has(environment)) throw new Unreadable(`\\begin{${environment}}`);
+    if (environment === 'array' && this.here?.text === '{') this.#subscript();
+    const rows: Node[][] = [[]];
+    for (;;) {
+      if (this.here?.kind !== 'end' && this.here?.text !== '\\\\') rows.at(-1)!.push(this.sum());
+      const token = this.next();
+      if (token.kind === 'end') break;
+      if (token.text === '\\\\') rows.push([]);
+      else if (token.text !== '&') throw new Unreadable('an entry of a matrix');
+    }
+    return { kind: 'matrix', rows: rows.filter((row) => row.length > 0) };
+  }
+}

@@ -1,0 +1,106 @@
+/**
+ * Fractions of whole numbers of any size up to a bound: exact arithmetic for what people write with digits.
+ *
+ * Invariant: the denominator is positive and the fraction is in lowest terms, so two are equal where their parts are.
+ */
+import { spend, Unreadable, type Work } from './work.ts';
+
+export interface Rational {
+  readonly n: bigint;
+  readonly d: bigint;
+}
+
+/** Of a numerator or denominator. Some 1200 decimal digits. */
+export const MOST_BITS = 4096;
+/** Of a root that is taken exactly. */
+const MOST_ROOT = 64n;
+
+export const ZERO: Rational = { n: 0n, d: 1n };
+export const ONE: Rational = { n: 1n, d: 1n };
+export const whole = (n: bigint | number): Rational => ({ n: BigInt(n), d: 1n });
+
+export const bitsOf = (n: bigint): number => n.toString(16).length * 4;
+const abs = (n: bigint): bigint => (n < 0n ? -n : n);
+
+export function rational(n: bigint, d: bigint, work: Work): Rational {
+  if (d === 0n) throw new Unreadable('a division by zero');
+  const bits = Math.max(bitsOf(n), bitsOf(d));
+  // Not exact: the greatest common divisor is what costs, and it may still bring a long fraction below the bound.
+  if (bits > 2 * MOST_BITS + 8) throw new Unreadable('a number that is too long');
+  spend(work, 1 + bits / 16);
+  let [a, b] = [abs(n), abs(d)];
+  while (b > 0n) [a, b] = [b, a % b];
+  const sign = d < 0n ? -1n : 1n;
+  const lowest = { n: (sign * n) / a, d: (sign * d) / a };
+  if (bits > MOST_BITS && Math.max(bitsOf(lowest.n), bitsOf(lowest.d)) > MOST_BITS)
+    throw new Unreadable('a number that is too long');
+  return lowest;
+}
+
+export const plus = (a: Rational, b: Rational, work: Work): Rational => rational(a.n * b.d + b.n * a.d, a.d * b.d, work);
+export const times = (a: Rational, b: Rational, work: Work): Rational => rational(a.n * b.n, a.d * b.d, work);
+export const over = (a: Rational, b: Rational, work: Work): Rational => rational(a.n * b.d, a.d * b.n, work);
+export const minus = (a: Rational, b: Rational, work: Work): Rational => rational(a.n * b.d - b.n * a.d, a.d * b.d, work);
+export const same = (a: Rational, b: Rational): boolean => a.n === b.n && a.d === b.d;
+export const absolute = ({ n, d }: Rational): Rational => ({ n: abs(n), d });
+export const atMost = (a: Rational, b: Rational): boolean => a.n * b.d <= b.n * a.d;
+
+/** Undefined where the power is not a fraction, or too long to be written out. */
+export function power(base: Rational, exponent: Rational, work: Work): Rational | undefined {
+  const { n: top, d: root } = exponent;
+  if (root !== 1n) {
+    const rooted = exactRoot(base, root, work);
+    return rooted && power(rooted, whole(top), work);
+  }
+  if (base.n === 0n) return top > 0n ? ZERO : undefined;
+  if (base.d === 1n && abs(base.n) === 1n) return base.n === 1n || top % 2n === 0n ? ONE : base;
+  if (abs(top) > BigInt(MOST_BITS)) return undefined;
+  const times = Number(abs(top));
+  const bits = Math.max(bitsOf(base.n), bitsOf(base.d)) * times;
+  if (bits > MOST_BITS) return undefined;
+  spend(work, 1 + bits / 16);
+  const [n, d] = [base.n ** BigInt(times), base.d ** BigInt(times)];
+  return top >= 0n ? { n, d } : rational(d, n, work);
+}
+
+function exactRoot(base: Rational, root: bigint, work: Work): Rational | undefined {
+  if (root > MOST_ROOT || (base.n < 0n && root % 2n === 0n)) return undefined;
+  const n = wholeRoot(abs(base.n), root, work);
+  const d = wholeRoot(base.d, root, work);
+  return n === undefined || d === undefined ? undefined : { n: base.n < 0n ? -n : n, d };
+}
+
+/** By Newton's method from above; undefined where it is no whole number. */
+function wholeRoot(n: bigint, root: bigint, work: Work): bigint | undefined {
+  if (n < 2n) return n;
+  const bits = bitsOf(n);
+  let guess = 1n << (BigInt(bits) / root + 1n);
+  for (;;) {
+    spend(work, 1 + bits / 16);
+    const next = ((root - 1n) * guess + n / guess ** (root - 1n)) / root;
+    if (next >= guess) return guess ** root === n ? guess : undefined;
+    guess = next;
+  }
+}
+
+/** `12`, `.5`, `3.`, with an exponent of ten. Digits only: signs and separators are the reader's business. */
+export function fromDecimal(digits: string, exponent: number, work: Work): Rational {
+  const [left = '', right = ''] = digits.split('.');
+  const places = right.length - exponent;
+  if (left.length + right.length + Math.abs(places) > MOST_BITS / 4) throw new Unreadable('a number that is too long');
+  const n = BigInt(`${left}${right}` || '0');
+  return places >= 0 ? rational(n, 10n ** BigInt(places), work) : whole(n * 10n ** BigInt(-places));
+}
+
+/** The exact value of a finite number as it is written in decimal. */
+export function fromNumber(value: number, work: Work): Rational {
+  const [digits = '0', exponent = '0'] = String(Math.abs(value)).split('e');
+  const size = fromDecimal(digits, Number(exponent), work);
+  return value < 0 ? { n: -size.n, d: size.d } : size;
+}
+
+export function toNumber({ n, d }: Rational): number {
+  const extra = BigInt(Math.max(0, Math.max(bitsOf(n), bitsOf(d)) - 1000));
+  if (extra === 0n) return Number(n) / Number(d);
+  return d >> extra === 0n ? (n < 0n ? -Infinity : Infinity) : Number(n >> extra) / Number(d >> extra);
+}

@@ -1,0 +1,106 @@
+/**
+ * Equations and inequalities. Two of them are the same where one is the other times a number: y = 2x + 1 and 2x - y + 1 = 0, x > 5 and
+ * 5 < x. Chains (1 < x < 5) are the same where their links are, in any order.
+ */
+import { exactly, nearly, type Point } from './evaluate.ts';
+import { type Comparing, pointsFor, sameExpression, variablesOf } from './expressions.ts';
+import { type Kind, type Node, negative, type RelationSign, sum } from './nodes.ts';
+import type { Work } from './work.ts';
+
+type Relation = Kind<'relation'>;
+
+/** `side` stands in `sign` to zero. */
+interface Link {
+  readonly sign: '=' | '≠' | '<' | '≤';
+  readonly side: Node;
+}
+
+export function sameRelation(a: Relation, b: Relation, comparing: Comparing): boolean {
+  if (isNaming(a) && isNaming(b)) {
+    return sameExpression(a.items[0]!, b.items[0]!, comparing) && sameExpression(a.items.at(-1)!, b.items.at(-1)!, comparing);
+  }
+  const [left, right] = [linksOf(a), [...linksOf(b)]];
+  if (left.length !== right.length) return false;
+  return left.every((link) => {
+    const found = right.findIndex((other) => sameLink(link, other, comparing));
+    if (found !== -1) right.splice(found, 1);
+    return found !== -1;
+  });
+}
+
+function linksOf({ signs, items }: Relation): readonly Link[] {
+  return signs.map((sign, index) => {
+    const [left, right] = [items[index]!, items[index + 1]!];
+    const difference = (from: Node, to: Node): Node => sum([from, negative(to)]);
+    if (sign === '>' || sign === '≥') return { sign: sign === '>' ? '<' : '≤', side: difference(right, left) };
+    return { sign: sign === '≈' ? '=' : sign, side: difference(left, right) };
+  });
+}
+
+function sameLink(a: Link, b: Link, comparing: Comparing): boolean {
+  if (a.sign !== b.sign) return false;
+  const { work } = comparing;
+  const names = [...new Set([...variablesOf(a.side, work), ...variablesOf(b.side, work)])].sort();
+  if (names.length === 0) return false;
+  const factors = pointsFor(names, comparing).map((point) => factorAt(a.side, b.side, point, work));
+  const known = factors.filter((factor) => factor !== undefined);
+  const first = known[0];
+  if (first === undefined || known.length < 3 || first === 0 || !Number.isFinite(first)) return false;
+  const isDirected = a.sign === '<' || a.sign === '≤';
+  return (!isDirected || first > 0) && known.every((factor) => Math.abs(factor - first) <= 1e-9 * Math.abs(first));
+}
+
+function factorAt(a: Node, b: Node, point: Point, work: Work): number | undefined {
+  const [left, right] = [valueAt(a, point, work), valueAt(b, point, work)];
+  return left === undefined || right === undefined ? undefined : left / right;
+}
+
+function valueAt(node: Node, point: Point, work: Work): number | undefined {
+  const value = exactly(node, point, work);
+  return value === undefined ? nearly(node, point, work)?.value : Number(value.n) / Number(value.d);
+}
+
+/** "x = …", "f(x) = …": the left side is a name for the right one. */
+const isNaming = ({ signs, items }: Relation): boolean =>
+  signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
+
+const isName = (node: Node): boolean =>
+  node.kind === 'variable' ||
+  (node.kind === 'product' && node.items.length === 2 && node.items.every((item) => item.kind === 'variable'));
+
+/**
+ * What an equation says its value is; undefined where it says none. A chain has to be true as far as it can be followed: "2 + 2 = 5" does not
+ * say 5. Of "√27 ≈ 5.2" it is the exact side.
+ */
+export function valueSaid(relation: Relation, comparing: Comparing): Node | undefined {
+  const { signs, items } = relation;
+  if (signs.some((sign) => sign !== '=' && sign !== '≈')) return undefined;
+  const backwards = signs.length === 1 && !isName(items[0]!) && isName(items[1]!) ? items[0] : undefined;
+  if (backwards !== undefined) return backwards;
+  const values = isName(items[0]!) && items.length > 1 ? items.slice(1) : items;
+  const firstSign = items.length - values.length;
+  const about = signs.indexOf('≈', firstSign);
+  const exactOnes = about === -1 ? values : values.slice(0, about - firstSign + 1);
+  const last = exactOnes.at(-1)!;
+  return exactOnes.every((value) => value === last || sameExpression(value, last, comparing)) ? last : undefined;
+}
+
+/** The interval of an inequality in one variable that stands alone; undefined where it is none. */
+export function withInterval({ signs, items }: Relation): Node | undefined {
+  const flipped: Partial<Record<RelationSign, RelationSign>> = { '>': '<', '≥': '≤' };
+  const isFalling = signs.every((sign) => flipped[sign] !== undefined);
+  const ordered = isFalling ? items.toReversed() : items;
+  const upward = isFalling ? signs.toReversed().map((sign) => flipped[sign]!) : signs;
+  if (!upward.every((sign) => sign === '<' || sign === '≤')) return undefined;
+  const infinity: Node = { kind: 'constant', name: 'infinity' };
+  const [first, second, third] = ordered;
+  const made = (from: Node, fromSign: RelationSign, to: Node, toSign: RelationSign): Node => ({
+    kind: 'tuple',
+    brackets: `${fromSign === '<' ? '(' : '['}${toSign === '<' ? ')' : ']'}`,
+    items: [from, to],
+  });
+  if (ordered.length === 3 && second!.kind === 'variable') return made(first!, upward[0]!, third!, upward[1]!);
+  if (ordered.length !== 2) return undefined;
+  if (first!.kind === 'variable') return made(negative(infinity), '<', second!, upward[0]!);
+  return second!.kind === 'variable' ? made(first!, upward[0]!, infinity, '<') : undefined;
+}

@@ -1,0 +1,68 @@
+/**
+ * `numberMatch`: right where the number of the answer is near enough to the reference. Numbers are compared exactly, as fractions, before any
+ * tolerance.
+ *
+ * Which number counts: in what is marked as the answer (`\boxed`, `<answer>`, `####`, "the answer is") where something is, else in the whole
+ * text, the LAST one. `strict`: there may be only one, said as often as one likes. Numbers in words are not read.
+ */
+import type { Grader } from '../../core/contracts.ts';
+import { defineGrader, unscorable } from '../../core/define-grader.ts';
+import { markedAnswer, referenceAnswer, spokenPart } from './final-answer.ts';
+import { absolute, atMost, fromNumber, minus, type Rational, same, times } from './math/rational.ts';
+import { newWork, readable, type Work } from './math/work.ts';
+import { type FoundNumber, numbersIn } from './numbers-in-text.ts';
+import { acceptedAnswers, saidBy } from './said.ts';
+import { checkOptions, type TextOptions, verdict } from './verdict.ts';
+
+export interface NumberMatchOptions extends TextOptions {
+  /** How far off it may be; default 0. The wider of the two tolerances counts. */
+  readonly absolute?: number;
+  /** The same as a share of the reference: 0.01 is one per cent. */
+  readonly relative?: number;
+  /** Whether a second, different number makes it wrong; default false. */
+  readonly strict?: boolean;
+}
+
+export function numberMatch(options: NumberMatchOptions = {}): Grader {
+  checkOptions('numberMatch', options, { of: 'function', absolute: 'amount', relative: 'amount', strict: 'boolean' });
+  return defineGrader({
+    name: 'numberMatch',
+    grade: (input) => {
+      const said = saidNumber(saidBy(input, options.of), options.strict ?? false);
+      const references = acceptedAnswers(input).map((answer) => {
+        const found = numbersIn(referenceAnswer(answer), newWork()).at(-1);
+        return found ?? unscorable(`the answer of task ${JSON.stringify(input.task.id)} holds no number`);
+      });
+      const work = newWork();
+      return verdict(said !== undefined && references.some((reference) => isNear(said, reference, options, work)));
+    },
+  });
+}
+
+function saidNumber(text: string, strict: boolean): FoundNumber | undefined {
+  const spoken = spokenPart(text);
+  const found = numbersIn(markedAnswer(spoken) ?? spoken, newWork());
+  const last = found.at(-1);
+  if (last === undefined || !strict) return last;
+  return found.every((one) => same(one.value, last.value) && one.percent === last.percent) ? last : undefined;
+}
+
+/** The last number of a text, as it is written there. */
+export const lastNumber = (text: string): string | undefined => numbersIn(text, newWork()).at(-1)?.text;
+
+/** Where only one of the two is a percentage, 50% is 50 or 0.5. */
+function isNear(said: FoundNumber, reference: FoundNumber, options: NumberMatchOptions, work: Work): boolean {
+  if (within(said.value, reference.value, options, work)) return true;
+  if (said.percent === reference.percent) return false;
+  const hundredth = ({ value, percent }: FoundNumber): Rational => (percent ? times(value, { n: 1n, d: 100n }, work) : value);
+  return within(hundredth(said), hundredth(reference), options, work);
+}
+
+function within(said: Rational, reference: Rational, options: NumberMatchOptions, work: Work): boolean {
+  const near = readable(() => {
+    const difference = absolute(minus(said, reference, work));
+    if (atMost(difference, fromNumber(options.absolute ?? 0, work))) return true;
+    return atMost(difference, times(fromNumber(options.relative ?? 0, work), absolute(reference), work));
+  });
+  return near ?? false;
+}
