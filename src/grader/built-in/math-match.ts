@@ -11,12 +11,15 @@ import { lastLine, markedAnswer, onlyFormula, referenceAnswer, spokenPart } from
 import { plainCharacters } from './math/characters.ts';
 import type { Node } from './math/nodes.ts';
 import { parseMath } from './math/parse.ts';
-import { type Commas, MOST_CHARS } from './math/tokens.ts';
+import type { Commas } from './math/tokens.ts';
 import { sameValue } from './math/values.ts';
 import { newWork, readable, type Work } from './math/work.ts';
 import { lastNumber } from './number-match.ts';
 import { acceptedAnswers, saidBy } from './said.ts';
 import { checkOptions, type TextOptions, verdict } from './verdict.ts';
+
+/** A text that is longer is only the same as itself. */
+const MOST_PLAIN_CHARS = 20_000;
 
 export interface MathMatchOptions extends TextOptions {
   /** What is read where nothing is marked as the answer; `wrong`: nothing, it is wrong. Default `last-line`. */
@@ -51,25 +54,29 @@ function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmar
 export function sameMath(said: string, reference: string, work: Work = newWork()): boolean {
   const [left, right] = [plainText(said), plainText(reference)];
   if (left === right) return left !== '' || said === reference;
-  if (said.length > MOST_CHARS || reference.length > MOST_CHARS) return false;
   const seed = textHash(said) ^ textHash(reference);
-  return (['group', 'separate'] as const).some((commas) => {
+  let wasRead = false;
+  for (const commas of ['group', 'separate'] as const) {
     const [a, b] = [readAs(said, commas, work), readAs(reference, commas, work)];
-    return a !== undefined && b !== undefined && readable(() => sameValue(a, b, { work, seed })) === true;
-  });
+    if (a === undefined || b === undefined) continue;
+    wasRead = true;
+    if (readable(() => sameValue(a, b, { work, seed })) === true) return true;
+  }
+  // In formulas x and X are two things; in words they are one.
+  return !wasRead && left !== '' && left.toLowerCase() === right.toLowerCase();
 }
 
 const readAs = (text: string, commas: Commas, work: Work): Node | undefined => readable(() => parseMath(text, commas, work));
 
-const WRAPPERS =
-  /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)(?![A-Za-z])\s?|\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|[$*{}]|\s+/g;
+const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
+const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|\*\*|\$|\s+/g;
 
 /** Without what only spaces, wraps or emphasises; signs and brackets stay, but around a single word. */
 function plainText(text: string): string {
-  if (text.length > 50_000) return text;
-  const plain = plainCharacters(text).toLowerCase().replace(WRAPPERS, ' ').replace(/ +/g, ' ').trim();
-  const bare = plain.replace(/[.!]$/, '').replace(/ ([,;:)\]])/g, '$1');
-  return /^\((\p{L}+)\)$/u.exec(bare)?.[1] ?? bare;
+  if (text.length > MOST_PLAIN_CHARS) return text;
+  const plain = plainCharacters(text).replace(WORDS, ' $1 ').replace(IDLE, ' ').replace(/ +/g, ' ').trim();
+  const bare = plain.replace(/[.!]$/, '').replace(/ (?=[,;:)\]])/g, '');
+  return /^\(\s?(\p{L}+)\s?\)$/u.exec(bare)?.[1] ?? bare;
 }
 
 function textHash(text: string): number {

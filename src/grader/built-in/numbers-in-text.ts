@@ -23,9 +23,9 @@ const MOST_DIGITS = 300;
 /** Digits with marks between them; what they mean is worked out afterwards. No part can match in two ways. */
 const DIGITS = String.raw`(?:\d+(?:[.,'’]\d+)*|(?<!\.)\.\d+)`;
 const SPACED_DIGITS = String.raw`\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?![\d/])(?:[.,]\d+)?`;
-const EXPONENT = String.raw`(?:[eE][+-]?\d{1,4}(?![\d.])|\s?\*\s?10\s?\^\s?\{?[+-]?\d{1,4}\}?)?`;
+const EXPONENT = String.raw`(?:[eE][+-]?\d{1,20}(?![\d.])|\s?\*\s?10\s?\^\s?\{?[+-]?\d{1,20}\}?)?`;
 const NUMBER = new RegExp(
-  String.raw`(?<![\p{L}\d_]|\d[.,])([-+]?)([$€£¥₹]?\s?)([-+]?)(10\s?\^\s?\{?[+-]?\d{1,4}\}?(?!\d)|(?:${SPACED_DIGITS}|${DIGITS})${EXPONENT})(?:(\s\d+)?\s?\/\s?(\d+)(?![\d/]))?(\s?%|\s(?:percent|per cent)(?!\p{L}))?`,
+  String.raw`(?<![\p{L}\d_]|\d[.,])([-+]?)([$€£¥₹]?\s?)([-+]?)(10\s?\^\s?\{?[+-]?\d{1,20}\}?(?!\d)|(?:${SPACED_DIGITS}|${DIGITS})${EXPONENT})(?:(\s\d+)?\s?\/\s?(\d+)(?![\d/]))?(\s?%|\s(?:percent|per cent)(?!\p{L}))?`,
   'giu',
 );
 /** In threes, or as in India in twos before the last three. */

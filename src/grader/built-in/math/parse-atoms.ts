@@ -2,13 +2,15 @@
  * The single things of written mathematics: numbers, names, fractions, roots, functions, brackets, matrices, and powers of them. The half of
  * the parser that `parse.ts` completes with what they are combined to.
  */
-import { call, type FunctionName, inverse, type Node, number, product, root } from './nodes.ts';
+import { call, type FunctionName, inverse, type Node, negative, number, product, root } from './nodes.ts';
 import { fromDecimal, whole } from './rational.ts';
 import type { Token } from './tokens.ts';
 import { MATRICES } from './vocabulary.ts';
 import { spend, Unreadable, type Work } from './work.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
+/** A pair of brackets takes three. */
+const MOST_DEPTH = 150;
 const PI: Node = { kind: 'constant', name: 'pi' };
 const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
 
@@ -16,6 +18,7 @@ export abstract class Atoms {
   readonly #tokens: Token[];
   readonly #work: Work;
   #at = 0;
+  #depth = 0;
   #openBars = 0;
 
   constructor(tokens: Token[], work: Work) {
@@ -55,6 +58,14 @@ export abstract class Atoms {
     return found;
   }
 
+  /** Everything that reads something inside of itself does it in here, so that no text makes a deep stack or a deep tree. */
+  inside<T>(read: () => T): T {
+    if (++this.#depth > MOST_DEPTH) throw new Unreadable('nested too deep');
+    const made = read();
+    this.#depth--;
+    return made;
+  }
+
   #expect(sign: string): void {
     if (!this.skip(sign)) throw new Unreadable(`${sign} is missing`);
   }
@@ -87,21 +98,30 @@ export abstract class Atoms {
 
   /** To the right first: 2^3^2 is 2^9. */
   #exponent(): Node {
-    if (this.skip('-')) return product([number(whole(-1)), this.#exponent()]);
-    this.skip('+');
-    const base = this.#postfix(this.#atom());
-    return this.skip('^') ? { kind: 'power', base, exponent: this.#exponent() } : base;
+    return this.inside(() => {
+      if (this.skip('-')) return negative(this.#exponent());
+      this.skip('+');
+      const base = this.#postfix(this.#atom());
+      return this.skip('^') ? { kind: 'power', base, exponent: this.#exponent() } : base;
+    });
   }
 
   #postfix(of: Node): Node {
-    if (this.skip('!')) return this.#postfix(call('factorial', of));
-    if (this.skip('%')) return this.#postfix({ kind: 'percent', of });
-    if (this.skip('°')) return this.#postfix({ kind: 'degree', of });
-    return of;
+    const made: Node | undefined = this.skip('!')
+      ? call('factorial', of)
+      : this.skip('%')
+        ? { kind: 'percent', of }
+        : this.skip('°')
+          ? { kind: 'degree', of }
+          : undefined;
+    return made === undefined ? of : this.inside(() => this.#postfix(made));
   }
 
   #atom(): Node {
-    const token = this.next();
+    return this.inside(() => this.#atomFrom(this.next()));
+  }
+
+  #atomFrom(token: Token): Node {
     switch (token.kind) {
       case 'number':
         return this.#based(number(fromDecimal(token.text, token.exponent, this.#work)));

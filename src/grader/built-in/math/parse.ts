@@ -13,7 +13,6 @@ import { SCALES, SEPARATORS } from './vocabulary.ts';
 import { Unreadable, type Work } from './work.ts';
 
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
-const MOST_DEPTH = 60;
 
 export function parseMath(text: string, commas: Commas, work: Work): Node {
   const tokens = tokensOf(text, commas, work);
@@ -31,15 +30,13 @@ function isProse(tokens: readonly Token[]): boolean {
 }
 
 class Parser extends Atoms {
-  #depth = 0;
-
   /** A list, or the one thing in it. */
   value(): Node {
-    if (++this.#depth > MOST_DEPTH) throw new Unreadable('nested too deep');
-    const items = [this.#union()];
-    while (this.#skipSeparator()) items.push(this.#union());
-    this.#depth--;
-    return items.length === 1 ? items[0]! : { kind: 'set', items };
+    return this.inside(() => {
+      const items = [this.#union()];
+      while (this.#skipSeparator()) items.push(this.#union());
+      return items.length === 1 ? items[0]! : { kind: 'set', items };
+    });
   }
 
   /** A comma, a semicolon, "or", "and", or a comma and then one of these. */
@@ -106,17 +103,17 @@ class Parser extends Atoms {
   }
 
   sum(): Node {
-    if (++this.#depth > MOST_DEPTH) throw new Unreadable('nested too deep');
-    const items = [this.#signed() ?? this.#product()];
-    for (let next = this.#signed(); next !== undefined; next = this.#signed()) items.push(next);
-    this.#depth--;
-    return sum(items);
+    return this.inside(() => {
+      const items = [this.#signed() ?? this.#product()];
+      for (let next = this.#signed(); next !== undefined; next = this.#signed()) items.push(next);
+      return sum(items);
+    });
   }
 
   /** A term with its sign; undefined where there is no sign. */
   #signed(): Node | undefined {
-    if (this.skip('+')) return this.#signed() ?? this.#product();
-    if (this.skip('-')) return negative(this.#signed() ?? this.#product());
+    if (this.skip('+')) return this.inside(() => this.#signed() ?? this.#product());
+    if (this.skip('-')) return negative(this.inside(() => this.#signed() ?? this.#product()));
     if (this.skip('±')) return { kind: 'either-sign', sign: 1, of: this.#product() };
     if (this.skip('∓')) return { kind: 'either-sign', sign: -1, of: this.#product() };
     return undefined;
@@ -134,7 +131,7 @@ class Parser extends Atoms {
   }
 
   #signedFactor(): Node {
-    return this.skip('-') ? negative(this.#signedFactor()) : this.power();
+    return this.skip('-') ? negative(this.inside(() => this.#signedFactor())) : this.power();
   }
 
   /** A whole number before a fraction of whole numbers is added to it: 2 1/2, 2\frac{1}{2}. */
