@@ -11,7 +11,7 @@ export interface Work {
   readonly most: number;
 }
 
-export const MOST_WORK = 20_000;
+export const MOST_WORK = 40_000;
 
 export const newWork = (most = MOST_WORK): Work => ({ spent: 0, most });
 
