@@ -13,6 +13,7 @@ import { parseJson } from './jsonl.ts';
 import { broken, checkFooter, checkGroup, checkPages } from './parquet-check.ts';
 import { invalid, type RawRow, TOO_LARGE } from './rows.ts';
 
+const MAX_SCHEMA_DEPTH = 32;
 const CODECS = ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'BROTLI', 'ZSTD'];
 
 /** Never more than the page said it would be. */
@@ -52,9 +53,11 @@ export async function* readParquet(data: DataFile): AsyncGenerator<RawRow> {
   };
   const { parquetMetadataAsync, parquetReadObjects } = await import('hyparquet');
   const metadata = await decoding(path, () => parquetMetadataAsync(file, { geoparquet: false }));
+  const leaves = leavesOf(metadata, path);
   let before = 0;
   for (const group of metadata.row_groups) {
     const rows = Number(group.num_rows);
+    checkLeaves(path, group, leaves);
     await checkColumns(data, group, before);
     const range = { rowStart: before, rowEnd: before + rows };
     const decoded = await decoding(path, () =>
@@ -65,6 +68,31 @@ export async function* readParquet(data: DataFile): AsyncGenerator<RawRow> {
   }
   if (before !== Number((metadata as FileMetaData).num_rows))
     throw broken(path, 'its groups have not the rows that its footer says');
+}
+
+/** The columns as the schema has them, in its order, by their paths. */
+function leavesOf({ schema }: FileMetaData, path: string): readonly string[] {
+  let next = 0;
+  const walk = (above: readonly string[], depth: number): readonly string[] => {
+    const element = schema[next++];
+    if (element === undefined || depth > MAX_SCHEMA_DEPTH) throw broken(path, 'its schema is damaged');
+    const here = depth === 0 ? [] : [...above, element.name];
+    const children = element.num_children ?? 0;
+    if (children === 0) return [here.join('.')];
+    if (!(children > 0 && children < schema.length)) throw broken(path, 'its schema is damaged');
+    return Array.from({ length: children }, () => walk(here, depth + 1)).flat();
+  };
+  const leaves = walk([], 0);
+  if (next !== schema.length || new Set(leaves).size !== leaves.length) throw broken(path, 'its schema is damaged');
+  return leaves;
+}
+
+/** A column that the schema does not have is begun by hyparquet and never awaited: its failure would be nobody's. */
+function checkLeaves(path: string, { columns }: RowGroup, leaves: readonly string[]): void {
+  const found = columns.map(({ meta_data: column }) => column?.path_in_schema.join('.'));
+  if (found.length !== leaves.length || found.some((name, place) => name !== leaves[place])) {
+    throw broken(path, 'the columns of a group are not those of its schema');
+  }
 }
 
 async function checkColumns(data: DataFile, group: RowGroup, before: number): Promise<void> {
