@@ -16,6 +16,7 @@ import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
+import { keepHeldOut } from './held-out-file.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
@@ -95,6 +96,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
+    await keepHeldOut(settings, heldOut);
     if (settings.kl > 0) await recovery.step(() => trainer.freezeReference());
     const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity };
     recovery.restore = async () => void (await takeUp(ledger, warn));
