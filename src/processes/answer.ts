@@ -12,6 +12,8 @@ export interface ChildProgram {
   readonly args?: readonly string[];
   /** The whole environment; absent: this process's. */
   readonly env?: NodeJS.ProcessEnv;
+  /** What a process is started through, asked for each of them: a command that ends in starting the one after it. */
+  readonly within?: () => readonly string[];
 }
 
 export interface CallOptions {

@@ -42,14 +42,16 @@ export class PooledProcess {
   #note: ((id: number, value: unknown) => void) | undefined;
 
   /** Throws what `fork` throws when the system refuses a process. */
-  constructor({ kind, script, args = [], env }: ChildProgram) {
+  constructor({ kind, script, args = [], env, within }: ChildProgram) {
+    const [execPath = process.execPath, ...before] = [...(within?.() ?? []), process.execPath];
     this.#process = fork(script, [[...lineage(), kind].join(','), ...args], {
       detached: true,
       serialization: 'advanced',
       // The last one is the pipe that tells the child of our death.
       stdio: ['ignore', 'pipe', 'pipe', 'ipc', 'pipe'],
       ...(env === undefined ? {} : { env }),
-      ...inheritableArguments(),
+      execPath,
+      execArgv: [...before, ...inheritableArguments()],
     });
     this.#process.stdout?.setEncoding('utf8').on('data', (chunk: string) => this.#stdout.add(chunk));
     this.#process.stderr?.setEncoding('utf8').on('data', (chunk: string) => this.#stderr.add(chunk));
@@ -203,8 +205,7 @@ async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
  * `fork` passes this process's own Node arguments on, so that type stripping and `--conditions` hold in the child too; only an
  * inspector is left out, because its port is taken and Node would refuse to start.
  */
-function inheritableArguments(): { readonly execArgv?: string[] } {
+function inheritableArguments(): readonly string[] {
   const inspector = /^--inspect(-brk|-wait)?(=|$)/;
-  if (!process.execArgv.some((argument) => inspector.test(argument))) return {};
-  return { execArgv: process.execArgv.filter((argument) => !inspector.test(argument)) };
+  return process.execArgv.filter((argument) => !inspector.test(argument));
 }

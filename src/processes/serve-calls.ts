@@ -109,6 +109,8 @@ function endWithParent(): void {
   const parent = process.ppid;
   process.on('disconnect', endOwnGroup);
   process.on('exit', () => {
+    // The first process of a namespace or a container is never replaced: with it everything ends.
+    if (parent <= 1) return;
     // It may be the parent's death that ended this process, through a pipe that broke: give that death a moment to be complete.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PARENT_DEATH_MS);
     if (process.ppid !== parent) endOwnGroup();
