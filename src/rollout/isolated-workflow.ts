@@ -9,13 +9,13 @@
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import type { Answer, StartFailure } from '../processes/answer.ts';
+import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
 import { reducedEnvironment } from '../processes/environment.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
 import { startError } from '../processes/start-error.ts';
-import { findWalls, type Prefix, type Walls } from '../processes/walls.ts';
+import { findWalls, type Walls } from '../processes/walls.ts';
 import type { ModuleExport } from './discovery.ts';
 import { Inboxes } from './inboxes.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
@@ -64,7 +64,7 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   const env = reducedEnvironment(workflow.env);
   const inboxes = new Inboxes();
   const within = await wallsOf(options, inboxes);
-  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, ...(within && { within }) };
+  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, ...within };
   let pool: ProcessPool;
   try {
     pool = await opened(openProcessPool({ program, workers, signal }));
@@ -89,16 +89,16 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   };
 }
 
-/** What each process is started through; undefined where there are no walls to be had. */
-async function wallsOf({ walls, warn }: IsolationOptions, inboxes: Inboxes): Promise<(() => Prefix) | undefined> {
-  if (walls === undefined) return undefined;
+/** What each process is started through: walls, else what else the system has. */
+async function wallsOf({ walls, warn }: IsolationOptions, inboxes: Inboxes): Promise<Pick<ChildProgram, 'within' | 'namespace'>> {
+  if (walls === undefined) return {};
   const { readOnly, artifacts } = walls;
   const hidden = [...walls.hidden, inboxes.root];
   const wanted = (): Walls => ({ hidden, readOnly, ...(artifacts && { shown: { folder: inboxes.open(), at: artifacts } }) });
   const found = await findWalls(wanted());
-  if (found.kind === 'walls') return () => found.around(wanted());
+  if (found.kind === 'walls') return { within: () => found.around(wanted()) };
   warn?.('ISOLATION_WEAK', `rollouts have processes of their own, and can still read and change this user's files: ${found.why}`);
-  return undefined;
+  return { namespace: true };
 }
 
 async function opened(opening: Promise<ProcessPool>): Promise<ProcessPool> {
