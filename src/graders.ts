@@ -1,2 +1,3 @@
 /** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
 export { rejected, unscorable } from './core/define-grader.ts';
+export { type GradedCase, gradeOnce } from './grader/grade-once.ts';

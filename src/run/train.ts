@@ -21,7 +21,15 @@ import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.t
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
-import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
+import {
+  meansOf,
+  noSignal,
+  nothingLeftToLearn,
+  nothingTrainable,
+  rolloutReport,
+  roundWithoutSignal,
+  trajectoriesOf,
+} from './signal.ts';
 import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
 import { openWorkshop, type Rollouts } from './workshop.ts';
@@ -151,7 +159,8 @@ async function learn(parts: Parts): Promise<TrainResult> {
       stalled = 0;
       step++;
       const learningRate = learningRateAt(step, settings);
-      const inHand = { step, batch, learningRate, groups: scheduler.position, best: heldOut.best?.step };
+      const means = meansOf(trajectoriesOf(harvest.groups));
+      const inHand = { step, batch, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
       const { loss, gradNorm, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
       scheduler.published(step);
       parts.tell({
