@@ -19,8 +19,7 @@ export function jsonInText(text: string): Found {
 
 function parsed(text: string): Found {
   try {
-    const value = JSON.parse(text) as Json;
-    return nestingOf(text) > MAX_NESTING ? undefined : { value };
+    return nestingOf(text) > MAX_NESTING ? undefined : { value: JSON.parse(text) as Json };
   } catch {
     return undefined;
   }
@@ -43,10 +42,13 @@ function lastBracketed(text: string): Found {
     if (char !== '{' && char !== '[') continue;
     const end = endOfValue(text, start);
     looks += (end ?? text.length) - start;
-    const found = end === undefined ? undefined : parsed(text.slice(start, end));
-    if (found === undefined) continue;
-    last = found;
-    start = end! - 1;
+    if (end === undefined) continue;
+    const inside = text.slice(start, end);
+    const isTooDeep = nestingOf(inside) > MAX_NESTING;
+    const found = isTooDeep ? undefined : parsed(inside);
+    if (found !== undefined) last = found;
+    // What is inside of a value is no answer of its own, and neither are the inner levels of one that is too deep.
+    if (found !== undefined || isTooDeep) start = end - 1;
   }
   return last;
 }

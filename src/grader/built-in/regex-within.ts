@@ -35,7 +35,8 @@ export function regexWithin(pattern: RegExp, limitMs = REGEX_LIMIT_MS): (text: s
     try {
       return TRIED.runInContext(context, { timeout: limitMs }) === true;
     } catch (thrown) {
-      const isLate = thrown instanceof Error && 'code' in thrown && thrown.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
+      // An Error of the context's own, so not an instance of ours.
+      const isLate = (thrown as { readonly code?: unknown }).code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
       const what = isLate ? `took longer than ${limitMs} ms` : `failed: ${messageOf(thrown)}`;
       return unscorable(`a regular expression ${what} on ${text.length} characters; write it without nested repetitions`);
     } finally {
