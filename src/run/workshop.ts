@@ -28,6 +28,7 @@ import { openingWith } from './closers.ts';
 import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
+import { withPolicy } from './policy-judge.ts';
 import { Recovery } from './recovery.ts';
 import type { EvalSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
@@ -98,7 +99,8 @@ export async function openWorkshop(
     if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     const policyVersion = (): number => policy.engine.policyVersion;
-    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader, policyVersion });
+    const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed: settings.seed, signal });
+    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader: grading, policyVersion });
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
@@ -107,7 +109,7 @@ export async function openWorkshop(
       trainable,
       observer,
       sessions: gateway,
-      grader,
+      grader: grading,
       graderInput,
       limits: settings.limits,
       seed: settings.seed,
