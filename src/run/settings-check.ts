@@ -30,6 +30,8 @@ const evalShape = {
   workflowWorkers: z.int().min(1).max(256),
   graderWorkers: z.int().min(1).max(256),
   graderDeadlineMs: z.int().min(1),
+  graderRetries: z.int().min(0).max(100),
+  graderMemoryMb: z.int().min(64).max(1_048_576),
   transcripts: natural,
   trainable: z.array(z.string().min(1)).min(1).optional(),
 };

@@ -12,6 +12,8 @@ import type { Unusual } from '../core/events.ts';
 import type { AdamSettings } from '../core/policy.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
+import { DEFAULT_RETRIES } from '../grader/attempts.ts';
+import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm } from '../trainer/advantages.ts';
@@ -50,6 +52,10 @@ export interface EvalSettings {
   readonly workflowWorkers: number;
   readonly graderWorkers: number;
   readonly graderDeadlineMs: number;
+  /** How often a grading that failed is tried again, where the grader says nothing else. */
+  readonly graderRetries: number;
+  /** Of one process that grades, with all it starts. */
+  readonly graderMemoryMb: number;
   /** Held-out conversations to keep for showing. */
   readonly transcripts: number;
   /** Roles to train, whatever the workflow says; undefined: those it says. In an evaluation: the roles that the policy plays. */
@@ -118,6 +124,8 @@ export const EVAL_DEFAULTS = {
   workflowWorkers: Math.min(2 * availableParallelism(), 16),
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
+  graderRetries: DEFAULT_RETRIES,
+  graderMemoryMb: DEFAULT_MEMORY_MB,
   transcripts: 0,
   trainable: undefined,
 } as const satisfies Partial<EvalSettings>;
