@@ -41,9 +41,12 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   }
   train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader'))
-    .option('--trainable <roles>', 'roles that the policy plays, as in training (default: those the workflow says)', roles)
-    .action(async (entry, flags) => ended(await evalCommand(entry, flags)));
+  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader')).option(
+    '--trainable <roles>',
+    'roles that the policy plays, as in training (default: those the workflow says)',
+    roles,
+  );
+  evaluationFlags(evaluate).action(async (entry, flags) => ended(await evalCommand(entry, flags)));
   const once = program.command('try').description('run one rollout of one task and show it turn by turn');
   withFlows(once.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
@@ -108,6 +111,20 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
   return program;
+}
+
+function evaluationFlags(command: Command): Command {
+  return command
+    .option('--n <k>', 'rollouts per task (default: 1)', positive)
+    .option('--rows <list>', 'rows of the task file, such as 3,7,10-20 (default: all)')
+    .option('--temperature <x>', 'of sampling (default: 0, or 1 with several rollouts per task)', temperature)
+    .option('--checkpoint <dir>', 'instead of --model: a checkpoint, or the directory of a run, of which the best is taken')
+    .option('--run <dir>', 'directory of this evaluation (default: runs/eval-<entry>-<time>)')
+    .option('--resume <dir>', 'go on with the evaluation in this directory, with its settings')
+    .option('--retry-failed', 'with --resume: run failed rollouts and gradings again', false)
+    .option('--min-success <share>', 'exit with 4 if success is below this, from 0 to 1', share)
+    .option('--junit <file>', 'write a JUnit report, a test case for each task')
+    .option('--report <file>', 'write a JSON report, with every task and rollout');
 }
 
 /** Numbers of a training run; each is the setting of the same name. */
@@ -220,6 +237,12 @@ function port(text: string): number {
 function temperature(text: string): number {
   const value = number(text);
   if (value < 0 || value > 2) throw new InvalidArgumentError(`expected a number from 0 to 2, found ${JSON.stringify(text)}`);
+  return value;
+}
+
+function share(text: string): number {
+  const value = number(text);
+  if (value < 0 || value > 1) throw new InvalidArgumentError(`expected a share from 0 to 1, found ${JSON.stringify(text)}`);
   return value;
 }
 
