@@ -9,6 +9,7 @@ import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
 import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
+import { diffCommand } from './diff.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
@@ -47,6 +48,14 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     roles,
   );
   evaluationFlags(evaluate).action(async (entry, flags) => ended(await evalCommand(entry, flags)));
+  program
+    .command('diff')
+    .description('compare two evaluations task by task')
+    .exitOverride()
+    .argument('<a>', 'directory of an evaluation, or of a training run')
+    .argument('<b>', 'directory of the one to compare with it')
+    .option('--json', 'one JSON object', false)
+    .action(async (a, b, flags) => ended(await diffCommand(a, b, flags)));
   const once = program.command('try').description('run one rollout of one task and show it turn by turn');
   withFlows(once.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
@@ -266,7 +275,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'diff', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

@@ -11,6 +11,7 @@ import type { Emit, EvaluationReport, Warn } from '../core/events.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { shortPath } from './command-line.ts';
 import { writeWhole } from './evaluation-files.ts';
 import { type EvaluationPlan, type EvaluationResumeRequest, planEvaluation, planResumedEvaluation } from './evaluation-plan.ts';
 import { reportOf } from './evaluation-report.ts';
@@ -147,7 +148,7 @@ async function measure(
   const results = new Results(tasks, n);
   for (const trajectory of await journal.store.query({ purpose: 'eval' })) results.add(trajectory);
   const pending = results.pending(retryFailed);
-  const entry = typeof settings.entry === 'string' ? settings.entry : settings.entry.workflow.name;
+  const entry = typeof settings.entry === 'string' ? shortPath(settings.entry) : settings.entry.workflow.name;
   const workshop = pending.length === 0 ? undefined : await opened();
   const policy = workshop === undefined ? { model: settings.model } : policyOf(workshop);
   const resumed = plan.isResumed ? { resumedAt: results.done } : {};

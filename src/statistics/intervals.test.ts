@@ -28,8 +28,15 @@ describe('the interval of a share', () => {
     expect(sharesInterval([1, 0, 1, 0], 16)).toEqual(sharesInterval([1, 0, 1, 0], 1));
   });
 
-  it('counts tries where tasks are alike', () => {
-    close(sharesInterval([0.5, 0.5, 0.5], 4), wilson(0.5, 12), 12);
+  it('counts tries where many tasks are alike, less so where few are', () => {
+    close(sharesInterval(Array<number>(50).fill(0.5), 4), wilson(0.5, 200 * (1.959964 / 2.009575) ** 2), 6);
+    close(sharesInterval([0.5, 0.5, 0.5], 4), wilson(0.5, 3), 12);
+  });
+
+  it('lies between that of tasks and that of tries where tasks differ somewhat', () => {
+    // Spread between tasks 0.0625, of a single try 0.25: worth 4 tries a task.
+    const shares = Array.from({ length: 40 }, (_, i) => (i % 2 === 0 ? 0.25 : 0.75));
+    close(sharesInterval(shares, 8), wilson(0.5, 160 * (1.959964 / 2.022691) ** 2), 6);
   });
 
   it('always holds the share, within 0 and 1', () => {

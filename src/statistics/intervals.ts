@@ -24,7 +24,8 @@ export function wilson(share: number, n: number): Interval {
 
 /**
  * Of the mean of the tasks' shares, each of `tries` tries. Wilson's interval with as many tries as independent ones would have had to be
- * for the spread between tasks: the number of tasks where each was all or nothing, at most the number of tries where all were alike.
+ * for the spread between tasks, fewer where there are too few tasks to judge that spread by (Korn and Graubard's correction). Never
+ * fewer than there are tasks: that is Wilson's own interval where each was tried once.
  */
 export function sharesInterval(shares: readonly number[], tries: number): Interval {
   const n = shares.length;
@@ -32,9 +33,10 @@ export function sharesInterval(shares: readonly number[], tries: number): Interv
   const mean = meanOf(shares);
   const single = mean * (1 - mean);
   // Where every try ended the same way, how much tries of one task have in common cannot be seen: the cautious answer is "everything".
-  if (single < 1e-12) return wilson(mean, n);
+  if (single < 1e-12 || n === 1) return wilson(mean, n);
   const between = shares.reduce((sum, share) => sum + (share - mean) ** 2, 0) / n;
-  return wilson(mean, Math.min(n * tries, (n * single) / between));
+  const effective = Math.min(n * tries, (n * single) / between) * (Z / studentQuantile(n - 1)) ** 2;
+  return wilson(mean, Math.max(n, effective));
 }
 
 /** Student's interval of a mean. Null where there is no spread to judge by: fewer than two values, or all of them equal. */
