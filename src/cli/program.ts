@@ -9,6 +9,7 @@ import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
 import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
+import { diffCommand } from './diff.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
@@ -41,9 +42,20 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   }
   train.action(async (entry, flags) => ended(await trainCommand(entry, flags)));
   const evaluate = program.command('eval').description('measure the policy on held-out tasks');
-  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader'))
-    .option('--trainable <roles>', 'roles that the policy plays, as in training (default: those the workflow says)', roles)
-    .action(async (entry, flags) => ended(await evalCommand(entry, flags)));
+  shared(evaluate.argument('[entry]', 'module that exports the workflow and the grader')).option(
+    '--trainable <roles>',
+    'roles that the policy plays, as in training (default: those the workflow says)',
+    roles,
+  );
+  evaluationFlags(evaluate).action(async (entry, flags) => ended(await evalCommand(entry, flags)));
+  program
+    .command('diff')
+    .description('compare two evaluations task by task')
+    .exitOverride()
+    .argument('<a>', 'directory of an evaluation, or of a training run')
+    .argument('<b>', 'directory of the one to compare with it')
+    .option('--json', 'one JSON object', false)
+    .action(async (a, b, flags) => ended(await diffCommand(a, b, flags)));
   const once = program.command('try').description('run one rollout of one task and show it turn by turn');
   withFlows(once.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
@@ -117,6 +129,20 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
   return program;
+}
+
+function evaluationFlags(command: Command): Command {
+  return command
+    .option('--n <k>', 'rollouts per task (default: 1)', positive)
+    .option('--rows <list>', 'rows of the task file, such as 3,7,10-20 (default: all)')
+    .option('--temperature <x>', 'of sampling (default: 0, or 1 with several rollouts per task)', temperature)
+    .option('--checkpoint <dir>', 'instead of --model: a checkpoint, or the directory of a run, of which the best is taken')
+    .option('--run <dir>', 'directory of this evaluation (default: runs/eval-<entry>-<time>)')
+    .option('--resume <dir>', 'go on with the evaluation in this directory, with its settings')
+    .option('--retry-failed', 'with --resume: run failed rollouts and gradings again', false)
+    .option('--min-success <share>', 'exit with 4 if success is below this, from 0 to 1', share)
+    .option('--junit <file>', 'write a JUnit report, a test case for each task')
+    .option('--report <file>', 'write a JSON report, with every task and rollout');
 }
 
 /** Numbers of a training run; each is the setting of the same name. */
@@ -234,6 +260,12 @@ function temperature(text: string): number {
   return value;
 }
 
+function share(text: string): number {
+  const value = number(text);
+  if (value < 0 || value > 1) throw new InvalidArgumentError(`expected a share from 0 to 1, found ${JSON.stringify(text)}`);
+  return value;
+}
+
 function groupSize(text: string): number {
   const value = positive(text);
   if (value < 2) throw new InvalidArgumentError('expected at least 2: a rollout is compared with the others of its group');
@@ -254,7 +286,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'diff', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

@@ -81,6 +81,18 @@ const evalSchema = z
   .strictObject({ ...evalShape, heldOut: tasks })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
+/** An evaluation that is kept in a directory, may have several rollouts a task, and only some of the tasks. */
+const evaluationSchema = z
+  .strictObject({
+    ...evalShape,
+    heldOut: file,
+    run: file.optional(),
+    n: count,
+    temperature: z.number().min(0).max(2),
+    rows: z.string().optional(),
+  })
+  .refine(namesFlow, FLOW_MISSING)
+  .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 const trainSchema = z
   .strictObject({ ...evalShape, ...trainShape, heldOut: tasks.optional() })
   .refine(namesFlow, FLOW_MISSING)
@@ -108,7 +120,8 @@ function isIterable(value: unknown): boolean {
 
 /** The settings as they are, or USAGE. */
 export function checkSettings<T extends object>(settings: T): T {
-  const result = ('run' in settings ? trainSchema : evalSchema).safeParse(settings);
+  const schema = 'steps' in settings ? trainSchema : 'n' in settings ? evaluationSchema : evalSchema;
+  const result = schema.safeParse(settings);
   if (result.success) return settings;
   const problems = result.error.issues.map(({ path, message }) =>
     path.length === 0 ? message : `${path.join('.')}: ${message}`,

@@ -259,8 +259,12 @@ export function trainingSampling({
   return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 
-export function evaluationSampling({ callTokens }: Pick<EvalSettings, 'callTokens'>): SamplingSettings {
-  return { temperature: 0, topP: 1, topK: 0, maxTokens: callTokens };
+/** Greedy, unless something else is asked for. */
+export function evaluationSampling({
+  callTokens,
+  temperature = 0,
+}: Pick<EvalSettings, 'callTokens'> & { readonly temperature?: number }): SamplingSettings {
+  return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 
 export function learningRateAt(
