@@ -60,13 +60,15 @@ function evaluation({ when, step, score, seconds }: Event<'eval-end'>): string {
 
 function step(event: Event<'step-end'>): string {
   const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
-  const { failedRollouts, failedGrades, staleGroups } = event;
+  const { failedRollouts, failedGrades, ungradedRollouts, excludedRollouts, staleGroups } = event;
   const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
+  const ungraded = ungradedRollouts > 0 ? `  ${ungradedRollouts} not graded` : '';
+  const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
   const seconds = (event.rolloutSeconds + event.trainSeconds + event.saveSeconds).toFixed(1);
   return (
     `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
-    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${ungraded}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
   );
 }
 

@@ -8,7 +8,7 @@ import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
-import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
+import { ALGORITHMS, type Algorithm, WEIGHTINGS, type Weighting } from '../trainer/advantages.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
@@ -117,6 +117,9 @@ const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (te
   ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
   ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural, TRAIN_DEFAULTS.staleness],
   ['--algorithm <name>', `how rewards become advantages: ${ALGORITHMS.join(', ')}`, algorithm, TRAIN_DEFAULTS.algorithm],
+  ['--weighting <what>', `what counts alike in a step: ${WEIGHTINGS.join(', ')}`, weighting, TRAIN_DEFAULTS.weighting],
+  ['--turn-discount <x>', 'how much of what later turns earn counts for a turn, 0 to 1', share, undefined],
+  ['--max-error-share <x>', 'end the run when more of the gradings fail, 0 to 1', share, TRAIN_DEFAULTS.maxErrorShare],
   ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number, TRAIN_DEFAULTS.learningRate],
   ['--temperature <x>', 'of training rollouts', number, TRAIN_DEFAULTS.temperature],
   ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipLow],
@@ -190,6 +193,18 @@ function algorithm(text: string): Algorithm {
     throw new InvalidArgumentError(`expected ${ALGORITHMS.join(', ')}, found ${JSON.stringify(text)}`);
   }
   return known;
+}
+
+function weighting(text: string): Weighting {
+  const known = WEIGHTINGS.find((name) => name === text);
+  if (known !== undefined) return known;
+  throw new InvalidArgumentError(`expected ${WEIGHTINGS.join(' or ')}, found ${JSON.stringify(text)}`);
+}
+
+function share(text: string): number {
+  const value = number(text);
+  if (value < 0 || value > 1) throw new InvalidArgumentError(`expected a number from 0 to 1, found ${JSON.stringify(text)}`);
+  return value;
 }
 
 function roles(text: string): string[] {

@@ -27,6 +27,10 @@ export interface StepReport {
   readonly rollouts: number;
   readonly failedRollouts: number;
   readonly failedGrades: number;
+  /** Rollouts that ended as they should and that the grader rejected: neither trained nor failed. */
+  readonly ungradedRollouts: number;
+  /** Rollouts that marks took out of their groups. */
+  readonly excludedRollouts: number;
   /** Groups that were thrown away because they were sampled more policy versions ago than the staleness bound allows. */
   readonly staleGroups: number;
   /** Tokens sampled for training since the last step. */

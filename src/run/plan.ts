@@ -59,6 +59,7 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'baseURL',
   'maxTime',
   'maxTokens',
+  'maxErrorShare',
 ]);
 
 export async function planNew(request: TrainRequest): Promise<RunPlan> {
@@ -121,9 +122,9 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
-  const { engine, loraRank } = TRAIN_DEFAULTS;
-  // Runs of before there was a choice of engine do not name one.
-  const settings = { engine, loraRank, ...begun, ...given, run: request.run };
+  const { engine, loraRank, weighting, maxErrorShare } = TRAIN_DEFAULTS;
+  // Runs of before there was a choice do not name one.
+  const settings = { engine, loraRank, weighting, maxErrorShare, ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
   return shownFrom(settings as unknown as TrainSettings);
 }

@@ -3,6 +3,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
+import type { CuratedHarvest } from './curated-harvest.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
@@ -19,9 +20,9 @@ export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
 }
 
 /** What a step's rollouts were like, trained or not. */
-export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
+export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: Harvest & Partial<CuratedHarvest>) {
   const all = [...groups, ...withoutSignal, ...stale];
-  const trajectories = trajectoriesOf(all);
+  const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
   return {
     reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
@@ -32,7 +33,14 @@ export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
     sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
     failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
+    ungradedRollouts: trajectories.filter(isUngraded).length,
+    excludedRollouts: excludedRollouts.length,
   };
+}
+
+/** It ended as it should, and the grader found nothing to grade. */
+function isUngraded({ grade, outcome }: Trajectory): boolean {
+  return grade.kind === 'ungraded' && (outcome.kind === 'completed' || outcome.kind === 'truncated');
 }
 
 /** No step was taken: its groups are tried again with other tasks. */
@@ -43,7 +51,7 @@ export function roundWithoutSignal(harvest: Harvest): RunEvent {
 }
 
 export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
-  return trajectories.every(isSuccess);
+  return trajectories.length > 0 && trajectories.every(isSuccess);
 }
 
 /** What the grader says it is; where it does not say, a reward of 1 or more. */

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import type { Phase } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Trajectory } from '../core/types.ts';
+import type { Exclusion, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
@@ -22,7 +22,7 @@ export interface Update {
 }
 
 export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings): Batch {
-  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens);
+  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
 }
 
 /** Gradient and optimizer update. The same batch, rate and settings on the same weights give the same weights. */
@@ -52,6 +52,8 @@ export interface Ledger {
 export interface StepInHand {
   readonly step: number;
   readonly batch: Batch;
+  /** What marks took out of its groups. */
+  readonly excluded?: readonly Exclusion[];
   readonly learningRate: number;
   readonly groups: Position;
   /** A step whose checkpoint is not to be removed. */
@@ -88,12 +90,18 @@ export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (pha
   return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
-async function commit({ store }: Ledger, { step, batch, groups }: StepInHand, update: Update, isSaved: boolean): Promise<void> {
+async function commit(
+  { store }: Ledger,
+  { step, batch, excluded = [], groups }: StepInHand,
+  update: Update,
+  isSaved: boolean,
+): Promise<void> {
   const { loss, gradNorm, learningRate, metrics } = update;
   await store.commit({
     step,
     policyVersion: step,
     rolloutIds: batch.rolloutIds,
+    ...(excluded.length === 0 ? {} : { excluded }),
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     groups,
     metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics },

@@ -14,6 +14,7 @@ import { linkUntilSettled } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { curatedHarvest } from './curated-harvest.ts';
 import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
@@ -137,7 +138,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   try {
     while (ending === undefined) {
       const start = performance.now();
-      const harvest = await scheduler.take();
+      const harvest = await curatedHarvest(await scheduler.take(), ledger.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
       const batch = batchOf(trajectoriesOf(harvest.groups), settings);
       if (batch.trainedTokens === 0) {
@@ -149,7 +150,8 @@ async function learn(parts: Parts): Promise<TrainResult> {
       stalled = 0;
       step++;
       const learningRate = learningRateAt(step, settings);
-      const inHand = { step, batch, learningRate, groups: scheduler.position, best: heldOut.best?.step };
+      const { excluded } = harvest;
+      const inHand = { step, batch, excluded, learningRate, groups: scheduler.position, best: heldOut.best?.step };
       const { loss, gradNorm, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
       scheduler.published(step);
       parts.tell({
