@@ -9,6 +9,7 @@ import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
 import { ALGORITHMS, type Algorithm, WEIGHTINGS, type Weighting } from '../trainer/advantages.ts';
+import { curateCommand } from './curate.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled } from './phrases.ts';
@@ -107,6 +108,17 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
+  program
+    .command('curate')
+    .description('leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out')
+    .exitOverride()
+    .argument('<run>', 'directory of a run, or a store file')
+    .argument('[rollouts...]', 'ids of the rollouts that are meant')
+    .option('--turn <n>', 'only this turn of them, counted from 0', natural)
+    .option('--reason <text>', 'why; kept with the mark')
+    .option('--undo', 'take it back', false)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (run, rollouts, flags) => ended(await curateCommand(run, rollouts, flags)));
   return program;
 }
 
@@ -258,7 +270,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'try', 'preflight', 'serve', 'tinker', 'show', 'curate'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));
