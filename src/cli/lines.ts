@@ -65,14 +65,15 @@ function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval
 
 function step(event: Event<'step-end'>): string {
   const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
-  const { failedRollouts, failedGrades, staleGroups, ungraded } = event;
+  const { failedRollouts, failedGrades, ungraded, excludedRollouts, staleGroups } = event;
   const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
   const nothing = ungraded > 0 ? `  ${ungraded} not graded` : '';
+  const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
   const seconds = (event.rolloutSeconds + event.trainSeconds + event.saveSeconds).toFixed(1);
   return (
     `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
-    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}  ${event.trainedTokens} tokens  ${seconds} s${failures}${nothing}`
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
   );
 }
 

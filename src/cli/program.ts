@@ -8,7 +8,8 @@ import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
-import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
+import { ALGORITHMS, type Algorithm, WEIGHTINGS, type Weighting } from '../trainer/advantages.ts';
+import { curateCommand } from './curate.ts';
 import { diffCommand } from './diff.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
@@ -128,6 +129,17 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
+  program
+    .command('curate')
+    .description('leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out')
+    .exitOverride()
+    .argument('<run>', 'directory of a run, or a store file')
+    .argument('[rollouts...]', 'ids of the rollouts that are meant')
+    .option('--turn <n>', 'only this turn of them, counted from 0', natural)
+    .option('--reason <text>', 'why; kept with the mark')
+    .option('--undo', 'take it back', false)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (run, rollouts, flags) => ended(await curateCommand(run, rollouts, flags)));
   return program;
 }
 
@@ -154,6 +166,9 @@ const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (te
   ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
   ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural, TRAIN_DEFAULTS.staleness],
   ['--algorithm <name>', `how rewards become advantages: ${ALGORITHMS.join(', ')}`, algorithm, TRAIN_DEFAULTS.algorithm],
+  ['--weighting <what>', `what counts alike in a step: ${WEIGHTINGS.join(', ')}`, weighting, TRAIN_DEFAULTS.weighting],
+  ['--turn-discount <x>', 'how much of what later turns earn counts for a turn, 0 to 1', share, undefined],
+  ['--max-error-share <x>', 'end the run when more of the gradings fail, 0 to 1', share, TRAIN_DEFAULTS.maxErrorShare],
   ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number, TRAIN_DEFAULTS.learningRate],
   ['--temperature <x>', 'of training rollouts', number, TRAIN_DEFAULTS.temperature],
   ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipLow],
@@ -229,6 +244,12 @@ function algorithm(text: string): Algorithm {
   return known;
 }
 
+function weighting(text: string): Weighting {
+  const known = WEIGHTINGS.find((name) => name === text);
+  if (known !== undefined) return known;
+  throw new InvalidArgumentError(`expected ${WEIGHTINGS.join(' or ')}, found ${JSON.stringify(text)}`);
+}
+
 function roles(text: string): string[] {
   const names = text.split(',').map((name) => name.trim());
   if (names.some((name) => name === '')) throw new InvalidArgumentError('expected names separated by commas');
@@ -286,7 +307,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'diff', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'diff', 'try', 'preflight', 'serve', 'tinker', 'show', 'curate'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

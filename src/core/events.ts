@@ -67,6 +67,8 @@ export interface StepReport {
   readonly failedGrades: number;
   /** Rollouts that ended well and got no reward: the grader rejected them. */
   readonly ungraded: number;
+  /** Rollouts that marks took out of their groups. */
+  readonly excludedRollouts: number;
   /** Groups that were thrown away because they were sampled more policy versions ago than the staleness bound allows. */
   readonly staleGroups: number;
   /** Tokens sampled for training since the last step. */

@@ -58,6 +58,7 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'maxTime',
   'maxTokens',
   'minTasks',
+  'maxErrorShare',
 ]);
 
 /** A record has no place for values; of tasks it has the digest. */
@@ -135,9 +136,9 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
-  const { engine, loraRank, minTasks } = TRAIN_DEFAULTS;
-  // Runs of before there was a choice of engine do not name one.
-  const settings = { engine, loraRank, minTasks, ...begun, ...given, run: request.run };
+  const { engine, loraRank, minTasks, weighting, maxErrorShare } = TRAIN_DEFAULTS;
+  // Runs of before there was a choice do not name one.
+  const settings = { engine, loraRank, minTasks, weighting, maxErrorShare, ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
   if (!('tasks' in settings)) throw impossible('the run was begun with tasks given as values', 'give the same tasks again');
   return shownFrom(settings as unknown as TrainSettings);
