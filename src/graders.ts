@@ -7,5 +7,6 @@ export { type ClipOptions, clipped, type ScaleOptions, scaled } from './grader/c
 export { type GatedOptions, gated } from './grader/compose/gated.ts';
 export { formatPenalty, type LengthPenaltyOptions, lengthPenalty } from './grader/compose/penalties.ts';
 export { maximum, minimum, type WeightedOptions, weighted } from './grader/compose/weighted.ts';
+export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
 export { judge, type RubricCriterion, type RubricOptions, rubric } from './grader/judge/judge.ts';
 export type { JudgeEndpoint, JudgeOptions } from './grader/judge/options.ts';

@@ -32,7 +32,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   program.configureOutput({ outputError: () => {} });
   const train = program.command('train').description('improve the policy on the tasks by reinforcement learning');
   shared(train.argument('[entry]', 'module that exports the workflow and the grader'))
-    .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry)')
+    .option('--tasks <file>', 'tasks to train on: JSONL, CSV or Parquet (default: train.jsonl beside the entry)')
     .option('--run <dir>', 'directory of this run (default: runs/<entry>-<time>)')
     .option('--resume <dir>', 'go on with the run in this directory, with its settings')
     .option('--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles);
@@ -48,7 +48,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   withFlows(once.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
     .option('--task <id>', 'id of the task, or its number in the file (default: the first)')
-    .option('--tasks <file>', 'file it is in, JSONL (default: held-out.jsonl beside the entry)')
+    .option('--tasks <file>', 'file it is in: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .option('--temperature <x>', 'of trainable roles (default: 1)', temperature)
     .option('--turns <n>', `most model calls of the rollout (default: ${EVAL_DEFAULTS.limits.turns})`, positive)
@@ -61,8 +61,17 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .description('check an entry and its tasks, and say everything that is wrong; runs nothing');
   withFlows(check.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
-    .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
-    .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
+    .option('--tasks <file>', 'tasks to train on: JSONL, CSV or Parquet (default: train.jsonl beside the entry, if it exists)')
+    .option(
+      '--held-out <file>',
+      'tasks to evaluate on: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry, if it exists)',
+    )
+    .option(
+      '--min-tasks <n>',
+      `refuse fewer tasks to train on (default: ${TRAIN_DEFAULTS.minTasks})`,
+      positive,
+      TRAIN_DEFAULTS.minTasks,
+    )
     .option('--json', 'one JSON object', false)
     .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));
   program
@@ -75,7 +84,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN')
     .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
     .option('--entry <file>', 'module that exports a grader, for trajectories of agent flows')
-    .option('--tasks <file>', 'tasks with the answers that it grades by, JSONL')
+    .option('--tasks <file>', 'tasks with the answers that it grades by: JSONL, CSV or Parquet')
     .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
@@ -112,6 +121,8 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
 
 /** Numbers of a training run; each is the setting of the same name. */
 const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (text: string) => unknown, byDefault: unknown])[] = [
+  ['--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks],
+  ['--split <share>', 'hold out this share of the tasks, such as 0.1, instead of a file', number, undefined],
   ['--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps],
   ['--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group],
   ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
@@ -144,7 +155,7 @@ function withFlows(command: Command): Command {
 function shared(command: Command): Command {
   return withFlows(command)
     .exitOverride()
-    .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
+    .option('--held-out <file>', 'tasks to evaluate on: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .addOption(
       new Option(

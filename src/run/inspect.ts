@@ -17,6 +17,8 @@ export interface RolloutLine {
   readonly outcome: string;
   /** Null where it was not graded. */
   readonly reward: number | null;
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
   readonly turns: number;
   /** Rows it is or would be trained as; null where it cannot be (greedy sampling, say). */
   readonly samples: number | null;
@@ -53,6 +55,8 @@ export function rolloutLine(trajectory: Trajectory, steps: ReadonlyMap<string, n
     purpose,
     outcome: outcome.kind === 'truncated' ? `truncated (${outcome.limit})` : outcome.kind,
     reward: grade.kind === 'graded' ? grade.reward.value : null,
+    ...(grade.kind === 'graded' && grade.reward.parts && { parts: grade.reward.parts }),
+    ...(grade.kind === 'graded' && grade.reward.metrics && { metrics: grade.reward.metrics }),
     turns: turns.length,
     samples: samplesOf(trajectory),
     step: steps.get(rolloutId) ?? null,

@@ -8,6 +8,7 @@ const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
 const share = z.number().min(0).max(1);
 const positive = z.number().gt(0);
 const file = z.string().min(1);
+const tasks = z.union([file, z.custom((value) => isIterable(value))], 'expected a path, or a list or iterable of rows');
 
 export const ENGINES = ['embedded', 'tinker'] as const;
 export type EngineName = (typeof ENGINES)[number];
@@ -29,13 +30,17 @@ const evalShape = {
   workflowWorkers: z.int().min(1).max(256),
   graderWorkers: z.int().min(1).max(256),
   graderDeadlineMs: z.int().min(1),
+  graderRetries: z.int().min(0).max(100),
+  graderMemoryMb: z.int().min(64).max(1_048_576),
   transcripts: natural,
   trainable: z.array(z.string().min(1)).min(1).optional(),
 };
 
 const trainShape = {
   run: file,
-  tasks: file,
+  tasks,
+  minTasks: count,
+  split: z.number().gt(0).lt(1).optional(),
   steps: count,
   group: count.min(2, 'expected at least 2: a rollout is compared with the others of its group'),
   groupsPerStep: count,
@@ -73,11 +78,11 @@ const namesFlow = ({ flow, flows }: { readonly flow?: string | undefined; readon
 const FLOW_MISSING = { path: ['flow'], message: 'expected the name of a flow of the flows file, found none' };
 
 const evalSchema = z
-  .strictObject({ ...evalShape, heldOut: file })
+  .strictObject({ ...evalShape, heldOut: tasks })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 const trainSchema = z
-  .strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() })
+  .strictObject({ ...evalShape, ...trainShape, heldOut: tasks.optional() })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE)
   .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
@@ -88,10 +93,18 @@ const trainSchema = z
     path: ['temperature'],
     message: 'expected 1 with a Tinker server: it scores tokens at temperature 1, whatever they were sampled at',
   })
-  .refine(({ patience, heldOut }) => patience === 0 || heldOut !== undefined, {
+  .refine(({ split, heldOut }) => split === undefined || heldOut === undefined, {
+    path: ['split'],
+    message: 'expected either a share to hold out or held-out tasks, found both',
+  })
+  .refine(({ patience, heldOut, split }) => patience === 0 || heldOut !== undefined || split !== undefined, {
     path: ['patience'],
     message: 'expected held-out tasks to evaluate on, found none',
   });
+
+function isIterable(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && (Symbol.iterator in value || Symbol.asyncIterator in value);
+}
 
 /** The settings as they are, or USAGE. */
 export function checkSettings<T extends object>(settings: T): T {

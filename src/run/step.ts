@@ -11,6 +11,7 @@ import { checkpointName, pruneCheckpoints, saveCheckpoint, savedSteps } from './
 import type { Recovery } from './recovery.ts';
 import type { RunDirectory } from './run-directory.ts';
 import type { TrainSettings } from './settings.ts';
+import type { Means } from './signal.ts';
 
 export interface Update {
   readonly loss: number;
@@ -54,6 +55,8 @@ export interface StepInHand {
   readonly batch: Batch;
   readonly learningRate: number;
   readonly groups: Position;
+  /** What the rewards of the batch were made of. */
+  readonly means: Means;
   /** A step whose checkpoint is not to be removed. */
   readonly best: number | undefined;
 }
@@ -88,7 +91,12 @@ export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (pha
   return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
-async function commit({ store }: Ledger, { step, batch, groups }: StepInHand, update: Update, isSaved: boolean): Promise<void> {
+async function commit(
+  { store }: Ledger,
+  { step, batch, groups, means }: StepInHand,
+  update: Update,
+  isSaved: boolean,
+): Promise<void> {
   const { loss, gradNorm, learningRate, metrics } = update;
   await store.commit({
     step,
@@ -96,9 +104,17 @@ async function commit({ store }: Ledger, { step, batch, groups }: StepInHand, up
     rolloutIds: batch.rolloutIds,
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     groups,
-    metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics },
+    metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics, ...named(means) },
     createdAt: Date.now(),
   });
+}
+
+/** `parts.format`, `metrics.tries`: a grader's names are never taken for the trainer's. */
+function named(means: Means): Record<string, number> {
+  const entries = (['parts', 'metrics'] as const).flatMap((kind) =>
+    Object.entries(means[kind] ?? {}).map(([name, mean]) => [`${kind}.${name}`, mean] as const),
+  );
+  return Object.fromEntries(entries);
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */

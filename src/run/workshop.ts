@@ -74,7 +74,7 @@ export interface WorkshopOptions {
 }
 
 export async function openWorkshop(
-  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | 'graderWorkers' | 'graderDeadlineMs'>,
+  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | GraderSetting>,
   entry: Entry,
   { stop, warn, kernels, engine = (own) => own, trainable, observer, watchStalls: isWatched = false }: WorkshopOptions,
 ): Promise<Workshop> {
@@ -169,21 +169,24 @@ function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []):
   });
 }
 
+type GraderSetting = 'graderWorkers' | 'graderDeadlineMs' | 'graderRetries' | 'graderMemoryMb';
+
+/** The grader's own deadline, retries and concurrency win over the run's. */
 export async function openGrader(
-  { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
+  { graderWorkers, graderDeadlineMs, graderRetries, graderMemoryMb }: Pick<EvalSettings, GraderSetting>,
   grader: Grader,
   graderModule: ModuleExport | undefined,
   signal: AbortSignal,
 ): Promise<GraderRunner | InlineGraderRunner> {
-  const { concurrency = Infinity } = grader;
+  const { concurrency = Infinity, deadlineMs = graderDeadlineMs, retries = graderRetries } = grader;
   if (graderModule === undefined) {
-    const runner = inlineGrader(grader, { deadlineMs: graderDeadlineMs });
+    const runner = inlineGrader(grader, { deadlineMs, retries });
     return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);
   }
   const { url, exportName } = graderModule;
   // A process grades one rollout at a time.
   const workers = Math.min(graderWorkers, concurrency);
-  return await openGraderPool({ module: url, exportName, workers, deadlineMs: graderDeadlineMs, signal });
+  return await openGraderPool({ module: url, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal });
 }
 
 function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {
