@@ -10,8 +10,9 @@ import {
   type Plays,
   verdict,
 } from '../../../test/fixtures/grader/judge-server.ts';
-import { gradeOf, rewardOf } from '../../../test/fixtures/grader/rollout-input.ts';
+import { gradeOf, rewardOf, rolloutInput } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../../core/contracts.ts';
+import { callGrader } from '../call.ts';
 import { judge, rubric } from './judge.ts';
 import type { JudgeOptions } from './options.ts';
 
@@ -227,7 +228,9 @@ describe('a judge’s server', () => {
     const echo: Plays = (request, reply) =>
       status(418, {}, `your key ${request.headers.authorization} is odd`)(request, reply, 0);
     expect(JSON.stringify(await gradeOf(by(await playing(echo)), { said: 'a' }))).not.toContain(KEY);
-    expect(JSON.stringify(await gradeOf(by(await playing(status(401, {}, `no ${KEY}`))), { said: 'a' }))).not.toContain('secret');
+    expect(
+      JSON.stringify(await gradeOf(by(await playing(status(401, {}, 'wrong key: sk-very***789'))), { said: 'a' })),
+    ).not.toContain('sk-');
   });
 
   it('is not asked without a key that can be sent', async () => {
@@ -351,6 +354,18 @@ describe('verdicts that were given before', () => {
   it('need no directory that can be written', async () => {
     const server = await playing(honest);
     expect((await rewardOf(by(server, { cache: '/dev/null/none' }), { said: 'a' })).value).toBe(0.75);
+  });
+});
+
+describe('verdicts of the policy', () => {
+  it('are asked for each time: it is another one after every step', async () => {
+    const server = await playing(honest);
+    const grader = judge({ model: 'policy', instructions: 'Is it kind?' });
+    const ctx = { signal: new AbortController().signal, model: { baseURL: server.baseURL, apiKey: 'k', name: 'policy' } };
+    for (let i = 0; i < 2; i++) {
+      expect(await callGrader(grader, rolloutInput({ said: 'a' }), ctx)).toMatchObject({ reward: { metrics: { cached: 0 } } });
+    }
+    expect(server.requests).toHaveLength(2);
   });
 });
 
