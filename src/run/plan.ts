@@ -5,18 +5,16 @@
  * computed; for the others the run would no longer be the run it was.
  */
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
+import { basename, dirname, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
-import { TOKENIZER_FILES } from './checkpoint.ts';
-import { shortPath } from './command-line.ts';
+import { resumeCommand, shortPath } from './command-line.ts';
+import { digestOf, digestOfFiles, modelDigest } from './digests.ts';
 import { type Checked, preflight } from './preflight.ts';
-import { readRunFile } from './run-directory.ts';
+import { isEvaluation, readRunFile } from './run-directory.ts';
 import { baseURLOf, TRAIN_DEFAULTS, type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
 import { checkSettings } from './settings-check.ts';
 
@@ -60,6 +58,7 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'maxTime',
   'maxTokens',
   'minTasks',
+  'maxErrorShare',
 ]);
 
 /** A record has no place for values; of tasks it has the digest. */
@@ -74,7 +73,14 @@ export async function planNew(request: TrainRequest): Promise<RunPlan> {
 }
 
 export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
-  const parsed = recordSchema.safeParse(readRunFile(request.run));
+  const found = readRunFile(request.run);
+  if (isEvaluation(found)) {
+    throw impossible(
+      `${request.run} holds an evaluation, not a training run`,
+      `go on with it: ${resumeCommand(request.run, 'eval')}`,
+    );
+  }
+  const parsed = recordSchema.safeParse(found);
   if (!parsed.success) {
     throw impossible(`${request.run}/run.json is not of this version of Trainyard`, 'finish it with the version that began it');
   }
@@ -130,16 +136,16 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
-  const { engine, loraRank, minTasks } = TRAIN_DEFAULTS;
-  // Runs of before there was a choice of engine do not name one.
-  const settings = { engine, loraRank, minTasks, ...begun, ...given, run: request.run };
+  const { engine, loraRank, minTasks, weighting, maxErrorShare } = TRAIN_DEFAULTS;
+  // Runs of before there was a choice do not name one.
+  const settings = { engine, loraRank, minTasks, weighting, maxErrorShare, ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
   if (!('tasks' in settings)) throw impossible('the run was begun with tasks given as values', 'give the same tasks again');
   return shownFrom(settings as unknown as TrainSettings);
 }
 
 /** As it is written on the command line. */
-function flagOf(setting: string): string {
+export function flagOf(setting: string): string {
   return `--${setting.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
@@ -170,27 +176,10 @@ async function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): P
     settings: JSON.parse(JSON.stringify({ entry, ...kept, ...unnamed })) as RunRecord['settings'],
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
-    model: await digestOfFiles(settings.model, modelFiles(settings.model)),
+    model: await modelDigest(settings.model),
     entry: typeof entry === 'string' ? await digestOfFiles(dirname(entry), [basename(entry)]) : '',
     kernels: bestVariant(),
   };
-}
-
-/** Of a checkpoint whose weights are on a server, also what says where they are. */
-function modelFiles(folder: string): readonly string[] {
-  const weights = existsSync(join(folder, 'tinker.json')) ? ['model.safetensors', 'tinker.json'] : ['model.safetensors'];
-  return ['config.json', ...weights, ...TOKENIZER_FILES];
-}
-
-/** A file that is not there counts as empty. */
-async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
-  return digestOf(await Promise.all(names.map((name) => readFile(join(folder, name)).catch(() => ''))));
-}
-
-function digestOf(pieces: readonly (string | Uint8Array)[]): string {
-  const hash = createHash('sha256');
-  for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
-  return hash.digest('hex');
 }
 
 function impossible(message: string, hint?: string): TrainyardError {

@@ -1,7 +1,7 @@
 /** What the settings of a run may be. Everything wrong is said at once, before anything is opened or spent. */
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
-import { ALGORITHMS } from '../trainer/advantages.ts';
+import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 
 const count = z.int().min(1).max(1_000_000);
 const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
@@ -48,6 +48,9 @@ const trainShape = {
   staleness: z.int().min(0).max(1000),
   temperature: z.number().min(0.01).max(2),
   algorithm: z.enum(ALGORITHMS),
+  weighting: z.enum(WEIGHTINGS),
+  turnDiscount: share.optional(),
+  maxErrorShare: share,
   learningRate: positive.max(1),
   warmupSteps: z.int().min(0),
   adam: z.strictObject({
@@ -81,10 +84,26 @@ const evalSchema = z
   .strictObject({ ...evalShape, heldOut: tasks })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
+/** An evaluation that is kept in a directory, may have several rollouts a task, and only some of the tasks. */
+const evaluationSchema = z
+  .strictObject({
+    ...evalShape,
+    heldOut: file,
+    run: file.optional(),
+    n: count,
+    temperature: z.number().min(0).max(2),
+    rows: z.string().optional(),
+  })
+  .refine(namesFlow, FLOW_MISSING)
+  .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 const trainSchema = z
   .strictObject({ ...evalShape, ...trainShape, heldOut: tasks.optional() })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE)
+  .refine(({ algorithm, weighting }) => algorithm !== 'dr-grpo' || weighting === 'tokens', {
+    path: ['weighting'],
+    message: 'expected tokens with dr-grpo: it divides by a constant of its own',
+  })
   .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
     path: ['patience'],
     message: 'expected evaluations on the way to count, found evalEvery 0',
@@ -108,7 +127,8 @@ function isIterable(value: unknown): boolean {
 
 /** The settings as they are, or USAGE. */
 export function checkSettings<T extends object>(settings: T): T {
-  const result = ('run' in settings ? trainSchema : evalSchema).safeParse(settings);
+  const schema = 'steps' in settings ? trainSchema : 'n' in settings ? evaluationSchema : evalSchema;
+  const result = schema.safeParse(settings);
   if (result.success) return settings;
   const problems = result.error.issues.map(({ path, message }) =>
     path.length === 0 ? message : `${path.join('.')}: ${message}`,

@@ -16,7 +16,7 @@ import { DEFAULT_RETRIES } from '../grader/attempts.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
-import type { Algorithm } from '../trainer/advantages.ts';
+import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 import { heldOutFileOf } from './held-out-file.ts';
 import { checkEntry, checkSettings, type EngineName } from './settings-check.ts';
 
@@ -87,6 +87,12 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   readonly temperature: number;
   /** How rewards become advantages. */
   readonly algorithm: Algorithm;
+  /** What counts alike in a step: every trained token, or every rollout. */
+  readonly weighting: Weighting;
+  /** How much of what later turns earn counts for an earlier one, where the workflow does not say; undefined: rewards hold as given. */
+  readonly turnDiscount: number | undefined;
+  /** Share of gradings that may fail before the run ends; judged over 64 or more. */
+  readonly maxErrorShare: number;
   readonly learningRate: number;
   /** The learning rate falls linearly to a tenth of its value; over these first steps it is also scaled up from near zero. */
   readonly warmupSteps: number;
@@ -141,6 +147,9 @@ export const TRAIN_DEFAULTS = {
   staleness: 0,
   temperature: 1,
   algorithm: 'grpo',
+  weighting: 'tokens',
+  turnDiscount: undefined,
+  maxErrorShare: 0.05,
   learningRate: 5e-4,
   warmupSteps: 3,
   adam: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
@@ -259,8 +268,12 @@ export function trainingSampling({
   return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 
-export function evaluationSampling({ callTokens }: Pick<EvalSettings, 'callTokens'>): SamplingSettings {
-  return { temperature: 0, topP: 1, topK: 0, maxTokens: callTokens };
+/** Greedy, unless something else is asked for. */
+export function evaluationSampling({
+  callTokens,
+  temperature = 0,
+}: Pick<EvalSettings, 'callTokens'> & { readonly temperature?: number }): SamplingSettings {
+  return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 
 export function learningRateAt(

@@ -14,6 +14,7 @@ import { linkUntilSettled } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { curatedHarvest } from './curated-harvest.ts';
 import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
 import { keepHeldOut } from './held-out-file.ts';
@@ -147,7 +148,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   try {
     while (ending === undefined) {
       const start = performance.now();
-      const harvest = await scheduler.take();
+      const harvest = await curatedHarvest(await scheduler.take(), ledger.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
       const batch = batchOf(trajectoriesOf(harvest.groups), settings);
       if (batch.trainedTokens === 0) {
@@ -160,7 +161,8 @@ async function learn(parts: Parts): Promise<TrainResult> {
       step++;
       const learningRate = learningRateAt(step, settings);
       const means = meansOf(trajectoriesOf(harvest.groups));
-      const inHand = { step, batch, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
+      const { excluded } = harvest;
+      const inHand = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
       const { loss, gradNorm, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
       scheduler.published(step);
       parts.tell({

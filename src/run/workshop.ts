@@ -30,7 +30,7 @@ import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
 import { withPolicy } from './policy-judge.ts';
 import { Recovery } from './recovery.ts';
-import type { EvalSettings } from './settings.ts';
+import type { EvalSettings, TrainSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
 
 export interface Workshop extends AsyncDisposable {
@@ -74,7 +74,9 @@ export interface WorkshopOptions {
 }
 
 export async function openWorkshop(
-  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | GraderSetting>,
+  settings: PolicySettings &
+    Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | GraderSetting> &
+    Partial<Pick<TrainSettings, 'turnDiscount' | 'maxErrorShare'>>,
   entry: Entry,
   { stop, warn, kernels, engine = (own) => own, trainable, observer, watchStalls: isWatched = false }: WorkshopOptions,
 ): Promise<Workshop> {
@@ -111,6 +113,7 @@ export async function openWorkshop(
       sessions: gateway,
       grader: grading,
       graderInput,
+      turnDiscount: settings.turnDiscount,
       limits: settings.limits,
       seed: settings.seed,
       clock: { now: Date.now },
@@ -121,15 +124,15 @@ export async function openWorkshop(
       policy,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, flows),
+      rolloutsInto: (store, artifacts) =>
+        rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(settings.maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined, budget: FailureBudget): Rollouts {
   const warned = new Set<string>();
-  const budget = new FailureBudget();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
     const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
