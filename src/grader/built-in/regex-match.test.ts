@@ -8,8 +8,8 @@ const said = `${'a'.repeat(60)}!`;
 describe('regexMatch', () => {
   it('finds an expression, time and again, whatever its flags remember', async () => {
     const grader = regexMatch(/\bwarehouse\s+(\d+)/gi);
+    for (let i = 0; i < 3; i++) expect(await rewardOf(grader, { said: 'Warehouse 7' })).toEqual({ value: 1, success: true });
     for (let i = 0; i < 3; i++) {
-      expect(await rewardOf(grader, { said: 'Warehouse 7' })).toEqual({ value: 1, success: true });
       expect(await rewardOf(grader, { said: 'warehouse seven' })).toEqual({ value: 0, success: false });
     }
   });
