@@ -16,7 +16,9 @@ export const DEVICES = ['/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/
 const TOP = ['/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32'] as const;
 
 const SYSTEM = [
-  ...['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'libexec', 'share', 'local/bin', 'local/lib'].map((name) => `/usr/${name}`),
+  ...['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'libexec', 'share', 'local/bin', 'local/lib'].map(
+    (name) => `/usr/${name}`,
+  ),
   '/etc/alternatives',
   '/etc/ld.so.cache',
   '/nix/store',

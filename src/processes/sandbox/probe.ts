@@ -81,7 +81,9 @@ function candidates(): readonly Candidate[] {
   const modes: readonly NamespaceMode[] = isRoot ? ['root', 'root, without a user namespace', 'user'] : ['user'];
   const namespaces = modes.map((mode): Candidate => ({ level: 'namespaces', confine: (ask) => byNamespaces(mode, ask) }));
   if (isRoot) return [{ level: 'bubblewrap', confine: 'not used as root, whose user number it would keep' }, ...namespaces];
-  const bubblewrap = [true, false].map((disables): Candidate => ({ level: 'bubblewrap', confine: (ask) => byBubblewrap(disables, ask) }));
+  const bubblewrap = [true, false].map(
+    (disables): Candidate => ({ level: 'bubblewrap', confine: (ask) => byBubblewrap(disables, ask) }),
+  );
   return [...bubblewrap, ...namespaces];
 }
 

@@ -71,5 +71,8 @@ export function wholeLimits(given: Partial<SandboxLimits> = {}): SandboxLimits {
 export function checkFileNames(files: Readonly<Record<string, string>>): void {
   const wrong = Object.keys(files).filter((name) => !/^[\w-][\w.-]*(\/[\w-][\w.-]*)*$/.test(name));
   if (wrong.length === 0) return;
-  throw new TrainyardError('USAGE', `files of a sandbox have relative names of letters, digits, . _ and -; found ${wrong.join(', ')}`);
+  throw new TrainyardError(
+    'USAGE',
+    `files of a sandbox have relative names of letters, digits, . _ and -; found ${wrong.join(', ')}`,
+  );
 }

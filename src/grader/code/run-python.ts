@@ -1,0 +1,122 @@
+/**
+ * Tests of Python code, in two sandboxes: the code in one, its tests in the other, and lines of data between them. The code never shares a
+ * process with its tests, so it cannot read them, patch them or speak for them; all it can do to pass is to return the right values.
+ *
+ * Programs that read and print run in a sandbox of their own for each test, and what they print is compared here.
+ */
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { TrainyardError } from '../../core/errors.ts';
+import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
+import type { SandboxEnd, SandboxProgram } from '../../processes/sandbox/program.ts';
+import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import { type PythonHome, pythonHome } from './python-home.ts';
+import type { CodeTests, ProgramTest } from './tests-of.ts';
+import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts';
+
+const SCRIPTS = fileURLToPath(new URL('./python', import.meta.url));
+/** Where the scripts are inside, so that nothing is told about this machine. */
+const SCRIPTS_INSIDE = '/opt/trainyard';
+/** For the tests, beyond what the code has: they are told that time is up, and still have to say so. */
+const GRACE_MS = 2_000;
+const MOST_BYTES = 16 * 2 ** 20;
+const MOST_OUTPUT_BYTES = 4 * 2 ** 20;
+
+export function runPython(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
+  return run.tests.kind === 'program' ? programs(sandbox, run, run.tests.tests) : functions(sandbox, run, run.tests);
+}
+
+async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramTest[]): Promise<Verdict> {
+  const python = pythonHome();
+  const end = performance.now() + run.timeoutMs;
+  const why: string[] = [];
+  for (const { input, output } of tests) {
+    const wallMs = Math.ceil(end - performance.now());
+    if (wallMs < 1) why.push('timeout');
+    else {
+      const program = { ...asked(sandbox, run, python, ['solution.py']), files: { 'solution.py': run.code }, stdin: input };
+      const limits = { ...program.limits, wallMs, outputBytes: MOST_OUTPUT_BYTES };
+      const result = await sandbox.run({ ...program, limits });
+      if (result.kind !== 'exited') why.push(result.kind);
+      else why.push(result.code !== 0 ? `exit code ${result.code}` : samePrinted(result.stdout, output) ? '' : 'another output');
+    }
+  }
+  return { kind: 'ran', passed: why.map((one) => one === ''), why };
+}
+
+async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { kind: 'function' }): Promise<Verdict> {
+  const python = pythonHome();
+  const scripts = sandbox.isSandbox ? SCRIPTS_INSIDE : SCRIPTS;
+  const start = (script: string, wallMs: number): ConfinedProcess => {
+    const { limits, ...program } = asked(sandbox, run, python, [`${scripts}/${script}.py`]);
+    return sandbox.start({ ...program, limits: { ...limits, wallMs, outputBytes: MOST_BYTES } });
+  };
+  const subject = start('subject', run.timeoutMs);
+  const tester = start('tester', run.timeoutMs + GRACE_MS);
+  const { entry, setup } = tests;
+  const order = { code: run.code, tests: tests.tests, entry: entry ?? null, setup, tolerance: run.tolerance };
+  tester.stdin.write(`${JSON.stringify(order)}\n`);
+  const verdicts = between(subject, tester);
+  try {
+    const [ended] = await Promise.all([tester.ended, subject.ended]);
+    return verdictOf(tests, await verdicts, ended, await subject.ended);
+  } finally {
+    for (const process of [subject, tester]) process.kill();
+    // Neither may be left when this ends, also where the other one failed.
+    await Promise.allSettled([tester.ended, subject.ended]);
+  }
+}
+
+function asked(_sandbox: Sandbox, run: CodeRun, python: PythonHome, args: readonly string[]): SandboxProgram {
+  return {
+    program: python.program,
+    // Isolated from the environment and the user's own packages; text is UTF-8 everywhere.
+    args: ['-I', '-B', '-X', 'utf8', ...args],
+    readable: [...python.readable, { source: SCRIPTS, target: SCRIPTS_INSIDE }],
+    limits: { memoryMb: run.memoryMb, cpuSeconds: Math.ceil(run.timeoutMs / 1_000) + 1 },
+    ...(run.signal === undefined ? {} : { signal: run.signal }),
+  };
+}
+
+/** Carries lines between the two until the tests are done; gives what the tests said to us. */
+async function between(subject: ConfinedProcess, tester: ConfinedProcess): Promise<readonly string[]> {
+  const said: string[] = [];
+  subject.stdout.pipe(tester.stdin);
+  void subject.ended.then(
+    () => tester.stdin.end(),
+    () => tester.kill(),
+  );
+  void tester.ended.then(
+    () => subject.kill(),
+    () => subject.kill(),
+  );
+  for await (const line of createInterface({ input: tester.stdout, crlfDelay: Number.POSITIVE_INFINITY })) {
+    if (line.startsWith('U')) subject.stdin.write(`${line.slice(1)}\n`);
+    else if (line.startsWith('V')) said.push(line.slice(1));
+  }
+  subject.kill();
+  return said;
+}
+
+interface Said {
+  readonly fault?: string;
+  readonly test?: number;
+  readonly passed?: boolean;
+  readonly why?: string | null;
+}
+
+function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEnd, subject: SandboxEnd): Verdict {
+  const said = lines.map((line) => JSON.parse(line) as Said);
+  const fault = said.find((one) => one.fault !== undefined)?.fault;
+  if (fault !== undefined) return { kind: 'fault', why: fault };
+  if (tester.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
+  const byTest = new Map(said.flatMap((one) => (one.test === undefined ? [] : [[one.test, one] as const])));
+  if (byTest.size === 0)
+    return allFailed(tests, subject.kind === 'exited' || subject.kind === 'cancelled' ? tester.kind : subject.kind);
+  const reason = (index: number): string => byTest.get(index)?.why ?? (byTest.has(index) ? '' : tester.kind);
+  return {
+    kind: 'ran',
+    passed: tests.tests.map((_, index) => byTest.get(index)?.passed === true),
+    why: tests.tests.map((_, index) => reason(index)),
+  };
+}
