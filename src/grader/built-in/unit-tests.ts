@@ -10,12 +10,11 @@ import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts'
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
-import { openSandbox, type Sandbox } from '../../processes/sandbox/sandbox.ts';
+import { openSandbox } from '../../processes/sandbox/sandbox.ts';
 import { pythonHome } from '../code/python-home.ts';
-import { runJavaScript } from '../code/run-javascript.ts';
-import { runPython } from '../code/run-python.ts';
+import { runTests } from '../code/run-tests.ts';
 import { testsOf } from '../code/tests-of.ts';
-import type { CodeRun, Verdict } from '../code/verdict.ts';
+import type { Verdict } from '../code/verdict.ts';
 import { type CodeLanguage, codeInText } from './code-in-text.ts';
 import { answerOf, type ReadSaid, saidBy } from './said.ts';
 
@@ -59,18 +58,9 @@ export function unitTests(options: UnitTestsOptions): Grader {
       const given = options.tests === undefined ? answerOf(input) : options.tests(input);
       const tests = testsOf(given ?? null, options.entry, input.task.id);
       const code = codeInText(saidBy(input, options.of), language);
-      return rewardOf(await tried(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal }), input, options);
+      return rewardOf(await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal }), input, options);
     },
   });
-}
-
-async function tried(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<Verdict> {
-  try {
-    return await (language === 'python' ? runPython(sandbox, run) : runJavaScript(sandbox, run));
-  } catch (error) {
-    if (error instanceof TrainyardError && error.code === 'SANDBOX_FAILED') return unscorable(error.message);
-    throw error;
-  }
 }
 
 function rewardOf(verdict: Verdict, { task }: GraderInput, { partial = false }: UnitTestsOptions): GraderResult {

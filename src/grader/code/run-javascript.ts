@@ -11,7 +11,7 @@ import { TrainyardError } from '../../core/errors.ts';
 import { siblingScript } from '../../processes/protocol.ts';
 import type { ReadableFile } from '../../processes/sandbox/program.ts';
 import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
-import type { HarnessAnswer, HarnessOrder } from './javascript/order.ts';
+import { type HarnessAnswer, type HarnessOrder, READY } from './javascript/order.ts';
 import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts';
 
 const FOLDER_INSIDE = '/opt/trainyard';
@@ -19,7 +19,7 @@ const NODE_INSIDE = `${FOLDER_INSIDE}/node`;
 /** What Node itself takes, and two interpreters at rest. */
 const OWN_MEMORY_MB = 192;
 /** For starting Node and the interpreters, and for saying what came out of it. */
-const OWN_MS = 5_000;
+const OWN_MS = 20_000;
 const MOST_OUTPUT_BYTES = 64 * 2 ** 20;
 
 export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
@@ -40,14 +40,16 @@ export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Ver
     ...(signal === undefined ? {} : { signal }),
   });
   if (result.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
-  // Nothing but the harness can print: what is there is its answer, whole or not.
-  const answer = parsed(result.stdout);
-  if (answer === undefined && result.kind === 'exited' && result.code !== 0 && /ERR_MODULE|Cannot find/.test(result.stderr)) {
-    throw new TrainyardError(
-      'SANDBOX_FAILED',
-      `the interpreter could not be started: ${result.stderr.trim().split('\n').at(-1)}`,
-    );
+  if (!result.stdout.startsWith(`${READY}\n`)) {
+    const why =
+      result.stderr
+        .trim()
+        .split('\n')
+        .find((line) => /error/i.test(line)) ?? result.kind;
+    throw new TrainyardError('SANDBOX_FAILED', `the interpreter could not be started in the sandbox: ${why}`);
   }
+  // Nothing but the harness can print: what is there is its answer, whole or not.
+  const answer = parsed(result.stdout.slice(READY.length));
   return answer === undefined ? allFailed(tests, result.kind) : verdictOf(run, answer);
 }
 

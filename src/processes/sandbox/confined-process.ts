@@ -14,6 +14,8 @@ import { ENVIRONMENT } from './inside.ts';
 import { type Confined, ENDED, filesContent, READY } from './level.ts';
 import type { SandboxEnd, SandboxLimits, SandboxProgram } from './program.ts';
 
+/** For setting it up. The program's own time begins when that is done: a busy machine must not count as a slow program. */
+const SET_UP_MS = 60_000;
 /** How long after its end a process's streams are waited for. */
 const DRAIN_MS = 1_000;
 const MOST_STATUS_CHARS = 1_000;
@@ -49,6 +51,7 @@ class Running implements ConfinedProcess {
   #status = '';
   #written = 0;
   #cause: SandboxEnd | undefined;
+  #timer: NodeJS.Timeout | undefined;
 
   constructor(options: StartOptions) {
     this.#options = options;
@@ -68,10 +71,13 @@ class Running implements ConfinedProcess {
       this.#count(chunk);
     });
     status.on('data', (chunk: Buffer) => {
+      if (this.#status === '') this.#begin();
       if (this.#status.length < MOST_STATUS_CHARS) this.#status += chunk.toString('latin1');
     });
     files.on('error', () => {}).end(filesContent(options.files));
     this.ended = this.#untilEnded();
+    // Whoever waits for it hears of it; nobody has to.
+    this.ended.catch(() => {});
   }
 
   get stderr(): string {
@@ -82,13 +88,19 @@ class Running implements ConfinedProcess {
     this.#kill({ kind: 'cancelled' });
   }
 
+  #begin(): void {
+    const { wallMs } = this.#options.limits;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#kill({ kind: 'timeout', wallMs }), wallMs);
+  }
+
   #count(chunk: Buffer): void {
     const { outputBytes } = this.#options.limits;
     this.#written += chunk.length;
     if (this.#written > outputBytes) this.#kill({ kind: 'output', outputBytes });
   }
 
-  #kill(why: SandboxEnd): void {
+  #kill(why: SandboxEnd | undefined): void {
     this.#cause ??= why;
     const { pid, exitCode, signalCode } = this.#child;
     // Never after its exit: the number could be another process's by then. What it left in its group died with its namespace.
@@ -96,16 +108,16 @@ class Running implements ConfinedProcess {
   }
 
   async #untilEnded(): Promise<SandboxEnd> {
-    const { limits, signal, memory } = this.#options;
+    const { signal, memory } = this.#options;
     const onAbort = (): void => this.kill();
     if (signal?.aborted) onAbort();
     signal?.addEventListener('abort', onAbort, { once: true });
-    const timer = setTimeout(() => this.#kill({ kind: 'timeout', wallMs: limits.wallMs }), limits.wallMs);
+    this.#timer = setTimeout(() => this.#kill(undefined), SET_UP_MS);
     try {
       const failure = await this.#closed();
       return this.#endOf(failure, memory?.exceeded() ?? false);
     } finally {
-      clearTimeout(timer);
+      clearTimeout(this.#timer);
       signal?.removeEventListener('abort', onAbort);
       await memory?.remove();
     }

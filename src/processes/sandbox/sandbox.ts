@@ -58,7 +58,7 @@ export function openSandbox({ level = 'required' }: SandboxOptions = {}): Sandbo
     async run({ stdin = '', ...program }) {
       const running = start(program);
       const chunks: Buffer[] = [];
-      running.stdout.on('data', (chunk: Buffer) => chunks.push(chunk));
+      running.stdout.on('data', (chunk: Buffer) => chunks.push(chunk)).resume();
       running.stdin.end(stdin);
       const end = await running.ended;
       return { ...end, stdout: Buffer.concat(chunks).toString('utf8'), stderr: running.stderr };

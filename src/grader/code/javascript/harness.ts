@@ -11,7 +11,7 @@ import {
   type QuickJSHandle,
   type QuickJSWASMModule,
 } from 'quickjs-emscripten-core';
-import type { HarnessAnswer, HarnessOrder } from './order.ts';
+import { type HarnessAnswer, type HarnessOrder, READY } from './order.ts';
 import { REALM } from './realm.ts';
 import { PROGRAM, SUBJECT } from './subject.ts';
 import { TESTER } from './tester.ts';
@@ -76,6 +76,7 @@ class Realm {
 async function main(): Promise<void> {
   const order = JSON.parse(await read()) as HarnessOrder;
   const quickjs = await newQuickJSWASMModuleFromVariant(import('@jitl/quickjs-wasmfile-release-sync'));
+  process.stdout.write(`${READY}\n`);
   const answer = order.kind === 'program' ? programs(quickjs, order) : functions(quickjs, order);
   process.stdout.write(JSON.stringify(answer));
 }
@@ -92,6 +93,7 @@ function functions(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'fu
   let nested = 0;
   const into = (realm: () => Realm) => (text: string) => {
     if (nested >= MOST_NESTED_CALLS) return JSON.stringify({ raised: { E: ['RangeError', 'calls are nested too deeply'] } });
+    if (realm().timeIsUp) return JSON.stringify({ gone: 'time is up' });
     nested += 1;
     try {
       return realm().context.getString(realm().method('serve', [realm().text(text)]));
@@ -138,7 +140,7 @@ function loaded(realm: Realm, code: string): string {
   try {
     realm.evaluate(withoutExports(code), 'solution.js');
     realm.method('turn', []);
-    return '';
+    return realm.timeIsUp ? 'time is up' : '';
   } catch (error) {
     return realm.timeIsUp ? 'time is up' : `the code threw ${(error as Error).name}`;
   }

@@ -1,6 +1,9 @@
 /** What the harness for JavaScript is told, and what it answers. */
 import type { CallTest, StatementTest } from '../tests-of.ts';
 
+/** The harness's first line, before any code under test was run. */
+export const READY = 'ready';
+
 interface Common {
   readonly code: string;
   readonly timeoutMs: number;

@@ -22,6 +22,7 @@ def main():
         write.write(text + "\n")
         write.flush()
 
+    say("ready")
     peer = wire.Peer(read.readline, say, wire.StandIn)
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
