@@ -5,14 +5,15 @@
  * `limitMemory` gives undefined where no control group can be made (not Linux, or no right to): then `watchMemory` of group-memory.ts is
  * what is left. A program that runs as root can leave its group on purpose: this bounds mistakes, it does not confine.
  */
-import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ControlGroupPlace, controlGroupPlace, foldersOf, groupName } from './control-groups.ts';
+import { type ControlGroupPlace, controlGroupPlace, foldersOf, groupName, processesIn } from './control-groups.ts';
 
 /** For how long the end of a group's processes is waited for, in steps of `REMOVE_STEP_MS`. */
 const REMOVE_MS = 2_000;
 const REMOVE_STEP_MS = 20;
+const KILL_ROUNDS = 10;
 
 /** Joins each group named before `--`, then turns into the program: whatever it starts is in them from its first instruction on. */
 const JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"';
@@ -22,6 +23,8 @@ export interface MemoryLimit {
   readonly prefix: readonly string[];
   /** Whether the system ended something for going over the limit. Ask before `remove`. */
   exceeded(): boolean;
+  /** Ends everything that is in it, however detached. */
+  kill(): void;
   /** Once what ran in it was killed. Idempotent; never rejects: what stays is swept by a later run. */
   remove(): Promise<void>;
 }
@@ -55,6 +58,9 @@ export function limitMemory({ bytes, processes }: MemoryLimitOptions): MemoryLim
   return {
     prefix: ['/bin/sh', '-c', JOIN, 'sh', ...groups.map((group) => join(group, 'cgroup.procs')), '--'],
     exceeded: () => kills(place, join(place.memory, name)) > 0,
+    kill: () => {
+      for (const group of groups) killAll(group);
+    },
     remove: async () => {
       const end = performance.now() + REMOVE_MS;
       for (;;) {
@@ -90,8 +96,22 @@ function kills({ version }: ControlGroupPlace, group: string): number {
   }
 }
 
+/** What forks faster than it is listed is found in the next round. */
+function killAll(group: string): void {
+  for (let round = 0; round < KILL_ROUNDS; round += 1) {
+    let pids: readonly number[] = [];
+    tried(() => {
+      pids = processesIn(group);
+    });
+    if (pids.length === 0) return;
+    for (const pid of pids) tried(() => process.kill(pid, 'SIGKILL'));
+  }
+}
+
+/** With the groups that pools inside of it made. */
 function removed(group: string): boolean {
   try {
+    for (const inner of readdirSync(group, { withFileTypes: true })) if (inner.isDirectory()) removed(join(group, inner.name));
     rmdirSync(group);
     return true;
   } catch (error) {
@@ -103,6 +123,6 @@ function tried(attempt: () => void): void {
   try {
     attempt();
   } catch {
-    // Not on this system.
+    // Not on this system, or gone meanwhile.
   }
 }
