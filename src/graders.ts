@@ -11,6 +11,7 @@ export { type RegexMatchOptions, regexMatch } from './grader/built-in/regex-matc
 export type { ReadSaid } from './grader/built-in/said.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './grader/built-in/tool-calls.ts';
 export type { TextOptions } from './grader/built-in/verdict.ts';
+export { type UnitTestsOptions, unitTests } from './grader/built-in/unit-tests.ts';
 export { type ClipOptions, clipped, type ScaleOptions, scaled } from './grader/compose/adjusted.ts';
 export { type GatedOptions, gated } from './grader/compose/gated.ts';
 export { formatPenalty, type LengthPenaltyOptions, lengthPenalty } from './grader/compose/penalties.ts';
@@ -18,3 +19,5 @@ export { maximum, minimum, type WeightedOptions, weighted } from './grader/compo
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
 export { judge, type RubricCriterion, type RubricOptions, rubric } from './grader/judge/judge.ts';
 export type { JudgeEndpoint, JudgeOptions } from './grader/judge/options.ts';
+export type { SandboxEnd, SandboxLimits, SandboxProgram, SandboxResult } from './processes/sandbox/program.ts';
+export { openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';

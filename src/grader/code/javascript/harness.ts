@@ -1,0 +1,188 @@
+/**
+ * The program that runs in the sandbox for JavaScript: two QuickJS interpreters, one with the code under test and one with its tests, and
+ * calls between them. Neither can reach anything of Node. Reads an order from its standard input, prints one verdict.
+ *
+ * On its own (nothing but this folder and two packages are there inside the sandbox), and trusted with nothing: it holds the tests, and no
+ * other secret.
+ */
+import {
+  newQuickJSWASMModuleFromVariant,
+  type QuickJSContext,
+  type QuickJSHandle,
+  type QuickJSWASMModule,
+} from 'quickjs-emscripten-core';
+import { type HarnessAnswer, type HarnessOrder, READY } from './order.ts';
+import { REALM } from './realm.ts';
+import { PROGRAM, SUBJECT } from './subject.ts';
+import { TESTER } from './tester.ts';
+
+const BYTES_PER_MB = 2 ** 20;
+const MOST_STACK_BYTES = 512 * 1024;
+/** Calls from tests to code to callbacks of tests and so on. */
+const MOST_NESTED_CALLS = 40;
+const MOST_OUTPUT_CHARS = 2 ** 20;
+
+class Realm {
+  readonly context: QuickJSContext;
+  readonly peer: QuickJSHandle;
+  #timeIsUp = false;
+
+  constructor(
+    quickjs: QuickJSWASMModule,
+    options: {
+      readonly memoryMb: number;
+      readonly end: number;
+      readonly isTester: boolean;
+      readonly send: (text: string) => string;
+    },
+  ) {
+    const runtime = quickjs.newRuntime();
+    runtime.setMemoryLimit(options.memoryMb * BYTES_PER_MB);
+    runtime.setMaxStackSize(MOST_STACK_BYTES);
+    runtime.setInterruptHandler(() => {
+      this.#timeIsUp ||= performance.now() > options.end;
+      return this.#timeIsUp;
+    });
+    this.context = runtime.newContext();
+    const send = this.context.newFunction('send', (text) => this.context.newString(options.send(this.context.getString(text))));
+    const pump = this.context.newFunction('pump', () => {
+      runtime.executePendingJobs().dispose();
+    });
+    this.peer = this.call(this.evaluate(REALM), [send, pump, options.isTester ? this.context.true : this.context.false]);
+  }
+
+  get timeIsUp(): boolean {
+    return this.#timeIsUp;
+  }
+
+  /** Throws what the script throws. */
+  evaluate(source: string, name = 'script.js'): QuickJSHandle {
+    return this.context.unwrapResult(this.context.evalCode(source, name));
+  }
+
+  call(fn: QuickJSHandle, args: readonly QuickJSHandle[]): QuickJSHandle {
+    return this.context.unwrapResult(this.context.callFunction(fn, this.context.undefined, ...args));
+  }
+
+  method(name: string, args: readonly QuickJSHandle[], of: QuickJSHandle = this.peer): QuickJSHandle {
+    return this.call(this.context.getProp(of, name), args);
+  }
+
+  text(value: string): QuickJSHandle {
+    return this.context.newString(value);
+  }
+}
+
+async function main(): Promise<void> {
+  const order = JSON.parse(await read()) as HarnessOrder;
+  const quickjs = await newQuickJSWASMModuleFromVariant(import('@jitl/quickjs-wasmfile-release-sync'));
+  process.stdout.write(`${READY}\n`);
+  const answer = order.kind === 'program' ? programs(quickjs, order) : functions(quickjs, order);
+  process.stdout.write(JSON.stringify(answer));
+}
+
+async function read(): Promise<string> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of process.stdin) chunks.push(chunk as Buffer);
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+function functions(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'function' }): HarnessAnswer {
+  const { memoryMb, timeoutMs, entry, tolerance } = order;
+  const end = performance.now() + timeoutMs;
+  let nested = 0;
+  const into = (realm: () => Realm) => (text: string) => {
+    if (nested >= MOST_NESTED_CALLS) return JSON.stringify({ raised: { E: ['RangeError', 'calls are nested too deeply'] } });
+    if (realm().timeIsUp) return JSON.stringify({ gone: 'time is up' });
+    nested += 1;
+    try {
+      return realm().context.getString(realm().method('serve', [realm().text(text)]));
+    } catch {
+      return JSON.stringify({ gone: realm().timeIsUp ? 'time is up' : 'stopped' });
+    } finally {
+      nested -= 1;
+    }
+  };
+  const subject = new Realm(quickjs, { memoryMb, end, isTester: false, send: into(() => tester) });
+  const tester = new Realm(quickjs, { memoryMb, end: end + timeoutMs, isTester: true, send: into(() => subject) });
+  const why = loaded(subject, order.code);
+  const tests = tester.call(tester.evaluate(TESTER), [
+    tester.peer,
+    entry === null ? tester.context.undefined : tester.text(entry),
+  ]);
+  const results: string[] = [];
+  for (const test of order.tests) {
+    if (why !== '' && !('source' in test)) results.push(why);
+    else {
+      const args =
+        'source' in test
+          ? [tester.text(`${order.setup}\n${test.source}`), test.checks ? tester.context.true : tester.context.false]
+          : [
+              tester.text(JSON.stringify(test.args)),
+              tester.text(JSON.stringify(test.expected)),
+              tester.context.newNumber(tolerance),
+            ];
+      try {
+        const failure = tester.context.getString(tester.method('source' in test ? 'run' : 'call', args, tests));
+        results.push(why || failure);
+      } catch (error) {
+        if ((error as Error).name === 'SyntaxError') return { kind: 'fault', why: 'a test is not JavaScript' };
+        results.push(tester.timeIsUp ? 'time is up' : 'the test could not be run');
+      }
+    }
+  }
+  return { kind: 'ran', why: results };
+}
+
+/** '' or why the code does not even load. */
+function loaded(realm: Realm, code: string): string {
+  realm.call(realm.evaluate(SUBJECT), [realm.peer]);
+  try {
+    realm.evaluate(withoutExports(code), 'solution.js');
+    realm.method('turn', []);
+    return realm.timeIsUp ? 'time is up' : '';
+  } catch (error) {
+    return realm.timeIsUp ? 'time is up' : `the code threw ${(error as Error).name}`;
+  }
+}
+
+/** Scripts have no exports; what a module declares is found by its name all the same. */
+function withoutExports(code: string): string {
+  return code
+    .replace(/^[ \t]*export[ \t]+default[ \t]+(?=(async[ \t]+)?function[ \t*]|class[ \t])/gm, '')
+    .replace(/^[ \t]*export[ \t]+default[ \t]+/gm, 'module.exports = ')
+    .replace(/^[ \t]*export[ \t]+(?=(async|function|class|const|let|var)\b)/gm, '')
+    .replace(/^[ \t]*export[ \t]*\{[^}]*\}[ \t]*;?[ \t]*$/gm, '');
+}
+
+function programs(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'program' }): HarnessAnswer {
+  const end = performance.now() + order.timeoutMs;
+  return { kind: 'printed', results: order.inputs.map((input) => printed(quickjs, order, input, end)) };
+}
+
+function printed(
+  quickjs: QuickJSWASMModule,
+  order: HarnessOrder & { kind: 'program' },
+  input: string,
+  end: number,
+): { why: string; output: string } {
+  const realm = new Realm(quickjs, { memoryMb: order.memoryMb, end, isTester: false, send: () => '{"gone":"alone"}' });
+  const { context } = realm;
+  let output = '';
+  const write = context.newFunction('write', (text) => {
+    if (output.length > MOST_OUTPUT_CHARS) throw new Error('too much output');
+    output += context.getString(text);
+  });
+  realm.call(realm.evaluate(PROGRAM), [realm.peer, write, realm.text(input)]);
+  try {
+    realm.evaluate(withoutExports(order.code), 'solution.js');
+    while (context.dump(realm.method('turn', [])) === true);
+  } catch (error) {
+    const code: unknown = context.dump(context.getProp(realm.peer, 'exit'));
+    if (realm.timeIsUp) return { why: 'time is up', output: '' };
+    if (code !== 0) return { why: `the code threw ${(error as Error).name}`, output: '' };
+  }
+  return output.length > MOST_OUTPUT_CHARS ? { why: 'output', output: '' } : { why: '', output };
+}
+
+await main();

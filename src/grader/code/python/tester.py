@@ -1,0 +1,134 @@
+"""The process that tests. It never runs the code under test: it runs the tests, in which every name of that code stands for a call into
+another process. What comes back is data, so no object can pretend to be equal to everything, and no code can look at the tests.
+
+Lines that begin with U go to the code under test; lines that begin with V are the verdict, and go to the grader.
+"""
+import ast
+import builtins
+import importlib
+import json
+import math
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import wire
+
+sys.path.pop(0)
+
+# Modules that tests use without importing them.
+MODULES = ("math", "cmath", "re", "collections", "itertools", "functools", "operator", "string", "random", "heapq", "bisect", "datetime",
+           "decimal", "fractions", "statistics", "copy", "json", "sys", "typing")
+
+
+def free_names(sources):
+    loaded, bound = set(), set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Name):
+                (loaded if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                bound.add(node.name)
+            elif isinstance(node, ast.arg):
+                bound.add(node.arg)
+            elif isinstance(node, ast.alias):
+                bound.add((node.asname or node.name).split(".")[0])
+    return loaded - bound
+
+
+def equal(found, expected, tolerance):
+    """Data as JSON has it: tuples are lists, keys are texts, and numbers are equal within the tolerance."""
+    if isinstance(expected, bool) or isinstance(found, bool) or expected is None or found is None:
+        return found is expected
+    if isinstance(expected, (int, float)):
+        if not isinstance(found, (int, float)):
+            return False
+        if isinstance(expected, int) and isinstance(found, int):
+            return found == expected
+        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance) or found == expected or (found != found and expected != expected)
+    if isinstance(expected, str):
+        return isinstance(found, str) and found == expected
+    if isinstance(expected, list):
+        if isinstance(found, (set, frozenset)):
+            found = sorted(found)
+            expected = sorted(expected)
+        return isinstance(found, (list, tuple)) and len(found) == len(expected) and all(equal(a, b, tolerance) for a, b in zip(found, expected))
+    if not isinstance(found, dict) or len(found) != len(expected):
+        return False
+    by_text = {str(key): item for key, item in found.items()}
+    return all(key in by_text and equal(by_text[key], item, tolerance) for key, item in expected.items())
+
+
+def main():
+    read = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    write = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+
+    def say(kind, message):
+        write.write(kind + message + "\n")
+        write.flush()
+
+    given = json.loads(read.readline())
+    tests, entry, setup = given["tests"], given["entry"], given["setup"]
+    sources = [setup] + [test["source"] for test in tests if "source" in test]
+    for source in sources:
+        try:
+            ast.parse(source)
+        except (SyntaxError, ValueError) as error:
+            return say("V", json.dumps({"fault": f"a test is not Python: {error}"}))
+    peer = wire.Peer(read.readline, lambda text: say("U", text), wire.StandIn)
+    scope = {"__name__": "tests"}
+    try:
+        exec(setup, scope)
+    except Exception as error:
+        return say("V", json.dumps({"fault": f"the tests' set-up raised {type(error).__name__}"}))
+    why = prepare(peer, scope, given["code"], entry, free_names(sources))
+    for number, test in enumerate(tests):
+        failure = why or run(peer, scope, test, entry, given["tolerance"])
+        # Also where the test took it for an exception that it expected.
+        failure = "the code ended its process" if peer.gone else failure
+        say("V", json.dumps({"test": number, "passed": failure is None, "why": failure}))
+    say("V", json.dumps({"done": True}))
+
+
+def prepare(peer, scope, code, entry, names):
+    """Binds what tests use of the code under test. Names that Python has are Python's own: code that redefines `abs` does not get to be it."""
+    try:
+        peer.ask({"do": "load", "code": code})
+        for name in sorted(names | ({entry} if entry else set())):
+            if name != entry and (name in scope or hasattr(builtins, name)):
+                continue
+            if name != entry and name in MODULES:
+                scope[name] = importlib.import_module(name)
+                continue
+            try:
+                scope[name] = peer.ask({"do": "name", "name": name})
+            except NameError:
+                if name == entry:
+                    return f"the code defines no {entry}"
+    except (Exception, wire.Gone) as error:
+        return described(error)
+
+
+def run(peer, scope, test, entry, tolerance):
+    try:
+        if "source" in test:
+            exec(compile(test["source"], "test.py", "exec"), scope)
+            if test.get("checks"):
+                scope["check"](scope[entry])
+            return None
+        found = scope[entry](*test["args"])
+        return None if equal(found, test["expected"], tolerance) else "another value than expected"
+    except (Exception, wire.Gone) as error:
+        return described(error)
+
+
+def described(error):
+    if isinstance(error, wire.Gone):
+        return "the code ended its process"
+    return type(error).__name__
+
+
+main()

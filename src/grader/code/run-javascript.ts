@@ -1,0 +1,103 @@
+/**
+ * Tests of JavaScript code: a Node process in the sandbox, in it one QuickJS interpreter for the code and another one for its tests. Where
+ * there is no sandbox the interpreter is the only wall; see `harness.ts`.
+ */
+
+import { realpathSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { TrainyardError } from '../../core/errors.ts';
+import { siblingScript } from '../../processes/protocol.ts';
+import type { ReadableFile } from '../../processes/sandbox/program.ts';
+import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import { type HarnessAnswer, type HarnessOrder, READY } from './javascript/order.ts';
+import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts';
+
+const FOLDER_INSIDE = '/opt/trainyard';
+const NODE_INSIDE = `${FOLDER_INSIDE}/node`;
+/** What Node itself takes, and two interpreters at rest. */
+const OWN_MEMORY_MB = 192;
+/** For starting Node and the interpreters, and for saying what came out of it. */
+const OWN_MS = 20_000;
+const MOST_OUTPUT_BYTES = 64 * 2 ** 20;
+
+export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
+  const { tests, timeoutMs, memoryMb, signal } = run;
+  const script = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
+  const inside = `${FOLDER_INSIDE}/javascript/${script.slice(dirname(script).length + 1)}`;
+  const result = await sandbox.run({
+    program: sandbox.isSandbox ? NODE_INSIDE : process.execPath,
+    args: ['--disable-warning=ExperimentalWarning', '--max-old-space-size=128', sandbox.isSandbox ? inside : script],
+    readable: readable(dirname(script)),
+    stdin: JSON.stringify(orderOf(run)),
+    limits: {
+      wallMs: timeoutMs * 2 + OWN_MS,
+      cpuSeconds: Math.ceil((timeoutMs * 2 + OWN_MS) / 1_000),
+      memoryMb: memoryMb * 2 + OWN_MEMORY_MB,
+      outputBytes: MOST_OUTPUT_BYTES,
+    },
+    ...(signal === undefined ? {} : { signal }),
+  });
+  if (result.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
+  if (!result.stdout.startsWith(`${READY}\n`)) {
+    const why =
+      result.stderr
+        .trim()
+        .split('\n')
+        .find((line) => /error/i.test(line)) ?? result.kind;
+    throw new TrainyardError('SANDBOX_FAILED', `the interpreter could not be started in the sandbox: ${why}`);
+  }
+  // Nothing but the harness can print: what is there is its answer, whole or not.
+  const answer = parsed(result.stdout.slice(READY.length));
+  return answer === undefined ? allFailed(tests, result.kind) : verdictOf(run, answer);
+}
+
+function orderOf({ code, tests, timeoutMs, memoryMb, tolerance }: CodeRun): HarnessOrder {
+  const common = { code, timeoutMs, memoryMb };
+  // Of programs only the input: what they should print stays here.
+  if (tests.kind === 'program') return { ...common, kind: 'program', inputs: tests.tests.map(({ input }) => input) };
+  return { ...common, kind: 'function', tests: tests.tests, entry: tests.entry ?? null, setup: tests.setup, tolerance };
+}
+
+function verdictOf({ tests }: CodeRun, answer: HarnessAnswer): Verdict {
+  if (answer.kind === 'fault') return answer;
+  const why =
+    answer.kind === 'ran' || tests.kind !== 'program'
+      ? (answer as HarnessAnswer & { kind: 'ran' }).why
+      : answer.results.map(
+          ({ why, output }, index) => why || (samePrinted(output, tests.tests[index]!.output) ? '' : 'another output'),
+        );
+  return { kind: 'ran', passed: why.map((one) => one === ''), why };
+}
+
+function parsed(text: string): HarnessAnswer | undefined {
+  try {
+    return JSON.parse(text) as HarnessAnswer;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Node, the harness and the packages it needs, each where Node looks for it inside. */
+function readable(folder: string): readonly ReadableFile[] {
+  const own = createRequire(import.meta.url);
+  const core = packageFolder(own, 'quickjs-emscripten-core');
+  const variant = packageFolder(own, '@jitl/quickjs-wasmfile-release-sync');
+  const types = packageFolder(createRequire(join(core, 'package.json')), '@jitl/quickjs-ffi-types');
+  const modules = `${FOLDER_INSIDE}/node_modules`;
+  return [
+    { source: realpathSync(process.execPath), target: NODE_INSIDE },
+    { source: folder, target: `${FOLDER_INSIDE}/javascript` },
+    { source: core, target: `${modules}/quickjs-emscripten-core` },
+    { source: variant, target: `${modules}/@jitl/quickjs-wasmfile-release-sync` },
+    { source: types, target: `${modules}/@jitl/quickjs-ffi-types` },
+  ];
+}
+
+/** By its entry: packages need not let their package.json be looked up. */
+function packageFolder(require: NodeJS.Require, name: string): string {
+  const entry = realpathSync(require.resolve(name));
+  const mark = join('/', ...name.split('/'), '/');
+  return entry.slice(0, entry.lastIndexOf(mark) + mark.length - 1);
+}

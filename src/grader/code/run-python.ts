@@ -1,0 +1,145 @@
+/**
+ * Tests of Python code, in two sandboxes: the code in one, its tests in the other, and lines of data between them. The code never shares a
+ * process with its tests, so it cannot read them, patch them or speak for them; all it can do to pass is to return the right values.
+ *
+ * Programs that read and print run in a sandbox of their own for each test, and what they print is compared here.
+ */
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { TrainyardError } from '../../core/errors.ts';
+import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
+import type { SandboxEnd, SandboxProgram } from '../../processes/sandbox/program.ts';
+import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import { type PythonHome, pythonHome } from './python-home.ts';
+import type { CodeTests, ProgramTest } from './tests-of.ts';
+import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts';
+
+const SCRIPTS = fileURLToPath(new URL('./python', import.meta.url));
+/** Where the scripts are inside, so that nothing is told about this machine. */
+const SCRIPTS_INSIDE = '/opt/trainyard';
+/** For starting Python, and for the tests to say that time is up. */
+const OWN_MS = 20_000;
+/** The first line of the process with the code, before it has any. */
+const READY = 'ready';
+const MOST_BYTES = 16 * 2 ** 20;
+const MOST_OUTPUT_BYTES = 4 * 2 ** 20;
+
+interface Pair {
+  readonly subject: ConfinedProcess;
+  readonly tester: ConfinedProcess;
+}
+
+export function runPython(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
+  return run.tests.kind === 'program' ? programs(sandbox, run, run.tests.tests) : functions(sandbox, run, run.tests);
+}
+
+async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramTest[]): Promise<Verdict> {
+  const python = pythonHome();
+  const end = performance.now() + run.timeoutMs;
+  const why: string[] = [];
+  for (const { input, output } of tests) {
+    const wallMs = Math.ceil(end - performance.now());
+    if (wallMs < 1) why.push('timeout');
+    else {
+      const program = { ...asked(run, python, ['solution.py']), files: { 'solution.py': run.code }, stdin: input };
+      const limits = { ...program.limits, wallMs, outputBytes: MOST_OUTPUT_BYTES };
+      const result = await sandbox.run({ ...program, limits });
+      if (result.kind !== 'exited') why.push(result.kind);
+      else why.push(result.code !== 0 ? `exit code ${result.code}` : samePrinted(result.stdout, output) ? '' : 'another output');
+    }
+  }
+  return { kind: 'ran', passed: why.map((one) => one === ''), why };
+}
+
+async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { kind: 'function' }): Promise<Verdict> {
+  const python = pythonHome();
+  const scripts = sandbox.isSandbox ? SCRIPTS_INSIDE : SCRIPTS;
+  const start = (script: string): ConfinedProcess => {
+    const { limits, ...program } = asked(run, python, [`${scripts}/${script}.py`]);
+    return sandbox.start({ ...program, limits: { ...limits, wallMs: run.timeoutMs + OWN_MS, outputBytes: MOST_BYTES } });
+  };
+  const pair = { subject: start('subject'), tester: start('tester') };
+  const { entry, setup } = tests;
+  const order = { code: run.code, tests: tests.tests, entry: entry ?? null, setup, tolerance: run.tolerance };
+  try {
+    const said = await between(pair, JSON.stringify(order), run.timeoutMs);
+    return verdictOf(tests, said, await pair.tester.ended);
+  } finally {
+    pair.subject.kill();
+    pair.tester.kill();
+    // Neither may be left when this ends, also where the other one failed.
+    await Promise.allSettled([pair.tester.ended, pair.subject.ended]);
+  }
+}
+
+function asked(run: CodeRun, python: PythonHome, args: readonly string[]): SandboxProgram {
+  return {
+    program: python.program,
+    // Isolated from the environment and the user's own packages; text is UTF-8 everywhere.
+    args: ['-I', '-B', '-X', 'utf8', ...args],
+    readable: [...python.readable, { source: SCRIPTS, target: SCRIPTS_INSIDE }],
+    limits: { memoryMb: run.memoryMb, cpuSeconds: Math.ceil(run.timeoutMs / 1_000) + 1 },
+    ...(run.signal === undefined ? {} : { signal: run.signal }),
+  };
+}
+
+/**
+ * Carries lines between the two until the tests are done; gives what the tests said to us. Throws SANDBOX_FAILED where one of them did not
+ * even begin. The code's time begins when both did.
+ */
+async function between({ subject, tester }: Pair, order: string, timeoutMs: number): Promise<readonly string[]> {
+  const answers = linesOf(subject);
+  const said: string[] = [];
+  if ((await answers.next()).value !== READY) throw await notBegun(subject);
+  const timer = setTimeout(() => subject.kill(), timeoutMs);
+  try {
+    void relay(answers, tester);
+    tester.stdin.write(`${order}\n`);
+    for await (const line of linesOf(tester)) {
+      if (line.startsWith('U')) subject.stdin.write(`${line.slice(1)}\n`);
+      else if (line.startsWith('V')) said.push(line.slice(1));
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+  if (said.length === 0 && (await tester.ended).kind === 'exited') throw await notBegun(tester);
+  return said;
+}
+
+function linesOf({ stdout }: ConfinedProcess): AsyncIterator<string> & AsyncIterable<string> {
+  return createInterface({ input: stdout, crlfDelay: Number.POSITIVE_INFINITY })[Symbol.asyncIterator]();
+}
+
+async function relay(answers: AsyncIterable<string>, tester: ConfinedProcess): Promise<void> {
+  for await (const line of answers) tester.stdin.write(`${line}\n`);
+  tester.stdin.end();
+}
+
+async function notBegun(process: ConfinedProcess): Promise<TrainyardError> {
+  const end = await process.ended;
+  if (end.kind === 'cancelled') return new TrainyardError('CANCELLED', 'the tests were cancelled');
+  const why = process.stderr.trim().split('\n').at(-1) || end.kind;
+  return new TrainyardError('SANDBOX_FAILED', `Python could not be started in the sandbox: ${why}`);
+}
+
+interface Said {
+  readonly fault?: string;
+  readonly test?: number;
+  readonly passed?: boolean;
+  readonly why?: string | null;
+}
+
+function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEnd): Verdict {
+  const said = lines.map((line) => JSON.parse(line) as Said);
+  const fault = said.find((one) => one.fault !== undefined)?.fault;
+  if (fault !== undefined) return { kind: 'fault', why: fault };
+  if (tester.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
+  const byTest = new Map(said.flatMap((one) => (one.test === undefined ? [] : [[one.test, one] as const])));
+  if (byTest.size === 0) return allFailed(tests, tester.kind);
+  const reason = (index: number): string => byTest.get(index)?.why ?? (byTest.has(index) ? '' : tester.kind);
+  return {
+    kind: 'ran',
+    passed: tests.tests.map((_, index) => byTest.get(index)?.passed === true),
+    why: tests.tests.map((_, index) => reason(index)),
+  };
+}

@@ -1,0 +1,302 @@
+/**
+ * The sandbox, from inside and from outside: hostile programs of every kind we could think of, and what is left of them. Skipped where the
+ * system offers no sandbox; that nothing weaker is called one is tested everywhere.
+ */
+import { spawn } from 'node:child_process';
+import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { connect, createServer, type Server } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { controlGroupPlace, foldersOf } from '../control-groups.ts';
+import type { SandboxResult } from './program.ts';
+import { openSandbox } from './sandbox.ts';
+
+const sandbox = openSandbox({ level: 'best' });
+const SECRET = 'a secret of the machine';
+const folder = mkdtempSync(join(tmpdir(), 'sandbox-test-'));
+const secretFile = join(folder, 'secret.txt');
+let server: Server;
+let port = 0;
+
+beforeAll(async () => {
+  writeFileSync(secretFile, SECRET);
+  // As root the program inside is nobody, and reads what everyone may read.
+  chmodSync(folder, 0o755);
+  process.env['SANDBOX_TEST_SECRET'] = SECRET;
+  server = createServer((socket) => socket.end(SECRET));
+  await new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve));
+  port = (server.address() as { port: number }).port;
+});
+afterAll(() => {
+  server.close();
+  rmSync(folder, { recursive: true });
+});
+
+const sh = (script: string, limits = {}): Promise<SandboxResult> =>
+  sandbox.run({ program: 'sh', args: ['-c', script], limits: { wallMs: 20_000, ...limits } });
+
+/** Numbers of all processes whose command line holds the mark. */
+function processesWith(mark: string): readonly string[] {
+  return readdirSync('/proc').filter((pid) => {
+    try {
+      return /^\d+$/.test(pid) && readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes(mark);
+    } catch {
+      return false;
+    }
+  });
+}
+
+async function eventually(holds: () => boolean, withinMs = 5_000): Promise<boolean> {
+  for (const end = performance.now() + withinMs; performance.now() < end; await sleep(50)) if (holds()) return true;
+  return holds();
+}
+
+describe('opening a sandbox', () => {
+  it('says which level it has, and why each stronger one is not there', () => {
+    expect(['bubblewrap', 'namespaces', 'none']).toContain(sandbox.level);
+    expect(sandbox.isSandbox).toBe(sandbox.level !== 'none');
+    for (const { why } of sandbox.missing) expect(why).toMatch(/\w/);
+  });
+
+  it('refuses a level that is none', () => {
+    expect(() => openSandbox({ level: 'maybe' as 'best' })).toThrow(/'required' or 'best'/);
+  });
+
+  it('where one is required, throws if and only if there is none', () => {
+    if (sandbox.isSandbox) expect(openSandbox().level).toBe(sandbox.level);
+    else expect(() => openSandbox()).toThrow(expect.objectContaining({ code: 'SANDBOX_MISSING' }));
+  });
+
+  it('refuses limits and file names that are none, all at once', () => {
+    expect(() => sandbox.start({ program: 'true', limits: { wallMs: 0, memoryMb: Number.NaN } })).toThrow(
+      /wallMs 0, memoryMb NaN/,
+    );
+    expect(() => sandbox.start({ program: 'true', files: { '../a': '', '/b': '', ok: '' } })).toThrow(/\.\.\/a, \/b$/);
+  });
+});
+
+describe('a program that is asked for', () => {
+  it('gets its arguments, its files and its input, and its output and exit code come back', async () => {
+    const script = 'cat; cat sub/dir/a.txt; printf "%s|" "$@"; echo no >&2; exit 3';
+    const files = { 'sub/dir/a.txt': 'grüß\n', 'b.bin': '\u0000x' };
+    const result = await sandbox.run({ program: 'sh', args: ['-c', script, 'sh', 'a b', '', '$(id)'], files, stdin: 'in\n' });
+    expect(result).toEqual({ kind: 'exited', code: 3, stdout: 'in\ngrüß\na b||$(id)|', stderr: 'no\n' });
+  });
+
+  it('that does not exist ends as 127', async () => {
+    expect(await sandbox.run({ program: 'no-such-program' })).toMatchObject({ kind: 'exited', code: 127 });
+  });
+
+  it('that is cancelled ends at once', async () => {
+    const controller = new AbortController();
+    const running = sandbox.run({ program: 'sleep', args: ['1000.125'], signal: controller.signal });
+    expect(await eventually(() => processesWith('1000.125').length > 0)).toBe(true);
+    controller.abort();
+    expect(await running).toMatchObject({ kind: 'cancelled' });
+    expect(await eventually(() => processesWith('1000.125').length === 0)).toBe(true);
+    expect(await sandbox.run({ program: 'true', signal: AbortSignal.abort() })).toMatchObject({ kind: 'cancelled' });
+  });
+
+  it('that killed itself is told from one that exited', async () => {
+    expect(await sh('kill -SEGV $$')).toMatchObject({ kind: 'signalled', signal: 11 });
+  });
+});
+
+describe.skipIf(!sandbox.isSandbox)('inside', () => {
+  it('there is nothing of the machine to read', async () => {
+    const places = [
+      '/root',
+      '/home',
+      '/var',
+      '/srv',
+      '/mnt',
+      '/run',
+      '/sys',
+      '/work',
+      folder,
+      process.cwd(),
+      '/usr/src',
+      '/etc/shadow',
+    ];
+    const { stdout } = await sh(`ls -d ${places.join(' ')} 2>/dev/null; cat /etc/passwd; cat ${secretFile} 2>/dev/null; true`);
+    expect(stdout.replace('sandbox:x:0:0::/tmp:/bin/false\n', '')).toBe('');
+  });
+
+  it('the environment is empty but for what programs need', async () => {
+    const { stdout } = await sh('env; cat /proc/*/environ');
+    expect(stdout).not.toContain(SECRET);
+    const names = stdout.split(/[\n\0]/).map((line) => line.split('=')[0]);
+    expect(new Set(names.filter((name) => !['', 'PATH', 'LANG', 'PWD', 'OLDPWD', 'SHLVL', '_'].includes(name!)))).toEqual(
+      new Set(),
+    );
+  });
+
+  it('only its own processes are there, and the first cannot be looked into, stopped or killed', async () => {
+    const { stdout } = await sh(
+      'cat /proc/1/environ /proc/1/mem 2>&1 | grep -c denied; ls /proc/1/root/ /proc/1/cwd/ >/dev/null 2>&1 && echo open; kill -9 1; kill -STOP 1; ls -d /proc/[0-9]* | wc -l; echo on',
+    );
+    const [denied, count, on] = stdout.trim().split('\n');
+    if (sandbox.level === 'namespaces') expect(Number(denied)).toBeGreaterThan(0);
+    expect(stdout).not.toContain(sandbox.level === 'namespaces' ? 'open' : '-');
+    if (sandbox.level === 'namespaces') expect(Number(count)).toBeLessThan(12);
+    if (sandbox.level === 'namespaces') expect(on).toBe('on');
+  });
+
+  it('there is no network, not even to this machine', async () => {
+    const script = `import socket\nfor where in (("127.0.0.1", ${port}), ("1.1.1.1", 53)):\n    try:\n        print(socket.create_connection(where, timeout=2).recv(100))\n    except OSError as error:\n        print("refused")`;
+    const { stdout } = await sandbox.run({ program: '/usr/bin/python3', args: ['-c', script] });
+    expect(stdout).not.toContain(SECRET);
+    expect((await sh('cat /proc/net/dev')).stdout).not.toMatch(/eth|ens|wlan/);
+    const reached = await new Promise<string>(
+      (resolve) => void connect(port, '127.0.0.1').on('data', (data) => resolve(String(data))),
+    );
+    expect(reached).toBe(SECRET);
+  });
+
+  it('nothing can be written but the scratch directory and /tmp, and nothing of that is left', async () => {
+    const script =
+      'for f in /x /usr/bin/x /usr/x /etc/x /dev/x /lib/x /opt/x /proc/x /old/x; do true >$f && echo wrote $f; done; true >./mine && true >/tmp/mine && echo ok';
+    expect((await sh(`{ ${script}; } 2>/dev/null`)).stdout).toBe('ok\n');
+    expect(['/tmp/mine', '/tmp/work/mine', '/x', '/mnt/tmp/mine'].filter((path) => existsSync(path))).toEqual([]);
+    expect((await sh('ls -A . /tmp')).stdout).toBe('.:\n\n/tmp:\nwork\n');
+  });
+
+  it('what is shown to it can be read and not changed, by no trick with links', async () => {
+    const script = `cat /data/secret.txt; { echo x >/data/secret.txt; echo x >/data/new; rm /data/secret.txt; ln -s /data/secret.txt l; echo x >l; ln /data/secret.txt h; echo x >h; chmod 777 /data; mount -o remount,rw /data; } 2>/dev/null; ln -s / up; ls up/root up/../../home 2>/dev/null; true`;
+    const result = await sandbox.run({ program: 'sh', args: ['-c', script], readable: [{ source: folder, target: '/data' }] });
+    expect(result.stdout).toBe(SECRET);
+    expect(readFileSync(secretFile, 'utf8')).toBe(SECRET);
+    expect(readdirSync(folder)).toEqual(['secret.txt']);
+  });
+
+  it('there are no rights to be had: no mounts, no namespaces, no tracing, no devices, no other user', async () => {
+    const tries = [
+      'mount -t tmpfs t /tmp',
+      'mount --bind /tmp /usr',
+      'unshare -U true',
+      'unshare -m true',
+      'unshare -n true',
+      'chroot / true',
+      'mknod n b 254 0',
+      'setpriv --reuid 1 true',
+      'nsenter -t 1 -m true',
+      'hostname other',
+      'umount /proc',
+      'chown 1 .',
+      'date -s 2001-01-01',
+      'cat /dev/mem',
+      'cat /dev/vda',
+      'dmesg',
+    ];
+    const script = tries.map((one) => `${one} >/dev/null 2>&1 && echo "${one}"`).join('; ');
+    expect((await sh(`${script}; grep -E 'Cap(Eff|Prm|Bnd)|NoNewPrivs' /proc/self/status`)).stdout).toBe(
+      'CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n',
+    );
+  });
+});
+
+describe.skipIf(!sandbox.isSandbox)('a hostile program', () => {
+  it('that never ends is killed at its limit, whatever it ignores', async () => {
+    const ignores = "trap '' TERM INT HUP QUIT; while :; do :; done";
+    expect(await sh(ignores, { wallMs: 500 })).toMatchObject({ kind: 'timeout', wallMs: 500 });
+    expect(await sh('kill -STOP $$; sleep 100', { wallMs: 500 })).toMatchObject({ kind: 'timeout' });
+  });
+
+  it('that computes too long is ended by its own limit', async () => {
+    expect(await sh('while :; do :; done', { cpuSeconds: 1 })).toMatchObject({ kind: 'signalled' });
+  });
+
+  it('that leaves daemons behind leaves nothing behind', async () => {
+    const daemons =
+      "for i in 1 2 3; do setsid sh -c 'setsid sleep 1000.25 & sleep 1000.25' >/dev/null 2>&1 </dev/null & done; sleep 0.2; echo left";
+    expect(await sh(daemons)).toMatchObject({ kind: 'exited', code: 0, stdout: 'left\n' });
+    expect(await eventually(() => processesWith('1000.25').length === 0)).toBe(true);
+  });
+
+  it('that multiplies stays within its number, and its neighbours run on', async () => {
+    const bomb = sh('bomb() { bomb | bomb & }; bomb; sleep 30', { wallMs: 2_000, processes: 20 });
+    const threads = `import threading, time\nn = 0\ntry:\n    while n < 500:\n        threading.Thread(target=time.sleep, args=(9,), daemon=True).start(); n += 1\nexcept RuntimeError:\n    pass\nprint(n < 100, flush=True)\nimport os; os._exit(0)`;
+    const neighbours = await Promise.all([sh('echo fine'), sandbox.run({ program: '/usr/bin/python3', args: ['-c', threads] })]);
+    expect(neighbours.map(({ stdout }) => stdout)).toEqual(['fine\n', 'True\n']);
+    expect(await bomb).toMatchObject({ kind: expect.stringMatching(/timeout|exited|signalled/) });
+    expect(await eventually(() => processesWith('bomb() {').length === 0)).toBe(true);
+  });
+
+  it('that signals everyone reaches nobody', async () => {
+    const neighbour = sh('sleep 1; echo fine');
+    expect(await sh('kill -9 -1; kill -9 -$$; echo never')).toMatchObject({ kind: expect.stringMatching(/signalled|exited/) });
+    expect(await neighbour).toMatchObject({ stdout: 'fine\n' });
+  });
+
+  it('that takes memory is stopped: heap, buffers, mappings, children and files in memory', async () => {
+    const limits = { memoryMb: 100, fileMb: 500, wallMs: 20_000 };
+    const python = (script: string): Promise<SandboxResult> =>
+      sandbox.run({ program: '/usr/bin/python3', args: ['-c', script], limits });
+    const results = [
+      await python('kept = []\nwhile True: kept.append(bytearray(10**6))'),
+      await python('import mmap\nm = mmap.mmap(-1, 10**9)\nfor i in range(0, 10**9, 4096): m[i] = 1\nprint("whole")'),
+      await python(
+        'import os\nfor _ in range(4): os.fork()\nkept = bytearray(3 * 10**7)\nkept[::4096] = b"x" * len(kept[::4096])\nimport time; time.sleep(1)\nprint("whole")',
+      ),
+      await sh('head -c 400000000 /dev/zero >big && echo whole', limits),
+    ];
+    for (const result of results.slice(0, 2))
+      expect(result.kind === 'memory' || (result.kind === 'exited' && result.code !== 0)).toBe(true);
+    if (controlGroupPlace() === undefined) return;
+    expect(results.map(({ kind }) => kind)).toEqual(['memory', 'memory', 'memory', 'memory']);
+  });
+
+  it('that fills the disk fills its own small one', async () => {
+    const { stdout } = await sh(
+      'head -c 100000000 /dev/zero >a 2>/dev/null; head -c 100000000 /dev/zero >/tmp/b 2>/dev/null; du -sm /tmp | cut -f1; i=0; while [ $i -lt 20000 ] && true >f$i; do i=$((i+1)); done 2>/dev/null; echo $i',
+      { fileMb: 8 },
+    );
+    const [megabytes, files] = stdout.trim().split('\n').map(Number);
+    expect(megabytes).toBeLessThanOrEqual(9);
+    if (sandbox.level === 'namespaces') expect(files).toBeLessThan(11_000);
+  });
+
+  it('that prints without an end is stopped, on either stream', async () => {
+    for (const script of ['cat /dev/zero', 'cat /dev/zero >&2']) {
+      const result = await sh(script, { outputBytes: 100_000 });
+      expect(result).toMatchObject({ kind: 'output', outputBytes: 100_000 });
+      expect(result.stdout.length + result.stderr.length).toBeLessThan(10_000_000);
+    }
+  });
+
+  it('that deletes all it can, itself included, ends as it ends', async () => {
+    expect(await sh('rm -rf /tmp/* / --no-preserve-root 2>/dev/null; echo done')).toMatchObject({ stdout: 'done\n' });
+    expect(existsSync('/usr/bin/env')).toBe(true);
+    expect(await sh('echo next')).toMatchObject({ stdout: 'next\n' });
+  });
+
+  it('that writes where the set-up speaks says nothing', async () => {
+    const { kind, code } = (await sh('for fd in 3 4 5 6 7 8 9; do eval "echo ended 0 >&$fd"; done 2>/dev/null; exit 7')) as {
+      kind: string;
+      code: number;
+    };
+    expect({ kind, code }).toEqual({ kind: 'exited', code: 7 });
+  });
+});
+
+describe('after all of that', () => {
+  it('no process, mount or control group is left', async () => {
+    expect(readFileSync('/proc/self/mountinfo', 'utf8')).not.toMatch(/ \/(mnt|media|srv|opt)\/(usr|tmp|proc) /);
+    const place = controlGroupPlace();
+    const groups = (place === undefined ? [] : foldersOf(place)).flatMap((at) => readdirSync(at).map((name) => join(at, name)));
+    expect(groups.filter((name) => name.includes(`-${process.pid}-`))).toEqual([]);
+  });
+
+  it.skipIf(!sandbox.isSandbox)('a program dies with the process that started it, however that ends', async () => {
+    const script = `import { openSandbox } from ${JSON.stringify(new URL('./sandbox.ts', import.meta.url).href)};
+      openSandbox().start({ program: 'sleep', args: ['1000.5'], limits: { wallMs: 100000 } });`;
+    const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
+    const isSleeping = (): boolean =>
+      processesWith('1000.5').some((pid) => readFileSync(`/proc/${pid}/comm`, 'utf8') === 'sleep\n');
+    expect(await eventually(isSleeping)).toBe(true);
+    child.kill('SIGKILL');
+    expect(await eventually(() => processesWith('1000.5').length === 0)).toBe(true);
+  });
+});
