@@ -40,9 +40,10 @@ export function startChild({
   env = process.env,
   memoryMb,
   namespace = false,
+  within,
 }: ChildProgram): StartedChild {
   const limit = memoryMb === undefined ? undefined : limitMemory({ bytes: memoryMb * BYTES_PER_MB, processes: MOST_PROCESSES });
-  const own = namespace ? namespacePrefix() : [];
+  const own = within?.() ?? (namespace ? namespacePrefix() : []);
   const node = [process.execPath, ...heapLimit(memoryMb), ...inheritableArguments(), fileURLToPath(script)];
   const [command = '', ...rest] = [...(limit?.prefix ?? []), ...own, ...node, [...lineage(), kind].join(','), ...args];
   const mark = newMark();
