@@ -122,7 +122,6 @@ describe('a grader that fails', () => {
     ['exit with 0', 'GRADER_FAILED', /exited with code 0 before it answered/],
     ['exit with 3', 'GRADER_FAILED', /exited with code 3, having printed:\n\[31mdisk on fire\[0m\n/],
     ['kill itself', 'GRADER_FAILED', /killed by SIGKILL/],
-    ['disconnect the channel', 'GRADER_FAILED', /killed by SIGKILL/],
     ['open a pool', 'GRADER_FAILED', /opened inside a grading process/],
     ['return NaN', 'GRADER_BAD_REWARD', /returned NaN, expected a finite number/],
     ['return Infinity', 'GRADER_BAD_REWARD', /returned Infinity/],
@@ -160,6 +159,15 @@ describe('a grader that hangs', () => {
       expect(next).toEqual(graded(1));
     });
   }
+
+  it('because it closed its channel is a failure, and its slot grades again', async () => {
+    const pool = await open({ deadlineMs: 600 });
+    expect(await ask(pool, 'close the channel')).toMatchObject({
+      kind: 'failed',
+      code: expect.stringMatching(/GRADER_(TIMEOUT|FAILED)/),
+    });
+    expect(await ask(pool, 'answer 1')).toEqual(graded(1));
+  });
 
   it('does not hold up the gradings of other processes', async () => {
     const pool = await open({ workers: 2, deadlineMs: 20_000 });

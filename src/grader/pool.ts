@@ -91,8 +91,9 @@ class PoolUser implements GraderPool {
   readonly #key: string;
   readonly #deadlineMs: number;
   readonly #retries: number;
-  readonly #left = new AbortController();
-  readonly #pending = new Set<(grade: Grade) => void>();
+  /** What ends each grading under way. */
+  readonly #pending = new Set<() => void>();
+  #isClosed = false;
   #pool: ProcessPool | undefined;
   #gradings = 0;
   #attempts = 0;
@@ -127,12 +128,18 @@ class PoolUser implements GraderPool {
   }
 
   grade(input: GraderInput, model?: GraderModel): Promise<Grade> {
-    if (this.#left.signal.aborted) return Promise.resolve(cancelled());
+    if (this.#isClosed) return Promise.resolve(cancelled());
     this.#gradings += 1;
     return new Promise((settle) => {
-      this.#pending.add(settle);
-      void this.#graded({ input, model }).then((grade) => {
-        this.#pending.delete(settle);
+      // One for each: a signal is slow to leave where hundreds listen to it.
+      const given = new AbortController();
+      const cancel = (): void => {
+        settle(cancelled());
+        given.abort();
+      };
+      this.#pending.add(cancel);
+      void this.#graded({ input, model }, given.signal).then((grade) => {
+        this.#pending.delete(cancel);
         settle(grade);
       });
     });
@@ -141,15 +148,14 @@ class PoolUser implements GraderPool {
   /** Pending gradings end as cancelled at once; resolves when no process is left, where nobody else uses them. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#forgetSignal();
-    this.#left.abort();
-    for (const settle of this.#pending) settle(cancelled());
+    this.#isClosed = true;
+    for (const cancel of this.#pending) cancel();
     this.#pending.clear();
     await pools.leave(this.#key, this);
   }
 
-  #graded(call: GraderCall): Promise<Grade> {
+  #graded(call: GraderCall, signal: AbortSignal): Promise<Grade> {
     let process: number | undefined;
-    const { signal } = this.#left;
     return withRetries(this.#retries, async () => {
       this.#attempts += 1;
       const answer = await this.#pool!.call(call, {

@@ -9,11 +9,13 @@
  */
 import type { ChildProcess } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
+import type { Socket } from 'node:net';
 import { messageOf } from '../core/errors.ts';
 import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
+import { type Channel, openChannel } from './channel.ts';
 import { OutputTail } from './output-tail.ts';
 import { killGroup } from './process-group.ts';
-import { type FromChild, isFromChild, type ToChild } from './protocol.ts';
+import { CHANNEL_FD, type FromChild, isFromChild, type ToChild } from './protocol.ts';
 import { type StartedChild, startChild } from './start-child.ts';
 
 /** How long after its exit a process's last words are waited for: someone else may hold its pipes open. */
@@ -37,6 +39,7 @@ export class PooledProcess {
   readonly number: number = ++numbered;
   readonly #started: StartedChild;
   readonly #process: ChildProcess;
+  readonly #channel: Channel;
   readonly #stdout = new OutputTail();
   readonly #stderr = new OutputTail();
   #calls = 0;
@@ -44,26 +47,27 @@ export class PooledProcess {
   #closes = false;
   #closing: Promise<void> | undefined;
   #ended: string | undefined;
+  #isDeaf = false;
+  #misused: string | undefined;
   #hear: ((heard: Heard) => void) | undefined;
   #note: ((id: string, value: unknown) => void) | undefined;
 
-  /** Throws what `fork` throws when the system refuses a process. */
+  /** Throws what `spawn` throws when the system refuses a process. */
   constructor(program: ChildProgram) {
     this.#started = startChild(program);
     this.#process = this.#started.process;
     this.#process.stdout?.setEncoding('utf8').on('data', (chunk: string) => this.#stdout.add(chunk));
     this.#process.stderr?.setEncoding('utf8').on('data', (chunk: string) => this.#stderr.add(chunk));
-    this.#process.on('message', (message) => {
-      if (!isFromChild(message)) return;
-      if (message.kind === 'note') this.#note?.(message.id, message.value);
-      else this.#hear?.({ kind: 'said', message });
+    this.#channel = openChannel(this.#process.stdio[CHANNEL_FD] as Socket, {
+      message: (message) => this.#receive(message),
+      ended: (why) => this.#unheard(why),
     });
     this.gone = this.#untilGone();
   }
 
   /** Whether it can be asked. */
   get usable(): boolean {
-    return !this.#killed && this.#running && this.#process.connected;
+    return !this.#killed && this.#running && !this.#isDeaf;
   }
 
   /** Whether it was ever asked anything. */
@@ -137,9 +141,25 @@ export class PooledProcess {
     return this.#process.pid !== undefined && this.#process.exitCode === null && this.#process.signalCode === null;
   }
 
-  /** A process that cannot be written to is about to end, and is killed so that it surely does. */
   #send(message: ToChild): void {
-    this.#process.send(message, (error) => error && void this.kill());
+    this.#channel.send(message);
+  }
+
+  #receive(message: unknown): void {
+    if (!isFromChild(message)) return;
+    if (message.kind === 'note') this.#note?.(message.id, message.value);
+    else this.#hear?.({ kind: 'said', message });
+  }
+
+  /** A process that can neither hear nor answer is about to end, and is killed so that it surely does. */
+  #unheard(why: string | undefined): void {
+    this.#isDeaf = true;
+    if (why === undefined) {
+      setTimeout(() => void this.kill(), DRAIN_MS).unref();
+      return;
+    }
+    this.#misused = `wrote ${why} to its channel`;
+    void this.kill();
   }
 
   /** What comes first: a message (with `id`, the answer to that call), the end of the process, the deadline, the end of patience. */
@@ -176,9 +196,9 @@ export class PooledProcess {
   async #untilGone(): Promise<void> {
     const child = this.#process;
     // All listeners before the first wait: the events may come in one go.
-    const silent = Promise.all([once(child, 'close'), once(child, 'disconnect')]);
+    const silent = new Promise<void>((resolve) => void child.once('close', () => resolve()));
     const how = await new Promise<string>((resolve) => {
-      child.once('exit', (code, signal) => resolve(this.#started.ending(code, signal)));
+      child.once('exit', (code, signal) => resolve(this.#misused ?? this.#started.ending(code, signal)));
       child.on('error', (error) => child.pid === undefined && resolve(`could not be started (${error.message})`));
     });
     // What it had started may outlive it.
@@ -191,11 +211,6 @@ export class PooledProcess {
     this.#hear?.({ kind: 'ended', how: this.#ended });
     await cleared;
   }
-}
-
-/** `events.once` would reject on 'error', which is not the end of a process. */
-function once(child: ChildProcess, event: 'close' | 'disconnect'): Promise<void> {
-  return new Promise((resolve) => void child.once(event, () => resolve()));
 }
 
 async function within(ms: number, awaited: Promise<unknown>): Promise<void> {

@@ -35,6 +35,30 @@ describe('a call', () => {
     expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
   });
 
+  it.runIf(process.platform === 'linux')('that crashes takes along what was detached, without a namespace too', async () => {
+    await using pool = await open();
+    const answer = await pool.call('detach');
+    const left = answer.kind === 'answered' ? (answer.value as number) : 0;
+    expect(isRunning(left)).toBe(true);
+    expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
+    expect(await eventually(() => !isRunning(left))).toBe(true);
+  });
+
+  it('that shall not go to one process waits for another, and takes it where there is no other', async () => {
+    await using pool = await openProcessPool({ program: { kind: 'test', script, args: [join(folder, 'two')] }, workers: 2 });
+    const begun: number[] = [];
+    const onBegun = (by: number): void => void begun.push(by);
+    await pool.call('hello', { onBegun });
+    const first = begun[0]!;
+    for (let call = 0; call < 4; call += 1) await pool.call('hello', { onBegun, notBy: first });
+    expect(new Set(begun).size).toBe(2);
+    expect(begun.slice(1)).not.toContain(first);
+    await using single = await open();
+    const alone: number[] = [];
+    await single.call('hello', { onBegun: (by) => alone.push(by) });
+    expect(await single.call('hello', { notBy: alone[0] })).toEqual({ kind: 'answered', value: 'hello' });
+  });
+
   it('that is given up may still answer, and its process goes on', async () => {
     await using pool = await open();
     const pid = await pidOf(pool);

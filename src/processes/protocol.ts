@@ -1,11 +1,14 @@
 /**
- * What a pool and its child processes say to each other, over Node's IPC channel and nowhere else: whatever a child prints is only
+ * What a pool and its child processes say to each other, over a channel of their own and nowhere else: whatever a child prints is only
  * text. A child is asked one thing at a time. Each call has an id that cannot be guessed, and only a message with that id is its answer:
  * what other code of the child writes to the channel is ignored.
  */
 import type { ErrorCode } from '../core/errors.ts';
 
-/** The descriptor of the pipe whose end tells a child that its parent is gone. 0–2 are the standard streams, 3 is IPC. */
+/** The descriptor of the channel. 0–2 are the standard streams. */
+export const CHANNEL_FD = 3;
+
+/** The descriptor of the pipe whose end tells a child that its parent is gone. */
 export const PARENT_PIPE_FD = 4;
 
 export type ToChild =
@@ -33,13 +36,7 @@ export type FromChild =
   | { readonly kind: 'answer'; readonly id: string; readonly value: unknown }
   | { readonly kind: 'threw'; readonly id: string; readonly thrown: Thrown };
 
-/** For the child: whether a message is for it, and for nobody else who listens. */
-export function isToChild(message: unknown): message is ToChild {
-  if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
-  return message.kind === 'call' || message.kind === 'abort' || message.kind === 'close';
-}
-
-/** Whether a message is one of ours. A user's libraries may use the channel too. */
+/** Whether a message is one of ours: a child may write anything to its descriptors. */
 export function isFromChild(message: unknown): message is FromChild {
   if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
   if (message.kind === 'ready') return 'closes' in message;

@@ -2,15 +2,17 @@
  * The child's side of a pool: the program of a child process calls `serveCalls`, which makes ready, says so, and then answers one
  * call after another until the parent is gone.
  *
- * Talks over IPC only. Ends with its parent, and with it whatever it started. The exit code of this process never means anything: only
+ * Talks over its channel only. Ends with its parent, and with it whatever it started. The exit code of this process never means anything: only
  * an answer on the channel does.
  */
+import { Socket } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { openChannel } from './channel.ts';
 import { setLineage } from './lineage.ts';
 import { endOwnGroup } from './process-group.ts';
-import { type FromChild, isToChild, siblingScript, type Thrown, type ToChild } from './protocol.ts';
+import { CHANNEL_FD, type FromChild, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
@@ -34,7 +36,7 @@ type Say = (message: FromChild, sent?: () => void) => void;
 /** `open` gets the arguments that the pool was given for its program. What it throws makes the process unusable. */
 export async function serveCalls(open: (...args: readonly string[]) => Promise<Served> | Served): Promise<void> {
   const [kinds, ...args] = process.argv.slice(2) as [string, ...string[]];
-  const say = takeChannel();
+  const { say, hear } = openOwnChannel();
   setLineage(kinds.split(','));
   // Before the user's module: importing it may already hang.
   endWithParent();
@@ -47,7 +49,7 @@ export async function serveCalls(open: (...args: readonly string[]) => Promise<S
     say({ kind: 'unusable', code, message }, () => process.exit(1));
     return;
   }
-  hearPrivately(answering(served, say));
+  hear(answering(served, say));
   say({ kind: 'ready', closes: served.close !== undefined });
 }
 
@@ -95,32 +97,27 @@ function thrownOf(thrown: unknown): Thrown {
   };
 }
 
-/** Takes `process.send` away from the user's module, whose libraries might take it as a sign that someone listens to them. */
-function takeChannel(): Say {
-  const send = process.send?.bind(process);
-  if (send === undefined) throw new Error('this program is started by a process pool, with an IPC channel');
-  delete process.send;
-  return (message, sent) => send(message, undefined, {}, sent);
-}
-
-/** The user's module may listen to `process` too: it hears neither calls nor their ids, with which it could answer them. */
-function hearPrivately(call: (message: ToChild) => void): void {
-  const emit = process.emit as (this: NodeJS.Process, ...event: unknown[]) => boolean;
-  const emitOthers = function (this: NodeJS.Process, ...event: unknown[]): boolean {
-    const [name, message] = event;
-    if (name !== 'message' || !isToChild(message)) return emit.apply(this, event);
-    call(message);
-    return true;
+/** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */
+function openOwnChannel(): { readonly say: Say; hear(call: (message: ToChild) => void): void } {
+  let call: ((message: ToChild) => void) | undefined;
+  const early: ToChild[] = [];
+  const pipe = new Socket({ fd: CHANNEL_FD, readable: true, writable: true });
+  const channel = openChannel(pipe, {
+    message: (message) => (call === undefined ? early.push(message as ToChild) : call(message as ToChild)),
+    ended: endOwnGroup,
+  });
+  return {
+    say: (message, sent) => channel.send(message, sent),
+    hear: (given) => {
+      call = given;
+      for (const message of early.splice(0)) given(message);
+    },
   };
-  process.emit = emitOthers as typeof process.emit;
-  // Without a listener Node keeps messages back.
-  process.on('message', () => {});
 }
 
 /** However the parent's death is noticed first, what the user's code spawned must not be left behind. */
 function endWithParent(): void {
   const parent = process.ppid;
-  process.on('disconnect', endOwnGroup);
   process.on('exit', () => {
     // The first process of a namespace or a container is never replaced: with it everything ends.
     if (parent <= 1) return;

@@ -5,8 +5,9 @@
  * Where there is no control group, the memory of the process group is looked at from time to time instead, which a sudden allocation can
  * outrun. What of a process cannot be contained at all is in docs/reference/graders.md.
  */
-import { type ChildProcess, fork } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { constants } from 'node:os';
+import { fileURLToPath } from 'node:url';
 import type { ChildProgram } from './answer.ts';
 import { watchMemory } from './group-memory.ts';
 import { lineage } from './lineage.ts';
@@ -31,7 +32,7 @@ export interface StartedChild {
   cleared(): Promise<void>;
 }
 
-/** Throws what `fork` throws when the system refuses a process. */
+/** Throws what `spawn` throws when the system refuses a process. */
 export function startChild({
   kind,
   script,
@@ -43,18 +44,17 @@ export function startChild({
 }: ChildProgram): StartedChild {
   const limit = memoryMb === undefined ? undefined : limitMemory({ bytes: memoryMb * BYTES_PER_MB, processes: MOST_PROCESSES });
   const own = within?.() ?? (namespace ? namespacePrefix() : []);
-  const [execPath = process.execPath, ...before] = [...(limit?.prefix ?? []), ...own, process.execPath];
+  const node = [process.execPath, ...heapLimit(memoryMb), ...inheritableArguments(), fileURLToPath(script)];
+  const [command = '', ...rest] = [...(limit?.prefix ?? []), ...own, ...node, [...lineage(), kind].join(','), ...args];
   const mark = newMark();
   let child: ChildProcess;
   try {
-    child = fork(script, [[...lineage(), kind].join(','), ...args], {
+    child = spawn(command, rest, {
       detached: true,
-      serialization: 'advanced',
-      // The last one is the pipe that tells the child of our death.
-      stdio: ['ignore', 'pipe', 'pipe', 'ipc', 'pipe'],
+      windowsHide: true,
+      // The channel, and the pipe that tells the child of our death.
+      stdio: ['ignore', 'pipe', 'pipe', 'pipe', 'pipe'],
       env: { ...env, [MARK]: mark },
-      execPath,
-      execArgv: [...before, ...heapLimit(memoryMb), ...inheritableArguments()],
     });
   } catch (error) {
     void limit?.remove();
