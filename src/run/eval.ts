@@ -17,7 +17,13 @@ export async function evaluateOnly(
   const settings = evalSettings(request);
   const { entry, heldOut } = await preflight(settings);
   const warn: Warn = (code, message) => emit({ type: 'warning', code, message });
-  await using workshop = await openWorkshop(settings, entry, { stop, warn, trainable: settings.trainable, watchStalls });
+  await using workshop = await openWorkshop(settings, entry, {
+    stop,
+    warn,
+    trainable: settings.trainable,
+    watchStalls,
+    files: { tasks: [settings.heldOut] },
+  });
   await using store = memoryStore();
   const started = performance.now();
   const rollouts = workshop.rolloutsInto(store);
