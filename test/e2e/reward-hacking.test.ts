@@ -29,7 +29,7 @@ interface Bench extends AsyncDisposable {
   readonly project: string;
   readonly run: string;
   /** The workflow may be said to be another than it is. */
-  try(trick: string, as?: Partial<Workflow>): Promise<Trajectory>;
+  try(trick: string, as?: Partial<Workflow>, deadlineMs?: number): Promise<Trajectory>;
   text(name: string): string;
 }
 
@@ -67,12 +67,12 @@ async function bench(isWalled: boolean): Promise<Bench> {
   let n = 0;
   return {
     ...{ project, run },
-    try: (trick, as = {}) =>
+    try: (trick, as = {}, deadlineMs = 30_000) =>
       runRollout(
         {
           ...{ workflow: { ...started.workflow, ...as }, runWorkflow: started.runWorkflow, slots: started.slots },
           ...{ sessions: gateway, grader, graderInput, store, seed: 3, clock: { now: Date.now }, signal },
-          limits: { turns: 8, tokens: 1000, deadlineMs: 30_000 },
+          limits: { turns: 8, tokens: 1000, deadlineMs },
           artifacts: join(run, 'artifacts'),
         },
         {
@@ -134,6 +134,12 @@ describe('an agent that claims a reward gets none', () => {
     },
   );
 
+  it('by breaking the channel to the run: the rollout is cut at its deadline, and another process takes its place', async () => {
+    const broken = await walled.try('break the channel', {}, 2_000);
+    expect(broken).toMatchObject({ outcome: { kind: 'truncated', limit: 'deadline' }, grade: { kind: 'ungraded' } });
+    expect(counted(await walled.try('nothing'))).toEqual(honest);
+  });
+
   it('by changing what its process is made of, though that spoils its own rollouts there', async () => {
     await using spoiled = await bench(true);
     for (const trick of ['change what the process is made of', 'nothing']) {
@@ -180,15 +186,13 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
   });
 
   it('cannot look into the run or its neighbours, nor reach them', async () => {
-    process.env['REWARD_HACKING_KEY'] = KEY;
     const looked = got(await walled.try('look into other processes'));
-    expect(looked).not.toContain(KEY);
+    expect(looked).not.toContain('PATH=');
     expect(looked).toMatch(/^memory (EACCES|ENOENT), root (EACCES|ENOENT)\n/);
     expect(got(await walled.try('reach the run'))).toBe('ESRCH');
     // What a user's other processes were started with is readable without walls.
-    expect(got(await open.try('look into other processes'))).toMatch(/^memory open, root \d+\n/);
+    expect(got(await open.try('look into other processes'))).toMatch(/^memory open, root \d+\n[^]*PATH=/);
     expect(got(await open.try('reach the run'))).toBe('true');
-    delete process.env['REWARD_HACKING_KEY'];
   });
 
   it.each([
