@@ -1,7 +1,8 @@
 /** What a run's events look like as plain lines, for pipes, logs and the scrollback. */
 import { styleText } from 'node:util';
-import type { RunEnding, RunEvent } from '../core/events.ts';
+import type { RunEnding, RunEvent, TrainDone } from '../core/events.ts';
 import { measureCommand, resumeCommand } from '../run/command-line.ts';
+import { evaluationStart, evaluationSummary } from './evaluation-text.ts';
 import { asCalled, count, duration, percent, STOPPED } from './phrases.ts';
 import { printable } from './screen/width.ts';
 
@@ -31,8 +32,10 @@ export function describe(event: RunEvent, entry: string): readonly string[] {
       const hint = event.hint === undefined ? '' : ` (${printable(event.hint)})`;
       return [`${styleText('yellow', 'warning')} ${event.code}: ${printable(event.message)}${hint}`];
     }
+    case 'eval-start':
+      return evaluationStart(event);
     case 'done':
-      return summary(event, entry);
+      return 'ending' in event ? summary(event, entry) : evaluationSummary(event);
     case 'progress':
     case 'error':
       return [];
@@ -49,7 +52,7 @@ function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, s
   return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...policy, `Run directory ${run}`];
 }
 
-function evaluation({ when, step, score, seconds }: Event<'eval-end'>): string {
+function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {
   const failed = score.failed > 0 ? `, ${score.failed} failed` : '';
   const names = {
     only: 'Held-out success',
@@ -57,19 +60,20 @@ function evaluation({ when, step, score, seconds }: Event<'eval-end'>): string {
     during: `Held-out success after step ${step}`,
     after: 'Held-out success after training',
   };
-  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}, at temperature 0 (${seconds.toFixed(1)} s)`;
+  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}, at temperature ${temperature} (${seconds.toFixed(1)} s)`;
 }
 
 function step(event: Event<'step-end'>): string {
   const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
-  const { failedRollouts, failedGrades, staleGroups, ungraded } = event;
+  const { failedRollouts, failedGrades, ungraded, excludedRollouts, staleGroups } = event;
   const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
   const nothing = ungraded > 0 ? `  ${ungraded} not graded` : '';
+  const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
   const seconds = (event.rolloutSeconds + event.trainSeconds + event.saveSeconds).toFixed(1);
   return (
     `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
-    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}  ${event.trainedTokens} tokens  ${seconds} s${failures}${nothing}`
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
   );
 }
 
@@ -82,7 +86,7 @@ function measures({ parts = {}, metrics = {} }: Event<'step-end'>): readonly str
   return [`          ${styleText('dim', [...shown, ...more].join('  '))}`];
 }
 
-function summary(event: Event<'done'>, entry: string): readonly string[] {
+function summary(event: TrainDone, entry: string): readonly string[] {
   const { before, after, steps, seconds, run, ending } = event;
   const change =
     before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
@@ -103,7 +107,7 @@ function summary(event: Event<'done'>, entry: string): readonly string[] {
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 /** Which folder to use from now on, and how to measure it again. */
-function models({ best, checkpoint: last, server, ...unusual }: Event<'done'>, entry: string): readonly string[] {
+function models({ best, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
   const command = (model: string): string => measureCommand(entry, model, unusual);
   const again = (model: string): readonly string[] => ['Measure it again with:', `  ${asCalled(command(model))}`];
   const at = server === undefined ? 'is in' : `is at ${printable(server)}, by the name in`;
@@ -118,6 +122,6 @@ function models({ best, checkpoint: last, server, ...unusual }: Event<'done'>, e
 }
 
 /** The line that says how to go on with a run. */
-export function wayOn(run: string): readonly string[] {
-  return ['Go on with:', `  ${styleText('bold', asCalled(resumeCommand(run)))}`];
+export function wayOn(run: string, verb: 'train' | 'eval' = 'train'): readonly string[] {
+  return ['Go on with:', `  ${styleText('bold', asCalled(resumeCommand(run, verb)))}`];
 }

@@ -17,6 +17,38 @@ export interface Score {
   /** What rewards were made of and what else graders measured, by name: means over the graded tasks that have it. Absent where none has any. */
   readonly parts?: Readonly<Record<string, number>>;
   readonly metrics?: Readonly<Record<string, number>>;
+  /** 95 % interval of `success`. */
+  readonly ci?: readonly [low: number, high: number];
+}
+
+/** Of an evaluation on its own, or of those of its tasks that have a tag. */
+export interface TagReport {
+  /** Mean over tasks of the share of their rollouts that solved them. Failed and skipped ones did not. */
+  readonly success: number;
+  /** 95 % interval of `success`, tasks being what is independent. */
+  readonly ci: readonly [low: number, high: number];
+  /** Tasks. */
+  readonly n: number;
+  /** Rollouts that failed, or whose grading did. */
+  readonly failed: number;
+  /** Rollouts that the workflow or the grader rejected. */
+  readonly skipped: number;
+  /** Mean over tasks of what was graded of them; null if nothing was. */
+  readonly meanReward: number | null;
+  /** Null where there is no spread to judge by. */
+  readonly meanRewardCi: readonly [low: number, high: number] | null;
+}
+
+/** What an evaluation on its own came to. */
+export interface EvaluationReport extends TagReport {
+  readonly temperature: number;
+  /** Rollouts that each task was to have, and how many there were in all. */
+  readonly perTask: number;
+  readonly rollouts: number;
+  /** By k = 1, 2, 4 … and `perTask`: the chance that one of k rollouts of a task, or all of them, solve it. */
+  readonly passAtK: Readonly<Record<string, number>>;
+  readonly passHatK: Readonly<Record<string, number>>;
+  readonly byTag: Readonly<Record<string, TagReport>>;
 }
 
 export interface StepReport {
@@ -35,6 +67,8 @@ export interface StepReport {
   readonly failedGrades: number;
   /** Rollouts that ended well and got no reward: the grader rejected them. */
   readonly ungraded: number;
+  /** Rollouts that marks took out of their groups. */
+  readonly excludedRollouts: number;
   /** Groups that were thrown away because they were sampled more policy versions ago than the staleness bound allows. */
   readonly staleGroups: number;
   /** Tokens sampled for training since the last step. */
@@ -72,6 +106,28 @@ export interface Unusual {
   readonly trainable?: readonly string[];
 }
 
+/** The last event of a training. */
+export interface TrainDone extends Unusual {
+  readonly type: 'done';
+  readonly before: Score | null;
+  readonly after: Score | null;
+  readonly steps: number;
+  readonly seconds: number;
+  readonly run: string | null;
+  readonly checkpoint: string | null;
+  readonly best: Best | null;
+  readonly ending: RunEnding;
+  /** Address of the Tinker server that the weights of the checkpoints are at. */
+  readonly server?: string;
+}
+
+/** The last event of an evaluation on its own. */
+export interface EvalDone extends EvaluationReport {
+  readonly type: 'done';
+  readonly run: string | null;
+  readonly seconds: number;
+}
+
 export type RunEvent =
   | {
       readonly type: 'run-start';
@@ -88,11 +144,28 @@ export type RunEvent =
       readonly resumedAt?: number;
     }
   | {
+      /** An evaluation on its own begins, or is taken up again. */
+      readonly type: 'eval-start';
+      /** Its directory; null where nothing is kept. */
+      readonly run: string | null;
+      readonly entry: string;
+      readonly model: string;
+      readonly server?: string;
+      readonly seed: number;
+      readonly tasks: number;
+      readonly perTask: number;
+      readonly temperature: number;
+      /** Rollouts that were done before. */
+      readonly resumedAt?: number;
+    }
+  | {
       readonly type: 'eval-end';
       readonly when: 'before' | 'during' | 'after' | 'only';
       /** Steps taken so far. */
       readonly step: number;
       readonly score: Score;
+      /** Absent: 0. */
+      readonly temperature?: number;
       readonly seconds: number;
     }
   | ({ readonly type: 'step-end' } & StepReport)
@@ -114,19 +187,8 @@ export type RunEvent =
       readonly reward: number | null;
     }
   | { readonly type: 'warning'; readonly code: string; readonly message: string; readonly hint?: string }
-  | ({
-      readonly type: 'done';
-      readonly before: Score | null;
-      readonly after: Score | null;
-      readonly steps: number;
-      readonly seconds: number;
-      readonly run: string | null;
-      readonly checkpoint: string | null;
-      readonly best: Best | null;
-      readonly ending: RunEnding;
-      /** Address of the Tinker server that the weights of the checkpoints are at. */
-      readonly server?: string;
-    } & Unusual)
+  | TrainDone
+  | EvalDone
   | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
 
 export type Emit = (event: RunEvent) => void;

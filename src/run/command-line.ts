@@ -3,8 +3,8 @@
 import { relative } from 'node:path';
 import type { Unusual } from '../core/events.ts';
 
-export function resumeCommand(run: string): string {
-  return `trainyard train --resume ${shellWord(run)}`;
+export function resumeCommand(run: string, verb: 'train' | 'eval' = 'train'): string {
+  return `trainyard ${verb} --resume ${shellWord(run)}`;
 }
 
 /** `unusual`: what the run was told that is not the default, as far as an evaluation depends on it. */

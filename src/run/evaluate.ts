@@ -6,6 +6,7 @@
 import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
+import { wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, evaluationSampling } from './settings.ts';
 import { gradedRewards, isSuccess, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
@@ -55,8 +56,10 @@ export function evaluationId(step: number, number: number): string {
 export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const rewards = gradedRewards(trajectories);
   const n = trajectories.length;
+  const success = n === 0 ? 0 : trajectories.filter(isSuccess).length / n;
   return {
-    success: trajectories.filter(isSuccess).length / n,
+    success,
+    ci: wilson(success, n),
     meanReward: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length,
     n,
     failed: n - rewards.length,

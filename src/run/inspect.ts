@@ -5,8 +5,9 @@
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
+import { exclusionsIn } from '../core/curation.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { ForkCause, Message, Trajectory, Turn } from '../core/types.ts';
+import type { ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
 
@@ -26,6 +27,10 @@ export interface RolloutLine {
   readonly step: number | null;
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
+  /** Why it is left out of training; null where it is not. */
+  readonly excluded: string | null;
+  /** Turns of it that are left out, with the reasons. */
+  readonly excludedTurns: Readonly<Record<string, string>>;
 }
 
 /** The store of a run directory, or the store file itself. */
@@ -45,8 +50,18 @@ export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>
   return new Map(manifests.flatMap(({ step, rolloutIds }) => rolloutIds.map((id) => [id, step] as const)));
 }
 
-export function rolloutLine(trajectory: Trajectory, steps: ReadonlyMap<string, number>): RolloutLine {
+/** Of a whole store: the marks that exclude something, by rollout. */
+export async function exclusionsOf(store: Store): Promise<ReadonlyMap<string, readonly Mark[]>> {
+  return Map.groupBy(exclusionsIn(await store.marks()), ({ rolloutId }) => rolloutId);
+}
+
+export function rolloutLine(
+  trajectory: Trajectory,
+  steps: ReadonlyMap<string, number>,
+  exclusions: ReadonlyMap<string, readonly Mark[]>,
+): RolloutLine {
   const { rolloutId, taskId, purpose, outcome, grade, turns, abandoned = [] } = trajectory;
+  const marks = exclusions.get(rolloutId) ?? [];
   const forks: Partial<Record<ForkCause, number>> = {};
   for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
   return {
@@ -62,6 +77,8 @@ export function rolloutLine(trajectory: Trajectory, steps: ReadonlyMap<string, n
     step: steps.get(rolloutId) ?? null,
     forks,
     abandoned: abandoned.length,
+    excluded: marks.find(({ turn }) => turn === undefined)?.reason ?? null,
+    excludedTurns: Object.fromEntries(marks.flatMap(({ turn, reason }) => (turn === undefined ? [] : [[turn, reason]]))),
   };
 }
 

@@ -1,5 +1,5 @@
 /**
- * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/`, `events.jsonl`, `lock`.
+ * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/` where it trains, `events.jsonl`, `lock`.
  *
  * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one. A
  * directory with a run.json can be taken up again; it is written first, whole or not at all.
@@ -30,7 +30,7 @@ export interface RunDirectory extends AsyncDisposable {
 }
 
 /** Creates (or adopts an empty) directory, locks it and writes run.json. */
-export async function createRunDirectory(path: string, record: object): Promise<RunDirectory> {
+export async function createRunDirectory(path: string, record: object, { trains = true } = {}): Promise<RunDirectory> {
   // A workflow may change the working directory; the run's files stay where they were meant to be.
   const root = resolve(path);
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
@@ -38,12 +38,12 @@ export async function createRunDirectory(path: string, record: object): Promise<
     const held = (await readdir(root)).filter((name) => !name.startsWith('lock') && name !== UNFINISHED_RUN_FILE);
     if (held.length > 0) {
       const hint = held.includes('run.json')
-        ? `go on with it: ${resumeCommand(path)}; or give --run another directory`
+        ? `go on with it: ${resumeCommand(path, verbOf(root))}; or give --run another directory`
         : 'give --run another directory, or remove this one';
       throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
     }
     await writeRunFile(root, record);
-    await mkdir(join(root, 'checkpoints'));
+    if (trains) await mkdir(join(root, 'checkpoints'));
   });
 }
 
@@ -52,17 +52,17 @@ export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDis
   const root = resolve(path);
   await boundary('USAGE', `cannot create the directory ${path}`, () => makeFolder(root));
   if (existsSync(join(root, RUN_FILE))) {
-    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a training run`, { hint: `give ${flag} another directory` });
+    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a run`, { hint: `give ${flag} another directory` });
   }
   const lock = takeLock(root, flag);
   return { [Symbol.asyncDispose]: async () => lock.close() };
 }
 
 /** Locks the directory of a run that is taken up again. */
-export async function reopenRunDirectory(path: string): Promise<RunDirectory> {
+export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
   const root = resolve(path);
   return await locked(path, root, async () => {
-    await mkdir(join(root, 'checkpoints'), { recursive: true });
+    if (trains) await mkdir(join(root, 'checkpoints'), { recursive: true });
     cutTornLine(join(root, EVENTS_FILE));
   });
 }
@@ -80,6 +80,19 @@ export function readRunFile(path: string): unknown {
     return JSON.parse(readFileSync(file, 'utf8'));
   } catch (cause) {
     throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** Whether a run.json is an evaluation's. */
+export function isEvaluation(record: unknown): boolean {
+  return typeof record === 'object' && record !== null && 'kind' in record && record.kind === 'evaluation';
+}
+
+function verbOf(root: string): 'train' | 'eval' {
+  try {
+    return isEvaluation(readRunFile(root)) ? 'eval' : 'train';
+  } catch {
+    return 'train';
   }
 }
 

@@ -3,6 +3,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
+import type { CuratedHarvest } from './curated-harvest.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
@@ -53,9 +54,9 @@ function isUngraded({ outcome, grade }: Trajectory): boolean {
 }
 
 /** What a step's rollouts were like, trained or not. */
-export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
+export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: Harvest & Partial<CuratedHarvest>) {
   const all = [...groups, ...withoutSignal, ...stale];
-  const trajectories = trajectoriesOf(all);
+  const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
   return {
     reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
@@ -68,6 +69,7 @@ export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
     failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
     ungraded: trajectories.filter(isUngraded).length,
+    excludedRollouts: excludedRollouts.length,
   };
 }
 
@@ -79,7 +81,7 @@ export function roundWithoutSignal(harvest: Harvest): RunEvent {
 }
 
 export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
-  return trajectories.every(isSuccess);
+  return trajectories.length > 0 && trajectories.every(isSuccess);
 }
 
 /** What the grader says it is; where it does not say, a reward of 1 or more. */

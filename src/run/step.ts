@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import type { Phase } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Trajectory } from '../core/types.ts';
+import type { Exclusion, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
@@ -23,7 +23,7 @@ export interface Update {
 }
 
 export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings): Batch {
-  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens);
+  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
 }
 
 /** Gradient and optimizer update. The same batch, rate and settings on the same weights give the same weights. */
@@ -53,6 +53,8 @@ export interface Ledger {
 export interface StepInHand {
   readonly step: number;
   readonly batch: Batch;
+  /** What marks took out of its groups. */
+  readonly excluded?: readonly Exclusion[];
   readonly learningRate: number;
   readonly groups: Position;
   /** What the rewards of the batch were made of. */
@@ -93,7 +95,7 @@ export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (pha
 
 async function commit(
   { store }: Ledger,
-  { step, batch, groups, means }: StepInHand,
+  { step, batch, excluded = [], groups, means }: StepInHand,
   update: Update,
   isSaved: boolean,
 ): Promise<void> {
@@ -102,6 +104,7 @@ async function commit(
     step,
     policyVersion: step,
     rolloutIds: batch.rolloutIds,
+    ...(excluded.length === 0 ? {} : { excluded }),
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     groups,
     metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics, ...named(means) },

@@ -24,7 +24,8 @@ export interface Telling extends Emit {
   guarding<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
 }
 
-export function telling(emit: Emit): Telling {
+/** `verb`: the command that goes on with such a run. */
+export function telling(emit: Emit, verb: 'train' | 'eval' = 'train'): Telling {
   let directory: RunDirectory | undefined;
   let lastProgress = Number.NEGATIVE_INFINITY;
   const tell = (event: RunEvent): void => {
@@ -42,7 +43,7 @@ export function telling(emit: Emit): Telling {
     try {
       return await work();
     } catch (thrown) {
-      const shown = withWayOn(thrown, kept.path);
+      const shown = withWayOn(thrown, resumeCommand(kept.path, verb));
       try {
         kept.log(errorEvent(shown));
       } catch {
@@ -57,9 +58,9 @@ export function telling(emit: Emit): Telling {
   return Object.assign(tell, { guarding });
 }
 
-function withWayOn(thrown: unknown, run: string): unknown {
+function withWayOn(thrown: unknown, command: string): unknown {
   if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
-  const wayOn = `go on with: ${resumeCommand(run)}`;
+  const wayOn = `go on with: ${command}`;
   const hint = thrown.hint === undefined ? wayOn : `${thrown.hint}; ${wayOn}`;
   return new TrainyardError(thrown.code, messageOf(thrown), { cause: thrown, hint });
 }

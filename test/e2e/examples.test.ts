@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CLERK_PROMPT, customerPrompt } from '../../models/desk-domain.ts';
 import { SYSTEM_PROMPT } from '../../models/shop-domain.ts';
 import { TRIAGE_PROMPT } from '../../models/triage-domain.ts';
-import type { RunEvent } from '../../src/core/events.ts';
+import type { TrainDone } from '../../src/core/events.ts';
 import type { Trajectory, Turn } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
@@ -18,7 +18,7 @@ beforeAll(async () => {
 afterAll(() => home.remove());
 
 interface BriefRun {
-  readonly done: RunEvent & { type: 'done' };
+  readonly done: TrainDone;
   readonly trajectories: readonly Trajectory[];
 }
 

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { cp, mkdir, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { RunEvent } from '../../src/core/events.ts';
+import type { RunEvent, TrainDone } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { start, trainyard } from '../cli/command.ts';
 import { type Home, smallHome } from './small-run.ts';
@@ -135,7 +135,7 @@ describe('an interrupted run', () => {
       const { run, code, stdout } = await interruptedAt(`finished-${signal}`, '"step":2,', signal);
       expect(code).toBe(exit);
       const events = eventsOf(stdout);
-      const done = events.at(-1) as RunEvent & { type: 'done' };
+      const done = events.at(-1) as TrainDone;
       expect(done).toMatchObject({ type: 'done', ending: 'interrupted', after: null });
       expect(events.findLast((event) => event.type === 'step-end')?.step).toBe(done.steps);
       expect(await readdir(done.checkpoint ?? '')).toContain('optimizer.safetensors');
@@ -147,7 +147,7 @@ describe('an interrupted run', () => {
   it('in its last evaluation has no result yet, and has one when it goes on', async () => {
     // Not every attempt hits the evaluation: it is short.
     const { run, code, stdout } = await interruptedAt('interrupted-late', `"step":${STEPS},`, 'SIGINT');
-    const done = eventsOf(stdout).at(-1) as RunEvent & { type: 'done' };
+    const done = eventsOf(stdout).at(-1) as TrainDone;
     expect(done.steps).toBe(STEPS);
     expect([code, done.ending]).toEqual(done.after === null ? [130, 'interrupted'] : [0, 'steps']);
     const { stdout: rest } = await trainyard('train', '--resume', run, '--json');
@@ -189,7 +189,7 @@ describe('a run that is over', () => {
 
   it('says where the best checkpoint is, and keeps it', async () => {
     const events = eventsOf(await readFile(join(whole, 'events.jsonl'), 'utf8'));
-    const done = events.at(-1) as RunEvent & { type: 'done' };
+    const done = events.at(-1) as TrainDone;
     expect(done.best?.success).toBe(
       Math.max(...events.flatMap((event) => (event.type === 'eval-end' && event.when !== 'before' ? [event.score.success] : []))),
     );
@@ -202,7 +202,7 @@ describe('a budget', () => {
     const run = join(home.dir, 'budget');
     const { code, stdout } = await trainyard(...flags(run), '--max-tokens', '150');
     expect(code).toBe(0);
-    const done = eventsOf(stdout).at(-1) as RunEvent & { type: 'done' };
+    const done = eventsOf(stdout).at(-1) as TrainDone;
     expect(done).toMatchObject({ ending: 'max-tokens', after: { n: 5 } });
     expect(done.steps).toBeLessThan(STEPS);
     expect((await trainyard('train', '--resume', run, '--max-time', '0.001s', '--json')).stdout).toContain('"ending":"max-time"');

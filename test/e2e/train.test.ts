@@ -2,7 +2,7 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { RunEvent } from '../../src/core/events.ts';
+import type { RunEvent, TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
@@ -95,7 +95,7 @@ describe('a run', () => {
     const model = join(run, 'checkpoints', 'step-000003');
     const { code, stdout } = await trainyard('eval', join(home.dir, 'agent.ts'), '--model', model, '--json');
     expect(code).toBe(0);
-    const { after } = events.at(-1) as RunEvent & { type: 'done' };
+    const { after } = events.at(-1) as TrainDone;
     expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toMatchObject({
       type: 'eval-end',
       score: { success: after?.success },

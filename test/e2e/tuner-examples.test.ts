@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Player, play, ROLES } from '../../examples/tuner/werewolves/game.ts';
 import { opponent, seeded } from '../../examples/tuner/werewolves/opponents.ts';
 import type { DefaultModel } from '../../src/core/default-model.ts';
-import type { RunEvent } from '../../src/core/events.ts';
+import type { TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
@@ -19,7 +19,7 @@ beforeAll(async () => {
 afterAll(() => home.remove());
 
 interface BriefRun {
-  readonly done: RunEvent & { type: 'done' };
+  readonly done: TrainDone;
   readonly trajectories: readonly Trajectory[];
 }
 

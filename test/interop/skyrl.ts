@@ -7,7 +7,7 @@
  */
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { RunEvent, Score } from '../../src/core/events.ts';
+import type { RunEvent, Score, TrainDone } from '../../src/core/events.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { openTinkerPolicy } from '../../src/run/tinker-policy.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
@@ -161,7 +161,7 @@ async function learn(report: Report, baseURL: string): Promise<string> {
   const flags = { ...FLAGS, '--held-out': heldOut, '--run': join(FOLDER, 'run') };
   const args = ['train', 'examples/shop/agent.ts', ...Object.entries(flags).flat(), '--json'];
   report.note(`trainyard ${args.join(' ')}`);
-  let done: (RunEvent & { readonly type: 'done' }) | undefined;
+  let done: TrainDone | undefined;
   await runProgram(
     {
       command: TRAINYARD.command,
@@ -173,7 +173,7 @@ async function learn(report: Report, baseURL: string): Promise<string> {
     (line) => {
       if (!line.startsWith('{')) return report.note(line);
       const event: RunEvent = JSON.parse(line);
-      if (event.type === 'done') done = event;
+      if (event.type === 'done' && 'ending' in event) done = event;
       tellOf(event, report);
     },
   );

@@ -106,6 +106,10 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
       const begun = { ...state, title, begun: true, steps, step: resumedAt, resumedAt, steppedAt: now };
       return doing(begun, event.heldOut > 0 && resumedAt === 0 ? 'evaluating' : 'rolling-out', 0, 0);
     }
+    case 'eval-start': {
+      const { entry, model, seed, run } = event;
+      return doing({ ...state, title: { ...state.title, entry, model, seed, run }, begun: true }, 'evaluating', 0, 0);
+    }
     case 'progress':
       return doing({ ...state, begun: true }, event.phase, event.done, event.of);
     case 'eval-end':

@@ -1,0 +1,85 @@
+/** `trainyard diff`: two evaluations of the same tasks, compared task by task. Returns the exit code. */
+import { styleText } from 'node:util';
+import { type Comparison, compare, measuredIn, type TaskChange } from '../run/evaluation-diff.ts';
+import { table } from './evaluation-text.ts';
+import { count, percent } from './phrases.ts';
+import { printable } from './screen/width.ts';
+
+/** Tasks that are named of each kind; `--json` has all. */
+const MOST = 10;
+
+export async function diffCommand(a: string, b: string, { json }: { readonly json: boolean }): Promise<number> {
+  const comparison = compare(await measuredIn(a), await measuredIn(b));
+  console.log(json ? JSON.stringify({ type: 'diff', ...comparison }) : diffLines(comparison).join('\n'));
+  return 0;
+}
+
+export function diffLines(comparison: Comparison): readonly string[] {
+  const { a, b, tasks, success, meanReward, better, worse } = comparison;
+  const [low, high] = success.ci.map(points);
+  const rows = [
+    ['', 'A', 'B', 'difference', '95 % interval'],
+    ['success', percent(success.a), percent(success.b), points(success.delta), `${low} to ${high}`],
+    ...(meanReward === null ? [] : [rewardRow(meanReward)]),
+  ];
+  return [
+    `A is ${printable(a)}`,
+    `B is ${printable(b)}`,
+    ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printable(warning)}`),
+    '',
+    ...table(rows),
+    `${count(tasks, 'task')}: ${better.length} better, ${worse.length} worse, ${tasks - better.length - worse.length} the same; p = ${success.p.toPrecision(2)} (${verdict(success)})`,
+    ...named('Better', better),
+    ...named('Worse', worse),
+  ];
+}
+
+function rewardRow({ a, b, delta, ci }: NonNullable<Comparison['meanReward']>): readonly string[] {
+  return [
+    'mean reward',
+    a.toFixed(3),
+    b.toFixed(3),
+    signed(delta, 3),
+    ci === null ? 'no spread' : ci.map((end) => signed(end, 3)).join(' to '),
+  ];
+}
+
+function verdict({ p, delta }: Comparison['success']): string {
+  if (p >= 0.05) return 'could well be chance';
+  return delta > 0 ? 'B is better' : 'A is better';
+}
+
+function warnings({ otherDifferences, onlyInA, onlyInB, changedTasks, unfinished }: Comparison): readonly string[] {
+  const list = (what: string, ids: readonly string[]): readonly string[] =>
+    ids.length === 0
+      ? []
+      : [`${what}, not compared: ${ids.slice(0, 5).join(', ')}${ids.length > 5 ? ` and ${ids.length - 5} more` : ''}`];
+  return [
+    ...otherDifferences.map((difference) => `not only the policy differs: ${difference}`),
+    ...list('only in A', onlyInA),
+    ...list('only in B', onlyInB),
+    ...list('another task under the same id', changedTasks),
+    ...list('not finished', unfinished),
+  ];
+}
+
+function named(title: string, changes: readonly TaskChange[]): readonly string[] {
+  if (changes.length === 0) return [];
+  const rows = changes
+    .slice(0, MOST)
+    .map(({ id, success, meanReward }) => [
+      `  ${printable(id)}`,
+      `${percent(success.a)} → ${percent(success.b)}`,
+      meanReward === null ? 'no reward' : `reward ${meanReward.a.toFixed(3)} → ${meanReward.b.toFixed(3)}`,
+    ]);
+  const hidden = changes.length - MOST;
+  return ['', `${title}:`, ...table(rows), ...(hidden > 0 ? [`  and ${hidden} more`] : [])];
+}
+
+function points(share: number): string {
+  return `${signed(100 * share, 1)} %`;
+}
+
+function signed(value: number, digits: number): string {
+  return `${value >= 0 ? '+' : '−'}${Math.abs(value).toFixed(digits)}`;
+}

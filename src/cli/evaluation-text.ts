@@ -1,0 +1,69 @@
+/** What an evaluation on its own looks like as plain lines: how it begins, and its numbers as a small table. */
+import { styleText } from 'node:util';
+import type { EvalDone, RunEvent, TagReport } from '../core/events.ts';
+import { asCalled, count, percent } from './phrases.ts';
+import { printable } from './screen/width.ts';
+
+/** Tags that are shown; all of them are in metrics.json. */
+const MOST_TAGS = 20;
+
+export function evaluationStart(event: RunEvent & { readonly type: 'eval-start' }): readonly string[] {
+  const { entry, tasks, perTask, temperature, seed, run, resumedAt, model, server } = event;
+  const of = `${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`;
+  const what = styleText('bold', printable(entry));
+  const doing =
+    resumedAt === undefined
+      ? `Evaluating ${what} on ${of}`
+      : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
+  return [
+    `${doing}, temperature ${temperature}, seed ${seed}`,
+    ...(server === undefined ? [] : [`Policy ${printable(model)}`]),
+    ...(run === null ? [] : [`Run directory ${printable(run)}`]),
+  ];
+}
+
+export function evaluationSummary(event: EvalDone): readonly string[] {
+  const { run, passAtK, passHatK, perTask, byTag } = event;
+  const tags = Object.entries(byTag);
+  const rows = [
+    ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'skipped'],
+    rowOf('all', event),
+    ...tags.slice(0, MOST_TAGS).map(([tag, report]) => rowOf(printable(tag), report)),
+  ];
+  const hidden = tags.length - MOST_TAGS;
+  return [
+    '',
+    ...table(rows),
+    ...(hidden > 0 ? [`${count(hidden, 'more tag')}: see metrics.json`] : []),
+    ...(perTask === 1 ? [] : [`pass@k  ${chances(passAtK)}`, `pass^k  ${chances(passHatK)}`]),
+    ...(run === null ? [] : kept(run, event)),
+  ];
+}
+
+function kept(run: string, { failed }: EvalDone): readonly string[] {
+  const again = failed === 0 ? [] : ['Run again what failed:', `  ${asCalled(`trainyard eval --resume ${run} --retry-failed`)}`];
+  return [`Every rollout is in ${printable(run)}/store.sqlite, the numbers are in ${printable(run)}/metrics.json`, ...again];
+}
+
+function rowOf(name: string, { success, ci, meanReward, n, failed, skipped }: TagReport): readonly string[] {
+  const [low, high] = ci.map((end) => (100 * end).toFixed(1));
+  const reward = meanReward === null ? 'none' : meanReward.toFixed(3);
+  return [name, percent(success), `${low} – ${high} %`, reward, `${n}`, `${failed}`, `${skipped}`];
+}
+
+function chances(byK: Readonly<Record<string, number>>): string {
+  return Object.entries(byK)
+    .map(([k, chance]) => `${k}: ${percent(chance)}`)
+    .join('   ');
+}
+
+/** Columns as wide as their widest cell; the first to the left, the others to the right. */
+export function table(rows: readonly (readonly string[])[]): readonly string[] {
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
+  return rows.map((row) =>
+    row
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0)))
+      .join('   ')
+      .trimEnd(),
+  );
+}

@@ -1,0 +1,182 @@
+/**
+ * What a call of an evaluation means: settings, entry and tasks, all checked before anything is opened.
+ *
+ * run.json keeps everything that decides the result. An evaluation is taken up again only where all of that is still the same:
+ * otherwise half of its rollouts would be of something else. All that changed is named at once.
+ */
+import { dirname, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { isDeepStrictEqual } from 'node:util';
+import { z } from 'zod';
+import { TrainyardError } from '../core/errors.ts';
+import type { Task } from '../core/types.ts';
+import { bestVariant, isRunnable } from '../nn/compile.ts';
+import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
+import type { Entry } from '../rollout/discovery.ts';
+import { resumeCommand } from './command-line.ts';
+import { digestOf, modelDigest } from './digests.ts';
+import type { NumberedTask } from './evaluate.ts';
+import { rowsOf } from './evaluation-rows.ts';
+import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from './evaluation-settings.ts';
+import { flagOf } from './plan.ts';
+import { preflight } from './preflight.ts';
+import { isEvaluation, readRunFile } from './run-directory.ts';
+import { withoutUndefined } from './settings.ts';
+import { sourceDigests } from './sources.ts';
+
+/** An evaluation to go on with; settings that are given again must agree with it, but for those that may change. */
+export type EvaluationResumeRequest = { readonly run: string } & Partial<EvaluationRequest>;
+
+export interface EvaluationPlan {
+  readonly settings: EvaluationSettings;
+  readonly entry: Entry;
+  /** Those that are evaluated, with their rows. */
+  readonly tasks: readonly NumberedTask[];
+  readonly record: EvaluationRecord;
+  readonly isResumed: boolean;
+  /** Those it was begun with, where the machine has them: others differ in the last bits. */
+  readonly kernels: KernelVariant;
+  readonly warnings: readonly { readonly code: string; readonly message: string }[];
+}
+
+export const evaluationRecordSchema = z.object({
+  kind: z.literal('evaluation'),
+  settings: z.looseObject({ n: z.int(), temperature: z.number() }),
+  tasks: z.array(z.object({ row: z.int(), id: z.string(), digest: z.string() })),
+  model: z.string(),
+  sources: z.record(z.string(), z.string()),
+  kernels: z.enum(KERNEL_VARIANTS),
+});
+/** Settings with paths made absolute; digests of each task, of the model and of each file of the user's code. */
+export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
+
+/** They decide how fast it goes and what is shown, never what comes out. */
+const MAY_CHANGE: ReadonlySet<string> = new Set<keyof EvaluationSettings>([
+  'run',
+  'threads',
+  'concurrency',
+  'workflowWorkers',
+  'graderWorkers',
+  'transcripts',
+  'baseURL',
+]);
+
+export async function planEvaluation(request: EvaluationRequest): Promise<EvaluationPlan> {
+  const settings = evaluationSettings(request);
+  const { entry, heldOut } = await preflight(settings);
+  const tasks = rowsOf(settings.rows, heldOut.length).map((row) => ({ task: heldOut[row - 1] as Task, number: row }));
+  const record = await recordOf(settings, entry, tasks);
+  const alike = settings.n > 1 && settings.temperature === 0;
+  const message = `${settings.n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
+  const warnings = alike ? [{ code: 'SAME_ROLLOUTS', message }] : [];
+  return { settings, entry, tasks, record, isResumed: false, kernels: record.kernels, warnings };
+}
+
+export async function planResumedEvaluation(request: EvaluationResumeRequest): Promise<EvaluationPlan> {
+  const begun = recordIn(request.run);
+  const given = absolute(withoutUndefined(request));
+  const merged = { ...begun.settings, ...given, run: request.run };
+  if (!('entry' in merged)) {
+    throw impossible(['the evaluation was begun from TypeScript'], 'give the same workflow and grader again');
+  }
+  const settings = evaluationSettings(merged as EvaluationRequest);
+  const { entry, heldOut } = await preflight(settings);
+  const chosen = begun.tasks.flatMap(({ row }) => heldOut[row - 1] ?? []);
+  const tasks = chosen.map((task, i) => ({ task, number: begun.tasks[i]?.row ?? 0 }));
+  const now = await recordOf(settings, entry, tasks);
+  const isWhole = settings.rows !== undefined || heldOut.length === begun.tasks.length;
+  const changes = [
+    ...changesIn(begun, now),
+    ...(isWhole ? [] : [`the task file has ${heldOut.length} rows, it had ${begun.tasks.length}`]),
+  ];
+  if (changes.length > 0) throw impossible(changes, 'put it back as it was, or begin a new evaluation');
+  const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
+  const message = `it was begun with the ${begun.kernels} kernels, which this machine lacks`;
+  const warnings = kernels === begun.kernels ? [] : [{ code: 'OTHER_KERNELS', message }];
+  return { settings, entry, tasks, record: begun, isResumed: true, kernels, warnings };
+}
+
+function recordIn(run: string): EvaluationRecord {
+  const found = readRunFile(run);
+  const parsed = evaluationRecordSchema.safeParse(found);
+  if (parsed.success) return parsed.data;
+  if (isEvaluation(found)) {
+    throw impossible([`${run}/run.json is not of this version of Trainyard`], 'finish it with the version that began it');
+  }
+  throw impossible([`${run} holds a training run, not an evaluation`], `go on with it: ${resumeCommand(run)}`);
+}
+
+/** Everything that decides the result and is no longer what it was, in words. */
+function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly string[] {
+  const names = new Set([...Object.keys(begun.settings), ...Object.keys(now.settings)]);
+  const settings = [...names]
+    .filter((name) => !MAY_CHANGE.has(name) && name !== 'entry')
+    .flatMap((name) => {
+      const [before, after] = [begun.settings[name], now.settings[name]];
+      return isDeepStrictEqual(before, after) ? [] : [`${flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`];
+    });
+  const entry = [begun, now].map(({ settings: { entry: path } }) => path);
+  return [
+    ...settings,
+    ...(entry[0] === entry[1] || entry[0] === undefined
+      ? []
+      : [`the entry was ${shown(entry[0])}, now it is ${shown(entry[1])}`]),
+    ...changedTasks(begun, now),
+    ...(begun.model === now.model ? [] : [`the model in ${String(now.settings['model'])} has changed`]),
+    ...changedSources(begun.sources, now.sources),
+  ];
+}
+
+function changedTasks({ tasks: before }: EvaluationRecord, { tasks: after }: EvaluationRecord): readonly string[] {
+  const rows = before.filter((task, i) => !isDeepStrictEqual(task, after[i])).map(({ row }) => row);
+  const first = rows.slice(0, 5).join(', ');
+  if (rows.length === 0) return [];
+  return [
+    `tasks have changed: row${rows.length === 1 ? '' : 's'} ${first}${rows.length > 5 ? ` and ${rows.length - 5} more` : ''}`,
+  ];
+}
+
+function changedSources(before: EvaluationRecord['sources'], after: EvaluationRecord['sources']): readonly string[] {
+  const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
+  return files.map(
+    (file) => `${file} ${before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed'}`,
+  );
+}
+
+function shown(value: unknown): string {
+  return value === undefined ? 'not given' : JSON.stringify(value);
+}
+
+const PATHS = ['entry', 'flows', 'model', 'heldOut'] as const;
+
+function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
+  const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
+  return { ...settings, ...Object.fromEntries(paths) };
+}
+
+async function recordOf(settings: EvaluationSettings, entry: Entry, tasks: readonly NumberedTask[]): Promise<EvaluationRecord> {
+  const { run: _, entry: given, ...kept } = absolute(settings);
+  const named = typeof given === 'string' ? { entry: given } : {};
+  return {
+    kind: 'evaluation',
+    settings: JSON.parse(JSON.stringify({ ...named, ...kept })) as EvaluationRecord['settings'],
+    tasks: tasks.map(({ task, number }) => ({ row: number, id: task.id, digest: digestOf([JSON.stringify(task)]) })),
+    model: await modelDigest(settings.model),
+    sources: typeof given === 'string' ? await sourceDigests(dirname(given), filesOf(given, settings.flows, entry)) : {},
+    kernels: bestVariant(),
+  };
+}
+
+/** The user's files that everything else is imported from. */
+function filesOf(entry: string, flows: string | undefined, { workflowModule, graderModule }: Entry): readonly string[] {
+  const modules = [workflowModule, graderModule].flatMap((module) =>
+    module?.url.startsWith('file:') === true ? [fileURLToPath(module.url.replace(/[?#].*$/, ''))] : [],
+  );
+  return [...new Set([resolve(entry), ...(flows === undefined ? [] : [resolve(flows)]), ...modules])];
+}
+
+function impossible(changes: readonly string[], hint: string): TrainyardError {
+  const message =
+    changes.length === 1 ? (changes[0] ?? '') : `${changes.length} things are not as they were: ${changes.join('; ')}`;
+  return new TrainyardError('RESUME_IMPOSSIBLE', message, { hint });
+}

@@ -1,0 +1,74 @@
+/**
+ * The numbers of an evaluation, computed in one place: the terminal, `--json`, metrics.json and the report files all show these.
+ *
+ * Every rollout that was run is in the denominator: one that failed or was skipped did not solve its task. Mean reward is over what was
+ * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
+ */
+import type { EvaluationReport, TagReport } from '../core/events.ts';
+import { meanInterval, meanOf, sharesInterval } from '../statistics/intervals.ts';
+import { passAtK, passHatK } from '../statistics/pass-at-k.ts';
+import type { RolloutResult, TaskResult } from './evaluation-results.ts';
+
+/** Tasks of which nothing was run are left out. `n`: rollouts that each was to have. */
+export function reportOf(
+  results: readonly TaskResult[],
+  { n, temperature }: { readonly n: number; readonly temperature: number },
+): EvaluationReport {
+  const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
+  // A task that lacks rollouts can only be asked about as many as it has.
+  const fewest = Math.min(n, ...tasks.map(({ rollouts }) => rollouts.length));
+  const over = (of: (n: number, c: number, k: number) => number): Readonly<Record<string, number>> =>
+    Object.fromEntries(
+      triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
+    );
+  const tags = [...new Set(tasks.flatMap((task) => task.tags))].toSorted();
+  return {
+    ...sharesOf(tasks, n),
+    temperature,
+    perTask: n,
+    rollouts: tasks.reduce((sum, { rollouts }) => sum + rollouts.length, 0),
+    passAtK: over(passAtK),
+    passHatK: over(passHatK),
+    byTag: Object.fromEntries(
+      tags.map((tag) => [
+        tag,
+        sharesOf(
+          tasks.filter((task) => task.tags.includes(tag)),
+          n,
+        ),
+      ]),
+    ),
+  };
+}
+
+function sharesOf(tasks: readonly TaskResult[], n: number): TagReport {
+  const shares = tasks.map(({ rollouts }) => solvedIn(rollouts) / rollouts.length);
+  const rewards = tasks.flatMap(({ rollouts }) => meanRewardIn(rollouts) ?? []);
+  const count = (ending: RolloutResult['ending']): number =>
+    tasks.reduce((sum, { rollouts }) => sum + rollouts.filter((rollout) => rollout.ending === ending).length, 0);
+  return {
+    success: meanOf(shares),
+    ci: sharesInterval(shares, n),
+    n: tasks.length,
+    failed: count('failed'),
+    skipped: count('skipped'),
+    meanReward: rewards.length === 0 ? null : meanOf(rewards),
+    meanRewardCi: meanInterval(rewards),
+  };
+}
+
+export function solvedIn(rollouts: readonly RolloutResult[]): number {
+  return rollouts.filter(({ ending }) => ending === 'solved').length;
+}
+
+/** Null where none was graded. */
+export function meanRewardIn(rollouts: readonly RolloutResult[]): number | null {
+  const rewards = rollouts.flatMap(({ reward }) => reward ?? []);
+  return rewards.length === 0 ? null : meanOf(rewards);
+}
+
+/** 1, 2, 4 … up to n, and n itself. */
+function triesOf(n: number): readonly number[] {
+  const doubled = Array.from({ length: Math.floor(Math.log2(Math.max(1, n))) + 1 }, (_, i) => 2 ** i);
+  return [...new Set([...doubled, n])].filter((k) => k >= 1);
+}

@@ -1,0 +1,113 @@
+/**
+ * An evaluation in a process that is killed with SIGKILL again and again and taken up again each time: it comes to what an undisturbed
+ * one comes to, and what was acknowledged is never run or graded again.
+ */
+import { existsSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { randomStream } from '../../src/nn/random.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { scratch, start } from '../cli/command.ts';
+
+const KILLS = 20;
+const TASKS = 40;
+const ROLLOUTS = 4 * TASKS;
+
+/** Each grading leaves a line with the id of its rollout. */
+const ENTRY = `
+import { appendFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { defineGrader, defineWorkflow } from 'trainyard';
+export default defineWorkflow(async (ctx) => {
+  const { text } = await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 });
+  await sleep(ctx.seed % 40);
+  return { output: { rolloutId: ctx.rolloutId, text } };
+});
+export const grader = defineGrader(({ output }) => {
+  const { rolloutId, text } = output as { rolloutId: string; text: string };
+  appendFileSync(new URL('./graded.txt', import.meta.url), rolloutId + '\\n');
+  const sum = [...text].reduce((codes, letter) => codes + (letter.codePointAt(0) ?? 0), 0);
+  return (sum % 3) / 2;
+});
+`;
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+  await home.write('agent.ts', ENTRY);
+  const line = (_: unknown, i: number): string =>
+    JSON.stringify({ id: `t${i}`, prompt: `Question ${i}?`, metadata: { tag: i % 2 === 0 ? 'even' : 'odd' } });
+  await home.write('held-out.jsonl', Array.from({ length: TASKS }, line).join('\n'));
+});
+afterAll(() => home.remove());
+
+/** Begins the evaluation, or goes on with it where its directory holds one. */
+function run(name: string) {
+  const directory = join(home.dir, name);
+  const few = ['--concurrency', '4', '--threads', '1'];
+  return existsSync(join(directory, 'run.json'))
+    ? start(['eval', '--resume', directory, ...few])
+    : start(['eval', join(home.dir, 'agent.ts'), '--run', directory, '--n', '4', ...few]);
+}
+
+function graded(): readonly string[] {
+  const file = join(home.dir, 'graded.txt');
+  return existsSync(file) ? readFileSync(file, 'utf8').split('\n').slice(0, -1) : [];
+}
+
+/** What each rollout that is on disk came to; nothing of it is about time. */
+async function kept(name: string): Promise<ReadonlyMap<string, string>> {
+  const file = join(home.dir, name, 'store.sqlite');
+  if (!existsSync(file)) return new Map();
+  await using store = await openSqliteStore(file);
+  const said = (await store.query()).map(({ rolloutId, outcome, grade, turns }) => {
+    const sampled = turns.map(({ sampledIds, logprobs }) => [[...sampledIds], [...logprobs]]);
+    return [rolloutId, JSON.stringify([outcome, grade, sampled])] as const;
+  });
+  return new Map(said);
+}
+
+async function toTheEnd(name: string): Promise<void> {
+  const { code, stderr } = await run(name).ended;
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+}
+
+const metrics = (name: string): string => readFileSync(join(home.dir, name, 'metrics.json'), 'utf8');
+
+it(`comes to the same after ${KILLS} kills, and grades nothing twice that was acknowledged`, { timeout: 180_000 }, async () => {
+  await toTheEnd('undisturbed');
+  expect(new Set(graded()).size).toBe(ROLLOUTS);
+  rmSync(join(home.dir, 'graded.txt'));
+  const random = randomStream(7);
+  const stretch = ROLLOUTS / (KILLS + 1);
+  /** What was on disk after each kill, and how many gradings there had been by then. */
+  const acknowledged: { readonly ids: ReadonlySet<string>; readonly gradings: number }[] = [];
+  let struck = 0;
+  for (let kill = 0; kill < KILLS; kill++) {
+    const { child, ended } = run('disturbed');
+    if (kill % 5 === 4) {
+      await Promise.race([ended, sleep(random.uniform() * 1000)]);
+    } else {
+      const target = graded().length + Math.floor(random.uniform() * stretch);
+      while (child.exitCode === null && graded().length <= target) await sleep(2);
+      await Promise.race([ended, sleep(random.uniform() * 10)]);
+    }
+    child.kill('SIGKILL');
+    const { signal, code, stderr } = await ended;
+    if (signal === 'SIGKILL') struck++;
+    else expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    acknowledged.push({ ids: new Set((await kept('disturbed')).keys()), gradings: graded().length });
+  }
+  await toTheEnd('disturbed');
+  expect(struck, 'kills that struck').toBeGreaterThanOrEqual(KILLS / 2);
+  for (const { ids, gradings } of acknowledged) {
+    expect(
+      graded()
+        .slice(gradings)
+        .filter((id) => ids.has(id)),
+    ).toEqual([]);
+  }
+  expect([...(await kept('disturbed'))].toSorted()).toEqual([...(await kept('undisturbed'))].toSorted());
+  expect(metrics('disturbed')).toBe(metrics('undisturbed'));
+});
