@@ -36,7 +36,13 @@ export async function tryOnce(request: TryRequest, observer: TryObserver, stop: 
   const { warn } = observer;
   const limits = { ...settings.limits, deadlineMs: DEADLINE_MS };
   const watch = { recorded: (_: unknown, turn: Turn) => observer.onTurn(turn), threw: observer.onThrown };
-  await using workshop = await openWorkshop({ ...settings, limits }, entry, { stop, warn, trainable, observer: watch });
+  await using workshop = await openWorkshop({ ...settings, limits }, entry, {
+    stop,
+    warn,
+    trainable,
+    observer: watch,
+    files: { tasks: [settings.heldOut] },
+  });
   await using store = memoryStore();
   observer.onStart(task);
   const sampling: SamplingSettings = { temperature, topP: 1, topK: 0, maxTokens: settings.callTokens };

@@ -32,6 +32,7 @@ import { withPolicy } from './policy-judge.ts';
 import { Recovery } from './recovery.ts';
 import type { EvalSettings, TrainSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
+import { type RunFiles, wallsOf } from './walls.ts';
 
 export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
@@ -69,6 +70,8 @@ export interface WorkshopOptions {
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly observer?: RolloutObserver | undefined;
+  /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
+  readonly files?: Pick<RunFiles, 'run' | 'tasks'> | undefined;
   /** Whether to find and name what blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
@@ -78,7 +81,16 @@ export async function openWorkshop(
     Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | GraderSetting> &
     Partial<Pick<TrainSettings, 'turnDiscount' | 'maxErrorShare'>>,
   entry: Entry,
-  { stop, warn, kernels, engine = (own) => own, trainable, observer, watchStalls: isWatched = false }: WorkshopOptions,
+  {
+    stop,
+    warn,
+    kernels,
+    engine = (own) => own,
+    trainable,
+    observer,
+    files = { tasks: [] },
+    watchStalls: isWatched = false,
+  }: WorkshopOptions,
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
   return await openingWith(async (closers) => {
@@ -96,7 +108,9 @@ export async function openWorkshop(
     closers.defer(release);
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
-    const isolation = { module: entry.workflowModule, workers: settings.workflowWorkers, signal: stop };
+    const module = entry.workflowModule;
+    const walls = entry.workflow.isolation === 'process' ? wallsOf({ ...files, module }) : undefined;
+    const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn };
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
     if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });

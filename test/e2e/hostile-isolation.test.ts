@@ -59,7 +59,7 @@ describe('a workflow in a process of its own', () => {
     ['log without end', FINE],
     ['return far too much', { outcome: { kind: 'completed' } }],
     ['claim results of others', FINE],
-    ['say nonsense on the channel', { outcome: { kind: 'rejected' } }],
+    ['say nonsense on the channel', FINE],
     ['reject where a tool catches it', { outcome: { kind: 'rejected', reason: 'too hard' }, grade: { kind: 'ungraded' } }],
     ['forget promises and timers that fail', FINE],
   ])('may %s; the next rollout is as good as any', async (order, expected) => {

@@ -1,24 +1,28 @@
 /** A run whose rollouts have processes of their own and give their own rewards, killed for real and taken up again. */
-import { readFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { scratch, start, trainyard } from '../cli/command.ts';
-import { eventually, isRunning } from '../fixtures/grader/processes.ts';
+import { eventually } from '../fixtures/grader/processes.ts';
 
 /** Rewards by turn and by thread, found from what was said, so that they differ; processes and set-ups are written down. */
 const ENTRY = `
 import { spawn } from 'node:child_process';
 import { appendFileSync } from 'node:fs';
 import { defineWorkflow } from 'trainyard';
-const note = (name: string, text: string) => appendFileSync(new URL('./' + name, import.meta.url), text + '\\n');
+const notes = process.env.TEST_NOTES!;
+const note = (name: string, text: string) => appendFileSync(notes + '/' + name, text + '\\n');
 const sum = (text: string) => [...text].reduce((codes, letter) => codes + (letter.codePointAt(0) ?? 0), 0);
 export default defineWorkflow({
   isolation: 'process',
+  env: ['TEST_NOTES'],
   setup: () => {
-    const child = spawn('sleep', ['300'], { stdio: 'ignore' });
-    note('pids', process.pid + ' ' + child.pid);
+    spawn('sh', ['-c', 'sleep 300; :', notes], { stdio: 'ignore' });
+    note('set-up', String(process.pid));
   },
   teardown: () => note('torn-down', String(process.pid)),
   async run(ctx) {
@@ -45,21 +49,28 @@ it('ends as one that nothing disturbed, to the byte, and leaves no process behin
     ...['train', entry, '--tasks', file, '--run', run, '--steps', '3', '--groups-per-step', '2', '--group', '3'],
     ...['--workflow-workers', '2', '--json'],
   ];
-  const pids = (): number[] => readFileSync(join(home.dir, 'pids'), 'utf8').trim().split(/\s+/).map(Number);
+  const notes = mkdtempSync(join(tmpdir(), 'isolated-resume-'));
+  process.env['TEST_NOTES'] = notes;
+  // By what they were started with: in a namespace of their own they know other numbers.
+  const running = (): readonly string[] =>
+    execFileSync('ps', ['-axww', '-o', 'args='], { encoding: 'utf8' })
+      .split('\n')
+      .filter((line) => line.includes(notes) || line.includes(home.dir));
   const [whole, killed] = [join(home.dir, 'whole'), join(home.dir, 'killed')];
 
   expect(await trainyard(...flags(whole))).toMatchObject({ code: 0, stderr: '' });
-  const tornDown = readFileSync(join(home.dir, 'torn-down'), 'utf8').trim().split('\n');
+  const tornDown = readFileSync(join(notes, 'torn-down'), 'utf8').trim().split('\n');
   expect(tornDown).toHaveLength(2);
-  expect(pids().filter(isRunning)).toEqual([]);
+  expect(running()).toEqual([]);
 
   const { child, ended, stdout } = start(flags(killed));
   expect(await eventually(() => /"type":"step-end","step":2/.test(stdout()) || stdout().includes('"step":2,'), 60_000)).toBe(
     true,
   );
+  expect(running().length).toBeGreaterThan(2);
   child.kill('SIGKILL');
   await ended;
-  expect(await eventually(() => pids().filter(isRunning).length === 0)).toBe(true);
+  expect(await eventually(() => running().length === 0)).toBe(true);
 
   expect(await trainyard('train', '--resume', killed, '--json')).toMatchObject({ code: 0, stderr: '' });
   const weights = (run: string) => readFile(join(run, 'checkpoints', 'step-000003', 'model.safetensors'));
@@ -70,6 +81,7 @@ it('ends as one that nothing disturbed, to the byte, and leaves no process behin
     (await store.query()).map(({ rolloutId, grade }) => JSON.stringify([rolloutId, grade])).toSorted();
   expect(await graded(other)).toEqual(await graded(one));
   expect((await graded(one)).every((line) => line.includes('"kind":"graded"'))).toBe(true);
-  expect(pids().filter(isRunning)).toEqual([]);
+  expect(running()).toEqual([]);
+  rmSync(notes, { recursive: true });
   await home.remove();
 });
