@@ -75,6 +75,13 @@ export type {
   Trajectory,
   Turn,
 } from './core/types.ts';
+export {
+  EnvironmentClient,
+  EnvironmentInstance,
+  type EnvironmentOptions,
+  type StepResult,
+} from './dataset/environment-client.ts';
+export { type EnvironmentTasksOptions, environmentTasks } from './dataset/environment-tasks.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';

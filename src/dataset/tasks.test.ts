@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { readJsonl } from './jsonl.ts';
 import { readTasks } from './tasks.ts';
 
 let dir = '';
@@ -92,6 +93,49 @@ describe('a task file', () => {
     const file = join(dir, 'latin.jsonl');
     await writeFile(file, Buffer.from('{"prompt":"caf\xe9"}', 'latin1'));
     await expect(readTasks(file)).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining('UTF-8') });
+  });
+
+  it.each([
+    ['{"prompt":"a","answer":NaN}', 'line 1 is not valid JSON, which has no NaN'],
+    ['{"prompt":"a"}\n{"prompt":"b","ans', 'was the file cut off?'],
+    ['\n  \n\r\n', 'holds no task'],
+    ['\uFEFF', 'holds no task'],
+    ['{"prompt":"a"}\n\uFEFF{"prompt":"b"}', 'line 2 is not valid JSON'],
+    ['{"prompt":"a"}{"prompt":"b"}', 'line 1 is not valid JSON'],
+    ['{"prompt":"a","answer":9007199254740993}', 'answer: expected whole numbers'],
+    ['{"prompt":"a","metadata":{"n":9223372036854775808}}', 'metadata.n: expected whole numbers'],
+    ['{"prompt":"a","system_prompt":3}', 'system_prompt: expected text, found a number'],
+  ])('refuses %j, too', async (text, message) => {
+    await expect(read(text)).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
+  });
+
+  it('with a line that does not end is refused before it is read to its end', async () => {
+    let given = 0;
+    const endless = (async function* () {
+      for (;;) {
+        given += 2 ** 20;
+        yield Buffer.alloc(2 ** 20, 0x20);
+      }
+    })();
+    await expect(readJsonl(endless, 'x.jsonl').next()).rejects.toMatchObject({
+      message: expect.stringContaining('x.jsonl line 1 is longer than 16 MiB'),
+    });
+    expect(given).toBeLessThan(20 * 2 ** 20);
+  });
+
+  it('is read the same however its bytes are cut', async () => {
+    const bytes = Buffer.from('{"prompt":"caf\u00e9 😀","answer":"x"}\r\n\n{"prompt":"b","answer":"y"}');
+    for (const size of [1, 2, 3, 7, 1000]) {
+      const pieces = (async function* () {
+        for (let start = 0; start < bytes.length; start += size) yield bytes.subarray(start, start + size);
+      })();
+      const rows = [];
+      for await (const row of readJsonl(pieces, 'x.jsonl')) rows.push(row);
+      expect(rows).toEqual([
+        { kind: 'row', place: 'line 1', row: { prompt: 'caf\u00e9 😀', answer: 'x' } },
+        { kind: 'row', place: 'line 3', row: { prompt: 'b', answer: 'y' } },
+      ]);
+    }
   });
 
   it('that is missing is named', async () => {

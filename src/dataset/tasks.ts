@@ -55,7 +55,7 @@ export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   if (typeof source !== 'string') return yield* rowsOf(source);
   await using file = await openDataFile(source);
   const extension = extname(source).toLowerCase();
-  if (extension === '.parquet') yield* readParquet(file);
+  if (extension === '.parquet') yield* readParquet(source);
   else if (extension === '.csv') yield* readCsv(file.chunks(), source);
   else yield* readJsonl(file.chunks(), source);
 }

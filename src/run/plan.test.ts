@@ -2,7 +2,7 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { defineWorkflow } from '../core/define.ts';
 import { defineGrader } from '../core/define-grader.ts';
 import { planNew, planResumed } from './plan.ts';
@@ -27,5 +27,54 @@ it('is refused where the state at the server that it began from is another one',
   await expect(planResumed(again)).rejects.toMatchObject({
     code: 'RESUME_IMPOSSIBLE',
     message: expect.stringMatching(/has changed since the run began/),
+  });
+});
+
+describe('tasks of a run', () => {
+  const rows = (count: number) => Array.from({ length: count }, (_, i) => ({ prompt: `Question ${i}?`, answer: i }));
+  const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
+  const plan = (more: object) => planNew({ entry, model: folder, run: folder, ...more });
+
+  it('may be given as values, once as an iterable, and have to be the same when it is taken up again', async () => {
+    const begun = await plan({ tasks: rows(5).values(), heldOut: rows(2) });
+    expect(begun.tasks).toHaveLength(5);
+    expect(begun.record.settings).not.toHaveProperty('tasks');
+    await writeFile(join(folder, 'run.json'), JSON.stringify(begun.record));
+    const again = { run: folder, entry, model: folder, heldOut: rows(2) };
+    expect((await planResumed({ ...again, tasks: rows(5) })).identity).toBe(begun.identity);
+    await expect(planResumed(again)).rejects.toMatchObject({ message: expect.stringContaining('tasks given as values') });
+    await expect(planResumed({ ...again, tasks: rows(6) })).rejects.toMatchObject({
+      message: expect.stringMatching(/^the tasks have changed/),
+    });
+  });
+
+  it('are at least four, where not fewer are allowed', async () => {
+    await expect(plan({ tasks: rows(3) })).rejects.toMatchObject({
+      code: 'DATASET_INVALID',
+      message: expect.stringContaining('Dataset too small: 3 rows. A minimum of 4 rows is required.'),
+    });
+    expect((await plan({ tasks: rows(3), minTasks: 3, heldOut: rows(1) })).tasks).toHaveLength(3);
+  });
+
+  it('are split by a share, without overlap, and warned about where held-out ones were seen', async () => {
+    const { tasks, heldOut, warnings } = await plan({ tasks: rows(100), split: 0.2 });
+    expect(tasks.length + heldOut.length).toBe(100);
+    expect(heldOut.length).toBeGreaterThan(5);
+    expect(warnings).toEqual([]);
+    const seen = await plan({ tasks: rows(100), heldOut: rows(7) });
+    expect(seen.warnings).toEqual([{ code: 'HELD_OUT_SEEN', message: expect.stringMatching(/^7 of 7 held-out tasks/) }]);
+  });
+
+  it.each([
+    [{ tasks: 5 }, 'tasks: expected a path, or a list or iterable of rows'],
+    [{ split: 1 }, 'split: '],
+    [{ split: 0 }, 'split: '],
+    [{ split: 0.1, heldOut: [] }, 'found both'],
+    [{ minTasks: 0 }, 'minTasks: '],
+  ])('are refused as %j', async (given, message) => {
+    await expect(plan({ tasks: rows(5), ...given })).rejects.toMatchObject({
+      code: 'USAGE',
+      message: expect.stringContaining(message),
+    });
   });
 });

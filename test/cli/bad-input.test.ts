@@ -9,7 +9,7 @@ import { ROOT, scratch, start, trainyard } from './command.ts';
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {
   home = await scratch();
-  await home.write('tasks.jsonl', '{"id":"a","prompt":"hi","answer":1}\n');
+  await home.write('tasks.jsonl', ['a', 'b', 'c', 'd'].map((id) => `{"id":"${id}","prompt":"hi","answer":1}\n`).join(''));
 });
 afterAll(() => home.remove());
 
@@ -95,7 +95,7 @@ describe('files', () => {
   it('a bad line in a task file is named by its number', async () => {
     const tasks = await home.write('bad.jsonl', '{"prompt":"fine"}\n{"answer":3}\n');
     const { code, stderr } = await trainEntry('lines.ts', good, '--tasks', tasks);
-    expect(stderr).toContain('bad.jsonl line 2: expected either prompt or user_prompt, found neither');
+    expect(stderr).toContain('bad.jsonl line 2: top-level fields differ from the first row (missing: prompt; extra: answer)');
     expect(code).toBe(2);
   });
 

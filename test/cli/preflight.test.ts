@@ -28,12 +28,13 @@ describe('a good entry', () => {
   it('is described, and nothing of it is run', async () => {
     const entry = await home.write('good.ts', GOOD);
     const tasks = await home.write('tasks.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":2}\n');
-    const { code, stdout, stderr } = await trainyard('preflight', entry, '--tasks', tasks, '--json');
+    const { code, stdout, stderr } = await trainyard('preflight', entry, '--tasks', tasks, '--min-tasks', '2', '--json');
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
     expect(JSON.parse(stdout)).toEqual({
       type: 'preflight',
       ok: true,
       problems: [],
+      warnings: [],
       found: {
         workflow: 'search-workflow',
         shape: 'AgentWorkflow',
@@ -110,7 +111,7 @@ describe('tasks that name flows', () => {
        export class Mine extends SingleStepSingleTurnAgentFlow {}
        register('mine')(Mine);`,
     );
-    const rows = ['mine', 'Mine', 'nobody', 5].map((agent_name) => JSON.stringify({ prompt: 'a', metadata: { agent_name } }));
+    const rows = ['mine', 'Mine', 'nobody', null].map((agent_name) => JSON.stringify({ prompt: 'a', metadata: { agent_name } }));
     const tasks = await home.write('flow-tasks.jsonl', `${rows.join('\n')}\n`);
     const { code, stdout } = await trainyard('preflight', entry, '--tasks', tasks, '--json');
     expect(code).not.toBe(0);

@@ -20,7 +20,7 @@ it('a teardown that fails is told by its name, and hides neither why the run fai
   const tasks = await home.write('tasks.jsonl', '{"id":"t","prompt":"Q?"}\n');
   const begin = async (name: string, reward: string, ...more: string[]) => {
     const entry = await home.write(`${name}.ts`, ENTRY(reward));
-    const flags = ['--steps', '1', '--groups-per-step', '1', '--group', '2', ...more];
+    const flags = ['--steps', '1', '--groups-per-step', '1', '--group', '2', '--min-tasks', '1', ...more];
     return ['train', entry, '--tasks', tasks, '--run', join(home.dir, name), ...flags];
   };
   const fine = await trainyard(...(await begin('fine', 'ctx.seed % 1000')));

@@ -95,7 +95,7 @@ describe('trainyard try', () => {
     expect(byName).toMatchObject({ code: 0, stdout: expect.stringMatching(/ 0 default · .*\n(.*\n)*completed · reward 1/) });
     const listed = await trainyard('try', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
     expect(listed).toMatchObject({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
-    const checked = await trainyard('preflight', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
+    const checked = await trainyard('preflight', '--min-tasks', '2', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
     expect(checked).toMatchObject({
       code: 0,
       stdout: expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/),

@@ -1,0 +1,181 @@
+/** What rows must be, and how what is wrong with them is told. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { TaskRow } from './rows.ts';
+import { readDataset, readTasks } from './tasks.ts';
+
+const rows = (...given: readonly unknown[]) => readTasks(given as TaskRow[], { name: 'rows' });
+const refused = (message: string | RegExp) => ({
+  code: 'DATASET_INVALID',
+  message: typeof message === 'string' ? expect.stringContaining(message) : expect.stringMatching(message),
+});
+const ask = (i: number) => ({ prompt: `question ${i}`, answer: i });
+
+describe('what is wrong', () => {
+  it('is told all at once, in the order of the rows', async () => {
+    const wrong = rows({ prompt: 1, metadata: { a: 1 } }, { prompt: 'fine', metadata: {} }, { prompt: 'x' });
+    await expect(wrong).rejects.toMatchObject(
+      refused(
+        /^rows: row 1: prompt: .*found a number; row 2: metadata: .*found an empty object; row 3: top-level fields differ from the first row \(missing: metadata\)$/,
+      ),
+    );
+  });
+
+  it('is told up to the fifth', async () => {
+    const empty = Array.from({ length: 6 }, () => ({ prompt: '' }));
+    await expect(rows(...empty.slice(1))).rejects.toMatchObject(refused(/row 5: prompt[^…]*$/));
+    await expect(rows(...empty)).rejects.toMatchObject(refused(/row 5: prompt.* … \(showing first 5 errors\)$/));
+  });
+
+  it('with the columns is told once', async () => {
+    const misspelt = Array.from({ length: 9 }, () => ({ prompt: 'a', anwser: 1, difficulty: 2 }));
+    await expect(rows(...misspelt)).rejects.toMatchObject(
+      refused(
+        /^rows: row 1: unknown column anwser, did you mean answer\?; row 1: unknown column difficulty, put it into metadata$/,
+      ),
+    );
+    await expect(rows({ answer: 1 }, { answer: 2 })).rejects.toMatchObject(refused(/^rows row 1: missing required columns/));
+  });
+
+  it('with ids is that two rows have one', async () => {
+    await expect(rows({ id: 'x', prompt: 'a' }, { id: 'x', prompt: 'b' })).rejects.toMatchObject(
+      refused('row 2: id "x" is already used on row 1'),
+    );
+  });
+
+  it('is that there are too few, where so many are asked for', async () => {
+    const three = [ask(1), ask(2), ask(3)];
+    expect(await readTasks(three)).toHaveLength(3);
+    await expect(readTasks(three, { minTasks: 4, name: 'rows' })).rejects.toMatchObject({
+      ...refused('Dataset too small: 3 rows. A minimum of 4 rows is required.'),
+      hint: expect.stringContaining('--min-tasks 3'),
+    });
+    await expect(rows()).rejects.toMatchObject(refused('rows holds no task'));
+  });
+
+  it('with a source is that it throws', async () => {
+    const failing = (async function* () {
+      yield ask(1);
+      throw new Error('the disk is gone');
+    })();
+    await expect(readTasks(failing)).rejects.toMatchObject(refused('threw after 1 rows: the disk is gone'));
+    await expect(rows('text')).rejects.toMatchObject(refused('row 1: expected an object, found a text'));
+  });
+
+  const cyclic: Record<string, unknown> = {};
+  cyclic['self'] = cyclic;
+  it.each([
+    [Number.NaN, 'finite number'],
+    [2 ** 53, 'whole numbers'],
+    [-(2 ** 63), 'whole numbers'],
+    [10n, 'expected JSON, found bigint'],
+    [new Date(0), 'expected JSON, found a Date'],
+    [() => 1, 'expected JSON, found function'],
+    [cyclic, 'nested deeper'],
+  ])('is an answer or metadata that is no JSON: case %#', async (value, message) => {
+    await expect(rows({ prompt: 'a', answer: value })).rejects.toMatchObject(refused(message));
+    await expect(rows({ prompt: 'a', metadata: { deep: [value] } })).rejects.toMatchObject(refused(message));
+  });
+});
+
+describe('metadata', () => {
+  it.each([null, {}, [], 'text', 5])('is an object with something in it, not %j', async (metadata) => {
+    await expect(rows({ metadata })).rejects.toMatchObject(refused('metadata: expected an object with at least one key'));
+  });
+
+  it('makes the prompt optional', async () => {
+    expect(await rows({ metadata: { k: 1 } }, { metadata: { k: 2 } })).toMatchObject([{ prompt: [] }, { prompt: [] }]);
+    expect(await rows({ prompt: null, metadata: { k: 1 } }, { prompt: 'a', metadata: { k: 2 } })).toMatchObject([
+      { prompt: [] },
+      { prompt: [{ role: 'user', content: 'a' }] },
+    ]);
+  });
+
+  it('has no empty object inside, however deep', async () => {
+    for (const inner of [{}, { a: {} }, [{}], [[{ b: {} }]]]) {
+      await expect(rows({ metadata: { k: inner } })).rejects.toMatchObject(refused('found an empty object'));
+    }
+  });
+
+  it('has one type under one key: whole and other numbers agree, true and null with nothing and everything', async () => {
+    const values = (...given: readonly unknown[]) => rows(...given.map((value) => ({ metadata: { k: { v: value, fixed: 1 } } })));
+    expect(await values(1, 2.5, null, -3)).toHaveLength(4);
+    await expect(values(1, true)).rejects.toMatchObject(
+      refused('row 2: metadata.k.v: expected a number as on row 1, found true or false'),
+    );
+    await expect(values('a', null, 1)).rejects.toMatchObject(
+      refused('row 3: metadata.k.v: expected a text as on row 1, found a number'),
+    );
+    await expect(values([1], { a: 1 })).rejects.toMatchObject(refused('expected a list as on row 1, found an object'));
+  });
+});
+
+describe('an answer that an agent could read', () => {
+  it.each(['answer', 'ground_truth', 'label', 'solution'])('in metadata.%s is refused', async (key) => {
+    await expect(rows({ prompt: 'a', answer: 42, metadata: { [key]: 42 } })).rejects.toMatchObject(
+      refused(`metadata.${key} is the answer`),
+    );
+    await expect(rows({ prompt: 'a', answer: { x: [1] }, metadata: { [key]: { x: [1] } } })).rejects.toThrow('is the answer');
+    expect(await rows({ prompt: 'a', answer: 42, metadata: { [key]: 43 } })).toHaveLength(1);
+  });
+
+  it('in the prompt is warned about, where it is long enough to be no accident', async () => {
+    const { warnings } = await readDataset([
+      { prompt: 'Is it 7?', answer: '7' },
+      { prompt: 'Say: the quick brown fox.', answer: 'the quick brown fox' },
+      { prompt: 'Again the quick brown fox', answer: 'the quick brown fox' },
+    ]);
+    expect(warnings).toEqual([{ code: 'LABEL_IN_PROMPT', message: expect.stringContaining('row 2') }]);
+    expect(warnings[0]?.message).toContain('1 more');
+    expect(warnings[0]?.message).not.toContain('fox');
+  });
+});
+
+describe('a task without an id', () => {
+  it('is named by what is asked: not by its place, not by the order of keys, and not by its answer', async () => {
+    const [first, second] = await rows(
+      { prompt: 'a', metadata: { x: 1, y: 2 }, answer: 1 },
+      { prompt: 'b', metadata: { x: 1, y: 2 }, answer: 2 },
+    );
+    const [other, same] = await rows(
+      { prompt: 'b', metadata: { x: 1, y: 2 }, answer: 9 },
+      { answer: 8, metadata: { y: 2, x: 1 }, prompt: 'a' },
+    );
+    expect(first?.id).toMatch(/^row-[0-9a-f]{16}$/);
+    expect([same?.id, other?.id]).toEqual([first?.id, second?.id]);
+    expect(first?.id).not.toBe(second?.id);
+  });
+
+  it('that asks what another asks is told apart by a number', async () => {
+    const ids = (await rows(ask(1), ask(1), ask(2), ask(1))).map(({ id }) => id);
+    expect(ids).toEqual([ids[0], `${ids[0]}#2`, ids[2], `${ids[0]}#3`]);
+  });
+
+  it('keeps its name when rows are shuffled or added', async () => {
+    const numbers = fc.uniqueArray(fc.nat(1000), { minLength: 1, maxLength: 20 });
+    await fc.assert(
+      fc.asyncProperty(numbers, fc.nat(), async (some, turn) => {
+        const before = await rows(...some.map(ask));
+        const after = await rows(
+          ask(2000),
+          ...some.slice(turn % some.length).map(ask),
+          ...some.slice(0, turn % some.length).map(ask),
+        );
+        for (const { id, answer } of before) expect(after.find((task) => task.answer === answer)?.id).toBe(id);
+      }),
+    );
+  });
+});
+
+it('rows given as values are copied: changing them later changes no task', async () => {
+  const row = { prompt: 'a', answer: { list: [1] } };
+  const reusing = (function* () {
+    for (let i = 0; i < 3; i++) {
+      row.answer.list[0] = i;
+      yield row;
+    }
+  })();
+  const tasks = await readTasks(reusing);
+  row.answer.list[0] = 99;
+  expect(tasks.map(({ answer }) => answer)).toEqual([{ list: [0] }, { list: [1] }, { list: [2] }]);
+});
