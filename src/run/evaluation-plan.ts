@@ -113,7 +113,9 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
     .filter((name) => !MAY_CHANGE.has(name) && name !== 'entry')
     .flatMap((name) => {
       const [before, after] = [begun.settings[name], now.settings[name]];
-      return isDeepStrictEqual(before, after) ? [] : [`${flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`];
+      return isDeepStrictEqual(before, after)
+        ? []
+        : [`${typeof before === 'object' ? name : flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`];
     });
   const entry = [begun, now].map(({ settings: { entry: path } }) => path);
   return [

@@ -16,7 +16,7 @@ export function reportOf(
 ): EvaluationReport {
   const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
   // A task that lacks rollouts can only be asked about as many as it has.
-  const fewest = Math.min(n, ...tasks.map(({ rollouts }) => rollouts.length));
+  const fewest = tasks.reduce((least, { rollouts }) => Math.min(least, rollouts.length), n);
   const over = (of: (n: number, c: number, k: number) => number): Readonly<Record<string, number>> =>
     Object.fromEntries(
       triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
