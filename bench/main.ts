@@ -12,6 +12,7 @@ export interface Benchmark {
 
 const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   gateway: () => import('./gateway.ts'),
+  grader: () => import('./grader.ts'),
   nn: () => import('./nn.ts'),
   rollouts: () => import('./rollouts.ts'),
   step: () => import('./step.ts'),

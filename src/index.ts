@@ -87,7 +87,8 @@ export type {
   Trajectory,
   Turn,
 } from './core/types.ts';
-export { readTasks } from './dataset/tasks.ts';
+export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
+export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
 export { type Listener, listen } from './gateway/listener.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';

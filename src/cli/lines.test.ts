@@ -30,6 +30,15 @@ suite('plain lines', () => {
     );
   });
 
+  it('say below a step what its rewards were made of, by name, eight at most, and how many rollouts were not graded', () => {
+    const parts = { format: 0.9, 'exact\nmatch': 0.25 };
+    expect(lines(stepEnd({ parts, metrics: { tries: 3 } }))[1]?.trim()).toBe('format 0.90  exact⏎match 0.25  tries 3.00');
+    const many = Object.fromEntries(Array.from({ length: 11 }, (_, i) => [`p${i}`, i]));
+    expect(lines(stepEnd({ parts: many }))[1]).toMatch(/p0 0\.00 .* p7 7\.00 {2}\+3 more$/);
+    expect(lines(stepEnd())).toHaveLength(1);
+    expect(lines(stepEnd({ ungraded: 4 }))[0]).toMatch(/ s {2}4 not graded$/);
+  });
+
   it('say that a run is taken up again, and after which step', () => {
     expect(lines(runStart())[0]).toMatch(/^Training examples\/shop\/agent\.ts for 40 steps: 1000 tasks/);
     expect(lines(runStart({ resumedAt: 12 }))[0]).toMatch(/^Going on with examples\/shop\/agent\.ts after step 12 of 40/);

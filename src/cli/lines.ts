@@ -10,6 +10,8 @@ type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
 
 /** Cells of the bar that shows a step's reward. */
 const BAR = 24;
+/** Parts and metrics that a step shows; the others are counted. */
+const MOST_MEASURES = 8;
 
 /** `entry` is the one of the run's first event. Nothing for events that only a live view shows, and for errors: they go to stderr. */
 export function describe(event: RunEvent, entry: string): readonly string[] {
@@ -19,7 +21,7 @@ export function describe(event: RunEvent, entry: string): readonly string[] {
     case 'eval-end':
       return [evaluation(event)];
     case 'step-end':
-      return [step(event)];
+      return [step(event), ...measures(event)];
     case 'transcript':
       return [
         '',
@@ -63,14 +65,25 @@ function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval
 
 function step(event: Event<'step-end'>): string {
   const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
-  const { failedRollouts, failedGrades, staleGroups } = event;
+  const { failedRollouts, failedGrades, ungraded, excludedRollouts, staleGroups } = event;
   const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
+  const nothing = ungraded > 0 ? `  ${ungraded} not graded` : '';
+  const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
   const seconds = (event.rolloutSeconds + event.trainSeconds + event.saveSeconds).toFixed(1);
   return (
     `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
-    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
   );
+}
+
+/** What the reward was made of, by name, under it. */
+function measures({ parts = {}, metrics = {} }: Event<'step-end'>): readonly string[] {
+  const all = [...Object.entries(parts), ...Object.entries(metrics)];
+  if (all.length === 0) return [];
+  const shown = all.slice(0, MOST_MEASURES).map(([name, mean]) => `${printable(name)} ${mean.toFixed(2)}`);
+  const more = all.length > shown.length ? [`+${all.length - shown.length} more`] : [];
+  return [`          ${styleText('dim', [...shown, ...more].join('  '))}`];
 }
 
 function summary(event: TrainDone, entry: string): readonly string[] {

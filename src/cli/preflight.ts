@@ -14,29 +14,32 @@ export interface PreflightFlags {
   readonly flows?: string;
   readonly tasks?: string;
   readonly heldOut?: string;
+  readonly minTasks?: number;
   readonly json: boolean;
 }
 
 /** Exit code 0 where a run could begin, 2 where something has to be mended first. */
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
-  const { flow, flows } = flags;
+  const { flow, flows, minTasks } = flags;
   const entry = entryGiven(given, flows, 'preflight');
   if (flows !== undefined && flow === undefined) {
     throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', { hint: 'give --flow' });
   }
   const tasks = flags.tasks ?? ifThere(usualTasks(entry));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
-  const inspection = await inspectFiles({ entry, flow, flows, tasks, heldOut });
+  const inspection = await inspectFiles({ entry, flow, flows, tasks, heldOut, minTasks });
   const ok = inspection.problems.length === 0;
   const found = foundIn(inspection);
+  const { warnings } = inspection;
   if (flags.json) {
     const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
-    console.log(JSON.stringify({ type: 'preflight', ok, problems, found }));
+    console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found }));
   } else {
     const lines = ok
       ? ['Ready:', ...Object.entries(found).filter(isWorthALine).map(lineOf)]
       : inspection.problems.flatMap(problemLines);
-    for (const line of lines) console.log(printable(line));
+    const warned = warnings.map(({ code, message }) => `Warning ${code}: ${message}`);
+    for (const line of [...lines, ...warned]) console.log(printable(line));
   }
   return ok ? 0 : 2;
 }

@@ -8,7 +8,8 @@ import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
-import { ALGORITHMS, type Algorithm } from '../trainer/advantages.ts';
+import { ALGORITHMS, type Algorithm, WEIGHTINGS, type Weighting } from '../trainer/advantages.ts';
+import { curateCommand } from './curate.ts';
 import { diffCommand } from './diff.ts';
 import { evalCommand } from './eval.ts';
 import { EXIT_OF } from './interrupt.ts';
@@ -33,7 +34,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   program.configureOutput({ outputError: () => {} });
   const train = program.command('train').description('improve the policy on the tasks by reinforcement learning');
   shared(train.argument('[entry]', 'module that exports the workflow and the grader'))
-    .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry)')
+    .option('--tasks <file>', 'tasks to train on: JSONL, CSV or Parquet (default: train.jsonl beside the entry)')
     .option('--run <dir>', 'directory of this run (default: runs/<entry>-<time>)')
     .option('--resume <dir>', 'go on with the run in this directory, with its settings')
     .option('--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles);
@@ -60,7 +61,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
   withFlows(once.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
     .option('--task <id>', 'id of the task, or its number in the file (default: the first)')
-    .option('--tasks <file>', 'file it is in, JSONL (default: held-out.jsonl beside the entry)')
+    .option('--tasks <file>', 'file it is in: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .option('--temperature <x>', 'of trainable roles (default: 1)', temperature)
     .option('--turns <n>', `most model calls of the rollout (default: ${EVAL_DEFAULTS.limits.turns})`, positive)
@@ -73,8 +74,17 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .description('check an entry and its tasks, and say everything that is wrong; runs nothing');
   withFlows(check.argument('[entry]', 'module that exports the workflow and the grader'))
     .exitOverride()
-    .option('--tasks <file>', 'tasks to train on, JSONL (default: train.jsonl beside the entry, if it exists)')
-    .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry, if it exists)')
+    .option('--tasks <file>', 'tasks to train on: JSONL, CSV or Parquet (default: train.jsonl beside the entry, if it exists)')
+    .option(
+      '--held-out <file>',
+      'tasks to evaluate on: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry, if it exists)',
+    )
+    .option(
+      '--min-tasks <n>',
+      `refuse fewer tasks to train on (default: ${TRAIN_DEFAULTS.minTasks})`,
+      positive,
+      TRAIN_DEFAULTS.minTasks,
+    )
     .option('--json', 'one JSON object', false)
     .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));
   program
@@ -87,7 +97,7 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN')
     .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
     .option('--entry <file>', 'module that exports a grader, for trajectories of agent flows')
-    .option('--tasks <file>', 'tasks with the answers that it grades by, JSONL')
+    .option('--tasks <file>', 'tasks with the answers that it grades by: JSONL, CSV or Parquet')
     .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
@@ -119,6 +129,17 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
+  program
+    .command('curate')
+    .description('leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out')
+    .exitOverride()
+    .argument('<run>', 'directory of a run, or a store file')
+    .argument('[rollouts...]', 'ids of the rollouts that are meant')
+    .option('--turn <n>', 'only this turn of them, counted from 0', natural)
+    .option('--reason <text>', 'why; kept with the mark')
+    .option('--undo', 'take it back', false)
+    .option('--json', 'one JSON object a line', false)
+    .action(async (run, rollouts, flags) => ended(await curateCommand(run, rollouts, flags)));
   return program;
 }
 
@@ -138,11 +159,16 @@ function evaluationFlags(command: Command): Command {
 
 /** Numbers of a training run; each is the setting of the same name. */
 const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (text: string) => unknown, byDefault: unknown])[] = [
+  ['--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks],
+  ['--split <share>', 'hold out this share of the tasks, such as 0.1, instead of a file', number, undefined],
   ['--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps],
   ['--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group],
   ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
   ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural, TRAIN_DEFAULTS.staleness],
   ['--algorithm <name>', `how rewards become advantages: ${ALGORITHMS.join(', ')}`, algorithm, TRAIN_DEFAULTS.algorithm],
+  ['--weighting <what>', `what counts alike in a step: ${WEIGHTINGS.join(', ')}`, weighting, TRAIN_DEFAULTS.weighting],
+  ['--turn-discount <x>', 'how much of what later turns earn counts for a turn, 0 to 1', share, undefined],
+  ['--max-error-share <x>', 'end the run when more of the gradings fail, 0 to 1', share, TRAIN_DEFAULTS.maxErrorShare],
   ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number, TRAIN_DEFAULTS.learningRate],
   ['--temperature <x>', 'of training rollouts', number, TRAIN_DEFAULTS.temperature],
   ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipLow],
@@ -170,7 +196,7 @@ function withFlows(command: Command): Command {
 function shared(command: Command): Command {
   return withFlows(command)
     .exitOverride()
-    .option('--held-out <file>', 'tasks to evaluate on, JSONL (default: held-out.jsonl beside the entry)')
+    .option('--held-out <file>', 'tasks to evaluate on: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry)')
     .option('--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)')
     .addOption(
       new Option(
@@ -216,6 +242,12 @@ function algorithm(text: string): Algorithm {
     throw new InvalidArgumentError(`expected ${ALGORITHMS.join(', ')}, found ${JSON.stringify(text)}`);
   }
   return known;
+}
+
+function weighting(text: string): Weighting {
+  const known = WEIGHTINGS.find((name) => name === text);
+  if (known !== undefined) return known;
+  throw new InvalidArgumentError(`expected ${WEIGHTINGS.join(' or ')}, found ${JSON.stringify(text)}`);
 }
 
 function roles(text: string): string[] {
@@ -275,7 +307,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
       return usage(
         thrown,
         emit,
-        ['train', 'eval', 'diff', 'try', 'preflight', 'serve', 'tinker', 'show'].find((verb) => verb === argv[0]),
+        ['train', 'eval', 'diff', 'try', 'preflight', 'serve', 'tinker', 'show', 'curate'].find((verb) => verb === argv[0]),
       );
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));

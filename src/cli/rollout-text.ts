@@ -9,7 +9,7 @@ const LONGEST = 400;
 export function endingLines({ outcome, grade, output, metadata, metrics, logs, startedAt }: Trajectory): readonly string[] {
   return [
     ...(logs ?? []).map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printable(text)}`)),
-    `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)} · ${gradeText(grade)}`,
+    `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)} · ${gradeText(grade, outcome)}`,
     ...named('output', output),
     ...named('metadata', metadata),
     ...named('metrics', metrics),
@@ -31,19 +31,26 @@ function outcomeDetail(outcome: Outcome): string {
   }
 }
 
-function gradeText(grade: Grade): string {
-  if (grade.kind === 'ungraded') return 'not graded';
+/** What a reward has by name, and the word before the name. */
+const NAMED = [
+  ['parts', ''],
+  ['metrics', 'metric '],
+  ['byTurn', 'turn '],
+  ['byThread', 'thread '],
+  ['byRole', 'role '],
+] as const satisfies readonly (readonly [keyof Reward, string])[];
+
+function gradeText(grade: Grade, outcome: Outcome): string {
+  if (grade.kind === 'ungraded') return grade.why === outcome.kind ? 'not graded' : `not graded: ${printable(grade.why)}`;
   if (grade.kind === 'failed') return styleText('red', `grading failed, ${grade.code}: ${printable(grade.message)}`);
-  const { value, source, success, ...rest } = grade.reward;
-  const details = Object.entries(rest as Omit<Reward, 'value' | 'source' | 'success'>).flatMap(([name, numbers]) =>
-    Object.entries(numbers ?? {}).map(
-      ([key, number]) => `${name === 'parts' ? '' : `${name.slice(2).toLowerCase()} `}${key} ${number}`,
-    ),
-  );
+  const { value, source, success, untrained = [] } = grade.reward;
   const marks = [
     ...(source === 'workflow' ? ['by the workflow'] : []),
     ...(success === undefined ? [] : [success ? 'a success' : 'no success']),
-    ...details.map(printable),
+    ...NAMED.flatMap(([kind, word]) =>
+      Object.entries(grade.reward[kind] ?? {}).map(([name, number]) => printable(`${word}${name} ${number}`)),
+    ),
+    ...untrained.map((thread) => printable(`thread ${thread} not trained`)),
   ];
   return `reward ${value}${marks.length > 0 ? ` (${marks.join(', ')})` : ''}`;
 }

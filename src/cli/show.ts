@@ -2,8 +2,8 @@
 import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { turnSummary } from '../core/turn-summary.ts';
-import type { Purpose } from '../core/types.ts';
-import { openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
+import type { Purpose, Trajectory } from '../core/types.ts';
+import { exclusionsOf, openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
 import { count } from './phrases.ts';
 import { endingLines } from './rollout-text.ts';
 import { printable } from './screen/width.ts';
@@ -19,9 +19,11 @@ export interface ShowFlags {
 export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
   await using store = await openStoreOf(path);
   const steps = await stepsIn(store);
+  const exclusions = await exclusionsOf(store);
+  const inShort = (trajectory: Trajectory): RolloutLine => rolloutLine(trajectory, steps, exclusions);
   const out = (line: string, value: object): void => console.log(flags.json ? JSON.stringify(value) : line);
   if (rolloutId === undefined) {
-    const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map((one) => rolloutLine(one, steps));
+    const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map(inShort);
     const shown = flags.forks ? lines.filter(({ forks }) => Object.keys(forks).length > 0) : lines;
     for (const line of shown.slice(-flags.limit)) out(rolloutText(line), line);
     if (!flags.json) console.log(total(lines, shown.length, flags.limit));
@@ -33,11 +35,14 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
       hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
     });
   }
-  if (!flags.json) console.log(rolloutText(rolloutLine(trajectory, steps)));
+  const line = inShort(trajectory);
+  if (!flags.json) console.log(rolloutText(line));
   for (const turn of trajectory.turns) {
     const summary = turnSummary(turn);
     const rewritten = rewrittenAt(turn, trajectory.turns);
-    out(turnText(summary, rewritten), { ...summary, rewritten });
+    const excluded = line.excludedTurns[turn.index] ?? line.excluded;
+    const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printable(excluded)}`)}`;
+    out(`${turnText(summary, rewritten)}${mark}`, { ...summary, rewritten, excluded });
   }
   if (!flags.json) console.log(endingLines(trajectory).join('\n'));
   return 0;
@@ -54,7 +59,10 @@ function rolloutText({
   step,
   forks,
   abandoned,
+  excluded,
+  excludedTurns,
 }: RolloutLine): string {
+  const turnsOut = Object.keys(excludedTurns).length;
   const causes = Object.entries(forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
   return [
     styleText('bold', printable(rolloutId)),
@@ -66,6 +74,8 @@ function rolloutText({
     ...(step === null ? [] : [`trained in step ${step}`]),
     ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
     ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
+    ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printable(excluded)}`)]),
+    ...(turnsOut === 0 ? [] : [styleText('yellow', `${count(turnsOut, 'turn')} excluded`)]),
   ].join(' · ');
 }
 

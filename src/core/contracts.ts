@@ -14,6 +14,7 @@ import type {
   Json,
   LimitName,
   Limits,
+  Mark,
   Message,
   PromptMessage,
   Purpose,
@@ -342,4 +343,8 @@ export interface Store extends AsyncDisposable {
    */
   commit(manifest: BatchManifest): Promise<void>;
   manifests(): Promise<readonly BatchManifest[]>;
+  /** All of them or none, durable when it resolves. Throws STORE_CONFLICT for a rollout or a turn that is not kept. */
+  mark(marks: readonly Mark[]): Promise<void>;
+  /** Every mark ever made, in order. */
+  marks(): Promise<readonly Mark[]>;
 }

@@ -14,6 +14,9 @@ export interface Score {
   readonly n: number;
   /** Tasks whose rollout or grading failed; they are in `n` and count as not successful. */
   readonly failed: number;
+  /** What rewards were made of and what else graders measured, by name: means over the graded tasks that have it. Absent where none has any. */
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
   /** 95 % interval of `success`. */
   readonly ci?: readonly [low: number, high: number];
 }
@@ -53,12 +56,19 @@ export interface StepReport {
   readonly policyVersion: number;
   /** Mean reward over all graded rollouts of the step, trained or not. */
   readonly reward: number;
+  /** What rewards were made of and what else graders measured, by name: means over the graded rollouts that have it. Absent where none has any. */
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
   readonly groups: number;
   /** Groups in which every reward was equal: nothing to learn from. */
   readonly groupsWithoutSignal: number;
   readonly rollouts: number;
   readonly failedRollouts: number;
   readonly failedGrades: number;
+  /** Rollouts that ended well and got no reward: the grader rejected them. */
+  readonly ungraded: number;
+  /** Rollouts that marks took out of their groups. */
+  readonly excludedRollouts: number;
   /** Groups that were thrown away because they were sampled more policy versions ago than the staleness bound allows. */
   readonly staleGroups: number;
   /** Tokens sampled for training since the last step. */

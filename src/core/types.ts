@@ -237,12 +237,30 @@ export interface Sample {
   readonly groupId: string;
 }
 
+/** What is left out of training: a rollout, or one turn of it. */
+export interface Exclusion {
+  readonly rolloutId: string;
+  /** Index of the turn; absent: the whole rollout. */
+  readonly turn?: number;
+}
+
+/** Somebody's word on what is trained. Marks are only ever added; of those for one rollout or turn the latest holds. */
+export interface Mark extends Exclusion {
+  /** False takes back an earlier mark. */
+  readonly excluded: boolean;
+  readonly reason: string;
+  /** Milliseconds since the epoch. */
+  readonly at: number;
+}
+
 /** Which rollouts made which policy version. Committed together with the version, after the checkpoint is on disk. */
 export interface BatchManifest {
   readonly step: number;
   /** The version this step produced. */
   readonly policyVersion: number;
   readonly rolloutIds: readonly string[];
+  /** What was left out of their groups by marks when the batch was made; absent: nothing. */
+  readonly excluded?: readonly Exclusion[];
   /** Checkpoint folder, relative to the run directory; null where checkpoints are rarer than steps. */
   readonly checkpoint: string | null;
   /** Where the numbering of groups stood when the batch was taken, so that a run can be taken up again behind it. */

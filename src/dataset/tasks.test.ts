@@ -17,28 +17,44 @@ async function read(text: string) {
 }
 
 describe('a task file', () => {
-  it('takes a prompt as text, as messages, or as system and user prompt', async () => {
+  it('takes a prompt as text or as messages', async () => {
+    const text = [
+      '{"id":"a","prompt":"hi","label":1}',
+      '',
+      '{"id":7,"prompt":[{"role":"user","content":"yo"}],"label":"x"}',
+    ].join('\r\n');
+    expect(await read(`\uFEFF${text}`)).toEqual([
+      { id: 'a', prompt: [{ role: 'user', content: 'hi' }], answer: 1 },
+      { id: '7', prompt: [{ role: 'user', content: 'yo' }], answer: 'x' },
+    ]);
+  });
+
+  it('takes system and user prompt; a system prompt of null or nothing is none', async () => {
+    const rows = [
+      { system_prompt: 's', user_prompt: 'u', ground_truth: [1], metadata: { k: true } },
+      { system_prompt: null, user_prompt: 'v', ground_truth: [2], metadata: { k: false } },
+      { system_prompt: '', user_prompt: 'w', ground_truth: [3], metadata: { k: null } },
+    ];
+    const tasks = await read(rows.map((row) => JSON.stringify(row)).join('\n'));
+    expect(
+      tasks.map(({ prompt, answer, metadata }) => [prompt.map(({ role, content }) => `${role} ${content}`), answer, metadata]),
+    ).toEqual([
+      [['system s', 'user u'], [1], { k: true }],
+      [['user v'], [2], { k: false }],
+      [['user w'], [3], { k: null }],
+    ]);
+  });
+
+  it('prefers answer to ground_truth to label, and passes over nulls', async () => {
     const tasks = await read(
       [
-        '{"id":"a","prompt":"hi","answer":1}',
-        '',
-        '{"prompt":[{"role":"user","content":"yo"}],"label":"x"}',
-        '{"id":7,"system_prompt":"s","user_prompt":"u","ground_truth":[1],"metadata":{"k":true}}',
-      ].join('\r\n'),
+        '{"prompt":"a","answer":1,"ground_truth":2,"label":3}',
+        '{"prompt":"b","answer":null,"ground_truth":2,"label":3}',
+        '{"prompt":"c","answer":null,"ground_truth":null,"label":0}',
+        '{"prompt":"d","answer":null,"ground_truth":null,"label":null}',
+      ].join('\n'),
     );
-    expect(tasks).toEqual([
-      { id: 'a', prompt: [{ role: 'user', content: 'hi' }], answer: 1 },
-      { id: 'line-3', prompt: [{ role: 'user', content: 'yo' }], answer: 'x' },
-      {
-        id: '7',
-        prompt: [
-          { role: 'system', content: 's' },
-          { role: 'user', content: 'u' },
-        ],
-        answer: [1],
-        metadata: { k: true },
-      },
-    ]);
+    expect(tasks.map(({ answer }) => answer)).toEqual([1, 2, 0, null]);
   });
 
   it.each([
@@ -50,7 +66,6 @@ describe('a task file', () => {
     ['{"id":"x","prompt":"a"}\n{"id":"x","prompt":"b"}', 'already used on line 1'],
     ['[1]', 'line 1'],
     ['', 'holds no task'],
-    ['{"prompt":"a","answer":1,"label":5}', 'found answer and label'],
     ['{"id":"\\ud800","prompt":"a"}', 'printable'],
     ['{"id":"\\u001b[31m","prompt":"a"}', 'printable'],
     ['{"prompt":[{"role":"user","content":"q","contnt":"x"}]}', 'contnt'],

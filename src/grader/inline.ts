@@ -10,6 +10,7 @@ import { describeThrown } from '../core/describe.ts';
 import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
 import { checkedDeadline } from '../processes/deadline.ts';
+import { type Attempt, checkedRetries, mayPass, withRetries } from './attempts.ts';
 import { callGrader } from './call.ts';
 import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
@@ -22,6 +23,8 @@ export interface InlineGraderRunner extends GraderRunner {
 export interface InlineGraderOptions {
   /** Per grading. Default 30 s. */
   readonly deadlineMs?: number;
+  /** How often a grading that failed is tried again. Default: never. */
+  readonly retries?: number;
 }
 
 export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}): InlineGraderRunner {
@@ -29,14 +32,17 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
   const abandon = new Set<(grade: Grade) => void>();
   let closed = false;
 
-  async function grade(input: GraderInput, model?: GraderModel): Promise<Grade> {
-    if (closed) return cancelled();
+  const retries = checkedRetries(options.retries ?? 0);
+
+  async function attempt(input: GraderInput, model?: GraderModel): Promise<Attempt> {
+    if (closed) return { grade: cancelled(), mayPass: false };
     let own: GraderInput;
     try {
       // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
       own = plainCopy(input);
     } catch (thrown) {
-      return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader's input cannot be copied: ${describeThrown(thrown)}` };
+      const message = `the grader's input cannot be copied: ${describeThrown(thrown)}`;
+      return { grade: { kind: 'failed', code: 'GRADER_FAILED', message }, mayPass: false };
     }
     const { promise: overtaken, resolve } = Promise.withResolvers<Grade>();
     const controller = new AbortController();
@@ -48,7 +54,8 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     const timer = setTimeout(() => end(timedOut(deadlineMs)), deadlineMs);
     abandon.add(end);
     try {
-      return await Promise.race([callGrader(grader, own, { signal, model }), overtaken]);
+      const grade = await Promise.race([callGrader(grader, own, { signal, model }), overtaken]);
+      return { grade, mayPass: mayPass(grade) };
     } finally {
       clearTimeout(timer);
       abandon.delete(end);
@@ -58,7 +65,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
   return {
     killable: false,
     warning: `grader ${JSON.stringify(grader.name)} runs inside this process: if it loops without awaiting, or exits, so does the run; export it from a module to have it run in a child process that can be killed`,
-    grade,
+    grade: (input, model) => withRetries(retries, () => attempt(input, model)),
     async [Symbol.asyncDispose]() {
       closed = true;
       for (const end of abandon) end(cancelled());

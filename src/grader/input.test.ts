@@ -25,6 +25,12 @@ function turn(index: number, thread: string, said: string, trainable = true): Tu
   };
 }
 
+/** A turn without what is said elsewhere: the request, its ids, and how it was sampled. */
+const RECORDED = {
+  ...{ role: 'main', thread: 'main', trainable: true, stopReason: 'stop', policyVersion: 0, startedAt: 0, endedAt: 1 },
+  ...{ promptTokens: 1, sampledIds: new Int32Array(1), logprobs: new Float32Array(1) },
+};
+
 const said = (messages: readonly Message[]): readonly (string | null)[] => messages.map((message) => message.content);
 
 describe('what a grader sees', () => {
@@ -47,8 +53,8 @@ describe('what a grader sees', () => {
         ],
       },
       turns: [
-        { role: 'main', thread: 'main', response: { role: 'assistant', content: 'hm' }, stopReason: 'stop' },
-        { role: 'main', thread: 'main', response: { role: 'assistant', content: '3' }, stopReason: 'stop' },
+        { ...RECORDED, index: 0, response: { role: 'assistant', content: 'hm' } },
+        { ...RECORDED, index: 1, response: { role: 'assistant', content: '3' } },
       ],
       output: [3],
       result: { success: true, metrics: { tries: 2 } },
@@ -69,6 +75,32 @@ describe('what a grader sees', () => {
 
   it('is no conversation, and not the prompt, where the policy was never asked', () => {
     expect(graderInput(task, { turns: [], outcome: { kind: 'completed' } }).messages).toEqual([]);
+  });
+
+  it('is what the policy said in its own words where a turn goes on from it, however the client wrote it on the way', () => {
+    const call = (given: string) => ({ id: 'c', type: 'function' as const, function: { name: 'add', arguments: given } });
+    const first = {
+      ...turn(0, 'main', ''),
+      response: { role: 'assistant', content: null, tool_calls: [call('{ "a":1}')] },
+    } as Turn;
+    const sent = { role: 'assistant', content: '', tool_calls: [call('{"a":1}')], refusal: null } as Message;
+    const result = { role: 'tool', content: null, tool_call_id: 'c' } as Message;
+    const request = { messages: [...first.request.messages, sent, result], tools: [] };
+    const conversation = (second: Partial<Turn>) =>
+      graderInput(task, { turns: [first, { ...turn(1, 'main', '3'), request, ...second }], outcome: { kind: 'completed' } })
+        .messages;
+    const rest = [
+      { role: 'tool', content: '', tool_call_id: 'c' },
+      { role: 'assistant', content: '3' },
+    ];
+    expect(conversation({ after: 0 })).toEqual([...first.request.messages, first.response, ...rest]);
+    // Rendered afresh: the policy was shown what the client sent.
+    const shown = { role: 'assistant', content: null, tool_calls: [call('{"a":1}')] };
+    expect(conversation({})).toEqual([...first.request.messages, shown, ...rest]);
+    // Another call in its place is no other spelling of the same.
+    const other = { ...sent, tool_calls: [{ ...call('{"a":1}'), id: 'd' }] };
+    const edited = { request: { ...request, messages: [...first.request.messages, other, result] }, after: 0 };
+    expect(conversation(edited)[1]?.tool_calls?.[0]).toEqual({ ...call('{"a":1}'), id: 'd' });
   });
 
   it('says which limit cut the rollout short', () => {

@@ -8,6 +8,7 @@
  */
 import type { GraderInput, GraderTurn, WorkflowResult } from '../core/contracts.ts';
 import type { Message, Outcome, Task, Turn } from '../core/types.ts';
+import { conversationOf } from './conversation.ts';
 
 export interface FinishedRollout {
   readonly turns: readonly Turn[];
@@ -21,7 +22,7 @@ export function graderInput(task: Task, { turns, outcome, result = {}, artifacts
   return {
     task,
     messages: lastConversation(turns),
-    threads: Object.fromEntries(turns.filter(isDelivered).map((turn) => [turn.thread, conversationOf(turn)])),
+    threads: Object.fromEntries(lastOfThreads(turns).map((turn) => [turn.thread, conversationOf(turn, turns)])),
     turns: turns.map(graderTurn),
     output: result.output,
     result: saidOfItself(result),
@@ -47,12 +48,12 @@ export function saidOfItself({ reward, success, metadata, metrics }: WorkflowRes
 
 function lastConversation(turns: readonly Turn[]): readonly Message[] {
   const last = turns.findLast((turn) => turn.trainable) ?? turns.findLast(isDelivered);
-  return last === undefined ? [] : conversationOf(last);
+  return last === undefined ? [] : conversationOf(last, turns);
+}
+
+function lastOfThreads(turns: readonly Turn[]): readonly Turn[] {
+  return [...new Map(turns.filter(isDelivered).map((turn) => [turn.thread, turn])).values()];
 }
 
 /** An answer that nobody got is the end of no conversation. */
 const isDelivered = ({ undelivered }: Turn): boolean => !undelivered;
-
-function conversationOf({ request, response }: Turn): readonly Message[] {
-  return [...request.messages, response];
-}

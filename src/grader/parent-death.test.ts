@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
-import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
 
 const program = fileURLToPath(new URL('../../test/fixtures/grader/parent.ts', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'grader-parent-'));
@@ -30,10 +30,10 @@ describe('the death of the process that opened the pool', () => {
     it(`by SIGKILL ends its graders and what they spawned, while they ${order}`, async () => {
       const pidFile = join(folder, order);
       const parent = startParent(1, [{ do: order, pidFile }]);
-      const pids = await pidsIn(pidFile);
-      expect(pids.map(isRunning)).toEqual([true, true]);
+      const said = await saidIn(pidFile);
+      expect(living(said)).toHaveLength(2);
       parent.kill('SIGKILL');
-      expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+      expect(await eventually(() => living(said).length === 0)).toBe(true);
     });
   }
 
@@ -44,19 +44,20 @@ describe('the death of the process that opened the pool', () => {
       { do: 'answer 1', pidFile: idleFile },
       { do: 'never resolve', pidFile: busyFile },
     ]);
-    const pids = [...(await pidsIn(idleFile)), ...(await pidsIn(busyFile))];
-    expect(pids.map(isRunning)).toEqual([true, true, true, true]);
+    const said = [await saidIn(idleFile), await saidIn(busyFile)];
+    expect(said.flatMap(living)).toHaveLength(4);
     parent.kill('SIGKILL');
-    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+    expect(await eventually(() => said.flatMap(living).length === 0)).toBe(true);
   });
 
   it('by SIGKILL ends a grader that loops while it is imported', async () => {
     const pidFile = join(folder, 'import');
     const env = { ...process.env, TEST_PID_FILE: pidFile };
     const parent = spawn(process.execPath, [program, 'loops-on-import', '1'], { stdio: 'ignore', env });
-    const pids = await pidsIn(pidFile);
+    const said = await saidIn(pidFile);
+    expect(living(said)).toHaveLength(1);
     parent.kill('SIGKILL');
-    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+    expect(await eventually(() => living(said).length === 0)).toBe(true);
   });
 });
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
-import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Grade } from '../core/types.ts';
 import { type GraderPoolOptions, openGraderPool } from './pool.ts';
@@ -29,8 +29,8 @@ async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderRun
 const ask = (pool: GraderRunner, order: Order['do'], pidFile?: string): Promise<Grade> =>
   pool.grade(inputFor('0', { do: order, ...(pidFile === undefined ? {} : { pidFile }) }));
 
-async function pidOf(pool: GraderRunner): Promise<number> {
-  const grade = await ask(pool, 'answer with the process id');
+async function processOf(pool: GraderRunner): Promise<number> {
+  const grade = await ask(pool, 'answer with a number of the process');
   if (grade.kind !== 'graded') throw new Error(`not graded: ${JSON.stringify(grade)}`);
   return grade.reward.value;
 }
@@ -49,7 +49,9 @@ describe('a grader that behaves', () => {
       kind: 'graded',
       reward: { value: 0.5, parts: { style: 0.25, facts: 0.75 } },
     });
-    expect(await pidOf(pool)).not.toBe(process.pid);
+    const pidFile = join(folder, 'other');
+    await ask(pool, 'answer 1', pidFile);
+    expect(living(await saidIn(pidFile))).not.toContain(process.pid);
   });
 
   it('can be named by a path as well as by a URL', async () => {
@@ -175,10 +177,10 @@ describe('a grader that hangs', () => {
     const pool = await open({ deadlineMs: 1_000 });
     const pidFile = join(folder, 'hang');
     const grade = ask(pool, 'never resolve', pidFile);
-    const pids = await pidsIn(pidFile);
-    expect(pids.map(isRunning)).toEqual([true, true]);
+    const said = await saidIn(pidFile);
+    expect(living(said)).toHaveLength(2);
     expect(await grade).toMatchObject({ code: 'GRADER_TIMEOUT' });
-    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+    expect(await eventually(() => living(said).length === 0)).toBe(true);
   });
 });
 
@@ -187,20 +189,23 @@ describe('a process of the pool', () => {
     const pidFile = join(folder, 'exit');
     const pool = await open();
     expect(await ask(pool, 'exit with 0', pidFile)).toMatchObject({ code: 'GRADER_FAILED' });
-    const pids = await pidsIn(pidFile);
-    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+    const said = await saidIn(pidFile);
+    expect(await eventually(() => living(said).length === 0)).toBe(true);
   });
 
   it('that dies while idle is replaced', async () => {
     const pool = await open();
-    const pid = await pidOf(pool);
-    process.kill(pid, 'SIGKILL');
-    expect(await eventually(() => !isRunning(pid))).toBe(true);
+    const before = await processOf(pool);
+    const pidFile = join(folder, 'idle');
+    await ask(pool, 'answer 1', pidFile);
+    const said = await saidIn(pidFile);
+    for (const pid of living(said)) process.kill(pid, 'SIGKILL');
+    expect(await eventually(() => living(said).length === 0)).toBe(true);
     // A grading that meets the process between its death and our hearing of it may fail; the slot must come back.
     let replaced: Grade | undefined;
     for (let call = 0; call < 20 && replaced?.kind !== 'graded'; call += 1) replaced = await ask(pool, 'answer 1');
     expect(replaced).toEqual(graded(1));
-    expect(await pidOf(pool)).not.toBe(pid);
+    expect(await processOf(pool)).not.toBe(before);
   });
 });
 
@@ -210,11 +215,12 @@ describe('closing the pool', () => {
     const files = [join(folder, 'close-a'), join(folder, 'close-b')];
     const running = files.map((file, index) => ask(pool, index === 0 ? 'loop forever' : 'never resolve', file));
     const queued = [ask(pool, 'answer 1'), ask(pool, 'answer 1')];
-    const pids = (await Promise.all(files.map(pidsIn))).flat();
+    const said = await Promise.all(files.map(saidIn));
+    expect(said.flatMap(living)).toHaveLength(4);
     await pool[Symbol.asyncDispose]();
     const cancelled = { kind: 'failed', code: 'CANCELLED', message: expect.any(String) };
     expect(await Promise.all([...running, ...queued])).toEqual([cancelled, cancelled, cancelled, cancelled]);
-    expect(await eventually(() => !pids.some(isRunning))).toBe(true);
+    expect(await eventually(() => said.flatMap(living).length === 0)).toBe(true);
     expect(await ask(pool, 'answer 1')).toEqual(cancelled);
     await pool[Symbol.asyncDispose]();
   });
@@ -222,11 +228,13 @@ describe('closing the pool', () => {
   it('happens when the signal aborts', async () => {
     const controller = new AbortController();
     const pool = await open({ signal: controller.signal });
-    const pid = await pidOf(pool);
-    const pending = ask(pool, 'never resolve');
+    const pidFile = join(folder, 'signal');
+    const pending = ask(pool, 'never resolve', pidFile);
+    const said = await saidIn(pidFile);
+    expect(living(said)).toHaveLength(2);
     controller.abort();
     expect(await pending).toMatchObject({ code: 'CANCELLED' });
-    expect(await eventually(() => !isRunning(pid))).toBe(true);
+    expect(await eventually(() => living(said).length === 0)).toBe(true);
   });
 
   it('can happen while it opens', async () => {

@@ -3,12 +3,17 @@
  *
  * Contract: `grade` never rejects. What a grader does wrong is a failed `Grade`, never a number: GRADER_FAILED for a throw or a
  * crash, GRADER_TIMEOUT past the deadline (counted from when a process begins with it, not from when it was queued),
- * GRADER_BAD_REWARD for a result that is no reward, CANCELLED when the pool was closed first. The processes have this process's
- * environment, whole: a grader is the developer's own code and may need its keys.
+ * GRADER_BAD_REWARD for a result that is no reward, CANCELLED when the pool was closed first. What may pass is tried again in another
+ * process. The processes have this process's environment, whole: a grader is the developer's own code and may need its keys.
+ *
+ * Who asks for the same grader with the same limits shares its processes; they end with the last user.
  */
+import { createHash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
-import type { GraderRunner } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
+import { describeValue } from '../core/describe.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { toReward } from '../core/reward.ts';
 import type { Grade } from '../core/types.ts';
 import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
 import { checkedDeadline } from '../processes/deadline.ts';
@@ -16,11 +21,17 @@ import { moduleUrl } from '../processes/imported-module.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
+import { SharedPools } from '../processes/shared-pools.ts';
 import { startError } from '../processes/start-error.ts';
+import { type Attempt, type AttemptCounts, checkedRetries, mayPass, withRetries } from './attempts.ts';
 import type { GraderCall } from './call.ts';
 import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
+/** Generous: graders load models and data. */
+export const DEFAULT_MEMORY_MB = 2_048;
+/** Node itself needs about this much to start. */
+const LEAST_MEMORY_MB = 64;
 
 export interface GraderPoolOptions {
   /** Path or file URL of the module. */
@@ -30,12 +41,24 @@ export interface GraderPoolOptions {
   readonly workers?: number;
   /** Per grading. Default 30 s. */
   readonly deadlineMs?: number;
+  /** How often a grading that failed is tried again. Default: never. */
+  readonly retries?: number;
+  /** Of one process with all it starts, buffers included. Default 2048. */
+  readonly memoryMb?: number;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
 }
 
+export interface GraderPool extends GraderRunner {
+  readonly killable: true;
+  /** Of this user of the pool. */
+  readonly counts: AttemptCounts;
+}
+
+const pools = new SharedPools<ProcessPool>();
+
 /** Resolves when every process has imported the module. Rejects with why one could not. */
-export async function openGraderPool(options: GraderPoolOptions): Promise<GraderRunner> {
+export async function openGraderPool(options: GraderPoolOptions): Promise<GraderPool> {
   const workers = options.workers ?? Math.min(availableParallelism(), MOST_DEFAULT_WORKERS);
   if (lineage().includes('grader')) {
     throw new TrainyardError('USAGE', 'a grader pool was opened inside a grading process', {
@@ -43,31 +66,122 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
     });
   }
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
-  const program = graderProgram(options.module, options.exportName);
-  const pool = await opened(openProcessPool({ program, workers, deadlineMs, signal: options.signal }));
-  return {
-    killable: true,
-    grade: async (input, model) => gradeOf(await pool.call({ input, model } satisfies GraderCall)),
-    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
-  };
+  const retries = checkedRetries(options.retries ?? 0);
+  const program = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
+  const user = new PoolUser(keyOf(program, workers), { deadlineMs, retries });
+  await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
+  return user;
 }
 
-export function graderProgram(module: string, exportName: string): ChildProgram {
-  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args: [moduleUrl(module), exportName] };
+export function graderProgram(module: string, exportName: string, memoryMb: number = DEFAULT_MEMORY_MB): ChildProgram {
+  const args = [moduleUrl(module), exportName];
+  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb, namespace: true };
 }
 
-async function opened(opening: Promise<ProcessPool>): Promise<ProcessPool> {
-  try {
-    return await opening;
-  } catch (error) {
-    throw error instanceof UnusableProcess ? startFailure(error.failure) : error;
+/** Processes keep the folder and the environment they were started with. */
+function keyOf({ args, memoryMb }: ChildProgram, workers: number): string {
+  const around = createHash('sha256')
+    .update(JSON.stringify([process.cwd(), process.env]))
+    .digest('hex');
+  return JSON.stringify([args, memoryMb, workers, around]);
+}
+
+class PoolUser implements GraderPool {
+  readonly killable = true;
+  readonly #key: string;
+  readonly #deadlineMs: number;
+  readonly #retries: number;
+  readonly #left = new AbortController();
+  readonly #pending = new Set<(grade: Grade) => void>();
+  #pool: ProcessPool | undefined;
+  #gradings = 0;
+  #attempts = 0;
+  #forgetSignal = (): void => {};
+
+  constructor(key: string, { deadlineMs, retries }: { readonly deadlineMs: number; readonly retries: number }) {
+    this.#key = key;
+    this.#deadlineMs = deadlineMs;
+    this.#retries = retries;
+  }
+
+  get counts(): AttemptCounts {
+    return { gradings: this.#gradings, attempts: this.#attempts };
+  }
+
+  async open(open: (signal: AbortSignal) => Promise<ProcessPool>, signal: AbortSignal | undefined): Promise<void> {
+    const given = Promise.withResolvers<never>();
+    const onAbort = (): void => {
+      given.reject(new TrainyardError('CANCELLED', 'closed while its processes were started'));
+      void this[Symbol.asyncDispose]();
+    };
+    given.promise.catch(() => {});
+    if (signal?.aborted) throw new TrainyardError('CANCELLED', 'closed while its processes were started');
+    signal?.addEventListener('abort', onAbort, { once: true });
+    this.#forgetSignal = () => signal?.removeEventListener('abort', onAbort);
+    try {
+      this.#pool = await Promise.race([pools.use(this.#key, this, open), given.promise]);
+    } catch (error) {
+      await this[Symbol.asyncDispose]();
+      throw error instanceof UnusableProcess ? startFailure(error.failure) : error;
+    }
+  }
+
+  grade(input: GraderInput, model?: GraderModel): Promise<Grade> {
+    if (this.#left.signal.aborted) return Promise.resolve(cancelled());
+    this.#gradings += 1;
+    return new Promise((settle) => {
+      this.#pending.add(settle);
+      void this.#graded({ input, model }).then((grade) => {
+        this.#pending.delete(settle);
+        settle(grade);
+      });
+    });
+  }
+
+  /** Pending gradings end as cancelled at once; resolves when no process is left, where nobody else uses them. Idempotent. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#forgetSignal();
+    this.#left.abort();
+    for (const settle of this.#pending) settle(cancelled());
+    this.#pending.clear();
+    await pools.leave(this.#key, this);
+  }
+
+  #graded(call: GraderCall): Promise<Grade> {
+    let process: number | undefined;
+    const { signal } = this.#left;
+    return withRetries(this.#retries, async () => {
+      this.#attempts += 1;
+      const answer = await this.#pool!.call(call, {
+        deadlineMs: this.#deadlineMs,
+        signal,
+        notBy: process,
+        onBegun: (number) => {
+          process = number;
+        },
+      });
+      return attemptOf(answer, call.input.turns.length);
+    });
   }
 }
 
-function gradeOf(answer: Answer): Grade {
+function checkedMemory(memoryMb: number): number {
+  if (Number.isSafeInteger(memoryMb) && memoryMb >= LEAST_MEMORY_MB) return memoryMb;
+  throw new TrainyardError('USAGE', `memoryMb is ${memoryMb}, expected a whole number from ${LEAST_MEMORY_MB} up`, {
+    hint: 'a process that grades needs about 50 MB before it grades anything',
+  });
+}
+
+function attemptOf(answer: Answer, turns: number): Attempt {
+  const grade = gradeOf(answer, turns);
+  const isLost = answer.kind === 'late' || answer.kind === 'ended' || answer.kind === 'threw';
+  return { grade, mayPass: isLost || (answer.kind === 'answered' && mayPass(grade)) };
+}
+
+function gradeOf(answer: Answer, turns: number): Grade {
   switch (answer.kind) {
     case 'answered':
-      return answer.value as Grade;
+      return checkedGrade(answer.value, turns);
     case 'late':
       return timedOut(answer.deadlineMs);
     case 'closed':
@@ -84,6 +198,22 @@ function gradeOf(answer: Answer): Grade {
     case 'ended':
       return failed(`the grader's process ${answer.how} before it answered`);
   }
+}
+
+/** Checked there already; a module that replaced what the check relies on must not get past it here too. */
+function checkedGrade(value: unknown, turns: number): Grade {
+  const given = (typeof value === 'object' && value !== null ? value : {}) as Partial<Record<string, unknown>>;
+  try {
+    if (given['kind'] === 'graded') return { kind: 'graded', reward: toReward(given['reward'], 'the grader', turns) };
+  } catch (refusal) {
+    return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(refusal) };
+  }
+  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') return { kind: 'ungraded', why: given['why'] };
+  const { code, message } = given;
+  if (given['kind'] === 'failed' && typeof code === 'string' && typeof message === 'string') {
+    return { kind: 'failed', code, message };
+  }
+  return failed(`the grader's process answered ${describeValue(value)}, expected a grade`);
 }
 
 function failed(message: string): Grade {

@@ -12,6 +12,12 @@ export interface ChildProgram {
   readonly args?: readonly string[];
   /** The whole environment; absent: this process's. */
   readonly env?: NodeJS.ProcessEnv;
+  /** For a process with all it starts, buffers included. Absent: no limit but the system's. */
+  readonly memoryMb?: number;
+  /** Whether it gets a PID namespace of its own, where the system has them. */
+  readonly namespace?: boolean;
+  /** Instead of `namespace`: what a process is started through, asked for each of them: a command that ends in starting the one after it. */
+  readonly within?: () => readonly string[];
 }
 
 export interface CallOptions {
@@ -21,6 +27,10 @@ export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
   /** What the child says before it answers. */
   readonly onNote?: (value: unknown) => void;
+  /** Told which process begins with it, by a number that no other process of the pool has. */
+  readonly onBegun?: (process: number) => void;
+  /** The process that shall not have it, unless there is no other. */
+  readonly notBy?: number | undefined;
 }
 
 export type Answer =

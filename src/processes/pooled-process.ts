@@ -4,17 +4,17 @@
  * Contract: `ask` never rejects and ends within its deadline, if it has one. After a timeout the process is killed and `usable` is
  * false; `gone` resolves when it has exited and its pipes are closed.
  *
- * The process leads its own process group, and the group is killed as one, so that what it spawned dies with it. A grandchild that
- * leaves the group on purpose (`detached`) is beyond reach. This is a boundary against failures, not a sandbox against hostile code;
- * and there is no memory limit besides Node's own heap limit.
+ * The process leads its own process group, and the group is killed as one, so that what it spawned dies with it; what else contains it
+ * is in start-child.ts. This is a boundary against failures, not a sandbox against hostile code.
  */
-import { type ChildProcess, fork } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { messageOf } from '../core/errors.ts';
 import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
-import { lineage } from './lineage.ts';
 import { OutputTail } from './output-tail.ts';
 import { killGroup } from './process-group.ts';
 import { type FromChild, isFromChild, type ToChild } from './protocol.ts';
+import { type StartedChild, startChild } from './start-child.ts';
 
 /** How long after its exit a process's last words are waited for: someone else may hold its pipes open. */
 const DRAIN_MS = 250;
@@ -29,28 +29,28 @@ type Heard =
   | { readonly kind: 'given-up' }
   | { readonly kind: 'ended'; readonly how: string };
 
+let numbered = 0;
+
 export class PooledProcess {
   readonly gone: Promise<void>;
+  /** No other process of this program has it. */
+  readonly number: number = ++numbered;
+  readonly #started: StartedChild;
   readonly #process: ChildProcess;
   readonly #stdout = new OutputTail();
   readonly #stderr = new OutputTail();
   #calls = 0;
   #killed = false;
   #closes = false;
+  #closing: Promise<void> | undefined;
   #ended: string | undefined;
   #hear: ((heard: Heard) => void) | undefined;
-  #note: ((id: number, value: unknown) => void) | undefined;
+  #note: ((id: string, value: unknown) => void) | undefined;
 
   /** Throws what `fork` throws when the system refuses a process. */
-  constructor({ kind, script, args = [], env }: ChildProgram) {
-    this.#process = fork(script, [[...lineage(), kind].join(','), ...args], {
-      detached: true,
-      serialization: 'advanced',
-      // The last one is the pipe that tells the child of our death.
-      stdio: ['ignore', 'pipe', 'pipe', 'ipc', 'pipe'],
-      ...(env === undefined ? {} : { env }),
-      ...inheritableArguments(),
-    });
+  constructor(program: ChildProgram) {
+    this.#started = startChild(program);
+    this.#process = this.#started.process;
     this.#process.stdout?.setEncoding('utf8').on('data', (chunk: string) => this.#stdout.add(chunk));
     this.#process.stderr?.setEncoding('utf8').on('data', (chunk: string) => this.#stderr.add(chunk));
     this.#process.on('message', (message) => {
@@ -91,7 +91,7 @@ export class PooledProcess {
 
   async ask(input: unknown, { deadlineMs, signal, onNote }: CallOptions): Promise<Answer> {
     this.#calls += 1;
-    const id = this.#calls;
+    const id = randomUUID();
     // What an earlier call printed says nothing about this one.
     this.#stdout.clear();
     this.#stderr.clear();
@@ -110,8 +110,13 @@ export class PooledProcess {
     return { kind: 'ended', how: heard.kind === 'ended' ? heard.how : 'spoke out of turn' };
   }
 
-  /** Lets it close what it holds, for a moment, then kills it. */
-  async close(): Promise<void> {
+  /** Lets it close what it holds, for a moment, then kills it. Idempotent. */
+  close(): Promise<void> {
+    this.#closing ??= this.#closed();
+    return this.#closing;
+  }
+
+  async #closed(): Promise<void> {
     if (this.#closes && this.usable) {
       this.#killed = true;
       this.#send({ kind: 'close' });
@@ -138,7 +143,7 @@ export class PooledProcess {
   }
 
   /** What comes first: a message (with `id`, the answer to that call), the end of the process, the deadline, the end of patience. */
-  #heard({ id, deadlineMs, signal }: Omit<CallOptions, 'onNote'> & { readonly id?: number }): Promise<Heard> {
+  #heard({ id, deadlineMs, signal }: Pick<CallOptions, 'deadlineMs' | 'signal'> & { readonly id?: string }): Promise<Heard> {
     return new Promise((resolve) => {
       if (this.#ended !== undefined) {
         resolve({ kind: 'ended', how: this.#ended });
@@ -173,17 +178,18 @@ export class PooledProcess {
     // All listeners before the first wait: the events may come in one go.
     const silent = Promise.all([once(child, 'close'), once(child, 'disconnect')]);
     const how = await new Promise<string>((resolve) => {
-      child.once('exit', (code, signal) => resolve(signal === null ? `exited with code ${code}` : `was killed by ${signal}`));
+      child.once('exit', (code, signal) => resolve(this.#started.ending(code, signal)));
       child.on('error', (error) => child.pid === undefined && resolve(`could not be started (${error.message})`));
     });
-    // What it had started may outlive it in the group.
-    if (child.pid !== undefined) killGroup(child.pid);
+    // What it had started may outlive it.
+    const cleared = this.#started.cleared();
     // Its pipes and the channel are read to their ends: an answer sent before the exit counts.
     await within(DRAIN_MS, silent);
     for (const stream of child.stdio) stream?.destroy();
     const lastWords = this.#stderr.lastLines() || this.#stdout.lastLines();
     this.#ended = lastWords === '' ? how : `${how}, having printed:\n${lastWords}\n`;
     this.#hear?.({ kind: 'ended', how: this.#ended });
+    await cleared;
   }
 }
 
@@ -197,14 +203,4 @@ async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
   const timer = setTimeout(resolve, ms);
   await Promise.race([awaited, over]);
   clearTimeout(timer);
-}
-
-/**
- * `fork` passes this process's own Node arguments on, so that type stripping and `--conditions` hold in the child too; only an
- * inspector is left out, because its port is taken and Node would refuse to start.
- */
-function inheritableArguments(): { readonly execArgv?: string[] } {
-  const inspector = /^--inspect(-brk|-wait)?(=|$)/;
-  if (!process.execArgv.some((argument) => inspector.test(argument))) return {};
-  return { execArgv: process.execArgv.filter((argument) => !inspector.test(argument)) };
 }

@@ -146,12 +146,24 @@ class Pool implements ProcessPool {
 
   #pump(): void {
     this.#idle = this.#idle.filter((child) => child.usable);
-    while (this.#idle.length > 0 && this.#queue.length > 0) void this.#serve(this.#idle.shift()!, this.#queue.shift()!);
+    for (let place = 0; place < this.#queue.length && this.#idle.length > 0; ) {
+      const child = this.#idleFor(this.#queue[place]!);
+      if (child === undefined) place += 1;
+      else void this.#serve(child, this.#queue.splice(place, 1)[0]!);
+    }
+  }
+
+  /** Takes one that may have it, where there is one. */
+  #idleFor({ options: { notBy } }: Job): PooledProcess | undefined {
+    const onlyOne = this.#workers - this.#emptySlots === 1;
+    const index = onlyOne ? 0 : this.#idle.findIndex(({ number }) => number !== notBy);
+    return index === -1 ? undefined : this.#idle.splice(index, 1)[0];
   }
 
   async #serve(child: PooledProcess, job: Job): Promise<void> {
     this.#running.add(job);
     job.begun();
+    job.options.onBegun?.(child.number);
     const answer = await child.ask(job.input, job.options);
     this.#running.delete(job);
     job.settle(answer);
@@ -204,6 +216,7 @@ class Pool implements ProcessPool {
 
   #giveUpSlot(): void {
     this.#emptySlots += 1;
+    this.#pump();
     if (this.#emptySlots < this.#workers || this.#lastFailure === undefined) return;
     const { failure } = this.#lastFailure;
     for (const job of this.#queue.splice(0)) job.settle({ kind: 'unusable', failure });

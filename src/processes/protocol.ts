@@ -1,6 +1,7 @@
 /**
  * What a pool and its child processes say to each other, over Node's IPC channel and nowhere else: whatever a child prints is only
- * text. A child is asked one thing at a time, so an answer needs its number only to be told from a stray message.
+ * text. A child is asked one thing at a time. Each call has an id that cannot be guessed, and only a message with that id is its answer:
+ * what other code of the child writes to the channel is ignored.
  */
 import type { ErrorCode } from '../core/errors.ts';
 
@@ -8,9 +9,9 @@ import type { ErrorCode } from '../core/errors.ts';
 export const PARENT_PIPE_FD = 4;
 
 export type ToChild =
-  | { readonly kind: 'call'; readonly id: number; readonly input: unknown }
+  | { readonly kind: 'call'; readonly id: string; readonly input: unknown }
   /** The call's signal aborts in the child, with this as the message of its reason. */
-  | { readonly kind: 'abort'; readonly id: number; readonly reason: string }
+  | { readonly kind: 'abort'; readonly id: string; readonly reason: string }
   /** The child closes what it holds, and exits. */
   | { readonly kind: 'close' };
 
@@ -28,9 +29,15 @@ export type FromChild =
   /** It cannot serve: its module cannot be imported, or exports no such thing. The child exits after it. */
   | { readonly kind: 'unusable'; readonly code: ErrorCode | undefined; readonly message: string }
   /** Said during a call, before its answer. */
-  | { readonly kind: 'note'; readonly id: number; readonly value: unknown }
-  | { readonly kind: 'answer'; readonly id: number; readonly value: unknown }
-  | { readonly kind: 'threw'; readonly id: number; readonly thrown: Thrown };
+  | { readonly kind: 'note'; readonly id: string; readonly value: unknown }
+  | { readonly kind: 'answer'; readonly id: string; readonly value: unknown }
+  | { readonly kind: 'threw'; readonly id: string; readonly thrown: Thrown };
+
+/** For the child: whether a message is for it, and for nobody else who listens. */
+export function isToChild(message: unknown): message is ToChild {
+  if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
+  return message.kind === 'call' || message.kind === 'abort' || message.kind === 'close';
+}
 
 /** Whether a message is one of ours. A user's libraries may use the channel too. */
 export function isFromChild(message: unknown): message is FromChild {

@@ -10,7 +10,7 @@ import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { setLineage } from './lineage.ts';
 import { endOwnGroup } from './process-group.ts';
-import { type FromChild, siblingScript, type Thrown, type ToChild } from './protocol.ts';
+import { type FromChild, isToChild, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
@@ -47,14 +47,13 @@ export async function serveCalls(open: (...args: readonly string[]) => Promise<S
     say({ kind: 'unusable', code, message }, () => process.exit(1));
     return;
   }
-  const call = answering(served, say);
-  process.on('message', (message) => call(message as ToChild));
+  hearPrivately(answering(served, say));
   say({ kind: 'ready', closes: served.close !== undefined });
 }
 
 function answering(served: Served, say: Say): (message: ToChild) => void {
-  let current: { readonly id: number; readonly abort: AbortController } | undefined;
-  const answer = async (id: number, input: unknown): Promise<void> => {
+  let current: { readonly id: string; readonly abort: AbortController } | undefined;
+  const answer = async (id: string, input: unknown): Promise<void> => {
     const abort = new AbortController();
     current = { id, abort };
     try {
@@ -79,7 +78,7 @@ function answering(served: Served, say: Say): (message: ToChild) => void {
   };
 }
 
-function sayValue(say: Say, id: number, value: unknown): void {
+function sayValue(say: Say, id: string, value: unknown): void {
   try {
     say({ kind: 'answer', id, value });
   } catch (thrown) {
@@ -104,11 +103,27 @@ function takeChannel(): Say {
   return (message, sent) => send(message, undefined, {}, sent);
 }
 
+/** The user's module may listen to `process` too: it hears neither calls nor their ids, with which it could answer them. */
+function hearPrivately(call: (message: ToChild) => void): void {
+  const emit = process.emit as (this: NodeJS.Process, ...event: unknown[]) => boolean;
+  const emitOthers = function (this: NodeJS.Process, ...event: unknown[]): boolean {
+    const [name, message] = event;
+    if (name !== 'message' || !isToChild(message)) return emit.apply(this, event);
+    call(message);
+    return true;
+  };
+  process.emit = emitOthers as typeof process.emit;
+  // Without a listener Node keeps messages back.
+  process.on('message', () => {});
+}
+
 /** However the parent's death is noticed first, what the user's code spawned must not be left behind. */
 function endWithParent(): void {
   const parent = process.ppid;
   process.on('disconnect', endOwnGroup);
   process.on('exit', () => {
+    // The first process of a namespace or a container is never replaced: with it everything ends.
+    if (parent <= 1) return;
     // It may be the parent's death that ended this process, through a pipe that broke: give that death a moment to be complete.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PARENT_DEATH_MS);
     if (process.ppid !== parent) endOwnGroup();

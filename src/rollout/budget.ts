@@ -1,10 +1,11 @@
 /**
- * When to give up: a run whose rollouts or gradings mostly fail is stopped with the first cause instead of spinning.
+ * When to give up: a run whose rollouts or gradings mostly fail is stopped with the cause instead of spinning.
  *
- * Judged over the last 64 rollouts once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a short run
- * that failed throughout is noticed too. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
+ * Rollouts are judged over the last 64 once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a
+ * short run that failed throughout is noticed too. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
  * context does not, and neither does one that the workflow itself rejected: that is a decision, and where all are rejected the run ends
- * for want of signal.
+ * for want of signal. Gradings are judged likewise by a coarse share while there are few of them, and by the run's own share over the last
+ * 256 once 64 are in. What a grader rejected is no failure; what was never graded is no grading.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
@@ -14,35 +15,63 @@ const MINIMUM = 16;
 /** This many in a row from the start, all bad, are enough. */
 const CERTAIN = 8;
 const MAX_FAILED_SHARE = 0.5;
-const MAX_UNGRADABLE_SHARE = 0.25;
+/** Of gradings, while there are too few to measure a small share. */
+const MAX_ERROR_SHARE = 0.25;
+/** Gradings that a share is measured over: at a true share of half the allowed one, fewer would often seem to hold too many errors. */
+const GRADINGS = { least: 64, most: 256 } as const;
+/** Reasons that an error names. */
+const SHOWN_REASONS = 3;
 
 export class FailureBudget {
+  readonly #maxErrorShare: number;
   readonly #recent: Trajectory[] = [];
+  /** Rollouts whose grading was tried; those that failed are kept, of the others only that they were. */
+  readonly #gradings: (FailedGrading | undefined)[] = [];
   #everSampled = false;
+
+  /** `maxErrorShare`: of gradings that may fail. 1: no failed grading ends the run. */
+  constructor(maxErrorShare: number = MAX_ERROR_SHARE) {
+    this.#maxErrorShare = maxErrorShare;
+  }
 
   /** Throws FAILURE_BUDGET, GRADER_BUDGET or POLICY_BYPASSED when enough is enough. */
   add(trajectory: Trajectory): void {
     this.#everSampled ||= trajectory.turns.length > 0;
     this.#recent.push(trajectory);
     if (this.#recent.length > WINDOW) this.#recent.shift();
+    this.#addGrading(trajectory);
     if (this.#recent.length >= MINIMUM) this.#judge();
     else if (this.#recent.length >= CERTAIN) this.#judge(allOf);
+    this.#judgeGradings(this.#gradings.length >= MINIMUM ? moreThan : this.#gradings.length >= CERTAIN ? allOf : never);
   }
 
   /** At the end of a phase that was too short to be judged: were all of them bad? The next phase is judged by itself. */
   settle(): void {
     if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge(allOf);
+    if (this.#gradings.length > 0 && this.#gradings.length < MINIMUM) this.#judgeGradings(allOf);
     this.#recent.length = 0;
+    this.#gradings.length = 0;
   }
 
-  #judge(tooMany: (bad: number, all: number, share: number) => boolean = (bad, all, share) => bad / all > share): void {
+  #addGrading({ grade, rolloutId }: Trajectory): void {
+    if (grade.kind === 'ungraded') return;
+    this.#gradings.push(grade.kind === 'failed' ? { rolloutId, code: grade.code, message: grade.message } : undefined);
+    if (this.#gradings.length > GRADINGS.most) this.#gradings.shift();
+  }
+
+  #judgeGradings(tooMany: TooMany): void {
+    const all = this.#gradings.length;
+    const failed = this.#gradings.filter((one) => one !== undefined);
+    const share = all < GRADINGS.least ? Math.max(MAX_ERROR_SHARE, this.#maxErrorShare) : this.#maxErrorShare;
+    if (share < 1 && tooMany(failed.length, all, share)) throw gradingError(failed, all, share);
+  }
+
+  #judge(tooMany: TooMany = moreThan): void {
     const all = this.#recent.length;
     const failed = this.#recent.filter(isFailure);
-    const ungraded = this.#recent.filter(({ grade }) => grade.kind === 'failed');
     if (!this.#everSampled && failed.every(({ outcome }) => outcome.kind === 'rejected') && failed.length === all)
       throw bypassError(all);
     if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everSampled);
-    if (tooMany(ungraded.length, all, MAX_UNGRADABLE_SHARE)) throw gradingError(ungraded, all);
   }
 }
 
@@ -54,9 +83,16 @@ function isFailure({ outcome, turns }: Trajectory): boolean {
   );
 }
 
-function allOf(bad: number, all: number): boolean {
-  return bad === all;
+interface FailedGrading {
+  readonly rolloutId: string;
+  readonly code: string;
+  readonly message: string;
 }
+
+type TooMany = (bad: number, all: number, share: number) => boolean;
+const moreThan: TooMany = (bad, all, share) => bad / all > share;
+const allOf: TooMany = (bad, all) => bad === all;
+const never: TooMany = () => false;
 
 function failureError(failed: readonly Trajectory[], all: number, sampled: boolean): TrainyardError {
   const [first] = failed;
@@ -78,17 +114,23 @@ function failureError(failed: readonly Trajectory[], all: number, sampled: boole
   );
 }
 
-function gradingError(ungraded: readonly Trajectory[], all: number): TrainyardError {
-  const [first] = ungraded;
-  const cause = first?.grade.kind === 'failed' ? `${first.grade.code}: ${first.grade.message}` : '';
+function gradingError(failed: readonly FailedGrading[], all: number, share: number): TrainyardError {
+  const byCode = [...Map.groupBy(failed, ({ code }) => code)].toSorted(([, a], [, b]) => b.length - a.length);
+  const reasons = byCode.slice(0, SHOWN_REASONS).map(([code, alike]) => {
+    const { rolloutId, message } = alike[0]!;
+    return `${code} ×${alike.length} (${rolloutId}: ${message})`;
+  });
+  const more = byCode.length > SHOWN_REASONS ? [`${byCode.length - SHOWN_REASONS} other reasons`] : [];
   return new TrainyardError(
     'GRADER_BUDGET',
-    `${ungraded.length} of the last ${all} gradings failed; the first (${first?.rolloutId}): ${cause}`,
+    `${failed.length} of the last ${all} gradings failed, ${percent(failed.length / all)}, at most ${percent(share)} may: ${[...reasons, ...more].join('; ')}`,
     {
-      hint: 'a failed grading gives no reward, so there is nothing to learn from; fix the grader',
+      hint: 'a failed grading gives no reward, so there is nothing to learn from; fix the grader, or allow more with --max-error-share',
     },
   );
 }
+
+const percent = (share: number): string => `${Number((100 * share).toFixed(1))} %`;
 
 function bypassError(rollouts: number): TrainyardError {
   return new TrainyardError('POLICY_BYPASSED', `none of ${rollouts} rollouts made a model call through Trainyard`, {

@@ -7,6 +7,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { ownCopy } from '../core/own-copy.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
 import { type HttpSeat, httpModel } from './http-model.ts';
+import { ownInbox } from './inboxes.ts';
 import { MOST_CHARACTERS, MOST_LINES, makeFolder, Rejection } from './rollout-context.ts';
 
 export interface RolloutOrder {
@@ -24,7 +25,8 @@ export interface RolloutOrder {
 /** Said while it runs, so that it is kept even if the process is killed. */
 export type RolloutNote =
   | { readonly kind: 'log'; readonly text: string }
-  | { readonly kind: 'folder' }
+  /** `inbox`: of its process, where it has one. */
+  | { readonly kind: 'folder'; readonly inbox?: string | undefined }
   | { readonly kind: 'rejected'; readonly reason: string };
 
 export type RolloutEnding =
@@ -51,7 +53,7 @@ export function isolatedContext(
     get artifactsDir() {
       if (folder === undefined) {
         folder = makeFolder(order.folder);
-        note({ kind: 'folder' });
+        if (folder !== null) note({ kind: 'folder', inbox: ownInbox(folder) });
       }
       return folder;
     },

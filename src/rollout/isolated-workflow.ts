@@ -3,17 +3,21 @@
  *
  * A process is told its task without the answer, and reaches the policy over HTTP with keys of this one rollout. Its environment is
  * reduced to what programs need and what the workflow names. A rollout that is cut and goes on, even in a loop, is killed with everything
- * it started, and its process replaced; one whose process ends fails with the process's last words.
+ * it started, and its process replaced; one whose process ends fails with the process's last words. Where the system has namespaces, walls
+ * keep the run's files out of its sight and the grader's sources as they are.
  */
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Answer, StartFailure } from '../processes/answer.ts';
+import type { Warn } from '../core/events.ts';
+import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
 import { reducedEnvironment } from '../processes/environment.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { siblingScript } from '../processes/protocol.ts';
 import { startError } from '../processes/start-error.ts';
+import { findWalls, type Walls } from '../processes/walls.ts';
 import type { ModuleExport } from './discovery.ts';
+import { Inboxes } from './inboxes.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { type OwnContext, Rejection } from './rollout-context.ts';
 
@@ -24,6 +28,14 @@ export interface IsolationOptions {
   readonly workers: number;
   /** Ends the processes when it aborts. */
   readonly signal: AbortSignal;
+  /** Put up around each process where the system can; else `warn` is told. */
+  readonly walls?: RunWalls | undefined;
+  readonly warn?: Warn;
+}
+
+export interface RunWalls extends Pick<Walls, 'hidden' | 'readOnly'> {
+  /** The folder under which rollouts may keep files. */
+  readonly artifacts?: string | undefined;
 }
 
 export interface IsolatedWorkflow extends AsyncDisposable {
@@ -32,7 +44,8 @@ export interface IsolatedWorkflow extends AsyncDisposable {
 }
 
 /** Resolves when every process has imported the module and set the workflow up. Rejects with why one could not. */
-export async function openIsolated(workflow: Workflow, { module, workers, signal }: IsolationOptions): Promise<IsolatedWorkflow> {
+export async function openIsolated(workflow: Workflow, options: IsolationOptions): Promise<IsolatedWorkflow> {
+  const { module, workers, signal } = options;
   if (module === undefined) {
     throw new TrainyardError(
       'WORKFLOW_INVALID',
@@ -49,16 +62,43 @@ export async function openIsolated(workflow: Workflow, { module, workers, signal
   }
   const script = siblingScript(import.meta.url, 'workflow-child');
   const env = reducedEnvironment(workflow.env);
-  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env };
-  const pool = await opened(openProcessPool({ program, workers, signal }));
+  const inboxes = new Inboxes();
+  const within = await wallsOf(options, inboxes);
+  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, ...within };
+  let pool: ProcessPool;
+  try {
+    pool = await opened(openProcessPool({ program, workers, signal }));
+  } catch (thrown) {
+    await inboxes[Symbol.asyncDispose]();
+    throw thrown;
+  }
   return {
     run: async (own) => {
-      const onNote = (note: unknown): void => heed(own, note);
+      let inbox: unknown;
+      const onNote = (note: unknown): void => {
+        inbox ??= heed(own, note);
+      };
       const answer = await pool.call(orderOf(workflow, own), { signal: own.ctx.signal, onNote });
+      if (own.folder !== null) await inboxes.collect(inbox, own.folder);
       return endingOf(answer, own.ctx.signal);
     },
-    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
+    [Symbol.asyncDispose]: async () => {
+      await pool[Symbol.asyncDispose]();
+      await inboxes[Symbol.asyncDispose]();
+    },
   };
+}
+
+/** What each process is started through: walls, else what else the system has. */
+async function wallsOf({ walls, warn }: IsolationOptions, inboxes: Inboxes): Promise<Pick<ChildProgram, 'within' | 'namespace'>> {
+  if (walls === undefined) return {};
+  const { readOnly, artifacts } = walls;
+  const hidden = [...walls.hidden, inboxes.root];
+  const wanted = (): Walls => ({ hidden, readOnly, ...(artifacts && { shown: { folder: inboxes.open(), at: artifacts } }) });
+  const found = await findWalls(wanted());
+  if (found.kind === 'walls') return { within: () => found.around(wanted()) };
+  warn?.('ISOLATION_WEAK', `rollouts have processes of their own, and can still read and change this user's files: ${found.why}`);
+  return { namespace: true };
 }
 
 async function opened(opening: Promise<ProcessPool>): Promise<ProcessPool> {
@@ -79,14 +119,15 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
   return { task, rolloutId, groupId, purpose, seed, folder, seats };
 }
 
-/** What is no note is passed over: whoever found a way to the channel must not end the run by it. */
-function heed({ ctx }: OwnContext, said: unknown): void {
-  if (typeof said !== 'object' || said === null) return;
+/** Gives the inbox that a note names. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
+function heed({ ctx }: OwnContext, said: unknown): unknown {
+  if (typeof said !== 'object' || said === null) return undefined;
   const note = said as Partial<RolloutNote>;
   if (note.kind === 'log') ctx.log(String(note.text));
   // Asking for it is what keeps it for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
   if (note.kind === 'rejected') rejectLikewise(ctx, String(note.reason));
+  return note.kind === 'folder' ? note.inbox : undefined;
 }
 
 /** What it throws was thrown where the workflow is. */

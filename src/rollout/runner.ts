@@ -20,9 +20,10 @@ import type {
 } from '../core/contracts.ts';
 import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { isFlow } from '../core/flow-door.ts';
 import { link } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
-import type { Grade, Limits, Outcome, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import type { Grade, Limits, Outcome, Reward, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { resultOf, type SettledResult } from './result.ts';
 import { contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 import type { Slots } from './slots.ts';
@@ -43,6 +44,8 @@ export interface RolloutParts {
   readonly sessions: SessionHost;
   /** Absent: the workflow gives rewards itself. */
   readonly grader?: GraderRunner | undefined;
+  /** How much of what later turns earn counts for an earlier one, where the workflow does not say. */
+  readonly turnDiscount?: number | undefined;
   readonly graderInput: (task: Task, rollout: GradableRollout) => GraderInput;
   readonly store: Store;
   readonly limits: Limits;
@@ -237,7 +240,7 @@ async function gradeOf(parts: RolloutParts, { identity, task }: RolloutSpec, rol
     outcome.kind === 'completed' || (outcome.kind === 'truncated' && outcome.limit !== 'deadline' && turns.length > 0);
   if (!gradable) return { kind: 'ungraded', why: outcome.kind };
   if (result.reward !== undefined && (grader === undefined || workflow.grading === 'when-missing')) {
-    return { kind: 'graded', reward: result.reward };
+    return { kind: 'graded', reward: creditedByRun(parts, result.reward, rollout) };
   }
   if (grader === undefined) {
     // What a limit cut short could not say anything any more.
@@ -248,10 +251,22 @@ async function gradeOf(parts: RolloutParts, { identity, task }: RolloutSpec, rol
   if (grade.kind !== 'graded') return grade;
   try {
     const reward = settledReward(grade.reward, identity, turns);
-    return { kind: 'graded', reward: result.credit === undefined ? reward : credited(reward, turns, result.credit) };
+    const own = result.credit === undefined ? undefined : credited(reward, turns, result.credit);
+    return { kind: 'graded', reward: own ?? creditedByRun(parts, reward, rollout) };
   } catch (thrown) {
     return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(thrown) };
   }
+}
+
+/**
+ * What the workflow says of credit holds. The steps of a flow were credited with all that followed when they were told; and rewards by thread
+ * or role alone stay so, or they would be compared across roles.
+ */
+function creditedByRun({ turnDiscount, workflow }: RolloutParts, reward: Reward, { turns, result }: GradableRollout): Reward {
+  if (turnDiscount === undefined || result.credit !== undefined) return reward;
+  const { byTurn, byThread, byRole, source } = reward;
+  const isSaid = byTurn === undefined ? (byThread ?? byRole) !== undefined : isFlow(workflow) && source === 'workflow';
+  return isSaid ? reward : credited(reward, turns, { turnDiscount, per: 'turn' });
 }
 
 /** Every other rollout would end like this one, so the run does. */

@@ -8,7 +8,7 @@ import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import { wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, evaluationSampling } from './settings.ts';
-import { gradedRewards, isSuccess } from './signal.ts';
+import { gradedRewards, isSuccess, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
 export interface EvaluateOptions {
@@ -63,5 +63,6 @@ export function scoreOf(trajectories: readonly Trajectory[]): Score {
     meanReward: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length,
     n,
     failed: n - rewards.length,
+    ...meansOf(trajectories),
   };
 }

@@ -5,8 +5,9 @@
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
+import { exclusionsIn } from '../core/curation.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { ForkCause, Message, Trajectory, Turn } from '../core/types.ts';
+import type { ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
 
@@ -17,6 +18,8 @@ export interface RolloutLine {
   readonly outcome: string;
   /** Null where it was not graded. */
   readonly reward: number | null;
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
   readonly turns: number;
   /** Rows it is or would be trained as; null where it cannot be (greedy sampling, say). */
   readonly samples: number | null;
@@ -24,6 +27,10 @@ export interface RolloutLine {
   readonly step: number | null;
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
+  /** Why it is left out of training; null where it is not. */
+  readonly excluded: string | null;
+  /** Turns of it that are left out, with the reasons. */
+  readonly excludedTurns: Readonly<Record<string, string>>;
 }
 
 /** The store of a run directory, or the store file itself. */
@@ -43,8 +50,18 @@ export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>
   return new Map(manifests.flatMap(({ step, rolloutIds }) => rolloutIds.map((id) => [id, step] as const)));
 }
 
-export function rolloutLine(trajectory: Trajectory, steps: ReadonlyMap<string, number>): RolloutLine {
+/** Of a whole store: the marks that exclude something, by rollout. */
+export async function exclusionsOf(store: Store): Promise<ReadonlyMap<string, readonly Mark[]>> {
+  return Map.groupBy(exclusionsIn(await store.marks()), ({ rolloutId }) => rolloutId);
+}
+
+export function rolloutLine(
+  trajectory: Trajectory,
+  steps: ReadonlyMap<string, number>,
+  exclusions: ReadonlyMap<string, readonly Mark[]>,
+): RolloutLine {
   const { rolloutId, taskId, purpose, outcome, grade, turns, abandoned = [] } = trajectory;
+  const marks = exclusions.get(rolloutId) ?? [];
   const forks: Partial<Record<ForkCause, number>> = {};
   for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
   return {
@@ -53,11 +70,15 @@ export function rolloutLine(trajectory: Trajectory, steps: ReadonlyMap<string, n
     purpose,
     outcome: outcome.kind === 'truncated' ? `truncated (${outcome.limit})` : outcome.kind,
     reward: grade.kind === 'graded' ? grade.reward.value : null,
+    ...(grade.kind === 'graded' && grade.reward.parts && { parts: grade.reward.parts }),
+    ...(grade.kind === 'graded' && grade.reward.metrics && { metrics: grade.reward.metrics }),
     turns: turns.length,
     samples: samplesOf(trajectory),
     step: steps.get(rolloutId) ?? null,
     forks,
     abandoned: abandoned.length,
+    excluded: marks.find(({ turn }) => turn === undefined)?.reason ?? null,
+    excludedTurns: Object.fromEntries(marks.flatMap(({ turn, reason }) => (turn === undefined ? [] : [[turn, reason]]))),
   };
 }
 

@@ -19,7 +19,7 @@ it('is refused where the state at the server that it began from is another one',
   await writeFile(tasks, '{"id":"t1","prompt":"Question?"}\n');
   await writeFile(state, '{"path":"tinker://m1/weights/a"}');
   const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
-  const begun = await planNew({ entry, model: folder, tasks, run: folder });
+  const begun = await planNew({ entry, model: folder, tasks, run: folder, minTasks: 1 });
   await writeFile(join(folder, 'run.json'), JSON.stringify(begun.record));
   const again = { run: folder, entry, model: folder, tasks };
   expect((await planResumed(again)).identity).toBe(begun.identity);

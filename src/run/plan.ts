@@ -57,14 +57,19 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'baseURL',
   'maxTime',
   'maxTokens',
+  'minTasks',
+  'maxErrorShare',
 ]);
+
+/** A record has no place for values; of tasks it has the digest. */
+const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
 
 export async function planNew(request: TrainRequest): Promise<RunPlan> {
   const settings = trainSettings(request);
   const checked = await preflight(settings);
   const record = await recordOf(settings, checked);
   const { kernels } = record;
-  return { settings, ...checked, record, isResumed: false, kernels, identity: identityOf(record), warnings: [] };
+  return { settings, ...checked, record, isResumed: false, kernels, identity: identityOf(record) };
 }
 
 export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
@@ -86,7 +91,7 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
   const checked = await preflight(settings);
   const now = await recordOf(settings, checked);
   const asBefore = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
-  if (now.tasks !== begun.tasks) throw impossible(`the tasks in ${settings.tasks} have changed since the run began`, asBefore);
+  if (now.tasks !== begun.tasks) throw impossible(`${tasksIn(settings)} have changed since the run began`, asBefore);
   if (now.heldOut !== begun.heldOut) throw impossible('the held-out tasks have changed since the run began', asBefore);
   if (now.model !== begun.model) throw impossible(`the model in ${settings.model} has changed since the run began`, asBefore);
   const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
@@ -99,6 +104,7 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
     kernels,
     identity: identityOf(begun),
     warnings: [
+      ...checked.warnings,
       ...(kernels === begun.kernels
         ? []
         : [{ code: 'OTHER_KERNELS', message: `the run was begun with the ${begun.kernels} kernels, which this machine lacks` }]),
@@ -107,6 +113,10 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
         : [{ code: 'ENTRY_CHANGED', message: 'the entry file has changed since the run began; rollouts made before are kept' }]),
     ],
   };
+}
+
+function tasksIn({ tasks }: TrainSettings): string {
+  return typeof tasks === 'string' ? `the tasks in ${tasks}` : 'the tasks';
 }
 
 function identityOf({ settings, entry: _, ...record }: RunRecord): string {
@@ -119,17 +129,18 @@ function identityOf({ settings, entry: _, ...record }: RunRecord): string {
 function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSettings {
   const given = absolute(withoutUndefined(request));
   for (const [name, value] of Object.entries(given)) {
-    if (MAY_CHANGE.has(name) || (name === 'entry' && typeof value === 'object')) continue;
+    if (MAY_CHANGE.has(name) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
     throw impossible(
       `the run was begun with ${flagOf(name)} ${JSON.stringify(begun[name])}, now it is ${JSON.stringify(value)}`,
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
-  const { engine, loraRank } = TRAIN_DEFAULTS;
-  // Runs of before there was a choice of engine do not name one.
-  const settings = { engine, loraRank, ...begun, ...given, run: request.run };
+  const { engine, loraRank, minTasks, weighting, maxErrorShare } = TRAIN_DEFAULTS;
+  // Runs of before there was a choice do not name one.
+  const settings = { engine, loraRank, minTasks, weighting, maxErrorShare, ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
+  if (!('tasks' in settings)) throw impossible('the run was begun with tasks given as values', 'give the same tasks again');
   return shownFrom(settings as unknown as TrainSettings);
 }
 
@@ -157,9 +168,12 @@ function shownFrom(settings: TrainSettings): TrainSettings {
 async function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): Promise<RunRecord> {
   // The budgets are of one command, not of the run.
   const { run: _run, maxTime: _maxTime, maxTokens: _maxTokens, entry, ...kept } = absolute(settings);
-  const named = typeof entry === 'string' ? { entry } : {};
+  const values = Object.entries({ entry, ...kept }).filter(
+    ([name, value]) => GIVEN_AS_VALUES.has(name) && typeof value === 'object',
+  );
+  const unnamed = Object.fromEntries(values.map(([name]) => [name, undefined]));
   return {
-    settings: JSON.parse(JSON.stringify({ ...named, ...kept })) as RunRecord['settings'],
+    settings: JSON.parse(JSON.stringify({ entry, ...kept, ...unnamed })) as RunRecord['settings'],
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
     model: await modelDigest(settings.model),

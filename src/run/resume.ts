@@ -5,6 +5,7 @@
  * manifests name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run
  * that was killed ends with the weights of one that was not.
  */
+import { withoutExcluded } from '../core/curation.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { BatchManifest } from '../core/types.ts';
@@ -67,7 +68,8 @@ async function computeAgain({ trainer, store, settings }: Ledger, manifest: Batc
   const groupIds = new Set(members.flatMap((trajectory) => trajectory?.groupId ?? []));
   // Whole groups: a rollout that gave no sample still took part in its group's mean.
   const groups = await Promise.all([...groupIds].map((groupId) => store.query({ groupId })));
-  const batch = batchOf(groups.flat(), settings);
+  // As it was then: marks that were made or taken back since count for later steps.
+  const batch = batchOf(withoutExcluded(groups.flat(), manifest.excluded ?? []), settings);
   if (batch.rolloutIds.join() !== manifest.rolloutIds.join()) {
     throw new TrainyardError('STORE_FORMAT', `the rollouts of step ${manifest.step} are no longer those of its manifest`, {
       hint: 'the store was changed by something else; begin a new run',

@@ -5,6 +5,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
+import { type PolicyJudgeParts, withPolicy } from './policy-judge.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
 import { openGrader } from './workshop.ts';
 
@@ -14,10 +15,10 @@ export interface Grading extends AsyncDisposable {
   readonly tasks: ReadonlyMap<string, Task>;
 }
 
-/** Undefined where neither is given. Throws USAGE where only one is, or the entry has no grader. */
+/** `policy`: for a grader that asks it. Undefined where neither is given. Throws USAGE where only one is, or the entry has no grader. */
 export async function openGrading(
   { entry, tasks }: { readonly entry?: string | undefined; readonly tasks?: string | undefined },
-  signal: AbortSignal,
+  policy: PolicyJudgeParts,
 ): Promise<Grading | undefined> {
   if (entry === undefined && tasks === undefined) return undefined;
   if (entry === undefined || tasks === undefined) {
@@ -34,6 +35,6 @@ export async function openGrading(
     throw new TrainyardError('GRADER_NOT_FOUND', `${entry} exports no grader`, { hint: 'export const grader = defineGrader(…)' });
   }
   const known = new Map((await readTasks(tasks)).map((task) => [task.id, task]));
-  const runner = await openGrader(EVAL_DEFAULTS, grader, graderModule, signal);
+  const runner = withPolicy(await openGrader(EVAL_DEFAULTS, grader, graderModule, policy.signal), grader, policy);
   return { grader: runner, tasks: known, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
 }

@@ -68,7 +68,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
     const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults, onFailure });
     closers.defer(() => gateway.sealAll());
-    const grading = await openGrading(settings, new AbortController().signal);
+    const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
     if (grading !== undefined) closers.add(grading);
     const flows = mountAgentFlow(gateway, {
       renderer,

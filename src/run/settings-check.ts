@@ -1,13 +1,14 @@
 /** What the settings of a run may be. Everything wrong is said at once, before anything is opened or spent. */
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
-import { ALGORITHMS } from '../trainer/advantages.ts';
+import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 
 const count = z.int().min(1).max(1_000_000);
 const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
 const share = z.number().min(0).max(1);
 const positive = z.number().gt(0);
 const file = z.string().min(1);
+const tasks = z.union([file, z.custom((value) => isIterable(value))], 'expected a path, or a list or iterable of rows');
 
 export const ENGINES = ['embedded', 'tinker'] as const;
 export type EngineName = (typeof ENGINES)[number];
@@ -29,13 +30,17 @@ const evalShape = {
   workflowWorkers: z.int().min(1).max(256),
   graderWorkers: z.int().min(1).max(256),
   graderDeadlineMs: z.int().min(1),
+  graderRetries: z.int().min(0).max(100),
+  graderMemoryMb: z.int().min(64).max(1_048_576),
   transcripts: natural,
   trainable: z.array(z.string().min(1)).min(1).optional(),
 };
 
 const trainShape = {
   run: file,
-  tasks: file,
+  tasks,
+  minTasks: count,
+  split: z.number().gt(0).lt(1).optional(),
   steps: count,
   group: count.min(2, 'expected at least 2: a rollout is compared with the others of its group'),
   groupsPerStep: count,
@@ -43,6 +48,9 @@ const trainShape = {
   staleness: z.int().min(0).max(1000),
   temperature: z.number().min(0.01).max(2),
   algorithm: z.enum(ALGORITHMS),
+  weighting: z.enum(WEIGHTINGS),
+  turnDiscount: share.optional(),
+  maxErrorShare: share,
   learningRate: positive.max(1),
   warmupSteps: z.int().min(0),
   adam: z.strictObject({
@@ -73,7 +81,7 @@ const namesFlow = ({ flow, flows }: { readonly flow?: string | undefined; readon
 const FLOW_MISSING = { path: ['flow'], message: 'expected the name of a flow of the flows file, found none' };
 
 const evalSchema = z
-  .strictObject({ ...evalShape, heldOut: file })
+  .strictObject({ ...evalShape, heldOut: tasks })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 /** An evaluation that is kept in a directory, may have several rollouts a task, and only some of the tasks. */
@@ -89,9 +97,13 @@ const evaluationSchema = z
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE);
 const trainSchema = z
-  .strictObject({ ...evalShape, ...trainShape, heldOut: file.optional() })
+  .strictObject({ ...evalShape, ...trainShape, heldOut: tasks.optional() })
   .refine(namesFlow, FLOW_MISSING)
   .refine(({ engine, baseModel }) => engine === 'tinker' || baseModel === undefined, BASE_MODEL_ALONE)
+  .refine(({ algorithm, weighting }) => algorithm !== 'dr-grpo' || weighting === 'tokens', {
+    path: ['weighting'],
+    message: 'expected tokens with dr-grpo: it divides by a constant of its own',
+  })
   .refine(({ patience, evalEvery }) => patience === 0 || evalEvery > 0, {
     path: ['patience'],
     message: 'expected evaluations on the way to count, found evalEvery 0',
@@ -100,10 +112,18 @@ const trainSchema = z
     path: ['temperature'],
     message: 'expected 1 with a Tinker server: it scores tokens at temperature 1, whatever they were sampled at',
   })
-  .refine(({ patience, heldOut }) => patience === 0 || heldOut !== undefined, {
+  .refine(({ split, heldOut }) => split === undefined || heldOut === undefined, {
+    path: ['split'],
+    message: 'expected either a share to hold out or held-out tasks, found both',
+  })
+  .refine(({ patience, heldOut, split }) => patience === 0 || heldOut !== undefined || split !== undefined, {
     path: ['patience'],
     message: 'expected held-out tasks to evaluate on, found none',
   });
+
+function isIterable(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && (Symbol.iterator in value || Symbol.asyncIterator in value);
+}
 
 /** The settings as they are, or USAGE. */
 export function checkSettings<T extends object>(settings: T): T {

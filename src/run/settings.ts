@@ -11,9 +11,13 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Unusual } from '../core/events.ts';
 import type { AdamSettings } from '../core/policy.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
+import type { TaskSource } from '../dataset/rows.ts';
+import { DEFAULT_RETRIES } from '../grader/attempts.ts';
+import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
-import type { Algorithm } from '../trainer/advantages.ts';
+import type { Algorithm, Weighting } from '../trainer/advantages.ts';
+import { heldOutFileOf } from './held-out-file.ts';
 import { checkEntry, checkSettings, type EngineName } from './settings-check.ts';
 
 /** The policy that ships with the package. */
@@ -48,19 +52,28 @@ export interface EvalSettings {
   readonly workflowWorkers: number;
   readonly graderWorkers: number;
   readonly graderDeadlineMs: number;
+  /** How often a grading that failed is tried again, where the grader says nothing else. */
+  readonly graderRetries: number;
+  /** Of one process that grades, with all it starts. */
+  readonly graderMemoryMb: number;
   /** Held-out conversations to keep for showing. */
   readonly transcripts: number;
   /** Roles to train, whatever the workflow says; undefined: those it says. In an evaluation: the roles that the policy plays. */
   readonly trainable: readonly string[] | undefined;
-  /** Task file that is evaluated. */
-  readonly heldOut: string;
+  /** Tasks that are evaluated: a file, or the rows. */
+  readonly heldOut: TaskSource;
 }
 
 export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   readonly run: string;
-  readonly tasks: string;
-  /** Without one nothing is evaluated. */
-  readonly heldOut: string | undefined;
+  /** Tasks to train on: a file, or the rows. */
+  readonly tasks: TaskSource;
+  /** Fewer tasks are refused. */
+  readonly minTasks: number;
+  /** Without them, and without `split`, nothing is evaluated. */
+  readonly heldOut: TaskSource | undefined;
+  /** The share of `tasks` that is held out instead. */
+  readonly split: number | undefined;
   readonly steps: number;
   /** Rollouts per group. */
   readonly group: number;
@@ -74,6 +87,12 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   readonly temperature: number;
   /** How rewards become advantages. */
   readonly algorithm: Algorithm;
+  /** What counts alike in a step: every trained token, or every rollout. */
+  readonly weighting: Weighting;
+  /** How much of what later turns earn counts for an earlier one, where the workflow does not say; undefined: rewards hold as given. */
+  readonly turnDiscount: number | undefined;
+  /** Share of gradings that may fail before the run ends; judged over 64 or more. */
+  readonly maxErrorShare: number;
   readonly learningRate: number;
   /** The learning rate falls linearly to a tenth of its value; over these first steps it is also scaled up from near zero. */
   readonly warmupSteps: number;
@@ -111,12 +130,16 @@ export const EVAL_DEFAULTS = {
   workflowWorkers: Math.min(2 * availableParallelism(), 16),
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
+  graderRetries: DEFAULT_RETRIES,
+  graderMemoryMb: DEFAULT_MEMORY_MB,
   transcripts: 0,
   trainable: undefined,
 } as const satisfies Partial<EvalSettings>;
 
 export const TRAIN_DEFAULTS = {
   ...EVAL_DEFAULTS,
+  minTasks: 4,
+  split: undefined,
   steps: 40,
   group: 8,
   groupsPerStep: 8,
@@ -124,6 +147,9 @@ export const TRAIN_DEFAULTS = {
   staleness: 0,
   temperature: 1,
   algorithm: 'grpo',
+  weighting: 'tokens',
+  turnDiscount: undefined,
+  maxErrorShare: 0.05,
   learningRate: 5e-4,
   warmupSteps: 3,
   adam: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
@@ -154,7 +180,7 @@ export function evalSettings(request: EvalRequest): EvalSettings {
   return checkSettings({ ...EVAL_DEFAULTS, ...given, engine, baseURL: baseURLOf(engine, request), heldOut });
 }
 
-/** Fills in the defaults. Without `heldOut`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
+/** Fills in the defaults. Without `heldOut` or `split`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
 export function trainSettings(request: TrainRequest): TrainSettings {
   checkEntry(request.entry);
   const found = usualHeldOut(request.entry);
@@ -166,7 +192,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
     engine,
     baseURL: baseURLOf(engine, request),
     tasks: request.tasks ?? usualTasks(request.entry),
-    heldOut: request.heldOut ?? (existsSync(found) ? found : undefined),
+    heldOut: request.heldOut ?? (request.split === undefined && existsSync(found) ? found : undefined),
     run: request.run ?? defaultRun(request.entry),
     model: resolve(request.model ?? BASE_MODEL),
   });
@@ -204,12 +230,15 @@ export function usualHeldOut(entry: string | Entry): string {
 }
 
 /** What has to be said again to measure as this run did. */
-export function unusualIn({ flow, flows, heldOut, entry, limits: { turns }, trainable }: TrainSettings): Unusual {
+export function unusualIn(settings: TrainSettings): Unusual {
+  const { flow, flows, entry, trainable } = settings;
+  const { turns } = settings.limits;
+  const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
   return {
     ...(flow === undefined ? {} : { flow }),
     ...(flows === undefined ? {} : { flows }),
     ...(trainable === undefined ? {} : { trainable }),
-    ...(heldOut && heldOut !== usualHeldOut(entry) ? { heldOut } : {}),
+    ...(typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? { heldOut } : {}),
     ...(turns === EVAL_DEFAULTS.limits.turns ? {} : { turns }),
   };
 }

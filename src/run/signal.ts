@@ -3,6 +3,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
+import type { CuratedHarvest } from './curated-harvest.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
@@ -18,13 +19,48 @@ export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
   return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
 }
 
+/** More names than anybody looks at: a grader that makes them up must not fill the run's files. */
+const MOST_NAMES = 256;
+
+export interface Means {
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
+}
+
+/** Every part and metric of rewards by its name: the mean over the graded rollouts that have it. */
+export function meansOf(trajectories: readonly Trajectory[]): Means {
+  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : []));
+  const parts = meanByName(rewards.map((reward) => reward.parts));
+  const metrics = meanByName(rewards.map((reward) => reward.metrics));
+  return { ...(parts && { parts }), ...(metrics && { metrics }) };
+}
+
+function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)[]): Record<string, number> | undefined {
+  const values = new Map<string, number[]>();
+  for (const [name, value] of all.flatMap((one) => Object.entries(one ?? {}))) {
+    const known = values.get(name);
+    if (known !== undefined) known.push(value);
+    else if (values.size < MOST_NAMES) values.set(name, [value]);
+  }
+  if (values.size === 0) return undefined;
+  // Divided first: the sum of finite numbers need not be finite.
+  const mean = (of: readonly number[]): number => of.reduce((sum, value) => sum + value / of.length, 0);
+  return Object.fromEntries(Array.from(values, ([name, of]) => [name, mean(of)]));
+}
+
+/** The grader had its chance, and gave nothing. */
+function isUngraded({ outcome, grade }: Trajectory): boolean {
+  return grade.kind === 'ungraded' && outcome.kind !== 'failed' && outcome.kind !== 'rejected';
+}
+
 /** What a step's rollouts were like, trained or not. */
-export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
+export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: Harvest & Partial<CuratedHarvest>) {
   const all = [...groups, ...withoutSignal, ...stale];
-  const trajectories = trajectoriesOf(all);
+  const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
   return {
     reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
+    ...meansOf(trajectories),
     groups: all.length,
     groupsWithoutSignal: withoutSignal.length,
     staleGroups: stale.length,
@@ -32,6 +68,8 @@ export function rolloutReport({ groups, withoutSignal, stale }: Harvest) {
     sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
     failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
+    ungraded: trajectories.filter(isUngraded).length,
+    excludedRollouts: excludedRollouts.length,
   };
 }
 
@@ -43,7 +81,7 @@ export function roundWithoutSignal(harvest: Harvest): RunEvent {
 }
 
 export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
-  return trajectories.every(isSuccess);
+  return trajectories.length > 0 && trajectories.every(isSuccess);
 }
 
 /** What the grader says it is; where it does not say, a reward of 1 or more. */

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import type { Phase } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Trajectory } from '../core/types.ts';
+import type { Exclusion, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
@@ -11,6 +11,7 @@ import { checkpointName, pruneCheckpoints, saveCheckpoint, savedSteps } from './
 import type { Recovery } from './recovery.ts';
 import type { RunDirectory } from './run-directory.ts';
 import type { TrainSettings } from './settings.ts';
+import type { Means } from './signal.ts';
 
 export interface Update {
   readonly loss: number;
@@ -22,7 +23,7 @@ export interface Update {
 }
 
 export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings): Batch {
-  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens);
+  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
 }
 
 /** Gradient and optimizer update. The same batch, rate and settings on the same weights give the same weights. */
@@ -52,8 +53,12 @@ export interface Ledger {
 export interface StepInHand {
   readonly step: number;
   readonly batch: Batch;
+  /** What marks took out of its groups. */
+  readonly excluded?: readonly Exclusion[];
   readonly learningRate: number;
   readonly groups: Position;
+  /** What the rewards of the batch were made of. */
+  readonly means: Means;
   /** A step whose checkpoint is not to be removed. */
   readonly best: number | undefined;
 }
@@ -88,17 +93,31 @@ export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (pha
   return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
-async function commit({ store }: Ledger, { step, batch, groups }: StepInHand, update: Update, isSaved: boolean): Promise<void> {
+async function commit(
+  { store }: Ledger,
+  { step, batch, excluded = [], groups, means }: StepInHand,
+  update: Update,
+  isSaved: boolean,
+): Promise<void> {
   const { loss, gradNorm, learningRate, metrics } = update;
   await store.commit({
     step,
     policyVersion: step,
     rolloutIds: batch.rolloutIds,
+    ...(excluded.length === 0 ? {} : { excluded }),
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     groups,
-    metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics },
+    metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics, ...named(means) },
     createdAt: Date.now(),
   });
+}
+
+/** `parts.format`, `metrics.tries`: a grader's names are never taken for the trainer's. */
+function named(means: Means): Record<string, number> {
+  const entries = (['parts', 'metrics'] as const).flatMap((kind) =>
+    Object.entries(means[kind] ?? {}).map(([name, mean]) => [`${kind}.${name}`, mean] as const),
+  );
+  return Object.fromEntries(entries);
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */

@@ -14,13 +14,23 @@ import { linkUntilSettled } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import { type Harvest, START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { curatedHarvest } from './curated-harvest.ts';
 import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
+import { keepHeldOut } from './held-out-file.ts';
 import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
-import { noSignal, nothingLeftToLearn, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
+import {
+  meansOf,
+  noSignal,
+  nothingLeftToLearn,
+  nothingTrainable,
+  rolloutReport,
+  roundWithoutSignal,
+  trajectoriesOf,
+} from './signal.ts';
 import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
 import { openWorkshop, type Rollouts } from './workshop.ts';
@@ -95,6 +105,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   const { seed, steps, run } = settings;
   return await tell.guarding(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
+    await keepHeldOut(settings, heldOut);
     if (settings.kl > 0) await recovery.step(() => trainer.freezeReference());
     const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity };
     recovery.restore = async () => void (await takeUp(ledger, warn));
@@ -137,7 +148,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   try {
     while (ending === undefined) {
       const start = performance.now();
-      const harvest = await scheduler.take();
+      const harvest = await curatedHarvest(await scheduler.take(), ledger.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
       const batch = batchOf(trajectoriesOf(harvest.groups), settings);
       if (batch.trainedTokens === 0) {
@@ -149,7 +160,9 @@ async function learn(parts: Parts): Promise<TrainResult> {
       stalled = 0;
       step++;
       const learningRate = learningRateAt(step, settings);
-      const inHand = { step, batch, learningRate, groups: scheduler.position, best: heldOut.best?.step };
+      const means = meansOf(trajectoriesOf(harvest.groups));
+      const { excluded } = harvest;
+      const inHand = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
       const { loss, gradNorm, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
       scheduler.published(step);
       parts.tell({

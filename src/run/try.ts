@@ -32,7 +32,7 @@ export async function tryOnce(request: TryRequest, observer: TryObserver, stop: 
   const settings = evalSettings(given);
   const { entry, heldOut } = await preflight(settings);
   const { trainable } = settings;
-  const task = taskNamed(wanted, heldOut, settings.heldOut);
+  const task = taskNamed(wanted, heldOut, typeof settings.heldOut === 'string' ? settings.heldOut : 'the list');
   const { warn } = observer;
   const limits = { ...settings.limits, deadlineMs: DEADLINE_MS };
   const watch = { recorded: (_: unknown, turn: Turn) => observer.onTurn(turn), threw: observer.onThrown };

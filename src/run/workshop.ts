@@ -28,8 +28,9 @@ import { openingWith } from './closers.ts';
 import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
+import { withPolicy } from './policy-judge.ts';
 import { Recovery } from './recovery.ts';
-import type { EvalSettings } from './settings.ts';
+import type { EvalSettings, TrainSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
 
 export interface Workshop extends AsyncDisposable {
@@ -73,7 +74,9 @@ export interface WorkshopOptions {
 }
 
 export async function openWorkshop(
-  settings: PolicySettings & Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | 'graderWorkers' | 'graderDeadlineMs'>,
+  settings: PolicySettings &
+    Pick<EvalSettings, 'entry' | 'limits' | 'workflowWorkers' | GraderSetting> &
+    Partial<Pick<TrainSettings, 'turnDiscount' | 'maxErrorShare'>>,
   entry: Entry,
   { stop, warn, kernels, engine = (own) => own, trainable, observer, watchStalls: isWatched = false }: WorkshopOptions,
 ): Promise<Workshop> {
@@ -98,7 +101,8 @@ export async function openWorkshop(
     if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     const policyVersion = (): number => policy.engine.policyVersion;
-    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader, policyVersion });
+    const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed: settings.seed, signal });
+    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader: grading, policyVersion });
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
@@ -107,8 +111,9 @@ export async function openWorkshop(
       trainable,
       observer,
       sessions: gateway,
-      grader,
+      grader: grading,
       graderInput,
+      turnDiscount: settings.turnDiscount,
       limits: settings.limits,
       seed: settings.seed,
       clock: { now: Date.now },
@@ -119,15 +124,15 @@ export async function openWorkshop(
       policy,
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, flows),
+      rolloutsInto: (store, artifacts) =>
+        rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(settings.maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined, budget: FailureBudget): Rollouts {
   const warned = new Set<string>();
-  const budget = new FailureBudget();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
     const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
@@ -167,21 +172,24 @@ function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []):
   });
 }
 
+type GraderSetting = 'graderWorkers' | 'graderDeadlineMs' | 'graderRetries' | 'graderMemoryMb';
+
+/** The grader's own deadline, retries and concurrency win over the run's. */
 export async function openGrader(
-  { graderWorkers, graderDeadlineMs }: Pick<EvalSettings, 'graderWorkers' | 'graderDeadlineMs'>,
+  { graderWorkers, graderDeadlineMs, graderRetries, graderMemoryMb }: Pick<EvalSettings, GraderSetting>,
   grader: Grader,
   graderModule: ModuleExport | undefined,
   signal: AbortSignal,
 ): Promise<GraderRunner | InlineGraderRunner> {
-  const { concurrency = Infinity } = grader;
+  const { concurrency = Infinity, deadlineMs = graderDeadlineMs, retries = graderRetries } = grader;
   if (graderModule === undefined) {
-    const runner = inlineGrader(grader, { deadlineMs: graderDeadlineMs });
+    const runner = inlineGrader(grader, { deadlineMs, retries });
     return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);
   }
   const { url, exportName } = graderModule;
   // A process grades one rollout at a time.
   const workers = Math.min(graderWorkers, concurrency);
-  return await openGraderPool({ module: url, exportName, workers, deadlineMs: graderDeadlineMs, signal });
+  return await openGraderPool({ module: url, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal });
 }
 
 function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {

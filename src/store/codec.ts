@@ -6,9 +6,10 @@
  */
 import { createHash } from 'node:crypto';
 import { endianness } from 'node:os';
+import type { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
-import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
-import { manifestSchema, misfitOf, trajectorySchema } from './schemas.ts';
+import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
+import { manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
 
 export interface EncodedTurn {
   readonly words: string;
@@ -24,7 +25,8 @@ export interface EncodedTrajectory {
   readonly digest: Uint8Array;
 }
 
-export interface EncodedManifest {
+/** Of a manifest or a mark. */
+export interface EncodedRecord {
   readonly record: string;
   readonly digest: Uint8Array;
 }
@@ -51,17 +53,25 @@ export function decodeTrajectory(encoded: EncodedTrajectory): Trajectory {
   return decoded as unknown as Trajectory;
 }
 
-export function encodeManifest(kept: BatchManifest): EncodedManifest {
+export function encodeRecord(kept: BatchManifest | Mark): EncodedRecord {
   const record = JSON.stringify(kept);
   return { record, digest: digestOf([record]) };
 }
 
-export function decodeManifest(encoded: EncodedManifest): BatchManifest {
-  if (!sameBytes(digestOf([encoded.record]), encoded.digest)) throw new DecodeError('a manifest does not match its digest');
+export function decodeManifest(encoded: EncodedRecord): BatchManifest {
+  return decodeRecord(encoded, 'a manifest', manifestSchema);
+}
+
+export function decodeMark(encoded: EncodedRecord): Mark {
+  return decodeRecord(encoded, 'a mark', markSchema);
+}
+
+function decodeRecord<T>(encoded: EncodedRecord, what: string, schema: z.ZodType<T>): T {
+  if (!sameBytes(digestOf([encoded.record]), encoded.digest)) throw new DecodeError(`${what} does not match its digest`);
   const decoded = parseObject(encoded.record);
-  const misfit = misfitOf(manifestSchema, decoded);
-  if (misfit !== undefined) throw new DecodeError(`a manifest is malformed: ${misfit}`);
-  return decoded as unknown as BatchManifest;
+  const misfit = misfitOf(schema, decoded);
+  if (misfit !== undefined) throw new DecodeError(`${what} is malformed: ${misfit}`);
+  return decoded as T;
 }
 
 export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {

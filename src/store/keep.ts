@@ -9,8 +9,8 @@
 import { kindOf } from '../core/classes.ts';
 import type { TrajectoryFilter } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
-import { filterSchema, manifestSchema, misfitOf, trajectorySchema } from './schemas.ts';
+import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
+import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
 
 /** Far below what overflows the stack of a JSON parser. A cycle ends here too. */
 const MAX_DEPTH = 500;
@@ -33,6 +33,15 @@ export function keepManifest(manifest: BatchManifest): BatchManifest {
   const misfit = misfitOf(manifestSchema, copy);
   if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
   return copy as unknown as BatchManifest;
+}
+
+/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a mark. */
+export function keepMark(mark: Mark): Mark {
+  const what = `mark of rollout ${JSON.stringify(mark.rolloutId)}`;
+  const copy = plainObject(mark, trailFrom(what));
+  const misfit = misfitOf(markSchema, copy);
+  if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
+  return copy as unknown as Mark;
 }
 
 /** Throws USAGE for a limit that is not a whole number: SQL would read a negative one as "no limit". */

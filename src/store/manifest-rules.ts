@@ -20,7 +20,11 @@ const SHOWN_IDS = 5;
 
 /** Throws STORE_CONFLICT, naming everything that stands against the manifest. */
 export function checkManifest(manifest: BatchManifest, facts: ManifestFacts): void {
-  const found = [...orderProblems(manifest, facts.last), ...memberProblems(manifest.rolloutIds, facts)];
+  const found = [
+    ...orderProblems(manifest, facts.last),
+    ...memberProblems(manifest.rolloutIds, facts),
+    ...excludedProblems(manifest),
+  ];
   if (found.length === 0) return;
   throw new TrainyardError('STORE_CONFLICT', `step ${manifest.step} cannot be committed: ${found.join('; ')}`, {
     hint: 'nothing was written; read manifests() and continue after the last one, with rollouts that are kept and not yet trained',
@@ -53,6 +57,14 @@ function memberProblems(rolloutIds: readonly string[], facts: ManifestFacts): re
     else if (!facts.isKept(id)) unknown.push(JSON.stringify(id));
   }
   return [...listed('listed twice', twice), ...listed('not in the store', unknown), ...listed('already trained', trained)];
+}
+
+function excludedProblems({ rolloutIds, excluded = [] }: BatchManifest): readonly string[] {
+  const whole = excluded.filter(({ rolloutId, turn }) => turn === undefined && rolloutIds.includes(rolloutId));
+  return listed(
+    'trained and left out at once',
+    whole.map(({ rolloutId }) => JSON.stringify(rolloutId)),
+  );
 }
 
 function listed(problem: string, ids: readonly string[]): readonly string[] {

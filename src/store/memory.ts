@@ -5,10 +5,10 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
-import type { BatchManifest, Trajectory } from '../core/types.ts';
-import { checkFilter, keepManifest, keepTrajectory } from './keep.ts';
+import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
+import { checkFilter, keepManifest, keepMark, keepTrajectory } from './keep.ts';
 import { checkManifest } from './manifest-rules.ts';
-import { closedError, conflictError } from './store-errors.ts';
+import { closedError, conflictError, unmarkable } from './store-errors.ts';
 
 export function memoryStore(): Store {
   return new MemoryStore();
@@ -19,6 +19,7 @@ class MemoryStore implements Store {
   readonly #trajectories = new Map<string, Trajectory>();
   readonly #manifests: BatchManifest[] = [];
   readonly #stepOf = new Map<string, number>();
+  readonly #marks: Mark[] = [];
   #closed = false;
 
   async append(trajectory: Trajectory): Promise<void> {
@@ -60,6 +61,22 @@ class MemoryStore implements Store {
   async manifests(): Promise<readonly BatchManifest[]> {
     this.#checkOpen();
     return this.#manifests.map(keepManifest);
+  }
+
+  async mark(marks: readonly Mark[]): Promise<void> {
+    this.#checkOpen();
+    const incoming = marks.map(keepMark);
+    for (const mark of incoming) {
+      const kept = this.#trajectories.get(mark.rolloutId);
+      const isThere = mark.turn === undefined || kept?.turns.some(({ index }) => index === mark.turn);
+      if (kept === undefined || !isThere) throw unmarkable(mark, kept !== undefined);
+    }
+    this.#marks.push(...incoming);
+  }
+
+  async marks(): Promise<readonly Mark[]> {
+    this.#checkOpen();
+    return this.#marks.map(keepMark);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

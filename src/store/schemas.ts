@@ -12,6 +12,7 @@ import {
   FORK_CAUSES,
   type Json,
   LIMIT_NAMES,
+  type Mark,
   type Message,
   type SamplingSettings,
   type Tool,
@@ -179,10 +180,19 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
   step: z.int().min(1),
   policyVersion: z.int().min(1),
   rolloutIds: z.array(id),
+  excluded: z.exactOptional(z.array(z.object({ rolloutId: id, turn: z.exactOptional(natural) }))),
   checkpoint: z.string().nullable(),
   groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
   metrics: z.record(z.string(), z.number()),
   createdAt: z.number(),
+});
+
+export const markSchema: z.ZodType<Mark> = z.object({
+  rolloutId: id,
+  turn: z.exactOptional(natural),
+  excluded: z.boolean(),
+  reason: z.string().min(1, 'expected a reason').max(2000, 'expected at most 2000 characters'),
+  at: z.number(),
 });
 
 export const filterSchema = z.object({ limit: z.optional(natural) });

@@ -52,6 +52,16 @@ const TABLES = `
   ) STRICT;
 `;
 
+/** Files of before there were marks have no such table. */
+const MARKS = `
+  CREATE TABLE IF NOT EXISTS marks (
+    seq INTEGER PRIMARY KEY,
+    rollout_id TEXT NOT NULL REFERENCES trajectories (rollout_id),
+    record TEXT NOT NULL,
+    digest BLOB NOT NULL
+  ) STRICT;
+`;
+
 /** Throws STORE_FORMAT for a file that is not a store of this version, STORE_FAILED when the file cannot be used. */
 export async function openStoreFile(path: string): Promise<DatabaseSync> {
   const deadline = Date.now() + BUSY_TIMEOUT_MS;
@@ -74,6 +84,7 @@ function tryOpen(path: string): DatabaseSync {
     const isNew = inTransaction(database, 'DEFERRED', () => checkFormat(path, database));
     makeDurable(path, database);
     if (isNew) inTransaction(database, 'IMMEDIATE', () => createTables(path, database));
+    else if (!hasTable(database, 'marks')) inTransaction(database, 'IMMEDIATE', () => database.exec(MARKS));
     return database;
   } catch (cause) {
     database.close();
@@ -140,7 +151,11 @@ function makeDurable(path: string, database: DatabaseSync): void {
 function createTables(path: string, database: DatabaseSync): void {
   // Another process may have created them since the first look.
   if (!checkFormat(path, database)) return;
-  database.exec(`${TABLES} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
+  database.exec(`${TABLES} ${MARKS} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
+}
+
+function hasTable(database: DatabaseSync, name: string): boolean {
+  return database.prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?").get(name) !== undefined;
 }
 
 function numberOf(database: DatabaseSync, sql: string): number {

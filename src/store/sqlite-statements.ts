@@ -19,6 +19,9 @@ export class Statements {
   readonly stepOf: StatementSync;
   readonly insertManifest: StatementSync;
   readonly insertMember: StatementSync;
+  readonly hasTurn: StatementSync;
+  readonly marks: StatementSync;
+  readonly insertMark: StatementSync;
 
   constructor(database: DatabaseSync) {
     this.trajectory = database.prepare('SELECT seq, record, digest FROM trajectories WHERE rollout_id = ?');
@@ -36,6 +39,9 @@ export class Statements {
     this.stepOf = database.prepare('SELECT step FROM manifest_rollouts WHERE rollout_id = ?');
     this.insertManifest = database.prepare('INSERT INTO manifests (step, record, digest) VALUES (?, ?, ?)');
     this.insertMember = database.prepare('INSERT INTO manifest_rollouts (rollout_id, step) VALUES (?, ?)');
+    this.hasTurn = database.prepare("SELECT 1 FROM turns WHERE trajectory = ? AND json_extract(words, '$.index') = ?");
+    this.marks = database.prepare('SELECT record, digest FROM marks ORDER BY seq');
+    this.insertMark = database.prepare('INSERT INTO marks (rollout_id, record, digest) VALUES (?, ?, ?)');
   }
 }
 

@@ -7,23 +7,25 @@
  */
 import type { DatabaseSync } from 'node:sqlite';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
-import type { BatchManifest, Outcome, RolloutIdentity, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Mark, Outcome, RolloutIdentity, Trajectory } from '../core/types.ts';
 import {
   DecodeError,
   decodeManifest,
+  decodeMark,
   decodeTrajectory,
+  type EncodedRecord,
   type EncodedTrajectory,
-  encodeManifest,
+  encodeRecord,
   encodeTrajectory,
   sameBytes,
 } from './codec.ts';
 import { GroupCommit } from './group-commit.ts';
-import { checkFilter, keepManifest, keepTrajectory } from './keep.ts';
+import { checkFilter, keepManifest, keepMark, keepTrajectory } from './keep.ts';
 import { LogSync } from './log-sync.ts';
 import { checkManifest } from './manifest-rules.ts';
 import { openStoreFile } from './sqlite-file.ts';
 import { blobIn, integerIn, type Row, Statements, selection, textIn } from './sqlite-statements.ts';
-import { closedError, conflictError, damageError, sqliteError } from './store-errors.ts';
+import { closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
 
 /** Opens the store in this file, creating it when there is none. The folder must exist. */
 export async function openSqliteStore(path: string): Promise<Store> {
@@ -93,6 +95,18 @@ class SqliteStore implements Store {
     return this.#reading('read manifests', () => this.#statements.manifests.all().map(manifestOf));
   }
 
+  async mark(marks: readonly Mark[]): Promise<void> {
+    this.#checkOpen();
+    const kept = marks.map(keepMark);
+    await this.#write('mark rollouts', () => {
+      for (const mark of kept) this.#insertMark(mark);
+    });
+  }
+
+  async marks(): Promise<readonly Mark[]> {
+    return this.#reading('read marks', () => this.#statements.marks.all().map((row) => decodeMark(recordIn(row))));
+  }
+
   /** Waits for pending writes. Closing twice is closing once. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
@@ -127,9 +141,19 @@ class SqliteStore implements Store {
         return row === undefined ? undefined : integerIn(row, 'step');
       },
     });
-    const { record, digest } = encodeManifest(kept);
+    const { record, digest } = encodeRecord(kept);
     this.#statements.insertManifest.run(kept.step, record, digest);
     for (const id of kept.rolloutIds) this.#statements.insertMember.run(id, kept.step);
+  }
+
+  #insertMark(mark: Mark): void {
+    const row = this.#statements.trajectory.get(mark.rolloutId);
+    const isThere =
+      row !== undefined &&
+      (mark.turn === undefined || this.#statements.hasTurn.get(integerIn(row, 'seq'), mark.turn) !== undefined);
+    if (!isThere) throw unmarkable(mark, row !== undefined);
+    const { record, digest } = encodeRecord(mark);
+    this.#statements.insertMark.run(mark.rolloutId, record, digest);
   }
 
   #trajectoryOf(row: Row): Trajectory {
@@ -170,5 +194,9 @@ class SqliteStore implements Store {
 }
 
 function manifestOf(row: Row): BatchManifest {
-  return decodeManifest({ record: textIn(row, 'record'), digest: blobIn(row, 'digest') });
+  return decodeManifest(recordIn(row));
+}
+
+function recordIn(row: Row): EncodedRecord {
+  return { record: textIn(row, 'record'), digest: blobIn(row, 'digest') };
 }

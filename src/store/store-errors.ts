@@ -4,6 +4,7 @@
  * Damage (or another file format) is told apart from trouble with the disk: the first needs another file, the second may pass.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Exclusion } from '../core/types.ts';
 
 /** Primary result codes of SQLite. */
 const SQLITE_BUSY = 5;
@@ -14,6 +15,15 @@ const SQLITE_NOTADB = 26;
 export function conflictError(rolloutId: string): TrainyardError {
   return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, {
     hint: 'give every execution of a workflow an id of its own; the kept one is unchanged',
+  });
+}
+
+export function unmarkable({ rolloutId, turn }: Exclusion, isKept: boolean): TrainyardError {
+  const found = isKept
+    ? `rollout ${JSON.stringify(rolloutId)} has no turn ${turn}`
+    : `no rollout ${JSON.stringify(rolloutId)} is kept`;
+  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, {
+    hint: 'nothing was written; rollouts are kept when they end, and turns are counted from 0',
   });
 }
 

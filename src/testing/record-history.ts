@@ -57,6 +57,8 @@ export function recordHistory(sink: HistorySink): History {
       query: (filter) => store.query(filter),
       count: (filter) => store.count(filter),
       manifests: () => store.manifests(),
+      mark: (marks) => store.mark(marks),
+      marks: () => store.marks(),
       [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
     }),
     engine: (engine) =>

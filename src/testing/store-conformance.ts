@@ -6,8 +6,9 @@
  */
 import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
-import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import { LIMIT_NAMES, type Trajectory } from '../core/types.ts';
+import { markingCases } from './marking-cases.ts';
+import { rejectsWith } from './rejects-with.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
 
 export interface ConformanceCase {
@@ -26,7 +27,7 @@ export function storeConformance(
   open: () => Promise<Store>,
   options: StoreConformanceOptions = {},
 ): readonly ConformanceCase[] {
-  const sentences = { ...keepingCases, ...appendingCases, ...queryCases, ...committingCases, ...closingCases };
+  const sentences = { ...keepingCases, ...appendingCases, ...queryCases, ...committingCases, ...markingCases, ...closingCases };
   const cases = Object.entries(sentences).map(([sentence, check]) => ({
     name: `${name} ${sentence}`,
     run: async () => {
@@ -250,6 +251,8 @@ const closingCases: Cases = {
     await rejectsWith('STORE_FAILED', store.count());
     await rejectsWith('STORE_FAILED', store.commit(manifestOf(1, [])));
     await rejectsWith('STORE_FAILED', store.manifests());
+    await rejectsWith('STORE_FAILED', store.mark([]));
+    await rejectsWith('STORE_FAILED', store.marks());
   },
 };
 
@@ -258,28 +261,21 @@ async function survivesReopening(open: () => Promise<Store>, reopen: (closed: St
   const first = await open();
   const appended = trajectories.map((trajectory) => first.append(trajectory));
   const committed = first.commit(manifestOf(1, ids([3, 4])));
+  const mark = { rolloutId: 'rollout-5', excluded: true, reason: 'it leaks the answer', at: 1 };
+  const marked = first.mark([mark]);
   await first[Symbol.asyncDispose]();
-  await Promise.all([...appended, committed]);
+  await Promise.all([...appended, committed, marked]);
 
   const second = await reopen(first);
   assert.deepEqual(await second.query(), trajectories);
   assert.deepEqual(await second.manifests(), [manifestOf(1, ids([3, 4]))]);
   assert.deepEqual(idsOf(await second.query({ trained: true })), ids([3, 4]));
+  assert.deepEqual(await second.marks(), [mark]);
   await second.append(trajectories[0]!);
   await rejectsWith('STORE_CONFLICT', second.append({ ...trajectories[0]!, groupId: 'another' }));
   await rejectsWith('STORE_CONFLICT', second.commit(manifestOf(2, ids([3]))), /already trained/);
   await second.commit(manifestOf(2, ids([5])));
   await second[Symbol.asyncDispose]();
-}
-
-async function rejectsWith(code: ErrorCode, promise: Promise<unknown>, message = /./): Promise<void> {
-  await assert.rejects(promise, (thrown: unknown) => {
-    assert.ok(thrown instanceof TrainyardError, `expected a TrainyardError, found ${String(thrown)}`);
-    assert.equal(thrown.code, code, thrown.message);
-    assert.match(thrown.message, message);
-    assert.ok(thrown.hint, `${code} says what happened but not what to do`);
-    return true;
-  });
 }
 
 /** A trajectory that certainly has turns. */

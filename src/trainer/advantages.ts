@@ -6,7 +6,7 @@
  * docs/reference/training.md says in words when to choose which; how much each token counts is decided in batch.ts.
  */
 import type { Trajectory, Turn } from '../core/types.ts';
-import { differ, earnedBy, poolsAskedBy, poolsOf } from './reward-pools.ts';
+import { differ, earnedBy, type Pool, poolsAskedBy, poolsOf } from './reward-pools.ts';
 
 /**
  * With r the reward and n the rewards it is compared with, itself included:
@@ -15,19 +15,27 @@ import { differ, earnedBy, poolsAskedBy, poolsOf } from './reward-pools.ts';
 export const ALGORITHMS = ['grpo', 'dr-grpo', 'rloo'] as const;
 export type Algorithm = (typeof ALGORITHMS)[number];
 
+/**
+ * What counts alike in a step: every trained token, and every reward of a pool; or every rollout, however many samples and rewards by turn it
+ * has. Where each rollout has one reward and one sample of the same length the two are the same.
+ */
+export const WEIGHTINGS = ['tokens', 'rollouts'] as const;
+export type Weighting = (typeof WEIGHTINGS)[number];
+
 /** Keeps the quotient finite where a group's rewards hardly differ. */
 const EPSILON = 1e-4;
 
-type Comparison = (reward: number) => number;
+/** Of a reward, given who got it. */
+type Comparison = (reward: number, rolloutId: string) => number;
 
 /** rolloutId → advantage of its value, for every graded rollout of groups whose values differ; others have no entry. */
 export function advantagesOf(trajectories: Iterable<Trajectory>, algorithm: Algorithm): ReadonlyMap<string, number> {
   const rows = [...trajectories];
-  const comparisons = comparisonsOf(rows, algorithm);
+  const comparisons = comparisonsOf(rows, algorithm, 'tokens');
   const advantages = new Map<string, number>();
   for (const { rolloutId, groupId, grade } of rows) {
     const compare = comparisons.get(groupId)?.get('value');
-    if (compare !== undefined && grade.kind === 'graded') advantages.set(rolloutId, compare(grade.reward.value));
+    if (compare !== undefined && grade.kind === 'graded') advantages.set(rolloutId, compare(grade.reward.value, rolloutId));
   }
   return advantages;
 }
@@ -39,12 +47,13 @@ export function advantagesOf(trajectories: Iterable<Trajectory>, algorithm: Algo
 export function turnAdvantagesOf(
   trajectories: Iterable<Trajectory>,
   algorithm: Algorithm,
+  weighting: Weighting = 'tokens',
 ): (trajectory: Trajectory, turn: Turn) => number | undefined {
-  const comparisons = comparisonsOf(trajectories, algorithm);
+  const comparisons = comparisonsOf(trajectories, algorithm, weighting);
   return (trajectory, turn) => {
     const earned = earnedBy(trajectory, turn);
     if (earned === undefined) return undefined;
-    return comparisons.get(trajectory.groupId)?.get(earned.pool)?.(earned.reward);
+    return comparisons.get(trajectory.groupId)?.get(earned.pool)?.(earned.reward, trajectory.rolloutId);
   };
 }
 
@@ -58,35 +67,46 @@ export function hasSignal(group: readonly Trajectory[]): boolean {
 function comparisonsOf(
   trajectories: Iterable<Trajectory>,
   algorithm: Algorithm,
+  weighting: Weighting,
 ): ReadonlyMap<string, ReadonlyMap<string, Comparison>> {
   const groups = Map.groupBy(trajectories, ({ groupId }) => groupId);
   const inGroup = (group: readonly Trajectory[]): ReadonlyMap<string, Comparison> => {
-    const pools = [...poolsOf(group)].filter(([, rewards]) => differ(rewards));
-    return new Map(pools.map(([pool, rewards]) => [pool, comparisonIn(rewards, algorithm)]));
+    const pools = [...poolsOf(group)].filter(([, pool]) => differ(pool));
+    return new Map(pools.map(([name, pool]) => [name, comparisonIn(pool, algorithm, weighting)]));
   };
   return new Map([...groups].map(([groupId, group]) => [groupId, inGroup(group)]));
 }
 
-function comparisonIn(rewards: readonly number[], algorithm: Algorithm): Comparison {
+interface Weighed {
+  readonly reward: number;
+  readonly weight: number;
+}
+
+function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): Comparison {
+  const weightOf = (rewards: readonly number[] | undefined): number =>
+    weighting === 'rollouts' ? 1 / (rewards?.length ?? 1) : 1;
+  const weighed = [...pool.values()].flatMap((rewards) => rewards.map((reward) => ({ reward, weight: weightOf(rewards) })));
   // Sums of floating-point numbers depend on their order; this one is not the order of arrival.
-  const sorted = rewards.toSorted((a, b) => a - b);
-  const mean = meanOf(sorted);
+  const sorted = weighed.toSorted((a, b) => a.reward - b.reward || a.weight - b.weight);
+  // Counted, not added up: the weights of a rollout are thirds, say, and come to 1.
+  const all = weighting === 'rollouts' ? pool.size : sorted.length;
+  const mean = sumOf(sorted) / all;
   switch (algorithm) {
     case 'grpo': {
-      const deviation = Math.sqrt(meanOf(sorted.map((reward) => (reward - mean) ** 2)));
+      const distances = sorted.map(({ reward, weight }) => ({ reward: (reward - mean) ** 2, weight }));
+      const deviation = Math.sqrt(sumOf(distances) / all);
       return (reward) => (reward - mean) / (deviation + EPSILON);
     }
     case 'dr-grpo':
       return (reward) => reward - mean;
     case 'rloo':
-      return (reward) => reward - (sumOf(sorted) - reward) / (sorted.length - 1);
+      return (reward, rolloutId) => {
+        const weight = weightOf(pool.get(rolloutId));
+        return reward - (sumOf(sorted) - weight * reward) / (all - weight);
+      };
   }
 }
 
-function meanOf(values: readonly number[]): number {
-  return sumOf(values) / values.length;
-}
-
-function sumOf(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0);
+function sumOf(values: readonly Weighed[]): number {
+  return values.reduce((sum, { reward, weight }) => sum + weight * reward, 0);
 }

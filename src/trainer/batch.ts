@@ -2,14 +2,15 @@
  * Trajectories → one training batch: advantages by group, turns stitched into samples, a weight on every sampled token.
  *
  * Losses are sums over tokens, as in the Tinker API; the weight makes them a mean. `grpo` and `rloo` divide by the trained tokens
- * of the batch, so every token counts alike. `dr-grpo` divides by rollouts × a constant, so that how much a token counts does
+ * of the batch, so every token counts alike; or, weighed by rollouts, every rollout counts alike, its k samples 1/k each, and
+ * the tokens of a sample alike. `dr-grpo` divides by rollouts × a constant, so that how much a token counts does
  * not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Turns that teach nothing are in no sample
  * and count in no divisor. Does not choose the loss.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample, Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { type Algorithm, turnAdvantagesOf } from './advantages.ts';
+import { type Algorithm, turnAdvantagesOf, type Weighting } from './advantages.ts';
 
 export interface Batch {
   readonly samples: readonly Sample[];
@@ -22,8 +23,13 @@ export interface Batch {
  * Deterministic: sorted by group and rollout, whatever order the trajectories come in. `tokensPerRollout` is `dr-grpo`'s constant:
  * the most tokens a rollout may sample, from the run's limits, the same for every batch of a run.
  */
-export function makeBatch(trajectories: readonly Trajectory[], algorithm: Algorithm = 'grpo', tokensPerRollout?: number): Batch {
-  const advantageOf = turnAdvantagesOf(trajectories, algorithm);
+export function makeBatch(
+  trajectories: readonly Trajectory[],
+  algorithm: Algorithm = 'grpo',
+  tokensPerRollout?: number,
+  weighting: Weighting = 'tokens',
+): Batch {
+  const advantageOf = turnAdvantagesOf(trajectories, algorithm, weighting);
   const unweighted = trajectories.toSorted(byIdentity).flatMap((trajectory) => {
     const { rolloutId, groupId } = trajectory;
     const advantages = new Map(trajectory.turns.map((turn) => [turn, advantageOf(trajectory, turn)]));
@@ -33,9 +39,22 @@ export function makeBatch(trajectories: readonly Trajectory[], algorithm: Algori
   });
   const trainedTokens = unweighted.reduce((sum, sample) => sum + tokensIn(sample), 0);
   const rolloutIds = [...new Set(unweighted.map(({ rolloutId }) => rolloutId))];
+  if (weighting === 'rollouts') {
+    if (algorithm === 'dr-grpo') throw constantOnly();
+    return { samples: rolloutsAlike(unweighted, rolloutIds.length), rolloutIds, trainedTokens };
+  }
   const divisor = algorithm === 'dr-grpo' ? rolloutIds.length * constantLength(tokensPerRollout) : trainedTokens;
   const samples = unweighted.map((sample) => ({ ...sample, weight: 1 / divisor }));
   return { samples, rolloutIds, trainedTokens };
+}
+
+/** The weights of a sample's tokens come to 1/k of its rollout's, those of all rollouts to 1. */
+function rolloutsAlike(samples: readonly Sample[], rollouts: number): readonly Sample[] {
+  const siblings = Map.groupBy(samples, ({ rolloutId }) => rolloutId);
+  return samples.map((sample) => {
+    const divisor = rollouts * siblings.get(sample.rolloutId)!.length * tokensIn(sample);
+    return { ...sample, weight: 1 / divisor };
+  });
 }
 
 /**
@@ -66,6 +85,16 @@ function constantLength(tokensPerRollout: number | undefined): number {
   throw new TrainyardError('USAGE', `dr-grpo was given ${tokensPerRollout} tokens per rollout, expected a number above 0`, {
     hint: 'pass the most tokens a rollout may sample; it must not change during a run',
   });
+}
+
+function constantOnly(): TrainyardError {
+  return new TrainyardError(
+    'USAGE',
+    'found weighting rollouts with dr-grpo, expected tokens: it divides by a constant of its own',
+    {
+      hint: 'choose grpo or rloo to let every rollout count alike',
+    },
+  );
 }
 
 function requireEqual(found: number, expected: number, what: string, than: string): void {

@@ -23,32 +23,37 @@ export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earn
   );
 }
 
+/** The rewards of one kind, by the rollout that got them. */
+export type Pool = ReadonlyMap<string, readonly number[]>;
+
 /**
  * Every pool of one group. Each graded rollout is in a pool once; in that of rewards by turn with each of its trained turns that has one.
  * A rollout's value is compared even if none of its turns earned it.
  */
-export function poolsOf(group: Iterable<Trajectory>): ReadonlyMap<string, readonly number[]> {
-  const pools = new Map<string, number[]>();
-  const add = (pool: string, reward: number): void => {
-    const rewards = pools.get(pool);
-    if (rewards === undefined) pools.set(pool, [reward]);
-    else rewards.push(reward);
-  };
+export function poolsOf(group: Iterable<Trajectory>): ReadonlyMap<string, Pool> {
+  const pools = new Map<string, Map<string, number[]>>();
   for (const trajectory of new Map(Array.from(group, (one) => [one.rolloutId, one])).values()) {
     if (trajectory.grade.kind !== 'graded') continue;
-    const { reward } = trajectory.grade;
-    add('value', reward.value);
-    for (const [role, earned] of Object.entries(reward.byRole ?? {})) add(`role ${role}`, earned);
-    for (const [thread, earned] of Object.entries(reward.byThread ?? {})) {
-      if (!reward.untrained?.includes(thread)) add(`thread ${thread}`, earned);
-    }
-    if (reward.byTurn === undefined) continue;
-    for (const turn of trajectory.turns) {
-      const earned = earnedBy(trajectory, turn);
-      if (earned?.pool === 'turn') add('turn', earned.reward);
+    for (const [name, rewards] of rewardsOf(trajectory, trajectory.grade.reward)) {
+      const pool = pools.get(name) ?? new Map<string, number[]>();
+      pools.set(name, pool.set(trajectory.rolloutId, rewards));
     }
   }
   return pools;
+}
+
+function rewardsOf(trajectory: Trajectory, reward: Reward): ReadonlyMap<string, number[]> {
+  const own = new Map([['value', [reward.value]]]);
+  for (const [role, earned] of Object.entries(reward.byRole ?? {})) own.set(`role ${role}`, [earned]);
+  for (const [thread, earned] of Object.entries(reward.byThread ?? {})) {
+    if (!reward.untrained?.includes(thread)) own.set(`thread ${thread}`, [earned]);
+  }
+  if (reward.byTurn === undefined) return own;
+  const byTurn = trajectory.turns.flatMap((turn) => {
+    const earned = earnedBy(trajectory, turn);
+    return earned?.pool === 'turn' ? [earned.reward] : [];
+  });
+  return byTurn.length === 0 ? own : own.set('turn', byTurn);
 }
 
 /** Pools from which a rollout takes its turns' rewards. One that was only given a value takes that, whatever its turns are. */
@@ -60,8 +65,9 @@ export function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
 }
 
 /** Two different rewards: without them there is nothing to compare. */
-export function differ(rewards: readonly number[] | undefined): boolean {
-  return rewards?.some((reward) => reward !== rewards[0]) ?? false;
+export function differ(pool: Pool | undefined): boolean {
+  const rewards = [...(pool?.values() ?? [])].flat();
+  return rewards.some((reward) => reward !== rewards[0]);
 }
 
 function isTrained({ trainable, sampledIds, thread }: Turn, { untrained }: Reward): boolean {

@@ -327,6 +327,8 @@ describe('a store that is full', () => {
     count: (filter) => store.count(filter),
     commit: (manifest) => store.commit(manifest),
     manifests: () => store.manifests(),
+    mark: (marks) => store.mark(marks),
+    marks: () => store.marks(),
     [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
   });
 

@@ -64,6 +64,8 @@ function bound(store: Store): Store {
     query: (filter) => store.query(filter),
     count: (filter) => store.count(filter),
     manifests: () => store.manifests(),
+    mark: (marks) => store.mark(marks),
+    marks: () => store.marks(),
     [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
   };
 }

@@ -13,6 +13,7 @@ import { currentRollout } from '../../core/context.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../../processes/function-pool.ts';
+import { SharedPools } from '../../processes/shared-pools.ts';
 import { closeWithWorkflows } from './shared.ts';
 
 export interface RewardReference {
@@ -45,19 +46,9 @@ export const AsyncRewardWrapper = wrapped as unknown as new <F extends RewardFun
   options?: AsyncRewardOptions,
 ) => AsyncReward<F>;
 
-interface SharedPool {
-  opening: Promise<FunctionPool>;
-  /** Wrappers that called it and were not disposed of. */
-  readonly users: Set<object>;
-}
+const pools = new SharedPools<FunctionPool>();
 
-const pools = new Map<string, SharedPool>();
-
-closeWithWorkflows(async () => {
-  const open = [...pools.values()];
-  pools.clear();
-  await Promise.all(open.map(closed));
-});
+closeWithWorkflows(() => pools.closeAll());
 
 function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): AsyncReward {
   const { module, exportName } = checkedReference(reference);
@@ -67,9 +58,12 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
   let disposed = false;
   const compute = async (...args: readonly unknown[]): Promise<number> => {
     if (disposed) throw new TrainyardError('USAGE', `the wrapper of ${exportName} was called after it was disposed of`);
-    const pool = await shared(key, user, () => openFunctionPool({ module, exportName, workers: maxWorkers, deadlineMs: 60_000 }));
-    const signal = currentRollout()?.signal;
-    const call = () => pool.call(args, { deadlineMs: timeoutSeconds * 1000, ...(signal === undefined ? {} : { signal }) });
+    const open = (signal: AbortSignal) =>
+      openFunctionPool({ module, exportName, workers: maxWorkers, deadlineMs: 60_000, signal });
+    const pool = await pools.use(key, user, open);
+    const ofRollout = currentRollout()?.signal;
+    const call = () =>
+      pool.call(args, { deadlineMs: timeoutSeconds * 1000, ...(ofRollout === undefined ? {} : { signal: ofRollout }) });
     const answer = await attempts(call, maxRetries + 1);
     if (answer.kind === 'answered') return rewardOf(answer.value, exportName);
     if (answer.why !== 'timeout' || onTimeout === 'throw') throw failure(answer, maxRetries + 1);
@@ -77,30 +71,9 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
   };
   const dispose = async (): Promise<void> => {
     disposed = true;
-    const pool = pools.get(key);
-    if (pool?.users.delete(user) !== true || pool.users.size > 0) return;
-    pools.delete(key);
-    await closed(pool);
+    await pools.leave(key, user);
   };
   return Object.assign(compute, { [Symbol.asyncDispose]: dispose });
-}
-
-async function shared(key: string, user: object, open: () => Promise<FunctionPool>): Promise<FunctionPool> {
-  let pool = pools.get(key);
-  if (pool === undefined) {
-    const made: SharedPool = { opening: open(), users: new Set() };
-    pool = made;
-    pools.set(key, made);
-    // What could not be opened is tried anew by the next call.
-    made.opening.catch(() => pools.get(key) === made && pools.delete(key));
-  }
-  pool.users.add(user);
-  return await pool.opening;
-}
-
-async function closed({ opening }: SharedPool): Promise<void> {
-  const pool = await opening.catch(() => undefined);
-  await pool?.[Symbol.asyncDispose]();
 }
 
 /** Another attempt may do better after a timeout, a crash or a throw, and after nothing else. */

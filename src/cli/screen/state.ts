@@ -45,6 +45,17 @@ export interface ViewState {
   readonly staleGroups: number;
   readonly failedRollouts: number;
   readonly failedGrades: number;
+  readonly ungraded: number;
+  /** Parts, then metrics, each in the order they were first seen. */
+  readonly measures: readonly Measure[];
+}
+
+/** A part of the reward or a metric of the grader, over the steps. */
+export interface Measure {
+  readonly kind: 'parts' | 'metrics';
+  readonly name: string;
+  readonly points: readonly Point[];
+  readonly last: number;
 }
 
 export interface Pace {
@@ -54,6 +65,8 @@ export interface Pace {
 }
 
 const RECENT_STEPS = 10;
+/** More are not kept: a grader may give other names in every step. */
+const MOST_MEASURES = 256;
 
 export function startOf(title: Title, now: number): ViewState {
   return {
@@ -79,6 +92,8 @@ export function startOf(title: Title, now: number): ViewState {
     staleGroups: 0,
     failedRollouts: 0,
     failedGrades: 0,
+    ungraded: 0,
+    measures: [],
   };
 }
 
@@ -156,8 +171,24 @@ function withStep(state: ViewState, report: StepReport): ViewState {
     staleGroups: state.staleGroups + report.staleGroups,
     failedRollouts: state.failedRollouts + report.failedRollouts,
     failedGrades: state.failedGrades + report.failedGrades,
+    ungraded: state.ungraded + report.ungraded,
+    measures: withMeasures(state.measures, report),
   };
   return doing(next, 'rolling-out', 0, 0);
+}
+
+/** What a step does not have keeps its last value. */
+function withMeasures(measures: readonly Measure[], report: StepReport): readonly Measure[] {
+  const all = new Map(measures.map((measure) => [`${measure.kind} ${measure.name}`, measure]));
+  for (const kind of ['parts', 'metrics'] as const) {
+    for (const [name, value] of Object.entries(report[kind] ?? {})) {
+      const key = `${kind} ${name}`;
+      const points = withPoint(all.get(key)?.points ?? [], { step: report.step, value });
+      if (all.has(key) || all.size < MOST_MEASURES) all.set(key, { kind, name, points, last: value });
+    }
+  }
+  // Stable: within a kind the order stays.
+  return [...all.values()].toSorted((a, b) => Number(a.kind === 'metrics') - Number(b.kind === 'metrics'));
 }
 
 /** Null as long as nothing is known to judge by. Counts down within a step; never negative. */

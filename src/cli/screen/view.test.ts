@@ -43,6 +43,23 @@ describe('the view', () => {
     ]);
   });
 
+  it('has a small row for each part and metric by its name, eight at most, and says how many more there are', () => {
+    const steps = [0, 1, 2, 3].map((i) => stepEnd({ step: i + 1, parts: { format: i / 3 }, metrics: { tries: 6 - i } }));
+    const text = shown([runStart(), ...steps, stepEnd({ step: 5, parts: { late: 0.5 }, ungraded: 2 })]);
+    const rows = text.filter((line) => /format|late|tries/.test(line));
+    expect(rows).toEqual([
+      expect.stringMatching(/^parts {5}▁▃▆█ +1\.00 format$/),
+      expect.stringMatching(/^ {10} {4}▅ +0\.50 late$/),
+      expect.stringMatching(/^metrics {3}█▇▆▅ +3\.00 tries$/),
+    ]);
+    expect(text.at(-1)).toBe('ungraded  2 rollouts');
+    const many = Object.fromEntries(Array.from({ length: 11 }, (_, i) => [`p${i}`, i]));
+    const full = shown([runStart(), stepEnd({ parts: many })], 80, 40).join('\n');
+    expect(full).toMatch(/7\.00 p7\n +\+3 more\n/);
+    expect(full).not.toContain('p8');
+    expect(shown([runStart(), stepEnd({ parts: many })], 80, 12).join('\n')).toContain('0.00 p0');
+  });
+
   it('is never wider or higher than the terminal, whatever happens at whatever size', () => {
     fc.assert(
       fc.property(

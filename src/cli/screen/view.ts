@@ -29,6 +29,8 @@ interface Section {
 }
 
 const GAP = 2;
+/** Parts and metrics that have a row; the others are counted. */
+const MOST_MEASURES = 8;
 const PHASES: Readonly<Record<Phase, string>> = {
   evaluating: 'evaluating',
   'rolling-out': 'rolling out',
@@ -47,10 +49,13 @@ export function viewOf(state: ViewState, columns: number, rows: number): readonl
     { rank: 8, lines: activityRow(state, layout) },
     { rank: 7, lines: rewardRows(state, layout) },
     { rank: 6, lines: successRow(state, layout) },
+    // The first ones stay longest where there is no room for all.
+    ...measureRows(state, layout).map((line, i) => ({ rank: 0.9 - i / 100, lines: [line] })),
     { rank: 2, lines: timeRow(state, layout) },
     { rank: 3, lines: speedRow(state, layout) },
     { rank: 1, lines: groupsRow(state, layout) },
     { rank: 4, lines: failuresRow(state, layout) },
+    { rank: 3.5, lines: ungradedRow(state, layout) },
   ];
   const ranked = sections.toSorted((a, b) => b.rank - a.rank);
   let left = Math.max(1, rows);
@@ -175,6 +180,20 @@ function successRow(state: ViewState, layout: Layout): readonly Line[] {
   ];
 }
 
+/** One small row for each part and metric, by name. */
+function measureRows(state: ViewState, layout: Layout): readonly Line[] {
+  const { measures } = state;
+  const rows = measures.slice(0, MOST_MEASURES).map(({ kind, name, points, last }, i) => {
+    const title = measures[i - 1]?.kind === kind ? '' : kind;
+    const drawn =
+      points.length === 0 ? '' : blocks(points, axisOf(state, layout.picture), scaleOf(points), layout.picture, 'join');
+    const words = cutLine([piece(number(last), 'bold'), piece(` ${printable(name)}`, 'dim')], layout.words);
+    return row(layout, title, [piece(drawn, 'green')], [words]);
+  });
+  const more = measures.length - rows.length;
+  return more > 0 ? [...rows, row(layout, '', [], [[piece(`+${more} more`, 'dim')]])] : rows;
+}
+
 function timeRow({ seconds: { rollout, train, save } }: ViewState, layout: Layout): readonly Line[] {
   const parts = [rollout, train, save].map((part) => Math.max(0, part));
   const total = parts.reduce((sum, part) => sum + part, 0);
@@ -222,6 +241,11 @@ function failuresRow({ failedRollouts, failedGrades }: ViewState, layout: Layout
     [piece(layout.name > 0 ? parts : `${parts} failed`, 'red')],
     [piece(`${failedRollouts + failedGrades} failed`, 'red')],
   ]);
+}
+
+function ungradedRow({ ungraded }: ViewState, layout: Layout): readonly Line[] {
+  if (ungraded === 0) return [];
+  return wordsRow(layout, 'ungraded', plain([count(ungraded, 'rollout')]));
 }
 
 /** One dot a step until the picture is full; from then on the steps so far are squeezed into it. */

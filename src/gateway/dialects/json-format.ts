@@ -3,7 +3,7 @@
  * would change the distribution; the answer is given as sampled, and what is wrong with it is marked on the turn.
  */
 import { messageOf } from '../../core/errors.ts';
-import { type Schema, schemaFault } from './json-schema.ts';
+import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import { invalid } from './parameters.ts';
 
 /** What is wrong with a text, or undefined. Without a schema any JSON object will do. Throws REQUEST_INVALID for a bad schema. */

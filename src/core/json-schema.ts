@@ -1,9 +1,10 @@
 /**
- * Checks a JSON value against a JSON Schema from a client: types, enums, constants, objects, arrays, bounds, combinations, and references
- * into the same document.
+ * Checks a JSON value against a JSON Schema: types, enums, constants, objects, arrays, bounds, combinations, and references into the same
+ * document.
  *
- * Never runs a pattern or a format: an expression from outside, on text that a policy made up, can take forever. Keywords that are
- * unknown or malformed say nothing. The work is bounded, whatever the schema: one that takes more is a fault by itself.
+ * Runs a pattern only with the `matches` that it is given: an expression from outside, on text that a policy made up, can take forever, so
+ * whoever wants patterns brings the time limit. Never looks at a format. Keywords that are unknown or malformed say nothing. The work is
+ * bounded, whatever the schema: one that takes more is a fault by itself.
  */
 import { isDeepStrictEqual } from 'node:util';
 
@@ -14,8 +15,12 @@ const MOST_STEPS = 100_000;
 /** References inside references, without any value below them. */
 const MOST_DEPTH = 500;
 
+/** Whether a text has the pattern somewhere in it. */
+export type Matches = (pattern: string, text: string) => boolean;
+
 interface Check {
   readonly root: Schema;
+  readonly matches: Matches | undefined;
   steps: number;
 }
 
@@ -30,9 +35,9 @@ interface Place {
 class TooMuch extends Error {}
 
 /** The first thing that is wrong, and where; undefined if nothing is. */
-export function schemaFault(schema: Schema, value: unknown): string | undefined {
+export function schemaFault(schema: Schema, value: unknown, matches?: Matches): string | undefined {
   try {
-    return faultOf({ root: schema, steps: 0 }, schema, value, { path: '', depth: 0 });
+    return faultOf({ root: schema, matches, steps: 0 }, schema, value, { path: '', depth: 0 });
   } catch (thrown) {
     if (thrown instanceof TooMuch) return 'too deep or too involved to be checked against the schema';
     throw thrown;
@@ -78,6 +83,9 @@ const bounds: Keyword = (_, schema, value, at) => {
     const over = numberIn(schema, 'exclusiveMinimum');
     if (under !== undefined && value >= under) return fault(at, `expected less than ${under}, found ${value}`);
     if (over !== undefined && value <= over) return fault(at, `expected more than ${over}, found ${value}`);
+    const step = numberIn(schema, 'multipleOf');
+    if (step !== undefined && step > 0 && !isMultiple(value, step))
+      return fault(at, `expected a multiple of ${step}, found ${value}`);
     return within(schema, 'minimum', 'maximum', value, 'a number', at);
   }
   // In characters as people count them, not in UTF-16 units.
@@ -103,6 +111,17 @@ function within(
   return undefined;
 }
 
+/** Of decimals: 0.3 is a multiple of 0.1. */
+function isMultiple(value: number, step: number): boolean {
+  const times = value / step;
+  return Math.abs(times - Math.round(times)) <= Number.EPSILON * 4 * Math.max(1, Math.abs(times));
+}
+
+const shape: Keyword = ({ matches }, { pattern }, value, at) => {
+  if (matches === undefined || typeof pattern !== 'string' || typeof value !== 'string') return undefined;
+  return matches(pattern, value) ? undefined : fault(at, `expected a text with ${shown(pattern)}`);
+};
+
 // ── what is inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const members: Keyword = (check, schema, value, at) => {
@@ -112,23 +131,27 @@ const members: Keyword = (check, schema, value, at) => {
   const missing = Array.isArray(required) ? required.find((name) => !Object.hasOwn(value, String(name))) : undefined;
   if (missing !== undefined) return fault(at, `${shown(missing)} is missing`);
   const known = isObject(properties) ? properties : {};
+  const patterns = isObject(patternProperties) ? Object.entries(patternProperties) : [];
   for (const [name, member] of Object.entries(value)) {
+    spend(check, patterns.length);
     const place = below(at, name);
-    if (Object.hasOwn(known, name)) {
-      const found = faultOf(check, known[name], member, place);
-      if (found !== undefined) return found;
-      continue;
-    }
-    // Which names a pattern takes is not known, so with patterns nothing is additional.
-    if (others === undefined || patternProperties !== undefined) continue;
-    const found = others === false ? fault(place, 'not one of the properties') : faultOf(check, others, member, place);
+    const fitting = patterns.filter(([pattern]) => check.matches?.(pattern, name)).map(([, pattern]) => pattern);
+    const own = [...(Object.hasOwn(known, name) ? [known[name]] : []), ...fitting];
+    const found = firstOf(own, (one) => faultOf(check, one, member, place));
     if (found !== undefined) return found;
+    // Where patterns cannot be tried, which names they take is not known, so nothing is additional.
+    const isOther = own.length === 0 && others !== undefined && (patternProperties === undefined || check.matches !== undefined);
+    if (!isOther) continue;
+    const strange = others === false ? fault(place, 'not one of the properties') : faultOf(check, others, member, place);
+    if (strange !== undefined) return strange;
   }
   return undefined;
 };
 
-const elements: Keyword = (check, { prefixItems, items }, value, at) => {
+const elements: Keyword = (check, { prefixItems, items, uniqueItems }, value, at) => {
   if (!Array.isArray(value)) return undefined;
+  const twice = uniqueItems === true ? firstTwice(check, value) : -1;
+  if (twice !== -1) return fault(below(at, String(twice)), 'is there twice, expected unique items');
   // Older drafts have the first ones in `items`.
   const first = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : [];
   const rest = Array.isArray(items) ? true : items;
@@ -138,6 +161,23 @@ const elements: Keyword = (check, { prefixItems, items }, value, at) => {
   }
   return undefined;
 };
+
+/** Place of the first item that was there before, or -1. */
+function firstTwice(check: Check, items: readonly unknown[]): number {
+  const seen = new Set<string>();
+  return items.findIndex((item) => {
+    const text = canonical(item);
+    spend(check, 1 + text.length / 1000);
+    return seen.size === seen.add(text).size;
+  });
+}
+
+/** The same text for the same JSON, whatever the order of keys. */
+function canonical(value: unknown): string {
+  return JSON.stringify(value, (_, inner: unknown) =>
+    isObject(inner) ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1))) : inner,
+  );
+}
 
 // ── other schemas for the same value ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +205,7 @@ const combinations: Keyword = (check, { allOf, anyOf, oneOf, not }, value, at) =
   return undefined;
 };
 
-const KEYWORDS: readonly Keyword[] = [reference, type, choice, bounds, members, elements, combinations];
+const KEYWORDS: readonly Keyword[] = [reference, type, choice, bounds, shape, members, elements, combinations];
 
 /** A JSON pointer into the document, as `#/$defs/name`. */
 function resolve(root: Schema, ref: string): unknown {

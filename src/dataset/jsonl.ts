@@ -1,0 +1,89 @@
+/**
+ * JSONL: one JSON object a line, UTF-8. Read piece by piece: at most one line is held, and a line that is too long ends the reading before
+ * it is read whole. Blank lines are passed over. A message never repeats the text of a line: it may hold an answer.
+ */
+import { messageOf } from '../core/errors.ts';
+import { MAX_NESTING, nestingOf } from '../core/json.ts';
+import { invalid, isRecord, kindOf, MAX_LINE_BYTES, type RawRow } from './rows.ts';
+
+const NEWLINE = 0x0a;
+
+export async function* readJsonl(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<RawRow> {
+  const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+  let number = 0;
+  for await (const { bytes, isEnded } of linesOf(chunks, path)) {
+    number++;
+    const place = `line ${number}`;
+    let text: string;
+    try {
+      text = decoder.decode(bytes);
+    } catch {
+      yield { kind: 'bad', place, problem: ' is not UTF-8' };
+      continue;
+    }
+    if (number === 1) text = text.replace(/^\uFEFF/, '');
+    if (text.trim() !== '') yield rowOf(text, place, isEnded);
+  }
+}
+
+interface Line {
+  readonly bytes: Uint8Array;
+  /** Whether a line end follows; the last line may have none. */
+  readonly isEnded: boolean;
+}
+
+async function* linesOf(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<Line> {
+  let [pending, held, number]: [Uint8Array[], number, number] = [[], 0, 1];
+  const hold = (piece: Uint8Array): void => {
+    held += piece.length;
+    if (held > MAX_LINE_BYTES) {
+      throw invalid(`${path} line ${number} is longer than ${MAX_LINE_BYTES / 2 ** 20} MiB`, {
+        hint: 'one JSON object a line; keep large data in files of their own and name them in metadata',
+      });
+    }
+    pending.push(piece);
+  };
+  for await (const chunk of chunks) {
+    let start = 0;
+    for (let end = chunk.indexOf(NEWLINE); end !== -1; end = chunk.indexOf(NEWLINE, start)) {
+      hold(chunk.subarray(start, end));
+      yield { bytes: joined(pending), isEnded: true };
+      [pending, held, start] = [[], 0, end + 1];
+      number++;
+    }
+    if (start < chunk.length) hold(chunk.subarray(start));
+  }
+  if (held > 0) yield { bytes: joined(pending), isEnded: false };
+}
+
+function joined(pieces: readonly Uint8Array[]): Uint8Array {
+  return pieces.length === 1 && pieces[0] !== undefined ? pieces[0] : Buffer.concat(pieces);
+}
+
+function rowOf(text: string, place: string, isEnded: boolean): RawRow {
+  const parsed = parseJson(text);
+  if ('problem' in parsed) {
+    const isTorn = !isEnded && !/[}\]]\s*$/.test(text);
+    return { kind: 'bad', place, problem: `${parsed.problem}${isTorn ? '; it has no line end: was the file cut off?' : ''}` };
+  }
+  const { value } = parsed;
+  if (!isRecord(value)) return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}` };
+  return { kind: 'row', place, row: value };
+}
+
+/** The value, or what is wrong, to go on from the name of the place. */
+export function parseJson(text: string): { readonly value: unknown } | { readonly problem: string } {
+  if (nestingOf(text) > MAX_NESTING) return { problem: `: nested deeper than ${MAX_NESTING} levels` };
+  try {
+    return { value: JSON.parse(text) };
+  } catch (thrown) {
+    const literal = /[:[,]\s*-?(NaN|Infinity)\b/.exec(text)?.[1];
+    return { problem: ` is not valid JSON${literal === undefined ? positionIn(thrown) : `, which has no ${literal}`}` };
+  }
+}
+
+/** Where the mistake is, without the text around it: that may be an answer. */
+function positionIn(thrown: unknown): string {
+  const position = /position (\d+)/.exec(messageOf(thrown))?.[1];
+  return position === undefined ? '' : ` (at character ${Number(position) + 1})`;
+}

@@ -1,0 +1,40 @@
+/**
+ * A share of the tasks, held out from training. Each task is on its side by itself, by a hash of what is asked and the seed: tasks that
+ * are added later move none, and tasks that ask the same are on the same side.
+ */
+import { createHash } from 'node:crypto';
+import type { Task } from '../core/types.ts';
+import { contentHash } from './row-id.ts';
+import { invalid } from './rows.ts';
+
+export interface Split {
+  readonly tasks: readonly Task[];
+  readonly heldOut: readonly Task[];
+}
+
+/** Throws DATASET_INVALID where one side would be empty. `share` is between 0 and 1. */
+export function splitTasks(all: readonly Task[], { share, seed }: { readonly share: number; readonly seed: number }): Split {
+  const isHeldOut = (task: Task): boolean => placeOf(task, seed) < share;
+  const tasks: Task[] = [];
+  const heldOut: Task[] = [];
+  for (const task of all) (isHeldOut(task) ? heldOut : tasks).push(task);
+  if (tasks.length > 0 && heldOut.length > 0) return { tasks, heldOut };
+  const none = tasks.length === 0 ? 'to train on' : 'held out';
+  throw invalid(`a split of ${share} leaves none of ${all.length} tasks ${none}`, {
+    hint: 'a task is held out by chance, with the seed: give another --split, more tasks, or a file with --held-out',
+  });
+}
+
+/** From 0 to below 1, evenly. */
+function placeOf(task: Task, seed: number): number {
+  const digest = createHash('sha256')
+    .update(`${seed}/${contentHash(task)}`)
+    .digest();
+  return digest.readUIntBE(0, 6) / 2 ** 48;
+}
+
+/** How many of the held-out tasks ask what a training task asks. */
+export function seenInTraining({ tasks, heldOut }: Split): number {
+  const asked = new Set(tasks.map(contentHash));
+  return heldOut.filter((task) => asked.has(contentHash(task))).length;
+}

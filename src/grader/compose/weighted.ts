@@ -1,0 +1,132 @@
+/**
+ * `weighted`: a sum of several graders. `minimum` and `maximum`: the worst and the best of several.
+ *
+ * Components are asked at the same time. Rewards by turn, thread or role are summed where every component gives them for the same ones;
+ * where only some do the grading fails, because what the others earned there is not known.
+ */
+import type { Grader, GraderInput, GraderResult, Ungraded } from '../../core/contracts.ts';
+import { defineGrader } from '../../core/define-grader.ts';
+import { TrainyardError } from '../../core/errors.ts';
+import type { Reward } from '../../core/types.ts';
+import {
+  type Components,
+  checkFinite,
+  checkGrader,
+  checkNames,
+  inherited,
+  invalid,
+  isSuccess,
+  isUngraded,
+  partsOf,
+  rewardsOf,
+  untrainedOf,
+} from './component.ts';
+
+export interface WeightedOptions {
+  /** The component whose success is the whole's; absent: a sum of 1 or more is a success. */
+  readonly success?: string;
+}
+
+const BY = ['byTurn', 'byThread', 'byRole'] as const;
+
+/** `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. Its parts are the components' own values, before weights. */
+export function weighted(
+  components: Readonly<Record<string, readonly [grader: Grader, weight: number]>>,
+  { success }: WeightedOptions = {},
+): Grader {
+  const names = checkedNames(components, 'weighted');
+  const weights = names.map((name) => {
+    const pair: unknown = components[name];
+    if (!Array.isArray(pair) || pair.length !== 2) throw invalid(`weighted: ${name}: expected [grader, weight]`);
+    checkGrader(pair[0], `weighted: ${name}`);
+    checkFinite(pair[1], `weighted: the weight of ${name}`);
+    return pair[1];
+  });
+  if (success !== undefined && !names.includes(success)) {
+    throw invalid(`weighted: success is ${JSON.stringify(success)}, expected one of ${names.join(', ')}`);
+  }
+  const graders: Components = names.map((name) => [name, components[name]![0]]);
+  return together('weighted', graders, (rewards) => {
+    const value = sum(rewards.map((reward, i) => weights[i]! * reward.value));
+    const deciding = success === undefined ? { value } : rewards[names.indexOf(success)]!;
+    return { value, success: isSuccess(deciding), ...summedBy(names, rewards, weights) };
+  });
+}
+
+/** The lowest of the values; a success where all are. */
+export function minimum(components: Readonly<Record<string, Grader>>): Grader {
+  return extreme('minimum', components, Math.min, (rewards) => rewards.every(isSuccess));
+}
+
+/** The highest of the values; a success where one is. */
+export function maximum(components: Readonly<Record<string, Grader>>): Grader {
+  return extreme('maximum', components, Math.max, (rewards) => rewards.some(isSuccess));
+}
+
+function extreme(
+  kind: string,
+  components: Readonly<Record<string, Grader>>,
+  of: (...values: number[]) => number,
+  success: (rewards: readonly Reward[]) => boolean,
+): Grader {
+  const names = checkedNames(components, kind);
+  const graders: Components = names.map((name) => {
+    checkGrader(components[name], `${kind}: ${name}`);
+    return [name, components[name]];
+  });
+  return together(kind, graders, (rewards) => {
+    const by = rewards.flatMap((reward) => BY.filter((name) => reward[name] !== undefined))[0];
+    if (by !== undefined) throw badReward(`${kind}: a component gives ${by}, of which there is no ${kind}; use weighted`);
+    return { value: of(...rewards.map((reward) => reward.value)), success: success(rewards) };
+  });
+}
+
+function checkedNames(components: unknown, kind: string): readonly string[] {
+  if (typeof components !== 'object' || components === null || Array.isArray(components)) {
+    throw invalid(`${kind}: expected an object of graders by name, found ${components === null ? 'null' : typeof components}`);
+  }
+  const names = Object.keys(components);
+  checkNames(names, kind);
+  return names;
+}
+
+function together(kind: string, components: Components, combine: (rewards: readonly Reward[]) => Reward): Grader {
+  const names = components.map(([name]) => name);
+  const all = components.map(([, grader]) => grader);
+  return defineGrader({
+    name: `${kind}(${names.join(', ')})`,
+    ...inherited(all, 'together'),
+    async grade(input: GraderInput, ctx): Promise<GraderResult | Ungraded> {
+      const rewards = await rewardsOf(components, input, ctx);
+      if (isUngraded(rewards)) return rewards;
+      const named = names.map((name, i) => [name, rewards[i]!] as const);
+      return { ...combine(rewards), ...partsOf(named), ...untrainedOf(rewards) };
+    },
+  });
+}
+
+function summedBy(names: readonly string[], rewards: readonly Reward[], weights: readonly number[]): Partial<Reward> {
+  const summed = BY.flatMap((by) => {
+    if (rewards.every((reward) => reward[by] === undefined)) return [];
+    const keys = Object.keys(rewards.find((reward) => reward[by] !== undefined)![by]!);
+    const other = rewards.findIndex((reward) => !sameKeys(reward[by], keys));
+    if (other !== -1) {
+      throw badReward(
+        `weighted: ${by} of ${names[other]} is not for the same ones as another component's; expected all components to give it for the same ones, or none`,
+      );
+    }
+    const total = (key: string): number => sum(rewards.map((reward, i) => weights[i]! * reward[by]![key]!));
+    return [[by, Object.fromEntries(keys.map((key) => [key, total(key)]))] as const];
+  });
+  return Object.fromEntries(summed);
+}
+
+function sameKeys(given: Reward['byTurn'], keys: readonly string[]): boolean {
+  return given !== undefined && Object.keys(given).length === keys.length && keys.every((key) => Object.hasOwn(given, key));
+}
+
+const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+
+function badReward(message: string): TrainyardError {
+  return new TrainyardError('GRADER_BAD_REWARD', message);
+}

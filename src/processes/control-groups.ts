@@ -1,0 +1,123 @@
+/**
+ * Where this process may make control groups of Linux, for memory and for the number of processes: version 2 in a subtree that was handed
+ * over to this user, version 1 where its folders can be written to.
+ *
+ * Only finds and sweeps folders. What a group is used for is said in memory-limit.ts.
+ */
+import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+
+export interface ControlGroupPlace {
+  readonly version: 1 | 2;
+  /** Folder under which groups with a memory limit can be made. */
+  readonly memory: string;
+  /** The same for a limit on processes; in version 2 it is the same folder. */
+  readonly pids: string | undefined;
+}
+
+const ROOT = '/sys/fs/cgroup';
+
+let found: { readonly place: ControlGroupPlace | undefined } | undefined;
+
+/** Looked for once; what processes that died left there is swept then. */
+export function controlGroupPlace(): ControlGroupPlace | undefined {
+  if (found === undefined) {
+    found = { place: process.platform === 'linux' ? findPlace() : undefined };
+    if (found.place !== undefined) for (const folder of foldersOf(found.place)) sweep(folder);
+  }
+  return found.place;
+}
+
+export function foldersOf({ memory, pids }: ControlGroupPlace): readonly string[] {
+  return pids === undefined || pids === memory ? [memory] : [memory, pids];
+}
+
+/** Process numbers mean something in one namespace only, so that is part of the name. */
+export function groupName(number: number | string): string {
+  return `${ownPrefix()}${process.pid}-${number}`;
+}
+
+function ownPrefix(): string {
+  const namespace = /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0';
+  return `trainyard-${namespace}-`;
+}
+
+function findPlace(): ControlGroupPlace | undefined {
+  try {
+    const lines = readFileSync('/proc/self/cgroup', 'utf8').trim().split('\n');
+    const paths = new Map(
+      lines.map((line) => {
+        const [, controllers = '', ...path] = line.split(':');
+        return [controllers, path.join(':')] as const;
+      }),
+    );
+    return versionTwo(paths.get('')) ?? versionOne(paths);
+  } catch {
+    return undefined;
+  }
+}
+
+/** A group with processes of its own cannot hand memory on, so groups are made beside this process's own, or below where that works. */
+function versionTwo(own: string | undefined): ControlGroupPlace | undefined {
+  if (own === undefined || !existsSync(join(ROOT, 'cgroup.controllers'))) return undefined;
+  const folder = join(ROOT, own);
+  const places = own === '/' ? [folder] : [folder, dirname(folder)];
+  const handsOn = (at: string): string[] => readFileSync(join(at, 'cgroup.subtree_control'), 'utf8').trim().split(' ');
+  const memory = places.find((at) => usable(at) && handsOn(at).includes('memory'));
+  if (memory === undefined) return undefined;
+  return { version: 2, memory, pids: handsOn(memory).includes('pids') ? memory : undefined };
+}
+
+function versionOne(paths: ReadonlyMap<string, string>): ControlGroupPlace | undefined {
+  const folderOf = (controller: string): string | undefined => {
+    const entry = [...paths].find(([names]) => names.split(',').includes(controller));
+    if (entry === undefined) return undefined;
+    const folder = join(ROOT, entry[0], entry[1]);
+    return usable(folder) ? folder : undefined;
+  };
+  const memory = folderOf('memory');
+  return memory === undefined ? undefined : { version: 1, memory, pids: folderOf('pids') };
+}
+
+/** Rights alone do not say it: the file system may be mounted read-only. */
+function usable(folder: string): boolean {
+  const trial = join(folder, groupName('trial'));
+  try {
+    accessSync(join(folder, 'cgroup.procs'), constants.W_OK);
+    mkdirSync(trial);
+    rmdirSync(trial);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Groups of runs that were killed, with what still runs in them. */
+function sweep(folder: string): void {
+  const prefix = ownPrefix();
+  for (const name of readdirSync(folder)) {
+    const owner = Number(name.slice(prefix.length).split('-')[0]);
+    if (!name.startsWith(prefix) || owner === process.pid || isAlive(owner)) continue;
+    try {
+      for (const pid of processesIn(join(folder, name))) process.kill(pid, 'SIGKILL');
+      rmdirSync(join(folder, name));
+    } catch {
+      // Still ending, or swept by a neighbour: the next run finds it.
+    }
+  }
+}
+
+/** Those of other namespaces are listed as 0, which `kill` would take for this process's own group. */
+export function processesIn(group: string): readonly number[] {
+  const listed = readFileSync(join(group, 'cgroup.procs'), 'utf8').split('\n').map(Number);
+  return listed.filter((pid) => pid > 0);
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}

@@ -1,0 +1,87 @@
+/**
+ * Walls around a process: files that it cannot see, files that it can read and not change, and no view of processes but its own.
+ *
+ * Linux only, through `unshare`, `mount` and `setpriv` of util-linux, as root or with a user namespace. The process gets a mount and a PID
+ * namespace of its own and no capabilities, so that it cannot take down what was put up; neither can a namespace that it makes itself. The
+ * first process of the namespace is the shell that put the walls up: it has rights that the program has not, so it cannot be looked into.
+ *
+ * Not a sandbox: all other files of the user, the network and the machine's time and memory stay within reach.
+ */
+import { execFile } from 'node:child_process';
+import { lstatSync } from 'node:fs';
+import { promisify } from 'node:util';
+
+export interface Walls {
+  /** Folders are empty, files too; what does not exist is passed over. */
+  readonly hidden: readonly string[];
+  /** With all that is in them. */
+  readonly readOnly: readonly string[];
+  /** A folder that is found, and can be written to, at another place: below something hidden, for example. */
+  readonly shown?: { readonly folder: string; readonly at: string };
+}
+
+/** Something to be put before a command and its arguments. Keeps all descriptors. */
+export type Prefix = readonly string[];
+
+export type WallsFound =
+  | { readonly kind: 'walls'; around(walls: Walls): Prefix }
+  | { readonly kind: 'none'; readonly why: string };
+
+/** Read-only before hidden, so that what is hidden within stays hidden; back to the working directory by its name, or it would stay the one before. */
+const PUT_UP = `
+set -e
+here=$PWD
+shown=$1 at=$2
+shift 2
+while [ "$1" != -- ]; do
+  mount --rbind "$1" "$1"
+  mount -o remount,bind,ro "$1" || mount -o remount,bind,ro,nosuid,nodev "$1"
+  shift
+done
+shift
+if [ "$shown" ]; then cd "$shown"; fi
+while [ "$1" != -- ]; do
+  if [ -d "$1" ]; then
+    mount -t tmpfs -o size=1m,mode=755,nosuid,nodev tmpfs "$1"
+    case "$at" in "$1"/*) mkdir -p "$at" ;; esac
+  else
+    mount --bind /dev/null "$1"
+  fi
+  shift
+done
+shift
+if [ "$shown" ]; then mount --no-canonicalize --bind . "$at"; fi
+cd "$here"
+exec 9>&2 2>/dev/null
+set +e
+setpriv --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all -- "$@" 2>&9 9>&-
+exit $?
+`;
+
+const OWN = ['--mount', '--pid', '--fork', '--kill-child', '--mount-proc', '/bin/sh', '-c', PUT_UP, 'sh'];
+const AS_USER = ['unshare', '--user', '--map-current-user', '--keep-caps', ...OWN];
+const AS_ROOT = ['unshare', ...OWN];
+const PROBE_MS = 10_000;
+
+/** Whether walls of this kind can be put up here: tried, not guessed. */
+export async function findWalls(walls: Walls): Promise<WallsFound> {
+  if (process.platform !== 'linux') return { kind: 'none', why: `${process.platform} has no namespaces` };
+  let why = '';
+  for (const start of process.getuid?.() === 0 ? [AS_ROOT, AS_USER] : [AS_USER]) {
+    const around = (asked: Walls): Prefix => [...start, ...argumentsOf(asked)];
+    const [command = '', ...args] = [...around(walls), 'sh', '-c', 'test $PPID = 1'];
+    try {
+      await promisify(execFile)(command, args, { timeout: PROBE_MS });
+      return { kind: 'walls', around };
+    } catch (thrown) {
+      const { stderr = '', message } = thrown as { stderr?: string; message: string };
+      why = (stderr.trim() || message).split('\n')[0]!.slice(0, 200);
+    }
+  }
+  return { kind: 'none', why };
+}
+
+function argumentsOf({ hidden, readOnly, shown }: Walls): readonly string[] {
+  const existing = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false }) !== undefined;
+  return [shown?.folder ?? '', shown?.at ?? '', ...readOnly.filter(existing), '--', ...hidden.filter(existing), '--'];
+}

@@ -1,0 +1,45 @@
+import { describe, expect, it } from 'vitest';
+import type { Grade, Outcome, Trajectory } from '../core/types.ts';
+import { meansOf, rolloutReport } from './signal.ts';
+
+const COMPLETED: Outcome = { kind: 'completed' };
+function trajectory(grade: Grade, outcome = COMPLETED): Trajectory {
+  return { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train', outcome, grade, turns: [], startedAt: 0, endedAt: 1 };
+}
+const graded = (parts: Record<string, number>, metrics?: Record<string, number>): Trajectory =>
+  trajectory({ kind: 'graded', reward: { value: 0, parts, ...(metrics && { metrics }) } });
+const failed = trajectory({ kind: 'failed', code: 'GRADER_TIMEOUT', message: '' });
+const ungraded = trajectory({ kind: 'ungraded', why: 'blank' });
+
+describe('means by name', () => {
+  it('are over the graded rollouts that have it: what failed or was not graded counts nowhere', () => {
+    const all = [graded({ format: 1, exact: 0 }), graded({ format: 0 }, { tries: 3 }), failed, ungraded];
+    expect(meansOf(all)).toEqual({ parts: { format: 0.5, exact: 0 }, metrics: { tries: 3 } });
+  });
+
+  it('are left out where there are none', () => {
+    expect(meansOf([trajectory({ kind: 'graded', reward: { value: 1 } }), failed])).toEqual({});
+    expect(meansOf([])).toEqual({});
+  });
+
+  it('stay finite and few, whatever graders make up', () => {
+    expect(meansOf([graded({ big: Number.MAX_VALUE }), graded({ big: Number.MAX_VALUE })]).parts).toEqual({
+      big: Number.MAX_VALUE,
+    });
+    const rollouts = Array.from({ length: 500 }, (_, i) => graded({ [`made up ${i}`]: i }));
+    expect(Object.keys(meansOf(rollouts).parts ?? {})).toHaveLength(256);
+  });
+});
+
+describe('the report of a step', () => {
+  it('counts what failed and what was rejected by the grader apart, and gives neither a reward', () => {
+    const crashed = trajectory({ kind: 'ungraded', why: 'failed' }, { kind: 'failed', code: 'WORKFLOW_FAILED', message: '' });
+    const refused = trajectory({ kind: 'ungraded', why: 'rejected' }, { kind: 'rejected', reason: 'odd' });
+    const one = trajectory({ kind: 'graded', reward: { value: 1, parts: { format: 1 } } });
+    const groups = [{ trajectories: [one, failed, ungraded, crashed, refused] }] as never;
+    expect(rolloutReport({ groups, withoutSignal: [], stale: [] })).toMatchObject({
+      ...{ reward: 1, parts: { format: 1 }, rollouts: 5 },
+      ...{ failedRollouts: 2, failedGrades: 1, ungraded: 1 },
+    });
+  });
+});

@@ -1,0 +1,190 @@
+/** What counts alike in a step: tokens, or rollouts. The fast code is compared with the definition, written out slowly. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { Sample, Trajectory, Turn } from '../core/types.ts';
+import { advantagesOf, turnAdvantagesOf } from './advantages.ts';
+import { makeBatch } from './batch.ts';
+
+const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
+
+/** A conversation of its own, and so a sample of its own. */
+function turn(index: number, tokens: number): Turn {
+  return {
+    ...{ index, role: 'policy', thread: 'main', trainable: true, policyVersion: 0 },
+    promptIds: Int32Array.of(1000 + index),
+    sampledIds: Int32Array.from({ length: tokens }, (_, i) => i),
+    logprobs: new Float32Array(tokens).fill(-1),
+    sampling: { requested: {}, effective, seed: index },
+  } as unknown as Turn;
+}
+
+interface Row {
+  readonly reward: number;
+  /** Trained tokens of each sample. */
+  readonly samples: readonly number[];
+  readonly byTurn?: readonly number[];
+}
+
+const rollout = (rolloutId: string, { reward, samples, byTurn }: Row, groupId = 'g'): Trajectory =>
+  ({
+    groupId,
+    rolloutId,
+    turns: samples.map((tokens, index) => turn(index, tokens)),
+    grade: { kind: 'graded', reward: { value: reward, ...(byTurn === undefined ? {} : { byTurn: { ...byTurn } }) } },
+  }) as unknown as Trajectory;
+
+const tokensIn = ({ mask }: Sample): number => mask.reduce((sum, one) => sum + one, 0);
+/** Of the whole step, by rollout. */
+function shares(samples: readonly Sample[]): Record<string, number> {
+  const sums: Record<string, number> = {};
+  for (const sample of samples) sums[sample.rolloutId] = (sums[sample.rolloutId] ?? 0) + sample.weight * tokensIn(sample);
+  return sums;
+}
+
+describe('weighed by rollouts', () => {
+  it('samples of rollouts with 1, 3 and 2 of them count 1, ⅓ each and ½ each', () => {
+    const rows = [
+      rollout('a', { reward: 1, samples: [7] }),
+      rollout('b', { reward: 0, samples: [1, 2, 30] }),
+      rollout('c', { reward: 0.5, samples: [4, 4] }),
+    ];
+    const { samples } = makeBatch(rows, 'grpo', undefined, 'rollouts');
+    const ofRollout = samples.map((sample) => 3 * sample.weight * tokensIn(sample));
+    for (const [place, expected] of [1, 1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2].entries()) {
+      expect(ofRollout[place]).toBeCloseTo(expected, 12);
+    }
+  });
+
+  it('the mean of rewards by turn is that of rollouts: 0.5 where one has two turns with 1 and one has a turn with 0', () => {
+    const rows = [
+      rollout('a', { reward: 1, samples: [1, 1], byTurn: [1, 1] }),
+      rollout('b', { reward: 0, samples: [1], byTurn: [0] }),
+    ];
+    const of = (weighting: 'tokens' | 'rollouts') => {
+      const advantage = turnAdvantagesOf(rows, 'dr-grpo', weighting);
+      return rows.map((row) => 1 * (row.grade.kind === 'graded' ? row.grade.reward.value : 0) - advantage(row, row.turns[0]!)!);
+    };
+    for (const mean of of('tokens')) expect(mean).toBeCloseTo(2 / 3, 12);
+    for (const mean of of('rollouts')) expect(mean).toBeCloseTo(0.5, 12);
+  });
+
+  it('a batch of dr-grpo is refused: it has a constant of its own', () => {
+    const rows = [rollout('a', { reward: 1, samples: [1] }), rollout('b', { reward: 0, samples: [1] })];
+    expect(() => makeBatch(rows, 'dr-grpo', 10, 'rollouts')).toThrowError(expect.objectContaining({ code: 'USAGE' }));
+  });
+
+  const rows = fc.array(
+    fc.record({
+      reward: fc.integer({ min: -3, max: 3 }),
+      samples: fc.array(fc.integer({ min: 1, max: 9 }), { minLength: 1, maxLength: 5 }),
+    }),
+    { minLength: 2, maxLength: 8 },
+  );
+
+  it('every rollout has the same share of the step, however it is split, and all shares come to 1', () => {
+    fc.assert(
+      fc.property(rows, fc.constantFrom('grpo' as const, 'rloo' as const), (given, algorithm) => {
+        const batch = makeBatch(
+          given.map((row, i) => rollout(`r${i}`, row)),
+          algorithm,
+          undefined,
+          'rollouts',
+        );
+        const all = Object.values(shares(batch.samples));
+        for (const share of all) expect(share).toBeCloseTo(1 / all.length, 10);
+        // Split again: every sample becomes one of single tokens.
+        const split = given.map(({ reward, samples }) => ({ reward, samples: samples.flatMap((n) => Array<number>(n).fill(1)) }));
+        const finer = makeBatch(
+          split.map((row, i) => rollout(`r${i}`, row)),
+          algorithm,
+          undefined,
+          'rollouts',
+        );
+        expect(Object.keys(shares(finer.samples))).toEqual(Object.keys(shares(batch.samples)));
+        for (const share of Object.values(shares(finer.samples))) expect(share).toBeCloseTo(1 / all.length, 10);
+      }),
+    );
+  });
+
+  it('goes by names: the same rollouts in any order give the same samples, bit for bit', () => {
+    const pair = rows.chain((given) =>
+      fc.tuple(fc.constant(given), fc.shuffledSubarray([...given.keys()], { minLength: given.length })),
+    );
+    fc.assert(
+      fc.property(pair, ([given, order]) => {
+        const trajectories = given.map((row, i) => rollout(`r${i}`, { ...row, byTurn: row.samples }, `g${i % 2}`));
+        const shuffled = order.map((place) => trajectories[place]!);
+        expect(makeBatch(shuffled, 'grpo', undefined, 'rollouts')).toEqual(
+          makeBatch(trajectories, 'grpo', undefined, 'rollouts'),
+        );
+      }),
+    );
+  });
+
+  it.each(['grpo', 'dr-grpo', 'rloo'] as const)('%s of rewards by turn is what its definition says, written out', (algorithm) => {
+    const episodes = fc.array(fc.array(fc.integer({ min: -4, max: 4 }), { minLength: 1, maxLength: 4 }), {
+      minLength: 2,
+      maxLength: 6,
+    });
+    fc.assert(
+      fc.property(episodes, (given) => {
+        if (new Set(given.flat()).size < 2) return;
+        const group = given.map((byTurn, i) => rollout(`r${i}`, { reward: 0, samples: byTurn.map(() => 1), byTurn }));
+        const advantage = turnAdvantagesOf(group, algorithm, 'rollouts');
+        const mean = (list: readonly number[]): number => list.reduce((a, b) => a + b, 0) / list.length;
+        const center = mean(given.map(mean));
+        const spread = Math.sqrt(mean(given.map((own) => mean(own.map((r) => (r - center) ** 2)))));
+        for (const [i, own] of given.entries()) {
+          for (const [t, reward] of own.entries()) {
+            const others = given.length * center - reward / own.length;
+            const expected = {
+              grpo: (reward - center) / (spread + 1e-4),
+              'dr-grpo': reward - center,
+              rloo: reward - others / (given.length - 1 / own.length),
+            }[algorithm];
+            expect(advantage(group[i]!, group[i]!.turns[t]!)).toBeCloseTo(expected, 9);
+          }
+        }
+      }),
+    );
+  });
+});
+
+describe('weighed by tokens', () => {
+  it('how a rollout is split does not matter either: every token counts once', () => {
+    const whole = [rollout('a', { reward: 1, samples: [6] }), rollout('b', { reward: 0, samples: [2] })];
+    const split = [rollout('a', { reward: 1, samples: [1, 2, 3] }), rollout('b', { reward: 0, samples: [2] })];
+    expect(shares(makeBatch(split).samples)).toEqual(shares(makeBatch(whole).samples));
+  });
+});
+
+describe('GRPO as others write it', () => {
+  it('divides by the estimate for a larger population: ours is larger by √(n/(n−1)), the same for every rollout of a group', () => {
+    // [1, 0]: others say ±0.7071.
+    const [better, worse] = [
+      ...advantagesOf(
+        ['a', 'b'].map((id, i) => rollout(id, { reward: 1 - i, samples: [1] })),
+        'grpo',
+      ).values(),
+    ];
+    expect(better! / Math.sqrt(2)).toBeCloseTo(Math.SQRT1_2, 3);
+    expect(worse! / Math.sqrt(2)).toBeCloseTo(-Math.SQRT1_2, 3);
+  });
+
+  it('every turn and token of a rollout has the same advantage where only its value was rewarded', () => {
+    const rows = [rollout('a', { reward: 1, samples: [2, 3] }), rollout('b', { reward: 0, samples: [1] })];
+    const [first, second] = makeBatch(rows).samples;
+    const trained = (sample: Sample | undefined) => [...(sample?.advantages ?? [])].filter((_, i) => sample?.mask[i] === 1);
+    expect(new Set([...trained(first), ...trained(second)]).size).toBe(1);
+  });
+
+  it('has nothing to say of a group of one, or of equal rewards, and no NaN', () => {
+    expect(advantagesOf([rollout('a', { reward: 1, samples: [1] })], 'grpo').size).toBe(0);
+    expect(
+      advantagesOf(
+        ['a', 'b'].map((id) => rollout(id, { reward: 1, samples: [1] })),
+        'grpo',
+      ).size,
+    ).toBe(0);
+  });
+});
