@@ -172,6 +172,17 @@ describe('an evaluation', () => {
     expect(await first).toMatchObject({ success: 1, n: TASKS });
   });
 
+  it('of tasks given as values keeps their digests, never their answers, and is taken up with the same tasks only', async () => {
+    const rows = (answer: string) => [1, 2].map((i) => ({ id: `v${i}`, prompt: `Question ${i}?`, answer: `${answer}-${i}` }));
+    const asked = request('values', agent().entry, { heldOut: rows('CANARY-5b1d'), n: 1 });
+    expect(await evaluateOnly(asked)).toMatchObject({ n: 2 });
+    expect(await readFile(join(home.dir, 'values', 'run.json'), 'utf8')).not.toContain('CANARY-5b1d');
+    const { run = '', entry } = asked;
+    await expect(resumeEvaluation({ run, entry })).rejects.toThrow('begun with tasks given as values');
+    await expect(resumeEvaluation({ run, entry, heldOut: rows('other') })).rejects.toThrow('tasks have changed: rows 1, 2');
+    expect(await resumeEvaluation({ run, entry, heldOut: rows('CANARY-5b1d') })).toMatchObject({ n: 2 });
+  });
+
   it('warns of several rollouts at temperature 0', async () => {
     const events: RunEvent[] = [];
     await evaluateOnly(request(undefined, agent().entry, { temperature: 0, rows: '1' }), (event) => events.push(event));
