@@ -40,7 +40,19 @@ export {
   unscorable,
 } from './core/define-grader.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
-export type { Best, Emit, Phase, RunEnding, RunEvent, Score, StepReport } from './core/events.ts';
+export type {
+  Best,
+  Emit,
+  EvalDone,
+  EvaluationReport,
+  Phase,
+  RunEnding,
+  RunEvent,
+  Score,
+  StepReport,
+  TagReport,
+  TrainDone,
+} from './core/events.ts';
 export type {
   AdamSettings,
   Engine,
@@ -95,7 +107,10 @@ export {
   runAgentProcess,
 } from './processes/agent-process.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
-export { evaluateOnly } from './run/eval.ts';
+export { type EvaluationOptions, type EvaluationResult, evaluateOnly, resumeEvaluation } from './run/eval.ts';
+export type { EvaluationResumeRequest } from './run/evaluation-plan.ts';
+export type { RolloutResult, TaskResult } from './run/evaluation-results.ts';
+export type { EvaluationRequest, EvaluationSettings } from './run/evaluation-settings.ts';
 export type { ResumeRequest } from './run/plan.ts';
 export { type RolloutBatchRequest, rolloutBatch } from './run/rollout-batch.ts';
 export { BASE_MODEL, type EvalRequest, type EvalSettings, type TrainRequest, type TrainSettings } from './run/settings.ts';

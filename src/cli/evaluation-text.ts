@@ -4,6 +4,8 @@ import type { EvalDone, RunEvent, TagReport } from '../core/events.ts';
 import { asCalled, count, percent } from './phrases.ts';
 import { printable } from './screen/width.ts';
 
+/** Parts and metrics that are shown, of each. */
+const MOST_NAMES = 8;
 /** Tags that are shown; all of them are in metrics.json. */
 const MOST_TAGS = 20;
 
@@ -36,8 +38,17 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
     ...table(rows),
     ...(hidden > 0 ? [`${count(hidden, 'more tag')}: see metrics.json`] : []),
     ...(perTask === 1 ? [] : [`pass@k  ${chances(passAtK)}`, `pass^k  ${chances(passHatK)}`]),
+    ...named('parts', event.parts),
+    ...named('metrics', event.metrics),
     ...(run === null ? [] : kept(run, event)),
   ];
+}
+
+/** What graders measured, by name. */
+function named(title: string, means: Readonly<Record<string, number>> = {}): readonly string[] {
+  const shown = Object.entries(means).map(([name, mean]) => `${printable(name)} ${mean.toFixed(3)}`);
+  const more = shown.length > MOST_NAMES ? [`+${shown.length - MOST_NAMES} more`] : [];
+  return shown.length === 0 ? [] : [`${title}  ${[...shown.slice(0, MOST_NAMES), ...more].join('   ')}`];
 }
 
 function kept(run: string, { failed }: EvalDone): readonly string[] {

@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError, InvalidArgumentError, Option } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
+import { USUAL_ERROR_SHARE } from '../run/evaluation-settings.ts';
 import { EVAL_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
 import { ENGINES } from '../run/settings-check.ts';
 import { ALGORITHMS, type Algorithm, WEIGHTINGS, type Weighting } from '../trainer/advantages.ts';
@@ -152,6 +153,7 @@ function evaluationFlags(command: Command): Command {
     .option('--run <dir>', 'directory of this evaluation (default: runs/eval-<entry>-<time>)')
     .option('--resume <dir>', 'go on with the evaluation in this directory, with its settings')
     .option('--retry-failed', 'with --resume: run failed rollouts and gradings again', false)
+    .option('--max-error-share <x>', `stop when more of the gradings fail, 0 to 1 (default: ${USUAL_ERROR_SHARE})`, share)
     .option('--min-success <share>', 'exit with 4 if success is below this, from 0 to 1', share)
     .option('--junit <file>', 'write a JUnit report, a test case for each task')
     .option('--report <file>', 'write a JSON report, with every task and rollout');

@@ -48,6 +48,9 @@ export interface EvaluationReport extends TagReport {
   /** By k = 1, 2, 4 … and `perTask`: the chance that one of k rollouts of a task, or all of them, solve it. */
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passHatK: Readonly<Record<string, number>>;
+  /** What rewards were made of and what else graders measured, by name: means over the graded rollouts that have it. Absent where none has any. */
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
   readonly byTag: Readonly<Record<string, TagReport>>;
 }
 

@@ -59,17 +59,21 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof EvaluationSettings>([
   'graderWorkers',
   'transcripts',
   'baseURL',
+  'maxErrorShare',
 ]);
+
+/** A path, or the thing itself. */
+const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof EvaluationSettings>(['entry', 'heldOut']);
 
 export async function planEvaluation(request: EvaluationRequest): Promise<EvaluationPlan> {
   const settings = evaluationSettings(request);
-  const { entry, heldOut } = await preflight(settings);
+  const { entry, heldOut, warnings } = await preflight(settings);
   const tasks = rowsOf(settings.rows, heldOut.length).map((row) => ({ task: heldOut[row - 1] as Task, number: row }));
   const record = await recordOf(settings, entry, tasks);
   const alike = settings.n > 1 && settings.temperature === 0;
   const message = `${settings.n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
-  const warnings = alike ? [{ code: 'SAME_ROLLOUTS', message }] : [];
-  return { settings, entry, tasks, record, isResumed: false, kernels: record.kernels, warnings };
+  const told = [...warnings, ...(alike ? [{ code: 'SAME_ROLLOUTS', message }] : [])];
+  return { settings, entry, tasks, record, isResumed: false, kernels: record.kernels, warnings: told };
 }
 
 export async function planResumedEvaluation(request: EvaluationResumeRequest): Promise<EvaluationPlan> {
@@ -79,8 +83,10 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   if (!('entry' in merged)) {
     throw impossible(['the evaluation was begun from TypeScript'], 'give the same workflow and grader again');
   }
+  if (!('heldOut' in merged))
+    throw impossible(['the evaluation was begun with tasks given as values'], 'give the same tasks again');
   const settings = evaluationSettings(merged as EvaluationRequest);
-  const { entry, heldOut } = await preflight(settings);
+  const { entry, heldOut, warnings: ofTasks } = await preflight(settings);
   const chosen = begun.tasks.flatMap(({ row }) => heldOut[row - 1] ?? []);
   const tasks = chosen.map((task, i) => ({ task, number: begun.tasks[i]?.row ?? 0 }));
   const now = await recordOf(settings, entry, tasks);
@@ -92,7 +98,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   if (changes.length > 0) throw impossible(changes, 'put it back as it was, or begin a new evaluation');
   const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
   const message = `it was begun with the ${begun.kernels} kernels, which this machine lacks`;
-  const warnings = kernels === begun.kernels ? [] : [{ code: 'OTHER_KERNELS', message }];
+  const warnings = [...ofTasks, ...(kernels === begun.kernels ? [] : [{ code: 'OTHER_KERNELS', message }])];
   return { settings, entry, tasks, record: begun, isResumed: true, kernels, warnings };
 }
 
@@ -110,17 +116,22 @@ function recordIn(run: string): EvaluationRecord {
 function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly string[] {
   const names = new Set([...Object.keys(begun.settings), ...Object.keys(now.settings)]);
   const settings = [...names]
-    .filter((name) => !MAY_CHANGE.has(name) && name !== 'entry')
+    .filter((name) => !MAY_CHANGE.has(name) && !GIVEN_AS_VALUES.has(name))
     .flatMap((name) => {
       const [before, after] = [begun.settings[name], now.settings[name]];
-      return isDeepStrictEqual(before, after) ? [] : [`${flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`];
+      return isDeepStrictEqual(before, after)
+        ? []
+        : [`${typeof before === 'object' ? name : flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`];
     });
-  const entry = [begun, now].map(({ settings: { entry: path } }) => path);
+  // Where values are given again, what they hold is compared.
+  const paths = [...GIVEN_AS_VALUES].flatMap((name) => {
+    const [before, after] = [begun.settings[name], now.settings[name]];
+    const isOther = before !== undefined && after !== undefined && before !== after;
+    return isOther ? [`${name === 'entry' ? 'the entry' : flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`] : [];
+  });
   return [
     ...settings,
-    ...(entry[0] === entry[1] || entry[0] === undefined
-      ? []
-      : [`the entry was ${shown(entry[0])}, now it is ${shown(entry[1])}`]),
+    ...paths,
     ...changedTasks(begun, now),
     ...(begun.model === now.model ? [] : [`the model in ${String(now.settings['model'])} has changed`]),
     ...changedSources(begun.sources, now.sources),
@@ -155,8 +166,9 @@ function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(se
 }
 
 async function recordOf(settings: EvaluationSettings, entry: Entry, tasks: readonly NumberedTask[]): Promise<EvaluationRecord> {
-  const { run: _, entry: given, ...kept } = absolute(settings);
-  const named = typeof given === 'string' ? { entry: given } : {};
+  const { run: _, entry: given, heldOut, ...kept } = absolute(settings);
+  // A record has no place for values; of tasks it has the digests.
+  const named = Object.fromEntries(Object.entries({ entry: given, heldOut }).filter(([, value]) => typeof value === 'string'));
   return {
     kind: 'evaluation',
     settings: JSON.parse(JSON.stringify({ ...named, ...kept })) as EvaluationRecord['settings'],

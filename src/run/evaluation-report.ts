@@ -8,6 +8,7 @@ import type { EvaluationReport, TagReport } from '../core/events.ts';
 import { meanInterval, meanOf, sharesInterval } from '../statistics/intervals.ts';
 import { passAtK, passHatK } from '../statistics/pass-at-k.ts';
 import type { RolloutResult, TaskResult } from './evaluation-results.ts';
+import { meansIn } from './signal.ts';
 
 /** Tasks of which nothing was run are left out. `n`: rollouts that each was to have. */
 export function reportOf(
@@ -16,7 +17,7 @@ export function reportOf(
 ): EvaluationReport {
   const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
   // A task that lacks rollouts can only be asked about as many as it has.
-  const fewest = Math.min(n, ...tasks.map(({ rollouts }) => rollouts.length));
+  const fewest = tasks.reduce((least, { rollouts }) => Math.min(least, rollouts.length), n);
   const over = (of: (n: number, c: number, k: number) => number): Readonly<Record<string, number>> =>
     Object.fromEntries(
       triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
@@ -29,6 +30,7 @@ export function reportOf(
     rollouts: tasks.reduce((sum, { rollouts }) => sum + rollouts.length, 0),
     passAtK: over(passAtK),
     passHatK: over(passHatK),
+    ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
     byTag: Object.fromEntries(
       tags.map((tag) => [
         tag,

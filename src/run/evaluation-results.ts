@@ -7,12 +7,13 @@
 import { createHash } from 'node:crypto';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 import type { NumberedTask } from './evaluate.ts';
-import { isSuccess } from './signal.ts';
+import { isSuccess, type Means } from './signal.ts';
 
 /** `failed`: the rollout or its grading broke. `skipped`: the workflow or the grader said that there is nothing to grade. */
 export type Ending = 'solved' | 'unsolved' | 'skipped' | 'failed';
 
-export interface RolloutResult {
+/** With the parts and metrics of its reward, by name. */
+export interface RolloutResult extends Means {
   readonly rolloutId: string;
   /** Place among the task's rollouts, from 1. */
   readonly number: number;
@@ -118,6 +119,8 @@ export function resultOf(trajectory: Trajectory, number: number, attempt: number
     attempt,
     ending: endingOf(trajectory),
     reward: grade.kind === 'graded' ? grade.reward.value : null,
+    ...(grade.kind === 'graded' && grade.reward.parts && { parts: grade.reward.parts }),
+    ...(grade.kind === 'graded' && grade.reward.metrics && { metrics: grade.reward.metrics }),
     ...(why === undefined ? {} : { why }),
     // The clock of a machine may be set back.
     seconds: Math.max(0, endedAt - startedAt) / 1000,

@@ -5,6 +5,8 @@ import { tidyRows } from './evaluation-rows.ts';
 import { type EvalRequest, type EvalSettings, evalSettings, freeRun } from './settings.ts';
 
 export interface EvaluationSettings extends EvalSettings {
+  /** Share of gradings that may fail before it stops; judged over 64 or more. */
+  readonly maxErrorShare: number;
   /** Directory it is kept in; undefined: nothing is kept, and it cannot be taken up again. */
   readonly run: string | undefined;
   /** Rollouts per task. */
@@ -14,7 +16,11 @@ export interface EvaluationSettings extends EvalSettings {
   readonly rows: string | undefined;
 }
 
-export type EvaluationRequest = EvalRequest & Partial<Pick<EvaluationSettings, 'run' | 'n' | 'temperature' | 'rows'>>;
+export type EvaluationRequest = EvalRequest &
+  Partial<Pick<EvaluationSettings, 'run' | 'n' | 'temperature' | 'rows' | 'maxErrorShare'>>;
+
+/** What failed is in the result, so an evaluation bears more of it than a training does. */
+export const USUAL_ERROR_SHARE = 0.25;
 
 /** Several rollouts of a task are to differ; a single one is to be the policy's best guess. */
 export function usualTemperature(n: number): number {
@@ -22,10 +28,10 @@ export function usualTemperature(n: number): number {
 }
 
 export function evaluationSettings(request: EvaluationRequest): EvaluationSettings {
-  const { n = 1, run, temperature = usualTemperature(n) } = request;
+  const { n = 1, run, temperature = usualTemperature(n), maxErrorShare = USUAL_ERROR_SHARE } = request;
   const rows = request.rows === undefined ? undefined : tidyRows(request.rows);
   // One check for all of them, so that everything wrong is said at once.
-  return evalSettings({ ...request, n, temperature, run, rows } as EvalRequest) as EvaluationSettings;
+  return evalSettings({ ...request, n, temperature, run, rows, maxErrorShare } as EvalRequest) as EvaluationSettings;
 }
 
 /** runs/eval-shop-20261115-081703. */

@@ -88,7 +88,8 @@ const evalSchema = z
 const evaluationSchema = z
   .strictObject({
     ...evalShape,
-    heldOut: file,
+    heldOut: tasks,
+    maxErrorShare: share,
     run: file.optional(),
     n: count,
     temperature: z.number().min(0).max(2),

@@ -29,7 +29,10 @@ export interface Means {
 
 /** Every part and metric of rewards by its name: the mean over the graded rollouts that have it. */
 export function meansOf(trajectories: readonly Trajectory[]): Means {
-  const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : []));
+  return meansIn(trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : [])));
+}
+
+export function meansIn(rewards: readonly Means[]): Means {
   const parts = meanByName(rewards.map((reward) => reward.parts));
   const metrics = meanByName(rewards.map((reward) => reward.metrics));
   return { ...(parts && { parts }), ...(metrics && { metrics }) };

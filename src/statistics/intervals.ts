@@ -47,7 +47,7 @@ export function meanInterval(values: readonly number[]): Interval | null {
   const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
   const half = studentQuantile(n - 1) * Math.sqrt(variance / n);
   // Rounding leaves a little spread in values that are equal; what overflows says nothing either.
-  const isUsable = Number.isFinite(half) && half > 1e-12 * Math.max(...values.map(Math.abs));
+  const isUsable = Number.isFinite(half) && half > 1e-12 * values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   return isUsable ? [mean - half, mean + half] : null;
 }
 

@@ -1,4 +1,5 @@
 /** `trainyard eval --trainable`: a model is measured in the roles it was trained in. */
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { scratch, trainyard } from './command.ts';
 
@@ -24,9 +25,10 @@ it('lets the policy play these roles, and default models the others', async () =
   );
   const tasks = await home.write('held-out.jsonl', '{"prompt":"hello","answer":1}\n');
   const reward = async (...flags: string[]): Promise<unknown> => {
-    const { code, stdout } = await trainyard('eval', entry, '--held-out', tasks, '--json', ...flags);
+    const run = join(home.dir, `run${flags.join()}`);
+    const { code, stdout } = await trainyard('eval', entry, '--held-out', tasks, '--run', run, '--json', ...flags);
     expect(code).toBe(0);
-    return JSON.parse(stdout.trim().split('\n').at(-1) ?? '').score.meanReward;
+    return JSON.parse(stdout.trim().split('\n').at(-1) ?? '').meanReward;
   };
   expect(await reward(), 'as the workflow says').toBe(2);
   expect(await reward('--trainable', 'seller')).toBe(1);

@@ -105,12 +105,13 @@ describe('in a pipe', () => {
       child,
       ended,
       stdout: said,
-    } = start(['eval', join(home.dir, 'agent.ts'), '--held-out', join(home.dir, 'slow.jsonl')]);
+    } = start(['eval', join(home.dir, 'agent.ts'), '--held-out', join(home.dir, 'slow.jsonl'), '--run', join(home.dir, signal)]);
     while (!said().includes('waiting')) await new Promise((resolve) => setTimeout(resolve, 50));
     child.kill(signal);
     const { code: found, stdout, stderr } = await ended;
     expect(stdout).toContain('warning INTERRUPTED: stopping; once more to leave at once');
     expect(stderr).toContain('error CANCELLED');
+    expect(stderr).toMatch(/go on with: .*trainyard.* eval --resume /);
     expect(found).toBe(code);
   });
 });

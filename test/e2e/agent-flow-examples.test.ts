@@ -42,6 +42,8 @@ describe('an example', () => {
     const { code, stdout, stderr } = await trainyard(
       'eval',
       ...args,
+      '--run',
+      join(home.dir, `eval ${args.join(' ').replaceAll('/', '_')}`),
       '--held-out',
       files[`${tasks}-held-out`]!,
       '--threads',
@@ -49,7 +51,7 @@ describe('an example', () => {
       '--json',
     );
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    expect(lastOf(stdout)).toMatchObject({ type: 'eval-end', score: { n: 6, failed: 0 } });
+    expect(lastOf(stdout)).toMatchObject({ type: 'done', n: 6, failed: 0 });
   });
 
   it('is trained: steps decide what is, the run can be taken up again, no rollout fails', async () => {

@@ -79,7 +79,15 @@ describe('the command', () => {
     try {
       const text = agent('');
       const entry = await home.write('blocking.ts', text);
-      const { code, stdout } = await trainyard('eval', entry, '--held-out', heldOut, '--json');
+      const { code, stdout } = await trainyard(
+        'eval',
+        entry,
+        '--held-out',
+        heldOut,
+        '--run',
+        join(home.dir, 'blocked'),
+        '--json',
+      );
       expect(code).toBe(0);
       const line = text.split('\n').findIndex((one) => one.endsWith('// here')) + 1;
       const warnings = eventsOf(stdout).filter((event) => event.type === 'warning');

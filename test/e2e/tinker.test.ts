@@ -72,7 +72,8 @@ describe('a run through a Tinker server', () => {
     expect(steps).toHaveLength(STEPS);
     for (const { loss, gradNorm } of steps) expect([Number.isFinite(loss), (gradNorm ?? 0) > 0]).toEqual([true, true]);
     await trainedOnce('whole');
-    const measured = await begin(['eval', home.entry, '--model', join(home.dir, 'whole/checkpoints/step-000005'), '--json'])
+    const checkpoint = join(home.dir, 'whole/checkpoints/step-000005');
+    const measured = await begin(['eval', home.entry, '--model', checkpoint, '--run', join(home.dir, 'measured'), '--json'])
       .ended;
     expect(measured).toMatchObject({ code: 0, stderr: '' });
     const after = eventsOf(whole.stdout).find((event) => event.type === 'eval-end' && event.when === 'after');
@@ -121,7 +122,8 @@ describe('a run through a Tinker server', () => {
     const checkpoint = join(home.dir, 'whole/checkpoints/step-000005');
     const withKeyOnly = (args: readonly string[]) =>
       start(args, undefined, `unset TINKER_BASE_URL; export TINKER_API_KEY=${API_KEY}`).ended;
-    expect(await withKeyOnly(['eval', home.entry, '--model', checkpoint, '--json'])).toMatchObject({ code: 0, stderr: '' });
+    const measuring = ['eval', home.entry, '--model', checkpoint, '--run', join(home.dir, 'measured-again'), '--json'];
+    expect(await withKeyOnly(measuring)).toMatchObject({ code: 0, stderr: '' });
     expect(await withKeyOnly(['train', '--resume', join(home.dir, 'whole'), '--json'])).toMatchObject({ code: 0, stderr: '' });
   });
 

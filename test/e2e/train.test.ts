@@ -93,13 +93,18 @@ describe('a run', () => {
   it('leaves whole checkpoints that can be evaluated', async () => {
     expect((await readdir(join(run, 'checkpoints'))).toSorted()).toEqual(['step-000002', 'step-000003']);
     const model = join(run, 'checkpoints', 'step-000003');
-    const { code, stdout } = await trainyard('eval', join(home.dir, 'agent.ts'), '--model', model, '--json');
+    const { code, stdout } = await trainyard(
+      'eval',
+      join(home.dir, 'agent.ts'),
+      '--model',
+      model,
+      '--run',
+      join(home.dir, 'measured'),
+      '--json',
+    );
     expect(code).toBe(0);
     const { after } = events.at(-1) as TrainDone;
-    expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toMatchObject({
-      type: 'eval-end',
-      score: { success: after?.success },
-    });
+    expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toMatchObject({ type: 'done', success: after?.success });
   });
 
   it('shows the answer to nobody but the grader', async () => {

@@ -1,0 +1,79 @@
+import { describe, expect, it } from 'vitest';
+import { compare, type Measured, type MeasuredTask } from './evaluation-diff.ts';
+
+const task = (solved: number, rollouts = 1, meanReward: number | null = solved / rollouts, digest?: string): MeasuredTask => ({
+  digest,
+  rollouts,
+  solved,
+  meanReward,
+});
+
+const measured = (run: string, tasks: Readonly<Record<string, MeasuredTask>>, rest: Partial<Measured> = {}): Measured => ({
+  run,
+  tasks: new Map(Object.entries(tasks)),
+  unfinished: [],
+  settings: { n: 1, temperature: 0 },
+  ...rest,
+});
+
+describe('two evaluations', () => {
+  it('are compared task by task, whatever the order of the tasks', () => {
+    const a = measured('a', { one: task(0), two: task(1), three: task(1), four: task(0) });
+    const b = measured('b', { four: task(1), three: task(1), two: task(0), one: task(1) });
+    const { success, meanReward, better, worse, tasks } = compare(a, b);
+    expect(success).toMatchObject({ a: 0.5, b: 0.75, delta: 0.25, p: 1 });
+    expect(meanReward).toMatchObject({ delta: 0.25, tasks: 4 });
+    expect([better, worse].map((list) => list.map(({ id }) => id))).toEqual([['four', 'one'], ['two']]);
+    expect(tasks).toBe(4);
+  });
+
+  it('may have different numbers of rollouts: shares are compared', () => {
+    const { success, worse } = compare(
+      measured('a', { x: task(2, 4), y: task(4, 4) }),
+      measured('b', { x: task(1, 2), y: task(1, 2) }),
+    );
+    expect(success).toMatchObject({ a: 0.75, b: 0.5, delta: -0.25 });
+    expect(worse.map(({ id }) => id)).toEqual(['y']);
+  });
+
+  it('leave out, and name, tasks of one side, tasks with other content and tasks that are not finished', () => {
+    const a = measured('a', { same: task(1, 1, 1, 'd1'), other: task(1, 1, 1, 'd2'), left: task(1) }, { unfinished: ['late'] });
+    const b = measured('b', { same: task(1, 1, 1, 'd1'), other: task(0, 1, 0, 'd3'), right: task(1), late: task(1) });
+    expect(compare(a, b)).toMatchObject({
+      tasks: 1,
+      onlyInA: ['left'],
+      onlyInB: ['right'],
+      changedTasks: ['other'],
+      unfinished: ['late'],
+    });
+  });
+
+  it('are refused where no task is in both, with why', () => {
+    const other = compare.bind(null, measured('a', { x: task(1, 1, 1, 'd1') }));
+    expect(() => other(measured('b', { x: task(1, 1, 1, 'd2') }))).toThrow(
+      /no task in common: 1 have the same id and another content/,
+    );
+    expect(() => other(measured('b', { y: task(1) }))).toThrow(/no task id is in both/);
+    expect(() => other(measured('b', {}))).toThrow(/b has no task that was evaluated/);
+  });
+
+  it('say what else differs between them', () => {
+    const tasks = { x: task(1) };
+    const a = measured('a', tasks, { settings: { n: 1, temperature: 0, entry: 'x.ts', code: { 'x.ts': 'd1' } } });
+    const b = measured('b', tasks, { settings: { n: 4, temperature: 1, entry: 'x.ts', code: { 'x.ts': 'd2' } } });
+    expect(compare(a, b).otherDifferences).toEqual(['n: 1 and 4', 'temperature: 0 and 1', 'the code of the agent or the grader']);
+    expect(compare(a, a).otherDifferences).toEqual([]);
+  });
+
+  it('have no difference of rewards where nothing was graded in both', () => {
+    expect(compare(measured('a', { x: task(0, 1, null) }), measured('b', { x: task(1) })).meanReward).toBeNull();
+  });
+
+  it('that are the same are not said to be certainly so', () => {
+    const same = measured('a', { x: task(1), y: task(0) });
+    const { success, better, worse } = compare(same, same);
+    expect(success).toMatchObject({ delta: 0, p: 1 });
+    expect(success.ci[0]).toBeLessThan(-0.3);
+    expect([better, worse]).toEqual([[], []]);
+  });
+});

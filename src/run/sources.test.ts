@@ -1,0 +1,49 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { checkpointIn } from './run-checkpoint.ts';
+import { sourceDigests } from './sources.ts';
+
+let folder: string;
+const write = (name: string, text: string): void => writeFileSync(join(folder, name), text);
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'sources-'));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+describe('the user’s code', () => {
+  it('is the entry and what it imports from beside it, however that is written, loops included', async () => {
+    mkdirSync(join(folder, 'deep'));
+    write(
+      'agent.ts',
+      `import x from './a.ts'; export * from "./deep/b.ts"; const c = await import('./c.ts'); import 'openai'; import './gone.ts';`,
+    );
+    write('a.ts', `import { y } from './agent.ts';`);
+    write('deep/b.ts', `const d = require('../d.cjs');`);
+    write('c.ts', '');
+    write('d.cjs', '');
+    write('unused.ts', '');
+    const digests = await sourceDigests(folder, [join(folder, 'agent.ts')]);
+    expect(Object.keys(digests)).toEqual(['a.ts', 'agent.ts', 'c.ts', 'd.cjs', 'deep/b.ts']);
+    write('d.cjs', '// changed');
+    const changed = await sourceDigests(folder, [join(folder, 'agent.ts')]);
+    expect(Object.keys(digests).filter((file) => digests[file] !== changed[file])).toEqual(['d.cjs']);
+  });
+});
+
+describe('a checkpoint', () => {
+  it('is a model folder, or the best one of a run, or its last', async () => {
+    for (const step of ['step-000004', 'step-000008']) {
+      mkdirSync(join(folder, 'checkpoints', step), { recursive: true });
+      write(`checkpoints/${step}/config.json`, '{}');
+    }
+    expect(await checkpointIn(join(folder, 'checkpoints/step-000004'))).toBe(join(folder, 'checkpoints/step-000004'));
+    expect(await checkpointIn(folder)).toBe(join(folder, 'checkpoints/step-000008'));
+    write('events.jsonl', '{"type":"done","best":{"step":4}}\n');
+    expect(await checkpointIn(folder)).toBe(join(folder, 'checkpoints/step-000004'));
+    write('events.jsonl', '{"type":"done","best":{"step":5}}\n{"type":"do');
+    expect(await checkpointIn(folder), 'one that is gone').toBe(join(folder, 'checkpoints/step-000008'));
+    await expect(checkpointIn(join(folder, 'deep'))).rejects.toThrow(expect.objectContaining({ code: 'FILE_NOT_FOUND' }));
+  });
+});
