@@ -77,6 +77,13 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
     .option('--entry <file>', 'module that exports a grader, for trajectories of agent flows')
     .option('--tasks <file>', 'tasks with the answers that it grades by, JSONL')
+    .option(
+      '--group <n>',
+      `trajectories of a prompt that make a group, for /fetch_batch (default: ${SERVE_DEFAULTS.group})`,
+      positive,
+    )
+    .option('--max-groups <n>', 'groups that may wait to be fetched (default: any number)', positive)
+    .option('--group-timeout <time>', 'hand out a group with what it has after 90s, 10m or 2h (default: never)', duration)
     .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
