@@ -115,6 +115,11 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
+  addCurate(program, ended);
+  return program;
+}
+
+function addCurate(program: Command, ended: (code: number) => void): void {
   program
     .command('curate')
     .description('leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out')
@@ -126,7 +131,6 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--undo', 'take it back', false)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollouts, flags) => ended(await curateCommand(run, rollouts, flags)));
-  return program;
 }
 
 /** Numbers of a training run; each is the setting of the same name. */

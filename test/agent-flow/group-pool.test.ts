@@ -1,11 +1,11 @@
 /** Groups for whoever trains somewhere else: in which order, what is left out, what comes too late, and what a kill changes. */
 import fc from 'fast-check';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
-import type { Store } from '../core/contracts.ts';
-import type { Purpose, Trajectory, Turn } from '../core/types.ts';
-import { memoryStore } from '../store/memory.ts';
-import { randomTrajectory } from '../testing/trajectories.ts';
-import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from './group-pool.ts';
+import type { Store } from '../../src/core/contracts.ts';
+import type { Purpose, Trajectory, Turn } from '../../src/core/types.ts';
+import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/rollout/group-pool.ts';
+import { memoryStore } from '../../src/store/memory.ts';
+import { randomTrajectory } from '../../src/testing/trajectories.ts';
 
 const template = randomTrajectory(3).turns[0] ?? randomTrajectory(4).turns[0] ?? randomTrajectory(5).turns[0]!;
 const turn = (index: number, more: Partial<Turn> = {}): Turn => ({
