@@ -10,8 +10,8 @@ export { type NumberMatchOptions, numberMatch } from './grader/built-in/number-m
 export { type RegexMatchOptions, regexMatch } from './grader/built-in/regex-match.ts';
 export type { ReadSaid } from './grader/built-in/said.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './grader/built-in/tool-calls.ts';
-export type { TextOptions } from './grader/built-in/verdict.ts';
 export { type UnitTestsOptions, unitTests } from './grader/built-in/unit-tests.ts';
+export type { TextOptions } from './grader/built-in/verdict.ts';
 export { type ClipOptions, clipped, type ScaleOptions, scaled } from './grader/compose/adjusted.ts';
 export { type GatedOptions, gated } from './grader/compose/gated.ts';
 export { formatPenalty, type LengthPenaltyOptions, lengthPenalty } from './grader/compose/penalties.ts';

@@ -67,10 +67,12 @@ export type {
 } from './core/policy.ts';
 export type {
   BatchManifest,
+  Exclusion,
   Grade,
   Json,
   LimitName,
   Limits,
+  Mark,
   Message,
   Outcome,
   PromptMessage,
@@ -119,6 +121,14 @@ export { memoryStore } from './store/memory.ts';
 export { openSqliteStore } from './store/sqlite.ts';
 export { loadRenderer, type Renderer } from './tokens/renderer.ts';
 export { type StitchOptions, stitch } from './tokens/stitch.ts';
-export { ALGORITHMS, type Algorithm, advantagesOf, hasSignal, turnAdvantagesOf } from './trainer/advantages.ts';
+export {
+  ALGORITHMS,
+  type Algorithm,
+  advantagesOf,
+  hasSignal,
+  turnAdvantagesOf,
+  WEIGHTINGS,
+  type Weighting,
+} from './trainer/advantages.ts';
 export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
 export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';

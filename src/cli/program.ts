@@ -99,6 +99,13 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)')
     .option('--entry <file>', 'module that exports a grader, for trajectories of agent flows')
     .option('--tasks <file>', 'tasks with the answers that it grades by: JSONL, CSV or Parquet')
+    .option(
+      '--group <n>',
+      `trajectories of a prompt that make a group, for /fetch_batch (default: ${SERVE_DEFAULTS.group})`,
+      positive,
+    )
+    .option('--max-groups <n>', 'groups that may wait to be fetched (default: any number)', positive)
+    .option('--group-timeout <time>', 'hand out a group with what it has after 90s, 10m or 2h (default: never)', duration)
     .option('--temperature <x>', `of sampling, whatever agents ask for (default: ${SERVE_DEFAULTS.temperature})`, temperature)
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${SERVE_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of sampling (default: ${SERVE_DEFAULTS.seed})`, natural)
@@ -130,6 +137,11 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
+  addCurate(program, ended);
+  return program;
+}
+
+function addCurate(program: Command, ended: (code: number) => void): void {
   program
     .command('curate')
     .description('leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out')
@@ -141,7 +153,6 @@ export function buildProgram(ended: (code: number) => void = () => {}): Command 
     .option('--undo', 'take it back', false)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollouts, flags) => ended(await curateCommand(run, rollouts, flags)));
-  return program;
 }
 
 function evaluationFlags(command: Command): Command {

@@ -24,6 +24,9 @@ export const SERVE_DEFAULTS = {
   seed: EVAL_DEFAULTS.seed,
   entry: undefined,
   tasks: undefined,
+  group: TRAIN_DEFAULTS.group,
+  maxGroups: undefined,
+  groupTimeout: undefined,
 } as const satisfies Omit<ServeSettings, 'run'>;
 
 export async function serveCommand(flags: Partial<ServeSettings> & { readonly json: boolean }): Promise<number> {

@@ -261,6 +261,8 @@ export interface BatchManifest {
   readonly rolloutIds: readonly string[];
   /** What was left out of their groups by marks when the batch was made; absent: nothing. */
   readonly excluded?: readonly Exclusion[];
+  /** What whoever trains somewhere else calls the batch; such a step has no checkpoint here. */
+  readonly batchId?: string;
   /** Checkpoint folder, relative to the run directory; null where checkpoints are rarer than steps. */
   readonly checkpoint: string | null;
   /** Where the numbering of groups stood when the batch was taken, so that a run can be taken up again behind it. */

@@ -11,6 +11,7 @@ import type { Failure } from '../gateway/http-errors.ts';
 import { listen } from '../gateway/listener.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { mountAgentFlow } from '../protocols/agent-flow/agent-flow.ts';
+import { GroupPool } from '../rollout/group-pool.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
@@ -32,6 +33,12 @@ export interface ServeSettings {
   /** Module whose grader scores trajectories of the agent-flow protocol, and the tasks with their answers. */
   readonly entry: string | undefined;
   readonly tasks: string | undefined;
+  /** Trajectories of a group that must have ended before it is handed out. */
+  readonly group: number;
+  /** Groups that may wait to be fetched; undefined: any number. */
+  readonly maxGroups: number | undefined;
+  /** Seconds after which a group is handed out with what it has; undefined: never. */
+  readonly groupTimeout: number | undefined;
 }
 
 export interface Served extends AsyncDisposable {
@@ -70,18 +77,24 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     closers.defer(() => gateway.sealAll());
     const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
     if (grading !== undefined) closers.add(grading);
+    const { group, maxGroups, groupTimeout } = settings;
+    const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
+    const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
     const flows = mountAgentFlow(gateway, {
       renderer,
       modelName: 'policy',
       policyVersion: () => model.policyVersion,
       sessionDefaults,
-      keep: (trajectory) => store.append(trajectory),
+      keep: (trajectory) => pool.keep(trajectory),
+      pool,
       grader: grading?.grader,
       taskOf: ({ taskId, promptUid }) => grading?.tasks.get(taskId ?? promptUid),
     });
     closers.defer(() => flows.drain());
     const { host, port, token } = settings;
     const { origin } = closers.add(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
+    // Before the listener: whoever waits for a batch gets what there is, or is told that nothing comes.
+    closers.defer(async () => pool.close());
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
     const { baseURL, apiKey } = session.model();
     return {

@@ -181,6 +181,7 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
   policyVersion: z.int().min(1),
   rolloutIds: z.array(id),
   excluded: z.exactOptional(z.array(z.object({ rolloutId: id, turn: z.exactOptional(natural) }))),
+  batchId: z.exactOptional(z.string()),
   checkpoint: z.string().nullable(),
   groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
   metrics: z.record(z.string(), z.number()),

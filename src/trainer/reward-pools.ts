@@ -5,23 +5,8 @@
  * of its own: one for the values, one for each role and each thread that was rewarded by name, one for all rewards by turn. So what
  * a werewolf earned never moves what a villager is compared with. Names decide, never positions. Does not compare: advantages.ts does.
  */
-import type { Reward, Trajectory, Turn } from '../core/types.ts';
-
-export interface Earned {
-  readonly pool: string;
-  readonly reward: number;
-}
-
-/** Undefined where nothing of it is trained: no grade, no trainable seat, no sampled token, or a thread that is left out. */
-export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earned | undefined {
-  if (grade.kind !== 'graded' || !isTrained(turn, grade.reward)) return undefined;
-  const { byTurn, byThread, byRole, value } = grade.reward;
-  return (
-    named(byTurn, String(turn.index), 'turn') ??
-    named(byThread, turn.thread, `thread ${turn.thread}`) ??
-    named(byRole, turn.role, `role ${turn.role}`) ?? { pool: 'value', reward: value }
-  );
-}
+import { earnedBy } from '../core/earned.ts';
+import type { Reward, Trajectory } from '../core/types.ts';
 
 /** The rewards of one kind, by the rollout that got them. */
 export type Pool = ReadonlyMap<string, readonly number[]>;
@@ -68,13 +53,4 @@ export function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
 export function differ(pool: Pool | undefined): boolean {
   const rewards = [...(pool?.values() ?? [])].flat();
   return rewards.some((reward) => reward !== rewards[0]);
-}
-
-function isTrained({ trainable, sampledIds, thread }: Turn, { untrained }: Reward): boolean {
-  return trainable && sampledIds.length > 0 && !untrained?.includes(thread);
-}
-
-function named(rewards: Readonly<Record<string, number>> | undefined, name: string, pool: string): Earned | undefined {
-  if (rewards === undefined || !Object.hasOwn(rewards, name)) return undefined;
-  return { pool, reward: rewards[name]! };
 }

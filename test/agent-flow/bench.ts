@@ -6,6 +6,7 @@ import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { type MountedFlows, mountAgentFlow } from '../../src/protocols/agent-flow/agent-flow.ts';
+import type { GroupPool } from '../../src/rollout/group-pool.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { type ScriptedEngine, scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
@@ -50,6 +51,8 @@ export interface BenchOptions {
   readonly idleMs?: number;
   /** Without it sessions are opened by the test alone. */
   readonly serves?: boolean;
+  /** Opened on the same store. */
+  readonly pool?: GroupPool;
 }
 
 export function flowBench(options: BenchOptions = {}): FlowBench {
@@ -74,7 +77,8 @@ export function flowBench(options: BenchOptions = {}): FlowBench {
       ? {}
       : {
           sessionDefaults: { sampling: SAMPLING, limits: { ...LIMITS, ...options.limits }, seed: 1 },
-          keep: (trajectory: Trajectory) => store.append(trajectory),
+          keep: (trajectory: Trajectory) => (options.pool ?? { keep: (one) => store.append(one) }).keep(trajectory),
+          pool: options.pool,
         }),
   });
   const key = gateway.key('flow');

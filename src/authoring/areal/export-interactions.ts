@@ -7,11 +7,11 @@
  * finished or not received is left out with a warning.
  */
 import { type Credit, credited } from '../../core/credit.ts';
+import { earnedBy } from '../../core/earned.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { completionId } from '../../core/turn-names.ts';
 import type { Reward, Sample, Trajectory, Turn } from '../../core/types.ts';
 import { stitch } from '../../tokens/stitch.ts';
-import { earnedBy } from '../../trainer/reward-pools.ts';
 
 /** Lists of lists have one row; the names are AReaL's. */
 export interface TrajectoryTensors {

@@ -12,6 +12,7 @@ import { Refusal } from '../../gateway/http-errors.ts';
 import { decoded } from '../../gateway/identity.ts';
 import type { Grant } from '../../gateway/keys.ts';
 import { computeReward, gradeTrajectory } from './compute-reward.ts';
+import { fetchBatch, showPool } from './fetch-batch.ts';
 import type { FlowOptions, FlowParts } from './flow-parts.ts';
 import { FLOW_CAPABILITIES, type FlowPlace, type FlowRoute, flowPlaceOf } from './flow-routes.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
@@ -44,25 +45,32 @@ export function mountAgentFlow(gateway: Gateway, options: FlowOptions): MountedF
   return { drain: () => table.drain() };
 }
 
-async function serve(parts: FlowParts, { method, does }: FlowRoute, place: FlowPlace, unread: UnreadCall): Promise<Reply> {
+async function serve(
+  parts: FlowParts,
+  { method, does, may = FLOW_CAPABILITIES }: FlowRoute,
+  place: FlowPlace,
+  unread: UnreadCall,
+): Promise<Reply> {
   if (unread.method !== method && !(unread.method === 'HEAD' && method === 'GET')) {
     const allow = method === 'GET' ? 'GET, HEAD' : method;
     throw new Refusal('method_not_allowed', `no route ${unread.method} ${unread.path.slice(0, 200)}`, `the path takes ${allow}`, {
       allow,
     });
   }
-  const grant = parts.gateway.authorize(unread, FLOW_CAPABILITIES);
+  const grant = parts.gateway.authorize(unread, may);
+  if (does === 'pool') return showPool(parts);
   const named = place.trajectory === undefined ? undefined : namedIn(parts, grant, place);
   if (named !== undefined && does === 'steps') return showSteps(named);
   const text = await readBody(unread);
   const call = { ...unread, body: text };
-  const isOptional = does === 'init' || does === 'register' || does === 'complete';
+  const isOptional = does === 'init' || does === 'fetch' || does === 'register' || does === 'complete';
   const raw = text === '' && isOptional ? {} : parseJson(text);
   if (named !== undefined)
     return does === 'register' ? registerTrajectory(named, raw) : await completeTrajectory(parts, named, raw);
   if (does === 'generate') return await generate(parts, grant, call, raw);
   if (does === 'submit') return await submitSteps(parts, grant, call, raw);
   if (does === 'reward') return await computeReward(parts, grant, call, raw);
+  if (does === 'fetch') return await fetchBatch(parts, call, raw);
   return initTrajectory(parts, grant, call, raw);
 }
 

@@ -2,6 +2,7 @@
 import type { GraderRunner } from '../../core/contracts.ts';
 import type { Task } from '../../core/types.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
+import type { GroupPool } from '../../rollout/group-pool.ts';
 import type { Renderer } from '../../tokens/renderer.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
 import type { GenerationIds } from './generation-ids.ts';
@@ -16,6 +17,8 @@ export interface GradingParts {
 export interface FlowOptions extends Omit<TableParts, 'gateway' | 'grade'>, GradingParts {
   readonly renderer: Renderer;
   readonly modelName: string;
+  /** Where groups are handed out to whoever trains somewhere else. */
+  readonly pool?: GroupPool | undefined;
   /** Of the engine. */
   policyVersion(): number;
 }

@@ -4,12 +4,14 @@
  */
 import type { Capability } from '../../gateway/keys.ts';
 
-export type FlowAction = 'generate' | 'submit' | 'reward' | 'init' | 'register' | 'complete' | 'steps';
+export type FlowAction = 'generate' | 'submit' | 'reward' | 'init' | 'register' | 'complete' | 'steps' | 'fetch' | 'pool';
 
 export interface FlowRoute {
   readonly method: 'GET' | 'POST';
   readonly path: string;
   readonly does: FlowAction;
+  /** Absent: whoever may use these routes. */
+  readonly may?: readonly Capability[];
 }
 
 export const FLOW_CAPABILITIES: readonly Capability[] = ['flow', 'admin'];
@@ -23,6 +25,8 @@ export const FLOW_ROUTES: readonly FlowRoute[] = [
   { method: 'POST', path: `${BASE}/register_trajectory`, does: 'register' },
   { method: 'POST', path: `${BASE}/complete_trajectory`, does: 'complete' },
   { method: 'GET', path: `${BASE}/steps`, does: 'steps' },
+  { method: 'POST', path: 'fetch_batch', does: 'fetch', may: ['admin'] },
+  { method: 'GET', path: 'pool', does: 'pool', may: ['admin'] },
 ];
 
 /** Where a path leads. */

@@ -10,10 +10,14 @@ export const FLOW_REFUSALS = {
   trajectory_complete: 409,
   /** The trajectory was registered or completed as something else. */
   trajectory_conflict: 409,
+  /** Its group was handed out or dropped before. */
+  group_closed: 409,
   /** Lists that belong together have different lengths. */
   lengths_differ: 422,
   grader_failed: 500,
   no_grader: 503,
+  /** As many complete groups wait as may. */
+  pool_full: 503,
   store_failed: 503,
   store_full: 507,
 } as const;

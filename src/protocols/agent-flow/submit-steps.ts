@@ -11,6 +11,7 @@ import type { Grant } from '../../gateway/keys.ts';
 import type { FlowParts } from './flow-parts.ts';
 import type { FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 import { knownIds } from './generate.ts';
+import { admitted } from './not-taken.ts';
 import { FlowRefusal } from './refusals.ts';
 import { channelIn } from './uids.ts';
 import { submission, type WireStep } from './wire.ts';
@@ -20,6 +21,11 @@ export async function submitSteps(parts: FlowParts, grant: Grant, call: Call, ra
   const { steps } = parsed(submission, raw);
   const groups = [...Map.groupBy(steps.entries(), ([, { trajectory_uid }]) => trajectory_uid)];
   const staged = groups.map(([uid, own]) => stage(parts, parts.table.find(grant, uid), own, purpose));
+  for (const { trajectory, fresh, promptUids } of staged) {
+    if (trajectory.isHeld || fresh.length === 0) continue;
+    const [groupId = trajectory.promptUid] = promptUids;
+    admitted(() => parts.pool?.admit({ rolloutId: trajectory.uid, groupId, purpose: purpose ?? trajectory.purpose }));
+  }
   // Looked at first, all of them; from here on nothing is refused.
   for (const { trajectory, promptUids } of staged) {
     for (const promptUid of promptUids) trajectory.isOfPrompt(promptUid);

@@ -12,6 +12,7 @@ import type { Grant } from '../../gateway/keys.ts';
 import { sealed } from '../../gateway/sessions.ts';
 import { flowResult, onlyTrained } from './flow-result.ts';
 import { type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
+import { refusalOf } from './not-taken.ts';
 import { FlowRefusal } from './refusals.ts';
 
 const MOST_REMEMBERED = 1000;
@@ -125,7 +126,7 @@ export class TrajectoryTable {
   /** Keeps what was opened here and is not kept yet, complete or not. Throws if one cannot be kept. */
   async drain(): Promise<void> {
     for (const { session } of this.#owed) session.seal();
-    await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory)));
+    await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory).catch(unlessNotTaken)));
   }
 
   /** What was kept without being complete is what it is: whatever came now would be acknowledged and lost. */
@@ -150,7 +151,13 @@ export class TrajectoryTable {
     // Nobody did anything, and nobody said that it was over.
     if (trajectory.completion === undefined && session.turns.length === 0) return void this.#owed.delete(trajectory);
     const record = await this.#recordOf(trajectory);
-    await this.#parts.keep?.(record);
+    try {
+      await this.#parts.keep?.(record);
+    } catch (thrown) {
+      // It never will be.
+      if (refusalOf(thrown)?.row.code === 'group_closed') this.#owed.delete(trajectory);
+      throw thrown;
+    }
     this.#owed.delete(trajectory);
   }
 
@@ -203,8 +210,16 @@ function unknown(uid: string): Refusal {
   return new Refusal('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
 }
 
+/** Whoever sent it was told. */
+function unlessNotTaken(thrown: unknown): void {
+  const isTold = thrown instanceof FlowRefusal && ['group_closed', 'pool_full'].includes(thrown.row.code);
+  if (!isTold) throw thrown;
+}
+
 /** What is on the disk is whole or not there; with room again it works again. */
 function notKept(thrown: unknown): Error {
+  const refusal = refusalOf(thrown);
+  if (refusal !== undefined) return refusal;
   if (thrown instanceof TrainyardError && thrown.code === 'STORE_CONFLICT') {
     return new FlowRefusal('trajectory_conflict', 'another trajectory of this name was kept before', {
       hint: 'use a new trajectory_uid',

@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import type { Json } from '../../core/types.ts';
 import { samplingFields, tokenLimit } from '../../gateway/dialects/sampling-parameters.ts';
+import { STALE_RULES } from '../../rollout/served-steps.ts';
 import { channel, uid } from './uids.ts';
 
 export const MOST_STEPS = 10_000;
@@ -81,6 +82,19 @@ export const tokenReward = z.strictObject({
   dataset_fields: fields,
 });
 export const messageReward = z.strictObject({ ...names, messages: z.unknown(), dataset_fields: fields, extra_fields: fields });
+
+/** Seconds that a fetch may wait. */
+const LONGEST_WAIT = 60;
+export const batchRequest = z.strictObject({
+  groups: z.int().min(1).max(10_000).default(1),
+  n: z.int().min(1).max(10_000).nullish(),
+  channel,
+  wait_s: z.number().min(0).max(LONGEST_WAIT).default(30),
+  policy_version: z.int().min(0).nullish(),
+  max_staleness: z.int().min(0).nullish(),
+  stale: z.enum(STALE_RULES).default('drop'),
+  batch_id: uid.nullish(),
+});
 
 export const initialisation = z.strictObject({
   prompt_uid: uid.nullish(),
