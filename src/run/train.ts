@@ -12,9 +12,10 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
 import { linkUntilSettled } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
-import { type Harvest, START } from '../rollout/scheduler.ts';
+import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { curatedHarvest } from './curated-harvest.ts';
+import { endingAt, endingWithoutSignal } from './ending.ts';
 import { groupsOf } from './groups.ts';
 import { HeldOut } from './held-out.ts';
 import { keepHeldOut } from './held-out-file.ts';
@@ -22,15 +23,7 @@ import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.t
 import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
-import {
-  meansOf,
-  noSignal,
-  nothingLeftToLearn,
-  nothingTrainable,
-  rolloutReport,
-  roundWithoutSignal,
-  trajectoriesOf,
-} from './signal.ts';
+import { meansOf, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
 import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
 import { reserved } from './walls.ts';
@@ -187,25 +180,11 @@ async function learn(parts: Parts): Promise<TrainResult> {
   return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
 }
 
-function endingWithoutSignal({ withoutSignal }: Harvest): RunEnding {
-  const trajectories = trajectoriesOf(withoutSignal);
-  if (nothingLeftToLearn(trajectories)) return 'solved';
-  throw noSignal(trajectories);
-}
-
 /** After a step: the evaluation on the way, a checkpoint if it was the best so far, and whether the run ends here. */
 async function assess(step: number, parts: Parts, heldOut: HeldOut): Promise<RunEnding | undefined> {
   await heldOut.onTheWay(step);
   if (heldOut.best?.step === step) await checkpointAt(parts.ledger, step);
-  return endingAt(step, parts, heldOut);
-}
-
-function endingAt(step: number, { plan, rollouts, finish, since }: Parts, heldOut: HeldOut): RunEnding | undefined {
-  const { steps, maxTime = Number.POSITIVE_INFINITY, maxTokens = Number.POSITIVE_INFINITY } = plan.settings;
-  if (finish.aborted) return 'interrupted';
-  if (step >= steps) return 'steps';
-  if (heldOut.outOfPatience) return 'patience';
-  if (performance.now() - since > maxTime * 1000) return 'max-time';
-  if (rollouts.sampledTokens >= maxTokens) return 'max-tokens';
-  return undefined;
+  const { finish, since, plan, rollouts } = parts;
+  const { settings } = plan;
+  return endingAt(step, { settings, finish, since, sampledTokens: rollouts.sampledTokens, outOfPatience: heldOut.outOfPatience });
 }

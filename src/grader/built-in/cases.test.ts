@@ -11,8 +11,13 @@ import {
   STRICT_NUMBER_CASES,
 } from '../../../test/fixtures/graders/text-cases.ts';
 import type { Grader, GraderInput } from '../../core/contracts.ts';
-import { countdown, exactMatch, mathMatch, multipleChoice, normalisedMatch, numberMatch } from '../../graders.ts';
 import { callGrader } from '../call.ts';
+import { countdown } from './countdown.ts';
+import { exactMatch } from './exact-match.ts';
+import { mathMatch } from './math-match.ts';
+import { multipleChoice } from './multiple-choice.ts';
+import { normalisedMatch } from './normalised-match.ts';
+import { numberMatch } from './number-match.ts';
 
 const inputOf = ({ said, answer, metadata }: GradedCase): GraderInput => ({
   task: { id: 't', prompt: [], answer, ...(metadata === undefined ? {} : { metadata }) },

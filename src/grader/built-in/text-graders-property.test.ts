@@ -3,10 +3,14 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import type { Json } from '../../core/types.ts';
-import { countdown, exactMatch, mathMatch, multipleChoice, normalisedMatch, numberMatch } from '../../graders.ts';
 import { callGrader } from '../call.ts';
+import { countdown } from './countdown.ts';
+import { exactMatch } from './exact-match.ts';
 import { MOST_WORK, newWork } from './math/work.ts';
-import { sameMath } from './math-match.ts';
+import { mathMatch, sameMath } from './math-match.ts';
+import { multipleChoice } from './multiple-choice.ts';
+import { normalisedMatch } from './normalised-match.ts';
+import { numberMatch } from './number-match.ts';
 
 /** An expression, to be written in several ways. */
 type Made =
