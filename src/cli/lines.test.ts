@@ -36,7 +36,7 @@ suite('plain lines', () => {
     const many = Object.fromEntries(Array.from({ length: 11 }, (_, i) => [`p${i}`, i]));
     expect(lines(stepEnd({ parts: many }))[1]).toMatch(/p0 0\.00 .* p7 7\.00 {2}\+3 more$/);
     expect(lines(stepEnd())).toHaveLength(1);
-    expect(lines(stepEnd({ ungraded: 4 }))[0]).toMatch(/ s {2}4 not graded$/);
+    expect(lines(stepEnd({ ungraded: 4 }))[0]).toMatch(/ {2}4 not graded {2}/);
   });
 
   it('say that a run is taken up again, and after which step', () => {

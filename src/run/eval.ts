@@ -18,7 +18,7 @@ import { reportOf } from './evaluation-report.ts';
 import { type Pending, Results, type TaskResult } from './evaluation-results.ts';
 import type { EvaluationRequest } from './evaluation-settings.ts';
 import { createRunDirectory, type RunDirectory, reopenRunDirectory } from './run-directory.ts';
-import { evaluationSampling } from './settings.ts';
+import { samplingAt } from './settings.ts';
 import { type Telling, telling } from './telling.ts';
 import type { TrainOptions } from './train.ts';
 import { transcriptOf } from './transcript.ts';
@@ -189,7 +189,7 @@ async function runAll(
 ): Promise<void> {
   const artifacts = settings.run === undefined ? undefined : join(settings.run, 'artifacts');
   const rollouts = workshop.rolloutsInto(journal.store, artifacts);
-  const sampling = evaluationSampling(settings);
+  const sampling = samplingAt(settings.temperature, settings);
   let done = 0;
   await inParallel(pending, settings.concurrency, async ({ identity, task }) => {
     results.add(await rollouts.run(identity, task, sampling));

@@ -7,7 +7,7 @@ import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import { wilson } from '../statistics/intervals.ts';
-import { type EvalSettings, evaluationSampling } from './settings.ts';
+import { type EvalSettings, samplingAt } from './settings.ts';
 import { gradedRewards, isSuccess, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
@@ -26,7 +26,7 @@ export async function evaluate(
   tasks: readonly NumberedTask[],
   { step, settings, halt, onProgress }: EvaluateOptions,
 ): Promise<readonly Trajectory[] | undefined> {
-  const sampling = evaluationSampling(settings);
+  const sampling = samplingAt(0, settings);
   let done = 0;
   const one = async ({ task, number }: NumberedTask): Promise<Trajectory> => {
     const rolloutId = evaluationId(step, number);

@@ -7,7 +7,7 @@ import { GroupScheduler } from '../rollout/scheduler.ts';
 import { hasSignal } from '../trainer/advantages.ts';
 import type { RunPlan } from './plan.ts';
 import type { Resumption } from './resume.ts';
-import { trainingSampling } from './settings.ts';
+import { samplingAt } from './settings.ts';
 import { TaskOrder } from './task-order.ts';
 import type { Rollouts } from './workshop.ts';
 
@@ -19,7 +19,7 @@ export function groupsOf(
 ): GroupScheduler {
   const { groupsPerStep, group, refill, staleness, concurrency, steps, seed } = settings;
   const order = new TaskOrder(tasks, seed);
-  const sampling = trainingSampling(settings);
+  const sampling = samplingAt(settings.temperature, settings);
   return new GroupScheduler(
     {
       ...{ refill, staleness, concurrency, onProgress },

@@ -21,11 +21,13 @@ function world({ skill, ...settings }: World) {
   const store = memoryStore();
   const events: RunEvent[] = [];
   const ran: string[] = [];
+  const temperatures = new Set<number>();
   const halt = new AbortController();
   const rollouts: Rollouts = {
     sampledTokens: 0,
     settle: () => {},
-    run: async (identity, task) => {
+    run: async (identity, task, { temperature }) => {
+      temperatures.add(temperature);
       const kept = await store.read(identity.rolloutId);
       if (kept !== undefined) return kept;
       const [step, number] = identity.rolloutId.slice(1).split('-').map(Number) as [number, number];
@@ -52,10 +54,17 @@ function world({ skill, ...settings }: World) {
       onProgress: () => {},
       halt: halt.signal,
     });
-  return { open, store, events, ran, halt };
+  return { open, store, events, ran, temperatures, halt };
 }
 
 describe('held-out evaluation on the way', () => {
+  it('is greedy, whatever the temperature of training', async () => {
+    const { open, temperatures } = world({ skill: () => 1 });
+    await open().full('before', 0);
+    expect(TRAIN_DEFAULTS.temperature).toBe(1);
+    expect([...temperatures]).toEqual([0]);
+  });
+
   it('comes every few steps but the last, on tasks spread over the file, and says which step was best', async () => {
     const { open, events, ran } = world({ skill: (step) => [0, 0, 0.4, 0, 0.8, 0, 0.6][step] ?? 0 });
     const heldOut = open();

@@ -11,7 +11,7 @@ import { inParallel } from '../rollout/in-parallel.ts';
 import { memoryStore } from '../store/memory.ts';
 import { isAccepted } from './groups.ts';
 import { preflight } from './preflight.ts';
-import { type EvalRequest, evalSettings, TRAIN_DEFAULTS, trainingSampling } from './settings.ts';
+import { type EvalRequest, evalSettings, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 import { openWorkshop } from './workshop.ts';
 
 export interface RolloutBatchRequest extends EvalRequest {
@@ -35,7 +35,7 @@ export async function rolloutBatch(
   await using workshop = await openWorkshop(settings, entry, { stop, warn });
   await using store = memoryStore();
   const rollouts = workshop.rolloutsInto(store);
-  const sampling = trainingSampling({ ...settings, temperature });
+  const sampling = samplingAt(temperature, settings);
   const places = tasks.flatMap((task, number) => {
     const groupId = `b${String(number + 1).padStart(6, '0')}`;
     return Array.from({ length: group }, (_, place) => ({ task, groupId, rolloutId: `${groupId}-${place}` }));

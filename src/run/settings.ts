@@ -261,18 +261,8 @@ export function freeRun(name: string): string {
   return free;
 }
 
-export function trainingSampling({
-  temperature,
-  callTokens,
-}: Pick<TrainSettings, 'temperature' | 'callTokens'>): SamplingSettings {
-  return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
-}
-
-/** Greedy, unless something else is asked for. */
-export function evaluationSampling({
-  callTokens,
-  temperature = 0,
-}: Pick<EvalSettings, 'callTokens'> & { readonly temperature?: number }): SamplingSettings {
+/** The temperature is said by the caller each time: a training has one for its rollouts, and 0 for what is held out. */
+export function samplingAt(temperature: number, { callTokens }: Pick<EvalSettings, 'callTokens'>): SamplingSettings {
   return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 

@@ -86,7 +86,7 @@ describe('trainyard serve', () => {
     await mkdir(run);
     await writeFile(join(run, 'run.json'), '{}');
     const inside = await trainyard('serve', '--run', run);
-    expect([inside.code, inside.stderr]).toEqual([2, expect.stringContaining('holds a training run')]);
+    expect([inside.code, inside.stderr]).toEqual([2, expect.stringContaining('holds a run')]);
   });
 
   it('says what to do about a port that is taken', async () => {
