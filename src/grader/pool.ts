@@ -45,6 +45,8 @@ export interface GraderPoolOptions {
   readonly retries?: number;
   /** Of one process with all it starts, buffers included. Default 2048. */
   readonly memoryMb?: number;
+  /** As on a system without namespaces and control groups: to see what is left of containment there. Default false. */
+  readonly bare?: boolean;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
 }
@@ -67,7 +69,8 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
   }
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
   const retries = checkedRetries(options.retries ?? 0);
-  const program = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
+  const contained = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
+  const program = options.bare === true ? { ...contained, namespace: false, controlGroup: false } : contained;
   const user = new PoolUser(keyOf(program, workers), { deadlineMs, retries });
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;
@@ -79,11 +82,11 @@ export function graderProgram(module: string, exportName: string, memoryMb: numb
 }
 
 /** Processes keep the folder and the environment they were started with. */
-function keyOf({ args, memoryMb }: ChildProgram, workers: number): string {
+function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number): string {
   const around = createHash('sha256')
     .update(JSON.stringify([process.cwd(), process.env]))
     .digest('hex');
-  return JSON.stringify([args, memoryMb, workers, around]);
+  return JSON.stringify([args, memoryMb, namespace, workers, around]);
 }
 
 class PoolUser implements GraderPool {
