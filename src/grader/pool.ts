@@ -23,9 +23,17 @@ import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes
 import { siblingScript } from '../processes/protocol.ts';
 import { SharedPools } from '../processes/shared-pools.ts';
 import { startError } from '../processes/start-error.ts';
-import { type Attempt, type AttemptCounts, checkedRetries, mayPass, withRetries } from './attempts.ts';
+import {
+  type Attempt,
+  type AttemptCounts,
+  cancelled,
+  checkedRetries,
+  DEFAULT_DEADLINE_MS,
+  mayPass,
+  timedOut,
+  withRetries,
+} from './attempts.ts';
 import type { GraderCall } from './call.ts';
-import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */
