@@ -33,7 +33,7 @@ import {
   timedOut,
   withRetries,
 } from './attempts.ts';
-import type { GraderCall } from './call.ts';
+import { type GraderCall, shortWhy } from './call.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */
@@ -225,10 +225,12 @@ function checkedGrade(value: unknown, turns: number): Grade {
   } catch (refusal) {
     return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(refusal) };
   }
-  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') return { kind: 'ungraded', why: given['why'] };
+  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') {
+    return { kind: 'ungraded', why: shortWhy(given['why']) };
+  }
   const { code, message } = given;
   if (given['kind'] === 'failed' && typeof code === 'string' && typeof message === 'string') {
-    return { kind: 'failed', code, message };
+    return { kind: 'failed', code, message: shortWhy(message) };
   }
   return failed(`the grader's process answered ${describeValue(value)}, expected a grade`);
 }

@@ -125,8 +125,17 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    code: thrown instanceof TrainyardError ? thrown.code : undefined,
+    code: codeOf(thrown),
   };
+}
+
+/** What was thrown may itself throw when it is looked at. */
+function codeOf(thrown: unknown): Thrown['code'] {
+  try {
+    return thrown instanceof TrainyardError ? thrown.code : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */
