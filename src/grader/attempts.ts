@@ -2,12 +2,14 @@
  * Trying a grading again that failed for a reason that may pass: a throw, a crash, a timeout. What the grader said on purpose (a reward,
  * nothing to grade, cannot be scored) is never asked twice, and neither is a result that is no reward: it would be the same again.
  *
- * The failure that remains names the reason of every attempt.
+ * The failure that remains names the reason of every attempt. Each runner enforces deadlines in its own way; how they end is said here.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
 
 export const DEFAULT_RETRIES = 1;
+/** For one attempt. */
+export const DEFAULT_DEADLINE_MS = 30_000;
 
 export interface Attempt {
   readonly grade: Grade;
@@ -36,6 +38,14 @@ export async function withRetries(retries: number, attempt: (before: number) => 
 /** Whether a failure that the grader itself made may pass. */
 export function mayPass(grade: Grade): boolean {
   return grade.kind === 'failed' && (grade.code === 'GRADER_FAILED' || grade.code === 'GRADER_TIMEOUT');
+}
+
+export function timedOut(deadlineMs: number): Grade {
+  return { kind: 'failed', code: 'GRADER_TIMEOUT', message: `the grader did not answer within ${deadlineMs} ms` };
+}
+
+export function cancelled(): Grade {
+  return { kind: 'failed', code: 'CANCELLED', message: 'the grader was closed before it answered' };
 }
 
 /** Throws USAGE for what is no number of retries. */

@@ -16,29 +16,44 @@ export interface GraderCall {
   readonly model: GraderModel | undefined;
 }
 
+/** Characters: a failure is stored with its rollout. */
 const MOST_WHY = 2000;
+
+export function shortWhy(why: string): string {
+  return why.length <= MOST_WHY ? why : `${why.slice(0, MOST_WHY)}…`;
+}
 
 export async function callGrader(grader: Grader, input: GraderInput, ctx: GraderContext): Promise<Grade> {
   let result: unknown;
   try {
     result = await grader.grade(input, ctx);
   } catch (thrown) {
-    if (thrown instanceof TrainyardError && thrown.boundary === 'grader') {
-      return { kind: 'failed', code: thrown.code, message: thrown.message };
-    }
-    return { kind: 'failed', code: 'GRADER_FAILED', message: `the grader threw ${describeThrown(thrown)}` };
+    return ownFailure(thrown, 'grader') ?? failed(`the grader threw ${describeThrown(thrown)}`);
   }
   try {
     const nothing = ungradedOf(result);
     if (nothing !== undefined) return nothing;
     return { kind: 'graded', reward: toReward(result, 'the grader', input.turns.length) };
   } catch (refusal) {
-    if (refusal instanceof TrainyardError) return { kind: 'failed', code: refusal.code, message: refusal.message };
-    return { kind: 'failed', code: 'GRADER_FAILED', message: `reading the grader's result threw ${describeThrown(refusal)}` };
+    return ownFailure(refusal) ?? failed(`reading the grader's result threw ${describeThrown(refusal)}`);
   }
 }
 
 function ungradedOf(result: unknown): Ungraded | undefined {
   if (typeof result !== 'object' || result === null || !('kind' in result) || result.kind !== 'ungraded') return undefined;
-  return { kind: 'ungraded', why: 'why' in result ? String(result.why).slice(0, MOST_WHY) : 'the grader gave no reward' };
+  return { kind: 'ungraded', why: 'why' in result ? shortWhy(String(result.why)) : 'the grader gave no reward' };
+}
+
+/** Undefined for what is none of our errors. What was thrown may itself throw when it is looked at. */
+function ownFailure(thrown: unknown, boundary?: 'grader'): Grade | undefined {
+  try {
+    if (!(thrown instanceof TrainyardError) || (boundary !== undefined && thrown.boundary !== boundary)) return undefined;
+    return { kind: 'failed', code: thrown.code, message: shortWhy(String(thrown.message)) };
+  } catch {
+    return undefined;
+  }
+}
+
+function failed(message: string): Grade {
+  return { kind: 'failed', code: 'GRADER_FAILED', message };
 }

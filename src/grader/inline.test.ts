@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define-grader.ts';
 import { inlineGrader } from './inline.ts';
 
 const input = inputFor('7');
@@ -24,6 +24,27 @@ describe('an inline grader', () => {
     };
     expect(await run(throwing).grade(input)).toEqual(failed);
     expect(await run(async () => throwing()).grade(input)).toEqual(failed);
+  });
+
+  it('is a failure and no exception, whatever it throws or returns', async () => {
+    const hostile = (): object => {
+      const fail = (): never => {
+        throw hostile();
+      };
+      return new Proxy(() => {}, { get: fail, has: fail, getPrototypeOf: fail, ownKeys: fail, getOwnPropertyDescriptor: fail });
+    };
+    const throwing = (value: unknown) => () => {
+      throw value;
+    };
+    const acts = [hostile, throwing(hostile()), throwing(null), throwing(Symbol('no')), throwing(Object.create(null)), () => 1n];
+    for (const act of acts) {
+      expect(await run(act).grade(input)).toMatchObject({ kind: 'failed', message: expect.any(String) });
+    }
+  });
+
+  it('that cannot score says why, in so many words at the most', async () => {
+    const grade = await run(() => unscorable('x'.repeat(1e6))).grade(input);
+    expect(grade).toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(/^x{2000}…$/) });
   });
 
   it('that returns no reward is told what it returned', async () => {

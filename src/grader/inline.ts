@@ -10,9 +10,8 @@ import { describeThrown } from '../core/describe.ts';
 import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
 import { checkedDeadline } from '../processes/deadline.ts';
-import { type Attempt, checkedRetries, mayPass, withRetries } from './attempts.ts';
+import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
 import { callGrader } from './call.ts';
-import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;

@@ -23,9 +23,17 @@ import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes
 import { siblingScript } from '../processes/protocol.ts';
 import { SharedPools } from '../processes/shared-pools.ts';
 import { startError } from '../processes/start-error.ts';
-import { type Attempt, type AttemptCounts, checkedRetries, mayPass, withRetries } from './attempts.ts';
-import type { GraderCall } from './call.ts';
-import { cancelled, DEFAULT_DEADLINE_MS, timedOut } from './deadline.ts';
+import {
+  type Attempt,
+  type AttemptCounts,
+  cancelled,
+  checkedRetries,
+  DEFAULT_DEADLINE_MS,
+  mayPass,
+  timedOut,
+  withRetries,
+} from './attempts.ts';
+import { type GraderCall, shortWhy } from './call.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */
@@ -45,6 +53,8 @@ export interface GraderPoolOptions {
   readonly retries?: number;
   /** Of one process with all it starts, buffers included. Default 2048. */
   readonly memoryMb?: number;
+  /** As on a system without namespaces and control groups: to see what is left of containment there. Default false. */
+  readonly bare?: boolean;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
 }
@@ -67,7 +77,8 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
   }
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
   const retries = checkedRetries(options.retries ?? 0);
-  const program = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
+  const contained = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
+  const program = options.bare === true ? { ...contained, namespace: false, controlGroup: false } : contained;
   const user = new PoolUser(keyOf(program, workers), { deadlineMs, retries });
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;
@@ -79,11 +90,11 @@ export function graderProgram(module: string, exportName: string, memoryMb: numb
 }
 
 /** Processes keep the folder and the environment they were started with. */
-function keyOf({ args, memoryMb }: ChildProgram, workers: number): string {
+function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number): string {
   const around = createHash('sha256')
     .update(JSON.stringify([process.cwd(), process.env]))
     .digest('hex');
-  return JSON.stringify([args, memoryMb, workers, around]);
+  return JSON.stringify([args, memoryMb, namespace, workers, around]);
 }
 
 class PoolUser implements GraderPool {
@@ -214,10 +225,12 @@ function checkedGrade(value: unknown, turns: number): Grade {
   } catch (refusal) {
     return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(refusal) };
   }
-  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') return { kind: 'ungraded', why: given['why'] };
+  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') {
+    return { kind: 'ungraded', why: shortWhy(given['why']) };
+  }
   const { code, message } = given;
   if (given['kind'] === 'failed' && typeof code === 'string' && typeof message === 'string') {
-    return { kind: 'failed', code, message };
+    return { kind: 'failed', code, message: shortWhy(message) };
   }
   return failed(`the grader's process answered ${describeValue(value)}, expected a grade`);
 }

@@ -16,6 +16,8 @@ export interface ChildProgram {
   readonly memoryMb?: number;
   /** Whether it gets a PID namespace of its own, where the system has them. */
   readonly namespace?: boolean;
+  /** Whether its memory limit may be a control group, where the system has them. Absent: yes. */
+  readonly controlGroup?: boolean;
   /** Instead of `namespace`: what a process is started through, asked for each of them: a command that ends in starting the one after it. */
   readonly within?: () => readonly string[];
 }

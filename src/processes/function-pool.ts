@@ -13,6 +13,7 @@ import { moduleUrl } from './imported-module.ts';
 import { lineage } from './lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from './process-pool.ts';
 import { siblingScript } from './protocol.ts';
+import { startError } from './start-error.ts';
 
 export interface FunctionPoolOptions {
   /** Path or file URL of the module. */
@@ -75,10 +76,7 @@ async function opened(opening: Promise<ProcessPool>, name: string): Promise<Proc
   try {
     return await opening;
   } catch (error) {
-    if (!(error instanceof UnusableProcess)) throw error;
-    throw new TrainyardError('USAGE', inWords(name, error.failure), {
-      hint: `the module that exports ${name} is imported by every process that calls it: check that it can be imported on its own`,
-    });
+    throw error instanceof UnusableProcess ? unusable(name, error.failure) : error;
   }
 }
 
@@ -101,22 +99,19 @@ function answerOf(name: string, answer: Answer): FunctionAnswer {
     case 'unsendable':
       return failed('unsendable', `the arguments of ${name} cannot be sent to another process: ${answer.message}`);
     case 'unusable':
-      return failed('unusable', inWords(name, answer.failure));
+      return failed('unusable', unusable(name, answer.failure).message);
     case 'aborted':
     case 'closed':
       return failed('cancelled', `the call of ${name} was given up before it returned`);
   }
 }
 
-function inWords(name: string, failure: StartFailure): string {
-  switch (failure.kind) {
-    case 'late':
-      return `the module of ${name} was not imported within ${failure.deadlineMs} ms`;
-    case 'refused':
-      return failure.message;
-    case 'unstartable':
-      return `the process of ${name} could not be started: ${failure.message}`;
-    case 'ended':
-      return `the process of ${name} ${failure.how} ${failure.when === 'idle' ? 'while it was idle' : 'while importing its module'}`;
-  }
+function unusable(name: string, failure: StartFailure): TrainyardError {
+  return startError(failure, {
+    whose: name,
+    starting: 'while importing its module',
+    code: 'USAGE',
+    late: { code: 'USAGE', what: 'module was not imported' },
+    hint: `the module that exports ${name} is imported by every process that calls it: check that it can be imported on its own`,
+  });
 }

@@ -10,6 +10,7 @@
 import type { ChildProcess } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
+import { printable } from '../core/describe.ts';
 import { messageOf } from '../core/errors.ts';
 import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
 import { type Channel, openChannel } from './channel.ts';
@@ -50,6 +51,8 @@ export class PooledProcess {
   #isDeaf = false;
   #misused: string | undefined;
   #hear: ((heard: Heard) => void) | undefined;
+  /** The call that is to be answered; undefined while it is only waited for that the process is ready, or nothing is. */
+  #asked: string | undefined;
   #note: ((id: string, value: unknown) => void) | undefined;
 
   /** Throws what `spawn` throws when the system refuses a process. */
@@ -106,9 +109,13 @@ export class PooledProcess {
       return { kind: 'unsendable', message: messageOf(thrown) };
     }
     const heard = await this.#heard({ id, deadlineMs, signal });
-    if (heard.kind === 'said' && heard.message.kind === 'answer') return { kind: 'answered', value: heard.message.value };
-    if (heard.kind === 'said' && heard.message.kind === 'threw') return { kind: 'threw', thrown: heard.message.thrown };
+    const said = heard.kind === 'said' ? heard.message : undefined;
+    if (said?.kind === 'answer' || said?.kind === 'threw') {
+      if (said.spent === true) void this.kill();
+      return said.kind === 'answer' ? { kind: 'answered', value: said.value } : { kind: 'threw', thrown: said.thrown };
+    }
     void this.kill();
+    if (said?.kind === 'damaged') return { kind: 'ended', how: `changed the built-in ${printable(String(said.builtIn))}` };
     if (heard.kind === 'late') return { kind: 'late', deadlineMs: deadlineMs! };
     if (heard.kind === 'given-up') return { kind: 'aborted' };
     return { kind: 'ended', how: heard.kind === 'ended' ? heard.how : 'spoke out of turn' };
@@ -146,9 +153,15 @@ export class PooledProcess {
   }
 
   #receive(message: unknown): void {
-    if (!isFromChild(message)) return;
-    if (message.kind === 'note') this.#note?.(message.id, message.value);
-    else this.#hear?.({ kind: 'said', message });
+    if (this.#isDeaf) return;
+    if (isFromChild(message) && message.kind === 'note') this.#note?.(message.id, message.value);
+    else if (isFromChild(message) && this.#awaits(message)) this.#hear?.({ kind: 'said', message });
+    else if (!this.#killed) this.#unheard('what is no answer');
+  }
+
+  /** Nobody but our own code has a reason to write there, and it says nothing but what was asked: all else was written by someone else. */
+  #awaits(message: FromChild): boolean {
+    return this.#hear !== undefined && ('id' in message ? message.id : undefined) === this.#asked;
   }
 
   /** A process that can neither hear nor answer is about to end, and is killed so that it surely does. */
@@ -171,10 +184,9 @@ export class PooledProcess {
       }
       const timers: NodeJS.Timeout[] = [];
       const hear = (heard: Heard): void => {
-        const stray = heard.kind === 'said' && id !== undefined && !('id' in heard.message && heard.message.id === id);
         // A process that exited is not late: its end is being read, and is the better answer.
         const overtaken = (heard.kind === 'late' || heard.kind === 'given-up') && !this.#running;
-        if (stray || overtaken || this.#hear !== hear) return;
+        if (overtaken || this.#hear !== hear) return;
         for (const timer of timers) clearTimeout(timer);
         signal?.removeEventListener('abort', onAbort);
         this.#hear = undefined;
@@ -187,6 +199,7 @@ export class PooledProcess {
         if (id !== undefined && this.usable) this.#send({ kind: 'abort', id, reason: messageOf(signal?.reason) });
       };
       this.#hear = hear;
+      this.#asked = id;
       if (deadlineMs !== undefined) after(deadlineMs, { kind: 'late' });
       if (signal?.aborted) onAbort();
       else signal?.addEventListener('abort', onAbort, { once: true });

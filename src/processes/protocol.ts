@@ -33,14 +33,18 @@ export type FromChild =
   | { readonly kind: 'unusable'; readonly code: ErrorCode | undefined; readonly message: string }
   /** Said during a call, before its answer. */
   | { readonly kind: 'note'; readonly id: string; readonly value: unknown }
-  | { readonly kind: 'answer'; readonly id: string; readonly value: unknown }
-  | { readonly kind: 'threw'; readonly id: string; readonly thrown: Thrown };
+  /** `spent`: it has done its last call. */
+  | { readonly kind: 'answer'; readonly id: string; readonly value: unknown; readonly spent?: boolean }
+  | { readonly kind: 'threw'; readonly id: string; readonly thrown: Thrown; readonly spent?: boolean }
+  /** The call, or one shortly before it, changed this built-in: its answer is not to be trusted. */
+  | { readonly kind: 'damaged'; readonly id: string; readonly builtIn: string };
 
 /** Whether a message is one of ours: a child may write anything to its descriptors. */
 export function isFromChild(message: unknown): message is FromChild {
   if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
   if (message.kind === 'ready') return 'closes' in message;
   if (message.kind === 'unusable') return 'message' in message;
+  if (message.kind === 'damaged') return 'id' in message && 'builtIn' in message;
   if (message.kind === 'threw') return 'id' in message && 'thrown' in message;
   return (message.kind === 'answer' || message.kind === 'note') && 'id' in message && 'value' in message;
 }

@@ -10,12 +10,15 @@ import { Worker } from 'node:worker_threads';
 import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { openChannel } from './channel.ts';
+import { watchDamage } from './damage.ts';
 import { setLineage } from './lineage.ts';
 import { endOwnGroup } from './process-group.ts';
 import { CHANNEL_FD, type FromChild, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
+/** How often a process is looked over whose calls go well: it takes longer than a trivial call. */
+const LOOK_MS = 5;
 
 /** One call, besides its input. */
 export interface ServedCall {
@@ -27,6 +30,11 @@ export interface ServedCall {
 
 export interface Served {
   answer(input: unknown, call: ServedCall): unknown;
+  /**
+   * Whether an answer stands for a failure. Where it is there, the process is looked over for damage after every failed call, and after
+   * others now and then, and is not used again once it has some.
+   */
+  failed?(answer: unknown): boolean;
   /** Before the process is ended in good order; not when it is killed. */
   close?(): Promise<void>;
 }
@@ -54,16 +62,22 @@ export async function serveCalls(open: (...args: readonly string[]) => Promise<S
 }
 
 function answering(served: Served, say: Say): (message: ToChild) => void {
+  const lookedOver = lookingOver(served);
   let current: { readonly id: string; readonly abort: AbortController } | undefined;
   const answer = async (id: string, input: unknown): Promise<void> => {
     const abort = new AbortController();
     current = { id, abort };
+    let said: LastWord;
     try {
-      const value = await served.answer(input, { signal: abort.signal, note: (said) => say({ kind: 'note', id, value: said }) });
-      sayValue(say, id, value);
+      const value = await served.answer(input, {
+        signal: abort.signal,
+        note: (noted) => say({ kind: 'note', id, value: noted }),
+      });
+      said = { kind: 'answer', id, value };
     } catch (thrown) {
-      say({ kind: 'threw', id, thrown: thrownOf(thrown) });
+      said = { kind: 'threw', id, thrown: thrownOf(thrown) };
     }
+    sayLast(say, lookedOver(said));
     if (current.id === id) current = undefined;
   };
   const close = async (): Promise<void> => {
@@ -80,12 +94,30 @@ function answering(served: Served, say: Say): (message: ToChild) => void {
   };
 }
 
-function sayValue(say: Say, id: string, value: unknown): void {
+type LastWord = Extract<FromChild, { readonly kind: 'answer' | 'threw' }>;
+
+/** Gives the last word of a call, or what is to be said in its place. */
+function lookingOver({ failed }: Served): (said: LastWord) => FromChild {
+  if (failed === undefined) return (said) => said;
+  const { builtIn, hasLeftovers } = watchDamage();
+  const clock = performance.now.bind(performance);
+  let looked = clock();
+  return (said) => {
+    const isFailure = said.kind === 'threw' || failed(said.value);
+    if (!isFailure && clock() - looked < LOOK_MS) return said;
+    const changed = builtIn();
+    looked = clock();
+    if (!isFailure) return changed === undefined ? said : { kind: 'damaged', id: said.id, builtIn: changed };
+    return changed === undefined && !hasLeftovers() ? said : { ...said, spent: true };
+  };
+}
+
+function sayLast(say: Say, said: FromChild): void {
   try {
-    say({ kind: 'answer', id, value });
+    say(said);
   } catch (thrown) {
     const message = `the result cannot be sent to another process: ${messageOf(thrown)}`;
-    say({ kind: 'threw', id, thrown: { message, description: message, code: undefined } });
+    if ('id' in said) say({ kind: 'threw', id: said.id, thrown: { message, description: message, code: undefined } });
   }
 }
 
@@ -93,8 +125,17 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    code: thrown instanceof TrainyardError ? thrown.code : undefined,
+    code: codeOf(thrown),
   };
+}
+
+/** What was thrown may itself throw when it is looked at. */
+function codeOf(thrown: unknown): Thrown['code'] {
+  try {
+    return thrown instanceof TrainyardError ? thrown.code : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */

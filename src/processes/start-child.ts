@@ -40,9 +40,13 @@ export function startChild({
   env = process.env,
   memoryMb,
   namespace = false,
+  controlGroup = true,
   within,
 }: ChildProgram): StartedChild {
-  const limit = memoryMb === undefined ? undefined : limitMemory({ bytes: memoryMb * BYTES_PER_MB, processes: MOST_PROCESSES });
+  const limit =
+    memoryMb !== undefined && controlGroup
+      ? limitMemory({ bytes: memoryMb * BYTES_PER_MB, processes: MOST_PROCESSES })
+      : undefined;
   const own = within?.() ?? (namespace ? namespacePrefix() : []);
   const node = [process.execPath, ...heapLimit(memoryMb), ...inheritableArguments(), fileURLToPath(script)];
   const [command = '', ...rest] = [...(limit?.prefix ?? []), ...own, ...node, [...lineage(), kind].join(','), ...args];

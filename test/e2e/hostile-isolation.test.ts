@@ -58,7 +58,10 @@ describe('a workflow in a process of its own', () => {
     ['flood its output', FINE],
     ['log without end', FINE],
     ['return far too much', { outcome: { kind: 'completed' } }],
-    ['claim results of others', FINE],
+    [
+      'claim results of others',
+      { outcome: { kind: 'failed', message: expect.stringMatching(/what is no answer to its channel/) } },
+    ],
     ['say nonsense on the channel', FINE],
     ['reject where a tool catches it', { outcome: { kind: 'rejected', reason: 'too hard' }, grade: { kind: 'ungraded' } }],
     ['forget promises and timers that fail', FINE],

@@ -134,9 +134,9 @@ describe('an agent that claims a reward gets none', () => {
     },
   );
 
-  it('by breaking the channel to the run: the rollout is cut at its deadline, and another process takes its place', async () => {
+  it('by breaking the channel to the run: the rollout fails, and another process takes its place', async () => {
     const broken = await walled.try('break the channel', {}, 2_000);
-    expect(broken).toMatchObject({ outcome: { kind: 'truncated', limit: 'deadline' }, grade: { kind: 'ungraded' } });
+    expect(broken).toMatchObject({ outcome: { kind: 'failed' }, grade: { kind: 'ungraded' } });
     expect(counted(await walled.try('nothing'))).toEqual(honest);
   });
 
