@@ -68,21 +68,28 @@ export function sameMath(said: string, reference: string, work: Work = newWork()
     if (a === undefined || b === undefined) continue;
     wasRead = true;
     if (readable(() => sameValue(a, b, { work, seed })) === true) return true;
+    if ((a.kind === 'measured') === (b.kind === 'measured')) continue;
+    // Where the other one has a unit in words, m is metres and no variable.
+    const [c, d] = a.kind === 'measured' ? [a, readAs(reference, commas, work, true)] : [readAs(said, commas, work, true), b];
+    if (c?.kind !== 'measured' || d?.kind !== 'measured') continue;
+    if (readable(() => sameValue(c, d, { work, seed })) === true) return true;
   }
   // In formulas x and X are two things; in words they are one.
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
-const readAs = (text: string, commas: Commas, work: Work): Node | undefined => readable(() => parseMath(text, commas, work));
+const readAs = (text: string, commas: Commas, work: Work, unitLetters = false): Node | undefined =>
+  readable(() => parseMath(text, { commas, unitLetters }, work));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
-const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|\*\*|\$|\s+/g;
+const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|^\s*\*\*|\*\*\s*$|\$|\s+/g;
 
 /** Without what only spaces, wraps or emphasises; signs and brackets stay, but around a single word. */
 function plainText(text: string): string {
   if (text.length > MOST_PLAIN_CHARS) return text;
   const plain = plainCharacters(text).replace(WORDS, ' $1 ').replace(IDLE, ' ').replace(/ +/g, ' ').trim();
-  const bare = plain.replace(/[.!]$/, '').replace(/ (?=[,;:)\]])/g, '');
+  // Behind a word it is an exclamation mark, behind n a factorial.
+  const bare = plain.replace(/\.$|(?<=\p{L}{3})!$/u, '').replace(/ (?=[,;:)\]])/g, '');
   return /^\(\s?(\p{L}+)\s?\)$/u.exec(bare)?.[1] ?? bare;
 }
 

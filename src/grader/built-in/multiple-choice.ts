@@ -21,6 +21,8 @@ export interface MultipleChoiceOptions extends TextOptions {
 }
 
 const LETTERS = 'ABCDEFGHIJ';
+/** The last of them are read: that bounds the time. */
+const MOST_CLAIMS = 100;
 const WRAPPING = String.raw`[\s"'“”‘’*_($\[{>#]{0,8}`;
 /** A letter that is wrapped, or ends its clause: "B.", "(B) because", "B is correct", but not "a triangle". */
 const LABEL = new RegExp(
@@ -133,7 +135,7 @@ const lettersOf = (text: string, pattern: RegExp, choices: readonly string[]): r
     .filter((letter) => isOffered(letter, choices));
 
 function choiceWithText(text: string, choices: readonly string[]): string | undefined {
-  if (text.length > 2_000 || text.trim() === '') return undefined;
+  if (choices.length === 0 || text.length > 2_000 || text.trim() === '') return undefined;
   const wanted = normalised(text);
   const found = choices.flatMap((choice, index) => (normalised(choice) === wanted ? [LETTERS[index]!] : []));
   return found.length === 1 ? found[0] : undefined;
@@ -141,7 +143,7 @@ function choiceWithText(text: string, choices: readonly string[]): string | unde
 
 /** What is claimed in words; a last line that is only a label claims as much. */
 function said(spoken: string, choices: readonly string[]): readonly string[] {
-  const claims = [...spoken.matchAll(CLAIM)].flatMap(([, answer, chosen]) => {
+  const claims = [...spoken.matchAll(CLAIM)].slice(-MOST_CLAIMS).flatMap(([, answer, chosen]) => {
     const rest = answer ?? chosen ?? '';
     return labelIn(rest, choices) ?? labelIn(rest, choices, CLAIMED_LABEL) ?? [];
   });
