@@ -3,22 +3,24 @@
  * `<answer>…</answer>`; whichever comes last of a `####` line and "the answer is …". What is marked but empty, or never closed, is an empty
  * answer: an earlier one does not count in its place.
  *
- * Every scan is linear in the text, and only its end is read.
+ * Boxes side by side, with nothing but "or", "and" and commas in between, are several answers, not the last of them: who hedges has not
+ * answered, and a list may be marked item by item. Every scan is linear in the text, and only its end is read.
  */
 
 /** Of the end of a text. An answer stands at the end; what is before is not looked at. */
 const MOST_CHARS = 100_000;
+/** Answers side by side; and characters between two of them. */
+const MOST_BESIDE = 20;
+const MOST_BETWEEN = 40;
 const BOX = /\\(?:boxed|fbox)(?![A-Za-z])/g;
-const CLAIM = /\b(?:final[ \t]{1,3})?answer[*_]{0,2}(?:[ \t]{0,3}(?:is|:|=)[*_]{0,2}){1,2}/gi;
+const BETWEEN = /^(?:[\s$,;.&/*]|\\[,;:! ()[\]]|\\q?quad(?![a-z])|\\text\s?\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)*$/i;
+const CLAIM = /\b(?:final[ \t]{1,3})?answers?[*_]{0,2}(?:[ \t]{0,3}(?:is|are|:|=)[*_]{0,2}){1,2}/gi;
 const HASHES = /^[ \t]{0,8}#{4}(?!#)/gm;
-/** What follows the answer in its sentence. */
-const BEHIND = /[,;]?\s(?:because|since|as|which|so|where)\s|\.\s+(?=\p{Lu})|\.\s*$|\.?\s*\*\*/u;
-
-export interface FinalAnswer {
-  readonly text: string;
-  /** Whether the text itself said that this is the answer. */
-  readonly marked: boolean;
-}
+const REASON = /[,;]?\s(?:because|since|as|due to|given|which|so|where)\s/;
+/** Behind "as" or "which" these bring no reason, but a second answer. */
+const SECOND_ANSWER = /\b(?:as well as|or|also|could|might|maybe|perhaps|possibly|alternatively|so is)\b/i;
+/** What ends the answer in its line. */
+const BEHIND = /\.\s+(?=\p{Lu})|\.\s*$|\.?\s*\*\*/u;
 
 /** The end of a text, without what was only thought. A thought that never ends leaves nothing. */
 export function spokenPart(text: string): string {
@@ -28,23 +30,43 @@ export function spokenPart(text: string): string {
   return end.includes('<think>') ? '' : end;
 }
 
-/** The text that is marked as the answer; undefined where none is. */
-export function markedAnswer(spoken: string): string | undefined {
-  return lastBoxed(spoken) ?? lastTagged(spoken) ?? lastClaimed(spoken);
+/** The texts that are marked as the answer, side by side; undefined where none is. */
+export function markedAnswers(spoken: string): readonly string[] | undefined {
+  return lastBeside(spoken, boxesIn(spoken)) ?? lastBeside(spoken, tagsIn(spoken)) ?? lastClaimed(spoken);
 }
 
 /** What a reference says: datasets write whole solutions, in which `\boxed` or `####` marks the answer. */
 export function referenceAnswer(answer: string): string {
-  const marked = lastBoxed(answer) ?? lastLineWithHashes(answer)?.text;
+  const marked = lastBeside(answer, boxesIn(answer))?.join(', ') ?? lastLineWithHashes(answer)?.text;
   return marked === undefined || marked === '' ? answer.trim() : marked;
 }
 
 /** What the braces of the last box hold; '' where they are not closed. */
-export function lastBoxed(text: string): string | undefined {
-  const start = [...text.matchAll(BOX)].at(-1);
-  if (start === undefined) return undefined;
-  return braced(text, start.index + start[0].length);
+export const lastBoxed = (text: string): string | undefined => boxesIn(text).at(-1)?.text;
+
+interface Place {
+  readonly at: number;
+  readonly end: number;
+  readonly text: string;
 }
+
+/** The last place, and those before it with nothing in between. A place around a later one is left out. */
+function lastBeside(text: string, places: readonly Place[]): readonly string[] | undefined {
+  let first = places.at(-1);
+  if (first === undefined) return undefined;
+  const found = [first.text];
+  for (const place of places.slice(0, -1).reverse()) {
+    if (place.end > first.at) continue;
+    if (first.at - place.end > MOST_BETWEEN || !BETWEEN.test(text.slice(place.end, first.at))) break;
+    found.unshift(place.text);
+    first = place;
+  }
+  return found;
+}
+
+/** The last boxes, in order. */
+const boxesIn = (text: string): readonly Place[] =>
+  [...text.matchAll(BOX)].slice(-MOST_BESIDE).map(({ index, 0: command }) => braced(text, index, index + command.length));
 
 /** Everything that is in a box, outermost boxes only. */
 export function allBoxed(text: string): readonly string[] {
@@ -52,60 +74,69 @@ export function allBoxed(text: string): readonly string[] {
   let end = 0;
   for (const { index, 0: command } of text.matchAll(BOX)) {
     if (index < end) continue;
-    const content = braced(text, index + command.length);
-    found.push(content);
-    end = index + command.length + content.length;
+    const box = braced(text, index, index + command.length);
+    found.push(box.text);
+    end = Math.max(box.end, index + 1);
   }
   return found;
 }
 
 /** From the brace on to the one that closes it; without a brace the one word that is there. */
-function braced(text: string, from: number): string {
+function braced(text: string, at: number, from: number): Place {
   const open = text.slice(from, from + 8).search(/\S/);
-  if (open === -1) return '';
-  if (text[from + open] !== '{') return /^\s*(\\?[^\s{}$]{1,40})/.exec(text.slice(from, from + 60))?.[1] ?? '';
-  let depth = 0;
-  for (let at = from + open; at < text.length; at++) {
-    const char = text[at];
-    if (char === '\\') at++;
-    else if (char === '{') depth++;
-    else if (char === '}' && --depth === 0) return text.slice(from + open + 1, at).trim();
+  if (open === -1) return { at, end: from, text: '' };
+  if (text[from + open] !== '{') {
+    const word = /^\s*(\\?[^\s{}$]{1,40})/.exec(text.slice(from, from + 60));
+    return { at, end: from + (word?.[0].length ?? 0), text: word?.[1] ?? '' };
   }
-  return '';
+  let depth = 0;
+  for (let here = from + open; here < text.length; here++) {
+    const char = text[here];
+    if (char === '\\') here++;
+    else if (char === '{') depth++;
+    else if (char === '}' && --depth === 0) return { at, end: here + 1, text: text.slice(from + open + 1, here).trim() };
+  }
+  return { at, end: text.length, text: '' };
 }
 
-function lastTagged(text: string): string | undefined {
-  const open = text.lastIndexOf('<answer>');
-  if (open === -1) return undefined;
-  const close = text.indexOf('</answer>', open);
-  return close === -1 ? '' : text.slice(open + '<answer>'.length, close).trim();
+/** The last tags, in order. */
+function tagsIn(text: string): readonly Place[] {
+  return [...text.matchAll(/<answer>/gi)].slice(-MOST_BESIDE).map(({ index }) => {
+    const from = index + '<answer>'.length;
+    const inside = /<\/answer>/i.exec(text.slice(from));
+    if (inside === null) return { at: index, end: text.length, text: '' };
+    return { at: index, end: from + inside.index + inside[0].length, text: text.slice(from, from + inside.index).trim() };
+  });
 }
 
-interface Place {
-  readonly at: number;
-  readonly text: string;
-}
+export const allTagged = (text: string): readonly string[] => tagsIn(text).map((tag) => tag.text);
 
-function lastClaimed(text: string): string | undefined {
+function lastClaimed(text: string): readonly string[] | undefined {
   const hashes = lastLineWithHashes(text);
   const claim = lastClaim(text);
   const later = hashes === undefined || (claim !== undefined && claim.at > hashes.at) ? claim : hashes;
-  return later?.text;
+  return later && [later.text];
 }
 
-function lastLineWithHashes(text: string): Place | undefined {
+export function lastLineWithHashes(text: string): Omit<Place, 'end'> | undefined {
   const found = [...text.matchAll(HASHES)].at(-1);
   if (found === undefined) return undefined;
-  return { at: found.index, text: withoutStop(lineFrom(text, found.index + found[0].length)) };
+  return { at: found.index, text: bare(lineFrom(text, found.index + found[0].length)) };
 }
 
 /** "The answer is …", up to what is said of it: "because …", the next sentence. */
-export function lastClaim(text: string): Place | undefined {
+function lastClaim(text: string): Omit<Place, 'end'> | undefined {
   const found = [...text.matchAll(CLAIM)].at(-1);
   if (found === undefined) return undefined;
-  const line = lineFrom(text, found.index + found[0].length);
+  const line = withoutReason(lineFrom(text, found.index + found[0].length).replace(/^\*\*/, ''));
   const behind = BEHIND.exec(`${line} `);
-  return { at: found.index, text: withoutStop(behind === null ? line : line.slice(0, behind.index)) };
+  return { at: found.index, text: bare(behind === null ? line : line.slice(0, behind.index)) };
+}
+
+/** A line without the reason that it ends with; all of it where that is no reason but a second answer. */
+export function withoutReason(line: string): string {
+  const reason = REASON.exec(line);
+  return reason === null || SECOND_ANSWER.test(line.slice(reason.index)) ? line : line.slice(0, reason.index);
 }
 
 /** The rest of a line; where that is empty, the next line that is not. */
@@ -113,12 +144,21 @@ function lineFrom(text: string, from: number): string {
   return /\S.*/.exec(text.slice(from, from + 2_000))?.[0].trim() ?? '';
 }
 
-const withoutStop = (line: string): string => line.replace(/[.\s]{1,20}$/, '').trim();
+/** Without the full stop, and without what emphasises or quotes all of it. */
+function bare(line: string): string {
+  const text = line.replace(/[.\s]{1,20}$/, '').trim();
+  const inside = /^(\*\*|`|"|“)(.*?)(\*\*|`|"|”)$/.exec(text)?.[2];
+  return inside === undefined ? text : inside.replace(/[.\s]{1,20}$/, '').trim();
+}
 
-/** The last line that is not empty. */
+/** The last line that is not empty; where that only closes a displayed formula, the formula. */
 export function lastLine(spoken: string): string {
   const trimmed = spoken.trimEnd();
-  return withoutStop(trimmed.slice(trimmed.lastIndexOf('\n') + 1).trim());
+  const line = trimmed.slice(trimmed.lastIndexOf('\n') + 1).trim();
+  const opens = { '\\]': '\\[', $$: '$$' }[line];
+  const before = trimmed.slice(0, -line.length);
+  const from = opens === undefined ? -1 : before.lastIndexOf(opens);
+  return bare(from === -1 ? line : before.slice(from + 2).trim());
 }
 
 const DENIES = /\b(?:not|never|wrong|incorrect|false)\b|n't\b/i;

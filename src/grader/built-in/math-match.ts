@@ -7,7 +7,7 @@
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
-import { lastLine, markedAnswer, onlyFormula, referenceAnswer, spokenPart } from './final-answer.ts';
+import { lastLine, markedAnswers, onlyFormula, referenceAnswer, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import type { Node } from './math/nodes.ts';
 import { parseMath } from './math/parse.ts';
@@ -32,28 +32,35 @@ export function mathMatch(options: MathMatchOptions = {}): Grader {
   return defineGrader({
     name: 'mathMatch',
     grade: (input) => {
-      const candidates = saidAnswers(saidBy(input, of), unmarked);
+      const said = saidAnswers(saidBy(input, of), unmarked);
       const references = acceptedAnswers(input).map(referenceAnswer);
       const work = newWork();
-      return verdict(references.some((reference) => candidates.some((said) => sameMath(said, reference, work))));
+      return verdict(references.some((reference) => isAnswer(said, reference, work)));
     },
   });
 }
 
-/** At most one answer, which a line of prose may hold as its only formula. */
+/** The answer, or several that were given side by side. */
 function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmarked']>): readonly string[] {
   const spoken = spokenPart(text);
-  const marked = markedAnswer(spoken);
-  if (marked === undefined && unmarked === 'wrong') return [];
-  if (marked === undefined && unmarked === 'last-number') return [lastNumber(spoken) ?? ''].filter((found) => found !== '');
-  const line = marked ?? lastLine(spoken);
-  return [line, onlyFormula(line) ?? ''].filter((said) => said !== '');
+  const marked = markedAnswers(spoken);
+  if (marked !== undefined) return marked;
+  if (unmarked === 'wrong') return [];
+  return [(unmarked === 'last-number' ? lastNumber(spoken) : lastLine(spoken)) ?? ''];
+}
+
+/** Of several answers each has to be right, or all of them together are the list that was asked for. */
+function isAnswer(said: readonly string[], reference: string, work: Work): boolean {
+  if (said.length === 0 || said.some((one) => one === '')) return false;
+  const isRight = (one: string): boolean => sameMath(one, reference, work) || sameMath(onlyFormula(one) ?? '', reference, work);
+  return said.every(isRight) || (said.length > 1 && sameMath(said.join(', '), reference, work));
 }
 
 /** Whether two texts are the same answer. Never throws; symmetric; a text is always the same as itself. */
 export function sameMath(said: string, reference: string, work: Work = newWork()): boolean {
   const [left, right] = [plainText(said), plainText(reference)];
   if (left === right) return left !== '' || said === reference;
+  if (left === '' || right === '') return false;
   const seed = textHash(said) ^ textHash(reference);
   let wasRead = false;
   for (const commas of ['group', 'separate'] as const) {
@@ -61,21 +68,28 @@ export function sameMath(said: string, reference: string, work: Work = newWork()
     if (a === undefined || b === undefined) continue;
     wasRead = true;
     if (readable(() => sameValue(a, b, { work, seed })) === true) return true;
+    if ((a.kind === 'measured') === (b.kind === 'measured')) continue;
+    // Where the other one has a unit in words, m is metres and no variable.
+    const [c, d] = a.kind === 'measured' ? [a, readAs(reference, commas, work, true)] : [readAs(said, commas, work, true), b];
+    if (c?.kind !== 'measured' || d?.kind !== 'measured') continue;
+    if (readable(() => sameValue(c, d, { work, seed })) === true) return true;
   }
   // In formulas x and X are two things; in words they are one.
-  return !wasRead && left !== '' && left.toLowerCase() === right.toLowerCase();
+  return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
-const readAs = (text: string, commas: Commas, work: Work): Node | undefined => readable(() => parseMath(text, commas, work));
+const readAs = (text: string, commas: Commas, work: Work, unitLetters = false): Node | undefined =>
+  readable(() => parseMath(text, { commas, unitLetters }, work));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
-const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|\*\*|\$|\s+/g;
+const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|^\s*\*\*|\*\*\s*$|\$|\s+/g;
 
 /** Without what only spaces, wraps or emphasises; signs and brackets stay, but around a single word. */
 function plainText(text: string): string {
   if (text.length > MOST_PLAIN_CHARS) return text;
   const plain = plainCharacters(text).replace(WORDS, ' $1 ').replace(IDLE, ' ').replace(/ +/g, ' ').trim();
-  const bare = plain.replace(/[.!]$/, '').replace(/ (?=[,;:)\]])/g, '');
+  // Behind a word it is an exclamation mark, behind n a factorial.
+  const bare = plain.replace(/\.$|(?<=\p{L}{3})!$/u, '').replace(/ (?=[,;:)\]])/g, '');
   return /^\(\s?(\p{L}+)\s?\)$/u.exec(bare)?.[1] ?? bare;
 }
 

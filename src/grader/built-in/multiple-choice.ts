@@ -2,14 +2,15 @@
  * `multipleChoice`: right where exactly one choice is claimed, and it is the reference. Choices are the letters A to J, or their own texts
  * where those are known (`choices`, else `task.metadata.choices`).
  *
- * A claim is, in this order: what is in `\boxed{…}` or `<answer>` tags; "the answer is …", "option B is correct"; a first or last line that
- * is a label; a letter in brackets or bold in the last line. Two different letters claimed in the same way are no claim. The word "a" is
- * never the choice A: a bare letter has to end its clause.
+ * A claim is, in this order: what is in `\boxed{…}`, `<answer>` tags or behind `####`; "the answer is …", "option B is correct"; a first or
+ * last line that is a label; a letter in brackets or bold in the last line. Two different letters claimed in the same way are no claim, nor
+ * is "A or B". The word "a" is never the choice A: a bare letter has to end its clause.
  */
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import type { Json } from '../../core/types.ts';
-import { allBoxed, spokenPart } from './final-answer.ts';
+import { allBoxed, allTagged, lastLine, lastLineWithHashes, spokenPart, withoutReason } from './final-answer.ts';
+import { plainCharacters } from './math/characters.ts';
 import { normalised } from './normalised-match.ts';
 import { acceptedAnswers, answerOf, saidBy } from './said.ts';
 import { checkOptions, type TextOptions, verdict } from './verdict.ts';
@@ -20,17 +21,26 @@ export interface MultipleChoiceOptions extends TextOptions {
 }
 
 const LETTERS = 'ABCDEFGHIJ';
-const OPEN = String.raw`[\s"'“‘*_($\[{]{0,6}(?:\\(?:text|textbf|mathrm|mathbf)\s?\{\s?)?[("'\[]{0,2}`;
-/** Wrapped in something, or at the end of its clause: "B.", "(B) because", "B is …" but not "a triangle". */
-const LETTER = String.raw`(?:[(\["'“*_{]{1,4}(?:option |choice )?([A-Ja-j])[)\]"'”*_}]{1,4}|([A-Ja-j])(?=\s*(?:$|[.,;:!?)\]}*"'$<\n])|\s+(?:because|since|as|due|given)\b)|([B-HJ])(?=\s))`;
-const CLAIMS = [
-  String.raw`\b(?:answer|choice|option)\b[*_]{0,2}(?:\s{0,3}(?:is|:|=|would be|must be|should be)[*_]{0,2}){1,2}\s{0,3}(?:the\s)?(?:option\s|choice\s|letter\s)?${OPEN}${LETTER}`,
-  String.raw`\b(?:I|we)\s(?:choose|pick|select|go with|would choose)\s(?:option\s|choice\s|letter\s)?${OPEN}${LETTER}`,
-  String.raw`\b(?:option|choice|answer)\s${OPEN}(?:([A-Ja-j]))(?![\p{L}\d])[^\n.]{0,3}\sis\s(?:the\s)?(?:correct|right)`,
-].map((pattern) => new RegExp(pattern, 'giu'));
-const MORE = /^[\s)*\].,"']{0,4}(?:or|and|\/|&)\s{0,2}[(*["']{0,3}([A-J])(?![\p{L}\d])/iu;
-const LABEL = /^[\s"'*_>#$([]{0,6}([A-J])(?:[\s"'*_$]{0,3}[)\].:,]|["'*_$]{1,4}|\s*$)/i;
+/** The last of them are read: that bounds the time. */
+const MOST_CLAIMS = 100;
+const WRAPPING = String.raw`[\s"'“”‘’*_($\[{>#]{0,8}`;
+/** A letter that is wrapped, or ends its clause: "B.", "(B) because", "B is correct", but not "a triangle". */
+const LABEL = new RegExp(
+  String.raw`^${WRAPPING}(?:(?:option|choice|letter|answer)[\s:]{1,3})?${WRAPPING}([A-J])(?:[\s"'”’*_$]{0,3}[)\].:,;!?}/&+|]|["'”’*_$]{1,4}|\s*$|(?=\s+(?:because|since|as|due|given|or|and|not|is\s(?:the\s)?(?:correct|right|best|answer))\b))`,
+  'i',
+);
+/** Behind "the answer is" more is a label: no word is a capital letter but A and I. */
+const CLAIMED_LABEL = new RegExp(String.raw`^${WRAPPING}(?:option\s|choice\s|letter\s)?${WRAPPING}([B-HJ])(?=\s)`);
+const CLAIM =
+  /\b(?:answer|choice|option)\b[*_]{0,2}(?:\s{0,3}(?:is|:|=|would be|must be|should be)[*_]{0,2}){1,2}\s{0,3}(?:the\s)?(?=([^\n]{1,300}))|\bI(?:'d|’d|\swill|\swould)?\s(?:choose|pick|select|go with)\s(?=([^\n]{1,300}))/gi;
+const CALLED_RIGHT =
+  /\b(?:option|choice|answer)\s[("'*[]{0,4}([A-J])(?![\p{L}\d])[^\n.]{0,3}\sis\s(?:the\s)?(?:correct|right)/giu;
 const WRAPPED = /\(([A-J])\)|\[([A-J])\]|\*\*\(?([A-J])[).:]?\*\*/g;
+/** A further label behind one: in a list, after "or", or wrapped. The words A and I are none. */
+const FURTHER =
+  /(?:^[\s)\]*.,:;"'_}]{0,6}|\b(?:[Oo]r|[Aa]nd|nor|also|possibly|maybe|perhaps|likely|be|alternatively|well as)\b[\s,:]{0,3}(?:option\s|choice\s|possibly\s|maybe\s|perhaps\s|alternatively\s|even\s)?|[/&,;+|]\s{0,3})[(["'*_]{0,4}([A-J])(?![\p{L}\d'’]|\s+\p{Ll})|[([*]([A-J])[)\]*]|(?<![\p{L}\d])([A-J])\)/gu;
+const NEXT_SENTENCE = /[.!?]\s+(?!or\b)(?=\p{L}{2})/iu;
+const DENIED = /\b(?:not|never|neither|wrong|incorrect|false)\b|n['’]t\b/i;
 
 export function multipleChoice(options: MultipleChoiceOptions = {}): Grader {
   checkOptions('multipleChoice', options, { of: 'function', choices: 'texts' });
@@ -39,7 +49,7 @@ export function multipleChoice(options: MultipleChoiceOptions = {}): Grader {
     grade: (input) => {
       const choices = options.choices ?? choicesOf(input);
       const right = rightLetters(input, choices);
-      const claimed = claimedLetter(spokenPart(saidBy(input, options.of)), choices);
+      const claimed = claimedLetter(plainCharacters(spokenPart(saidBy(input, options.of))), choices);
       return verdict(claimed !== undefined && right.includes(claimed));
     },
   });
@@ -65,8 +75,8 @@ function rightLetters(input: GraderInput, choices: readonly string[]): readonly 
     return unscorable(`the answer of task ${JSON.stringify(input.task.id)} is not the index of a choice, counted from 0`);
   }
   return acceptedAnswers(input).map((text) => {
-    const letter = choiceWithText(text, choices) ?? /^[("'[\s]{0,2}([A-J])[)."'\]:\s]{0,2}$/i.exec(text)?.[1]?.toUpperCase();
-    if (letter !== undefined && isOffered(letter, choices)) return letter;
+    const letter = choiceWithText(text, choices) ?? labelIn(text, choices);
+    if (letter !== undefined && letter !== NO_CHOICE) return letter;
     return unscorable(`the answer of task ${JSON.stringify(input.task.id)} is neither a letter nor the text of a choice`);
   });
 }
@@ -86,47 +96,60 @@ const NO_CHOICE = '';
 
 function marked(spoken: string, choices: readonly string[]): readonly string[] {
   const boxed = allBoxed(spoken);
-  const tagged =
-    boxed.length > 0 ? boxed : [...spoken.matchAll(/<answer>([^<]{0,2000})<\/answer>/g)].map(([, text = '']) => text);
-  return tagged.map((text) => labelIn(text, choices) ?? NO_CHOICE);
+  const tagged = boxed.length > 0 ? boxed : allTagged(spoken);
+  const hashes = tagged.length > 0 ? undefined : lastLineWithHashes(spoken)?.text;
+  const found = tagged.map((text) => labelIn(text, choices) ?? NO_CHOICE);
+  return hashes === undefined ? found : [labelIn(hashes, choices) ?? []].flat();
 }
 
-/** A text that is a label, with or without the choice's text behind it, or that text alone. */
-function labelIn(text: string, choices: readonly string[]): string | undefined {
+/** The choice that a text names: by its label, with or without its text or a reason behind it, or by its text. */
+function labelIn(text: string, choices: readonly string[], label = LABEL): string | undefined {
   const bare = text.replace(/\\(?:text|textbf|mathrm|mathbf)\s?\{|[{}$]|\\[()[\] ]/g, ' ').trim();
-  const byText = choiceWithText(bare, choices);
+  const byText = choiceWithText(withoutReason(bare), choices);
   if (byText !== undefined) return byText;
-  const label = LABEL.exec(bare);
-  const letter = label?.[1]?.toUpperCase();
-  if (letter === undefined || !isOffered(letter, choices)) return undefined;
-  // A label and another choice's text, or a second label, claims two things.
-  const rest = bare.slice(label![0].length);
-  const other = choiceWithText(rest, choices) ?? (MORE.test(rest) || LABEL.test(rest) ? NO_CHOICE : letter);
-  return other === letter ? letter : undefined;
+  const found = label.exec(bare);
+  const letter = found?.[1]?.toUpperCase();
+  if (found === null || letter === undefined || !isOffered(letter, choices)) return undefined;
+  const tail = bare.slice(found[0].length - (/[/&+|,;]$/.test(found[0]) ? 1 : 0));
+  return claimsOneThing(letter, tail, choices) ? letter : NO_CHOICE;
 }
+
+/** Not where a label has another choice's text behind it, or a second label, or is called wrong. */
+function claimsOneThing(letter: string, tail: string, choices: readonly string[]): boolean {
+  const named = choiceWithText(withoutReason(tail), choices);
+  if (named !== undefined) return named === letter;
+  const [clause = ''] = withoutReason(tail).split(NEXT_SENTENCE);
+  const [own = ''] = clause.split(/,?\s(?:not|rather than|instead of)\s/i);
+  if (/^\W{0,4}is\b/.test(own + tail) && DENIED.test(clause)) return false;
+  return lettersOf(own, FURTHER, choices).every((other) => other === letter);
+}
+
+const lettersOf = (text: string, pattern: RegExp, choices: readonly string[]): readonly string[] =>
+  [...text.matchAll(pattern)]
+    .map((match) =>
+      match
+        .slice(1)
+        .find((group) => group !== undefined)!
+        .toUpperCase(),
+    )
+    .filter((letter) => isOffered(letter, choices));
 
 function choiceWithText(text: string, choices: readonly string[]): string | undefined {
-  if (text.length > 2_000 || text.trim() === '') return undefined;
+  if (choices.length === 0 || text.length > 2_000 || text.trim() === '') return undefined;
   const wanted = normalised(text);
   const found = choices.flatMap((choice, index) => (normalised(choice) === wanted ? [LETTERS[index]!] : []));
   return found.length === 1 ? found[0] : undefined;
 }
 
+/** What is claimed in words; a last line that is only a label claims as much. */
 function said(spoken: string, choices: readonly string[]): readonly string[] {
-  const letters = CLAIMS.flatMap((pattern) =>
-    [...spoken.matchAll(pattern)].flatMap((match) => {
-      const letter = match.slice(1).find((group) => group !== undefined);
-      const more = MORE.exec(spoken.slice(match.index + match[0].length, match.index + match[0].length + 20))?.[1];
-      return [letter, more].flatMap((one) => (one === undefined ? [] : [one.toUpperCase()]));
-    }),
-  ).filter((letter) => isOffered(letter, choices));
-  return letters.length > 0 ? letters : saidTexts(spoken, choices);
-}
-
-/** "The answer is Paris." */
-function saidTexts(spoken: string, choices: readonly string[]): readonly string[] {
-  const claims = [...spoken.matchAll(/\banswer[*_]{0,2}(?:\s{0,3}(?:is|:)[*_]{0,2}){1,2}\s{0,3}([^\n]{1,300})/gi)];
-  return claims.flatMap(([, rest = '']) => choiceWithText(rest, choices) ?? []);
+  const claims = [...spoken.matchAll(CLAIM)].slice(-MOST_CLAIMS).flatMap(([, answer, chosen]) => {
+    const rest = answer ?? chosen ?? '';
+    return labelIn(rest, choices) ?? labelIn(rest, choices, CLAIMED_LABEL) ?? [];
+  });
+  const letters = [...claims, ...lettersOf(spoken, CALLED_RIGHT, choices)];
+  const last = lastLine(spoken);
+  return letters.length > 0 && last.length === 1 ? [...letters, ...(labelIn(last, choices) ?? [])] : letters;
 }
 
 function labelled(spoken: string, choices: readonly string[]): readonly string[] {
@@ -136,7 +159,7 @@ function labelled(spoken: string, choices: readonly string[]): readonly string[]
 
 function wrapped(spoken: string, choices: readonly string[]): readonly string[] {
   const line = spoken.trim().split('\n').at(-1) ?? '';
-  return [...line.matchAll(WRAPPED)]
-    .map((match) => match.slice(1).find((group) => group !== undefined)!)
-    .filter((letter) => isOffered(letter, choices));
+  if (DENIED.test(line)) return [];
+  const named = choiceWithText(line.replace(WRAPPED, ' '), choices);
+  return [...lettersOf(line, WRAPPED, choices), ...(named ?? [])];
 }

@@ -3,11 +3,12 @@
  * tolerance.
  *
  * Which number counts: in what is marked as the answer (`\boxed`, `<answer>`, `####`, "the answer is") where something is, else in the whole
- * text, the LAST one. `strict`: there may be only one, said as often as one likes. Numbers in words are not read.
+ * text, the LAST one. "5 or 6" is none, and neither is a part of a formula (2^10, 3x). `strict`: there may be only one, said as often as one
+ * likes. Numbers in words are not read. A reference has to hold one number, or mark one.
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
-import { markedAnswer, referenceAnswer, spokenPart } from './final-answer.ts';
+import { markedAnswers, referenceAnswer, spokenPart } from './final-answer.ts';
 import { absolute, atMost, fromNumber, minus, type Rational, same, times } from './math/rational.ts';
 import { newWork, readable, type Work } from './math/work.ts';
 import { type FoundNumber, numbersIn } from './numbers-in-text.ts';
@@ -28,23 +29,40 @@ export function numberMatch(options: NumberMatchOptions = {}): Grader {
   return defineGrader({
     name: 'numberMatch',
     grade: (input) => {
-      const said = saidNumber(saidBy(input, options.of), options.strict ?? false);
-      const references = acceptedAnswers(input).map((answer) => {
-        const found = numbersIn(referenceAnswer(answer), newWork()).at(-1);
-        return found ?? unscorable(`the answer of task ${JSON.stringify(input.task.id)} holds no number`);
-      });
+      const references = acceptedAnswers(input).map((answer) => referenceNumber(answer, input.task.id));
+      const said = saidNumbers(saidBy(input, options.of), options.strict ?? false);
       const work = newWork();
-      return verdict(said !== undefined && references.some((reference) => isNear(said, reference, options, work)));
+      const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options, work));
+      return verdict(said.length > 0 && said.every((one) => one !== undefined && isRight(one)));
     },
   });
 }
 
-function saidNumber(text: string, strict: boolean): FoundNumber | undefined {
+/** A text with several numbers and no mark does not say which one is right. */
+function referenceNumber(answer: string, taskId: string): FoundNumber {
+  const numbers = numbersIn(referenceAnswer(answer), newWork());
+  const found = onlyOne(numbers);
+  if (found !== undefined) return found;
+  const problem =
+    numbers.length === 0 ? 'holds no number' : 'does not hold exactly one number, and marks none with #### or \\boxed';
+  return unscorable(`the answer of task ${JSON.stringify(taskId)} ${problem}`);
+}
+
+/** Of each text that is marked, or of the whole text; undefined where it says none. */
+function saidNumbers(text: string, strict: boolean): readonly (FoundNumber | undefined)[] {
   const spoken = spokenPart(text);
-  const found = numbersIn(markedAnswer(spoken) ?? spoken, newWork());
+  return (markedAnswers(spoken) ?? [spoken]).map((one) => {
+    const found = numbersIn(one, newWork());
+    const last = found.at(-1);
+    return strict || last?.isAlternative === true || last?.isPart === true ? onlyOne(found) : last;
+  });
+}
+
+/** The one number of a text, however often it is said. */
+function onlyOne(found: readonly FoundNumber[]): FoundNumber | undefined {
   const last = found.at(-1);
-  if (last === undefined || !strict) return last;
-  return found.every((one) => same(one.value, last.value) && one.percent === last.percent) ? last : undefined;
+  if (last === undefined || found.some(({ isPart }) => isPart)) return undefined;
+  return found.every(({ value, percent }) => same(value, last.value) && percent === last.percent) ? last : undefined;
 }
 
 /** The last number of a text, as it is written there. */

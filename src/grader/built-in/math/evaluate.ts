@@ -5,7 +5,7 @@
  * Undefined: not known in this way, or not defined there (a pole, the root of a negative number).
  */
 import type { FunctionName, Kind, Node } from './nodes.ts';
-import { absolute, ONE, plus, power, type Rational, times, toNumber, whole, ZERO } from './rational.ts';
+import { absolute, bitsOf, ONE, plus, power, type Rational, times, toNumber, whole, ZERO } from './rational.ts';
 import { readable, spend, type Work } from './work.ts';
 
 export type Point = ReadonlyMap<string, Rational>;
@@ -17,6 +17,12 @@ export interface Approximation {
 }
 
 const ULP = 2 ** -52;
+/** What is smaller has lost digits, or is not there at all. */
+const TINIEST = 1e-280;
+/** A term that is smaller than this share of a sum is mostly rounded away: 10^20 + √2 and 10^20 + √3 look alike. */
+const SMALLEST_SHARE = 2 ** -26;
+/** Of a fraction that a floating-point number stands for well enough. */
+const MOST_FRACTION_BITS = 112;
 const MOST_FACTORIAL = 170;
 
 /** Too long a fraction is not known exactly either. */
@@ -89,14 +95,15 @@ function exactCall({ name, of }: Kind<'call'>, point: Point, work: Work): Ration
 
 export function nearly(node: Node, point: Point, work: Work): Approximation | undefined {
   const found = approximate(node, point, work);
-  return found !== undefined && Number.isFinite(found.value) && Number.isFinite(found.error) ? found : undefined;
+  if (found === undefined || !Number.isFinite(found.value) || !Number.isFinite(found.error)) return undefined;
+  return Math.abs(found.value) < TINIEST && (found.value !== 0 || found.error !== 0) ? undefined : found;
 }
 
 function approximate(node: Node, point: Point, work: Work): Approximation | undefined {
   spend(work, 1);
   switch (node.kind) {
     case 'number':
-      return rounded(toNumber(node.value));
+      return bitsOf(node.value.n) + bitsOf(node.value.d) > MOST_FRACTION_BITS ? undefined : rounded(toNumber(node.value));
     case 'variable': {
       const value = point.get(node.name);
       return value && rounded(toNumber(value));
@@ -147,11 +154,14 @@ function combined(
 
 function added(a: Approximation, b: Approximation): Approximation {
   const value = a.value + b.value;
+  const [small, large] = [Math.abs(a.value), Math.abs(b.value)].sort((one, other) => one - other) as [number, number];
+  if (small !== 0 && small < SMALLEST_SHARE * large) return { value, error: Number.NaN };
   return { value, error: a.error + b.error + Math.abs(value) * ULP };
 }
 
 function multiplied(a: Approximation, b: Approximation): Approximation {
   const value = a.value * b.value;
+  if (value === 0 && a.value !== 0 && b.value !== 0) return { value, error: Number.NaN };
   const error = Math.abs(a.value) * b.error + Math.abs(b.value) * a.error + a.error * b.error;
   return { value, error: error + Math.abs(value) * ULP };
 }
@@ -168,6 +178,7 @@ function approximatePower({ base, exponent }: Kind<'power'>, point: Point, work:
   const sign = below.value < 0 && known !== undefined && known.n % 2n !== 0n ? -1 : 1;
   const size = Math.abs(below.value);
   const value = sign * size ** above.value;
+  if (value === 0) return undefined;
   const uncertain = known?.d === 1n ? 0 : above.error;
   const relative = (Math.abs(above.value) * below.error) / (size - below.error) + Math.abs(Math.log(size)) * uncertain;
   return { value, error: Math.abs(value) * (relative + 4 * ULP) };
@@ -201,6 +212,7 @@ function called(name: FunctionName, of: Approximation): Approximation | undefine
   const isWhole =
     (name === 'floor' || name === 'ceil') && Math.floor(of.value - 4 * of.error) === Math.floor(of.value + 4 * of.error);
   if (isWhole) return { value, error: 0 };
+  if (value === 0 && name === 'exp') return undefined;
   const error = 2 * slope * of.error + 4 * Math.abs(value) * ULP;
   return Number.isFinite(value) && Number.isFinite(error) ? { value, error } : undefined;
 }

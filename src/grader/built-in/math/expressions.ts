@@ -5,9 +5,11 @@
  * The points are drawn from both texts, so that nobody can write an expression that is only right at them. Where too few points could be
  * compared, expressions are not the same.
  */
+
+import { complexly, sameComplexNumber } from './complex.ts';
 import { type Approximation, exactly, nearly, type Point } from './evaluate.ts';
 import { below, type Node } from './nodes.ts';
-import { type Rational, rational, same } from './rational.ts';
+import { bitsOf, type Rational, rational, same } from './rational.ts';
 import { spend, type Work } from './work.ts';
 
 export interface Comparing {
@@ -20,6 +22,8 @@ const POINTS = 6;
 /** From here on half of the variables are negative, where functions may be undefined on one side only. */
 const POSITIVE_POINTS = 4;
 const FEWEST_POINTS = 3;
+/** Fractions below this are further from each other, and from what is no fraction, than floating point errs. */
+const MOST_KNOWN_BITS = 44;
 const NOWHERE: Point = new Map();
 
 export function sameExpression(a: Node, b: Node, comparing: Comparing): boolean {
@@ -27,15 +31,29 @@ export function sameExpression(a: Node, b: Node, comparing: Comparing): boolean 
   if (writtenForm(a, work) === writtenForm(b, work)) return true;
   if (isInfinite(a) || isInfinite(b)) return false;
   const names = [...new Set([...variablesOf(a, work), ...variablesOf(b, work)])].sort();
+  if (names.includes('i') && sameComplex(a, b, names, comparing)) return true;
   if (names.length === 0) return agreeAt(a, b, NOWHERE, work) === true;
   const found = pointsFor(names, comparing).map((point) => agreeAt(a, b, point, work));
   return !found.includes(false) && found.filter((agrees) => agrees === true).length >= FEWEST_POINTS;
+}
+
+/** With i as the imaginary unit; only where it can be computed exactly. */
+function sameComplex(a: Node, b: Node, names: readonly string[], comparing: Comparing): boolean {
+  const { work } = comparing;
+  const points = names.length === 1 ? [NOWHERE] : pointsFor(names, comparing);
+  return points.every((point) => {
+    const [left, right] = [complexly(a, point, work), complexly(b, point, work)];
+    return left !== undefined && right !== undefined && sameComplexNumber(left, right);
+  });
 }
 
 /** Undefined where it cannot be told. */
 function agreeAt(a: Node, b: Node, point: Point, work: Work): boolean | undefined {
   const [left, right] = [exactly(a, point, work), exactly(b, point, work)];
   if (left !== undefined && right !== undefined) return same(left, right);
+  // A long decimal is near to every root; only a short one can be meant to be equal to it.
+  const known = left ?? right;
+  if (point === NOWHERE && known !== undefined && bitsOf(known.n) + bitsOf(known.d) > MOST_KNOWN_BITS) return false;
   const [nearLeft, nearRight] = [nearly(a, point, work), nearly(b, point, work)];
   return nearLeft && nearRight && withinError(nearLeft, nearRight);
 }

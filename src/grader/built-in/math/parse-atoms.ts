@@ -3,9 +3,9 @@
  * the parser that `parse.ts` completes with what they are combined to.
  */
 import { call, type FunctionName, inverse, type Node, negative, number, product, root } from './nodes.ts';
-import { fromDecimal, whole } from './rational.ts';
+import { fromDecimal, plus, type Rational, rational, whole } from './rational.ts';
 import type { Token } from './tokens.ts';
-import { MATRICES } from './vocabulary.ts';
+import { CURRENCIES, MATRICES } from './vocabulary.ts';
 import { spend, Unreadable, type Work } from './work.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
@@ -124,7 +124,7 @@ export abstract class Atoms {
   #atomFrom(token: Token): Node {
     switch (token.kind) {
       case 'number':
-        return this.#based(number(fromDecimal(token.text, token.exponent, this.#work)));
+        return this.#based(number(numberOf(token, this.#work)));
       case 'variable':
         return this.#variable(token.text);
       case 'function':
@@ -134,13 +134,20 @@ export abstract class Atoms {
       case 'sign':
         return this.#signed(token.text);
       default:
+        // The sign of a currency, inside of a sum.
+        if (CURRENCIES.has(token.text.toLowerCase()) && this.here?.kind === 'number') return this.#atomFrom(this.next());
         throw new Unreadable(`${token.text} where a value should be`);
     }
+  }
+
+  isCurrency(): boolean {
+    return this.here?.kind === 'word' && CURRENCIES.has(this.here.text.toLowerCase());
   }
 
   #signed(sign: string): Node {
     if (sign === 'π') return PI;
     if (sign === '∞') return { kind: 'constant', name: 'infinity' };
+    if (sign === '∅') return { kind: 'set', items: [] };
     if (sign === '\\frac') return product([this.#argument(), inverse(this.#argument())]);
     if (sign === '\\binom') return this.#binomial();
     if (sign === '\\sqrt') return this.#root();
@@ -153,7 +160,8 @@ export abstract class Atoms {
   #based(of: Node): Node {
     if (!this.skip('_')) return of;
     const base = this.group();
-    if (base.kind !== 'number') throw new Unreadable('the base of a number');
+    if (base.kind !== 'number' || base.value.d !== 1n || base.value.n < 2n || base.value.n > 36n)
+      throw new Unreadable('the base of a number');
     return { kind: 'measured', of, unit: `base ${base.value.n}` };
   }
 
@@ -235,10 +243,17 @@ export abstract class Atoms {
   #call(name: FunctionName): Node {
     const base = name === 'log' && this.skip('_') ? this.group() : undefined;
     const exponent = this.skip('^') ? this.#exponent() : undefined;
+    if (exponent?.kind === 'number' && exponent.value.n === -1n && exponent.value.d === 1n) return this.#inverseCall(name);
     const of = this.#functionArgument();
     const inRadians = of.kind === 'degree' && TRIGONOMETRIC.has(name) ? product([of.of, PI, number({ n: 1n, d: 180n })]) : of;
     const made = base === undefined ? call(name, inRadians) : product([call('ln', of), inverse(call('ln', base))]);
     return exponent === undefined ? made : { kind: 'power', base: made, exponent };
+  }
+
+  /** sin^{-1} is the arcsine, not 1/sin. */
+  #inverseCall(name: FunctionName): Node {
+    if (name !== 'sin' && name !== 'cos' && name !== 'tan') throw new Unreadable(`the inverse of ${name}`);
+    return call(`arc${name}`, this.#functionArgument());
   }
 
   /** What is in brackets; else the factors that follow: sin 2x is sin(2x), and sin x cos x is a product. */
@@ -262,4 +277,12 @@ export abstract class Atoms {
     }
     return { kind: 'matrix', rows: rows.filter((row) => row.length > 0) };
   }
+}
+
+function numberOf({ text, exponent, repeated }: Extract<Token, { readonly kind: 'number' }>, work: Work): Rational {
+  const value = fromDecimal(text, exponent, work);
+  if (repeated === undefined) return value;
+  const places = BigInt((text.split('.')[1] ?? '').length);
+  const all = 10n ** BigInt(repeated.length) - 1n;
+  return plus(value, rational(BigInt(repeated), all * 10n ** places, work), work);
 }

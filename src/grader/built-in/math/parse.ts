@@ -7,15 +7,15 @@
 import { inverse, type Kind, type Node, negative, number, product, type RelationSign, sum } from './nodes.ts';
 import { Atoms } from './parse-atoms.ts';
 import { whole } from './rational.ts';
-import { type Commas, type Token, tokensOf } from './tokens.ts';
+import { type Reading, type Token, tokensOf } from './tokens.ts';
 import { unitOf } from './units.ts';
 import { SCALES, SEPARATORS } from './vocabulary.ts';
 import { Unreadable, type Work } from './work.ts';
 
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
 
-export function parseMath(text: string, commas: Commas, work: Work): Node {
-  const tokens = tokensOf(text, commas, work);
+export function parseMath(text: string, reading: Reading, work: Work): Node {
+  const tokens = tokensOf(text, reading, work);
   if (isProse(tokens)) throw new Unreadable('words');
   const parser = new Parser(tokens, work);
   const node = parser.value();
@@ -67,7 +67,7 @@ class Parser extends Atoms {
   }
 
   #measured(): Node {
-    const currency = this.here?.kind === 'word' && /^(?:usd|eur|gbp|rs)$/i.test(this.here.text) ? [this.next().text] : [];
+    const currency = this.isCurrency() ? [this.next().text] : [];
     const of = this.#ratio();
     const scale = this.here?.kind === 'word' ? SCALES[this.here.text.toLowerCase()] : undefined;
     if (scale !== undefined) this.next();
@@ -126,7 +126,7 @@ class Parser extends Atoms {
       else if (this.skip('/')) items.push(inverse(this.#signedFactor()));
       else if (this.#isMixed(items)) items.push(...this.#mixedWith(items.pop()!));
       else if (this.startsFactor()) items.push(this.power());
-      else return product(items);
+      else return withMarkOutside(items);
     }
   }
 
@@ -143,12 +143,31 @@ class Parser extends Atoms {
   }
 
   #mixedWith(base: Node): readonly Node[] {
-    if (this.here?.kind !== 'number') return [sum([base, this.power()])];
-    const top = this.power();
+    const [top, bottom] = this.here?.kind === 'number' ? [this.power(), this.#behindStroke()] : [this.power(), undefined];
+    const part = withMarkOutside(bottom === undefined ? [top] : [top, inverse(bottom)]);
+    return [isMark(part) ? { ...part, of: sum([base, part.of]) } : sum([base, part])];
+  }
+
+  #behindStroke(): Node {
     this.next();
-    return [sum([base, product([top, inverse(this.power())])])];
+    return this.power();
   }
 }
+
+type Mark = Kind<'percent' | 'degree'>;
+const isMark = (node: Node): node is Mark => node.kind === 'percent' || node.kind === 'degree';
+
+/** A sign behind a product is said of all of it: 1/2% is half a per cent. */
+function withMarkOutside(items: readonly Node[]): Node {
+  const last = items.at(-1)!;
+  const marked = last.kind === 'power' && isMark(last.base) && isInverse(last) ? last.base : last;
+  if (!isMark(marked)) return product(items);
+  const of = product([...items.slice(0, -1), marked === last ? marked.of : inverse(marked.of)]);
+  return { kind: marked.kind, of };
+}
+
+const isInverse = ({ exponent }: Kind<'power'>): boolean =>
+  exponent.kind === 'number' && exponent.value.n === -1n && exponent.value.d === 1n;
 
 function squareOrCube(power: Node): string {
   const degree = (power as Partial<Kind<'number'>>).value;

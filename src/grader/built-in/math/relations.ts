@@ -5,6 +5,7 @@
 import { exactly, nearly, type Point } from './evaluate.ts';
 import { type Comparing, pointsFor, sameExpression, variablesOf } from './expressions.ts';
 import { type Kind, type Node, negative, type RelationSign, sum } from './nodes.ts';
+import { over, type Rational, same } from './rational.ts';
 import type { Work } from './work.ts';
 
 type Relation = Kind<'relation'>;
@@ -42,15 +43,25 @@ function sameLink(a: Link, b: Link, comparing: Comparing): boolean {
   const { work } = comparing;
   const names = [...new Set([...variablesOf(a.side, work), ...variablesOf(b.side, work)])].sort();
   if (names.length === 0) return false;
-  const factors = pointsFor(names, comparing).map((point) => factorAt(a.side, b.side, point, work));
-  const known = factors.filter((factor) => factor !== undefined);
-  const first = known[0];
-  if (first === undefined || known.length < 3 || first === 0 || !Number.isFinite(first)) return false;
+  const points = pointsFor(names, comparing);
   const isDirected = a.sign === '<' || a.sign === '≤';
-  return (!isDirected || first > 0) && known.every((factor) => Math.abs(factor - first) <= 1e-9 * Math.abs(first));
+  const factors = points.flatMap((point) => exactFactor(a.side, b.side, point, work) ?? []);
+  if (factors.length === points.length) {
+    const [factor] = factors;
+    return factor !== undefined && (!isDirected || factor.n > 0n) && factors.every((other) => same(factor, other));
+  }
+  const known = points.flatMap((point) => nearFactor(a.side, b.side, point, work) ?? []);
+  const [first] = known;
+  if (first === undefined || known.length < 3 || first === 0 || !Number.isFinite(first)) return false;
+  return (!isDirected || first > 0) && known.every((factor) => Math.abs(factor - first) <= 1e-12 * Math.abs(first));
 }
 
-function factorAt(a: Node, b: Node, point: Point, work: Work): number | undefined {
+function exactFactor(a: Node, b: Node, point: Point, work: Work): Rational | undefined {
+  const [left, right] = [exactly(a, point, work), exactly(b, point, work)];
+  return left === undefined || right === undefined || left.n === 0n || right.n === 0n ? undefined : over(left, right, work);
+}
+
+function nearFactor(a: Node, b: Node, point: Point, work: Work): number | undefined {
   const [left, right] = [valueAt(a, point, work), valueAt(b, point, work)];
   return left === undefined || right === undefined ? undefined : left / right;
 }
@@ -64,9 +75,14 @@ function valueAt(node: Node, point: Point, work: Work): number | undefined {
 const isNaming = ({ signs, items }: Relation): boolean =>
   signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
 
-const isName = (node: Node): boolean =>
-  node.kind === 'variable' ||
-  (node.kind === 'product' && node.items.length === 2 && node.items.every((item) => item.kind === 'variable'));
+/** A variable; a function of one, f(x); a segment, AB. */
+const isName = (node: Node): boolean => {
+  if (node.kind === 'variable') return true;
+  if (node.kind !== 'product' || node.items.length !== 2) return false;
+  const [first, second] = node.items as readonly [Node, Node];
+  if (first.kind !== 'variable' || second.kind !== 'variable') return false;
+  return /^[fghpqrs]/.test(first.name) || (/^[A-Z]/.test(first.name) && /^[A-Za-z]/.test(second.name));
+};
 
 /**
  * What an equation says its value is; undefined where it says none. A chain has to be true as far as it can be followed: "2 + 2 = 5" does not
@@ -82,7 +98,14 @@ export function valueSaid(relation: Relation, comparing: Comparing): Node | unde
   const about = signs.indexOf('≈', firstSign);
   const exactOnes = about === -1 ? values : values.slice(0, about - firstSign + 1);
   const last = exactOnes.at(-1)!;
+  if (about !== -1 && !areClose(last, values[about - firstSign + 1]!, comparing.work)) return undefined;
   return exactOnes.every((value) => value === last || sameExpression(value, last, comparing)) ? last : undefined;
+}
+
+/** Whether one may be a rounded other: 5 ≈ 6 says nothing. */
+function areClose(a: Node, b: Node, work: Work): boolean {
+  const [left, right] = [valueAt(a, new Map(), work), valueAt(b, new Map(), work)];
+  return left !== undefined && right !== undefined && Math.abs(left - right) <= 0.02 * Math.max(Math.abs(left), Math.abs(right));
 }
 
 /** The interval of an inequality in one variable that stands alone; undefined where it is none. */

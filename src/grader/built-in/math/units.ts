@@ -11,7 +11,9 @@ export function unitOf(words: readonly string[]): string {
   if (found.length > MOST_WORDS || found.some((word) => NO_UNIT.has(word))) throw new Unreadable('words that are no unit');
   const power = found.map((word) => POWERS[word] ?? '').join('');
   const names = found.filter((word) => !Object.hasOwn(POWERS, word) && word !== 'of');
-  return names.map(unitName).join(' ') + power;
+  if (names.length === 0) throw new Unreadable('a power of no unit');
+  const spelt = names.map(unitName);
+  return spelt.filter((name, index) => name !== spelt[index - 1]).join(' ') + power;
 }
 
 function unitName(word: string): string {

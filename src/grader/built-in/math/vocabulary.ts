@@ -51,11 +51,13 @@ export const COMMANDS: Readonly<Record<string, string>> = {
   colon: ':',
   land: ',',
   prime: "'",
+  emptyset: '∅',
+  varnothing: '∅',
 };
 
 /** Commands and characters that only space, size or delimit. */
 export const IDLE_COMMANDS = new Set(
-  '! , ; : ( ) [ ] $ quad qquad enspace thinspace displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr middle hfill nonumber mathstrut rm bf it'.split(
+  '! , ; : ( ) [ ] quad qquad enspace thinspace displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr middle hfill nonumber mathstrut rm bf it'.split(
     ' ',
   ),
 );
@@ -86,6 +88,9 @@ export const NAMES: Readonly<Record<string, string>> = {
   atan: 'arctan',
 };
 
+/** Written before the number, as words or in place of their signs. */
+export const CURRENCIES = new Set(['usd', 'eur', 'gbp', 'rs', 'yen', 'rupee']);
+
 /** Words that separate the items of a list. */
 export const SEPARATORS = new Set(['or', 'and']);
 
@@ -100,7 +105,7 @@ export const SCALES: Readonly<Record<string, number>> = {
 
 /** Two and three letters that are a word, not a product of variables. */
 export const SHORT_WORDS = new Set(
-  'no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day win sum set new old mon tue wed thu fri sat sun'.split(
+  'no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day pm win sum set new old mon tue wed thu fri sat sun'.split(
     ' ',
   ),
 );
@@ -141,6 +146,7 @@ export const UNITS: Readonly<Record<string, string>> = {
   hrs: 'hour',
   ms: 'millisecond',
   usd: 'dollar',
+  rs: 'rupee',
   eur: 'euro',
   gbp: 'pound sterling',
   mph: 'mile per hour',
@@ -156,7 +162,14 @@ export const UNITS: Readonly<Record<string, string>> = {
 
 /** Words that say something of the number instead of what it counts: behind one of them it is not the answer any more. */
 export const NO_UNIT = new Set(
-  'not no wrong incorrect false nor never except than less more about dozen dozens half quarter plus minus times negative maybe perhaps isn if but correct true right answer'.split(
-    ' ',
-  ),
+  [
+    'not no wrong incorrect false nor never except excluded impossible if but unless otherwise instead rather isn correct true right answer',
+    'than less more least most about around approximately roughly nearly almost maybe perhaps possibly probably below under above over between beyond',
+    'half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths',
+    'hundredth hundredths thousandth thousandths millionth millionths billionth billionths tens hundreds thousands millions billions',
+    'dozen dozens score scores pair pairs couple couples gross double doubled triple tripled twice thrice halved fold',
+    'plus minus times negative positive factorial reciprocal inverse opposite negated root power base modulo divided multiplied',
+    'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty',
+    'thirty forty fifty sixty seventy eighty ninety hundred thousand million billion trillion percentage',
+  ].flatMap((line) => line.split(' ')),
 );
