@@ -56,14 +56,10 @@ async function bench(isWalled: boolean): Promise<Bench> {
   const module = { url: pathToFileURL(entry).href, exportName: 'default' };
   const { signal } = new AbortController();
   const walls = isWalled ? wallsOf({ run, tasks: [tasks], module }) : undefined;
-  let started: StartedWorkflow;
-  process.env['TINKER_API_KEY'] = KEY;
-  try {
-    started = await startWorkflow(workflow, { module, workers: 1, signal, walls });
-  } finally {
-    delete process.env['TINKER_API_KEY'];
-  }
-  const grader: GraderRunner = await openGraderPool({ module: entry, exportName: 'grader', workers: 1 });
+  const [started, grader]: [StartedWorkflow, GraderRunner] = await Promise.all([
+    startWorkflow(workflow, { module, workers: 1, signal, walls }),
+    openGraderPool({ module: entry, exportName: 'grader', workers: 1 }),
+  ]);
   mountAgentFlow(gateway, { renderer, modelName: 'policy', grader, policyVersion: () => 0, taskOf: () => task } as never);
   const store = memoryStore();
   let n = 0;
@@ -111,13 +107,15 @@ let open: Bench;
 let honest: unknown;
 let honestTurns: unknown;
 beforeAll(async () => {
-  [walled, open] = [await bench(true), await bench(false)];
+  process.env['TINKER_API_KEY'] = KEY;
+  [walled, open] = await Promise.all([bench(true), bench(false)]);
   const trajectory = await walled.try('nothing');
   honest = counted(trajectory);
   honestTurns = trajectory.turns.map(({ response, sampledIds }) => [response.content, sampledIds]);
   expect(trajectory).toMatchObject({ output: 'wrong', grade: { kind: 'graded', reward: { value: 0, parts: { match: 0 } } } });
 });
 afterAll(async () => {
+  delete process.env['TINKER_API_KEY'];
   await walled?.[Symbol.asyncDispose]();
   await open?.[Symbol.asyncDispose]();
 });
