@@ -52,7 +52,7 @@ export function credited(reward: Reward, turns: readonly Turn[], credit: Credit)
   }
   const ends = per === 'row' ? rowEnds(own) : undefined;
   const counts = ({ index }: Turn): number => earned.get(ends?.get(index) ?? index) ?? 0;
-  return { ...reward, byTurn: Object.fromEntries(own.map((turn) => [turn.index, counts(turn)])), credit };
+  return { ...reward, byTurn: Object.fromEntries(own.map((turn) => [turn.index, counts(turn)])), credit: { turnDiscount, per } };
 }
 
 export function checkCredit({ turnDiscount, per }: Credit): void {

@@ -3,7 +3,7 @@
  * text. A child is asked one thing at a time. Each call has an id that cannot be guessed, and only a message with that id is its answer:
  * what other code of the child writes to the channel is ignored.
  */
-import type { ErrorCode } from '../core/errors.ts';
+import { ERROR_CODES, type ErrorCode } from '../core/errors.ts';
 
 /** The descriptor of the channel. 0–2 are the standard streams. */
 export const CHANNEL_FD = 3;
@@ -43,10 +43,18 @@ export type FromChild =
 export function isFromChild(message: unknown): message is FromChild {
   if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
   if (message.kind === 'ready') return 'closes' in message;
-  if (message.kind === 'unusable') return 'message' in message;
   if (message.kind === 'damaged') return 'id' in message && 'builtIn' in message;
-  if (message.kind === 'threw') return 'id' in message && 'thrown' in message;
+  if (message.kind === 'unusable') return isThrown({ description: '', ...message });
+  if (message.kind === 'threw') return 'id' in message && 'thrown' in message && isThrown(message.thrown);
   return (message.kind === 'answer' || message.kind === 'note') && 'id' in message && 'value' in message;
+}
+
+/** It is stored and shown: another code or no text would fail whoever does that. */
+function isThrown(given: unknown): given is Thrown {
+  if (typeof given !== 'object' || given === null) return false;
+  const { message, description, code } = given as Partial<Record<keyof Thrown, unknown>>;
+  const isKnown = code === undefined || (typeof code === 'string' && Object.hasOwn(ERROR_CODES, code));
+  return typeof message === 'string' && typeof description === 'string' && isKnown;
 }
 
 /** The script of this name beside a module: TypeScript when run from source, JavaScript when run from the package. */

@@ -1,15 +1,17 @@
 /**
  * Where rollouts behind walls keep their files while they run: each process has a folder of its own, which it finds in the place of the
- * run's artifacts. When a rollout ends, its files are moved out of the process's reach, to where its grader looks for them.
+ * run's artifacts. When a rollout ends, its files are copied out of the process's reach, to where its grader looks for them.
  *
  * A process tells which folder is its own by a name that only it can read, so it cannot speak for another. Links that lead out of a
- * rollout's files are dropped: whoever reads the files is behind no walls.
+ * rollout's files are dropped: whoever reads the files is behind no walls. Copied, not moved: what a rollout left running may hold a file
+ * open, and would write to it while it is graded.
  */
 import { randomUUID } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { cp, lstat, readdir, realpath, rename, rm } from 'node:fs/promises';
+import { readdir, realpath, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, sep } from 'node:path';
+import { takeOut } from './take-out.ts';
 
 const NAME_FILE = '.inbox';
 
@@ -28,15 +30,10 @@ export class Inboxes implements AsyncDisposable {
     return folder;
   }
 
-  /** Moves what a rollout kept to `folder`, by the name its process gave; nothing where that is no name, or nothing was kept. */
+  /** Brings what a rollout kept to `folder`, by the name its process gave; nothing where that is no name, or nothing was kept. */
   async collect(name: unknown, folder: string): Promise<void> {
     if (typeof name !== 'string' || !this.#names.has(name)) return;
-    const kept = join(this.root, name, basename(folder));
-    if (!(await lstat(kept).catch(() => undefined))?.isDirectory()) return;
-    await dropLinksOut(kept);
-    // Between two file systems nothing can be renamed.
-    await rename(kept, folder).catch(() => cp(kept, folder, { recursive: true, verbatimSymlinks: true }));
-    await rm(kept, { recursive: true, force: true });
+    if (await takeOut(join(this.root, name, basename(folder)), folder)) await dropLinksOut(folder);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -8,7 +8,7 @@ import { ownCopy } from '../core/own-copy.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
 import { type HttpSeat, httpModel } from './http-model.ts';
 import { ownInbox } from './inboxes.ts';
-import { MOST_CHARACTERS, MOST_LINES, makeFolder, Rejection } from './rollout-context.ts';
+import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from './rollout-context.ts';
 
 export interface RolloutOrder {
   readonly task: TaskView;
@@ -62,7 +62,7 @@ export function isolatedContext(
       if (lines++ < MOST_LINES) note({ kind: 'log', text: String(text).slice(0, MOST_CHARACTERS) });
     },
     reject: (reason) => {
-      const rejection = new Rejection(String(reason).slice(0, 2000));
+      const rejection = new Rejection(String(reason).slice(0, MOST_REASON));
       note({ kind: 'rejected', reason: rejection.message });
       throw rejection;
     },

@@ -19,7 +19,7 @@ import { findWalls, type Walls } from '../processes/walls.ts';
 import type { ModuleExport } from './discovery.ts';
 import { Inboxes } from './inboxes.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
-import { type OwnContext, Rejection } from './rollout-context.ts';
+import { MOST_REASON, type OwnContext, Rejection } from './rollout-context.ts';
 
 export interface IsolationOptions {
   /** Where the processes find the workflow. */
@@ -123,10 +123,10 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
 function heed({ ctx }: OwnContext, said: unknown): unknown {
   if (typeof said !== 'object' || said === null) return undefined;
   const note = said as Partial<RolloutNote>;
-  if (note.kind === 'log') ctx.log(String(note.text));
+  if (note.kind === 'log' && typeof note.text === 'string') ctx.log(note.text);
   // Asking for it is what keeps it for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
-  if (note.kind === 'rejected') rejectLikewise(ctx, String(note.reason));
+  if (note.kind === 'rejected' && typeof note.reason === 'string') rejectLikewise(ctx, note.reason);
   return note.kind === 'folder' ? note.inbox : undefined;
 }
 
@@ -140,9 +140,11 @@ function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
 function endingOf(answer: Answer, signal: AbortSignal): unknown {
   switch (answer.kind) {
     case 'answered': {
-      const ending = answer.value as RolloutEnding;
-      if (ending.kind === 'rejected') throw new Rejection(ending.reason);
-      return ending.result;
+      const ending = (answer.value ?? {}) as Partial<RolloutEnding>;
+      if (ending.kind === 'rejected' && typeof ending.reason === 'string')
+        throw new Rejection(ending.reason.slice(0, MOST_REASON));
+      if (ending.kind === 'returned') return ending.result;
+      throw new TrainyardError('WORKFLOW_FAILED', "the workflow's process answered what no rollout ends with");
     }
     case 'threw':
       throw new TrainyardError(answer.thrown.code ?? 'WORKFLOW_FAILED', answer.thrown.message);

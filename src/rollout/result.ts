@@ -14,6 +14,8 @@ import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 /** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
 export const MOST_JSON = 1_000_000;
 const MOST_METRICS = 256;
+/** Turns, some of them named twice perhaps. */
+const MOST_NAMED = 100_000;
 const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads', 'credit'];
 
 /** With turns by their index. */
@@ -42,6 +44,10 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   if (trainedTurns !== undefined && !Array.isArray(trainedTurns)) {
     throw bad(`run returned trainedTurns ${describeValue(trainedTurns)}, which is no list of turns`);
   }
+  // A list can be said to be of any length without there being anything in it; each place would be looked at.
+  if (trainedTurns !== undefined && trainedTurns.length > MOST_NAMED) {
+    throw bad(`run returned ${trainedTurns.length} trainedTurns, and the rollout has ${turns.length} turns`);
+  }
   const reward = rewardOf(given, identity, turns);
   return {
     ...(output === undefined ? {} : { output }),
@@ -49,7 +55,7 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
     ...(success === undefined ? {} : { success }),
     ...(given.metadata === undefined ? {} : { metadata: metadataOf(given.metadata) }),
     ...(given.metrics === undefined ? {} : { metrics: metricsOf(given.metrics) }),
-    ...(credit === undefined ? {} : { credit }),
+    ...(credit === undefined ? {} : { credit: { turnDiscount: credit.turnDiscount, per: credit.per } }),
     ...(trainedTurns === undefined ? {} : { trainedTurns: trainedTurns.map((name) => indexOf(name, identity, turns)) }),
   };
 }

@@ -9,6 +9,8 @@ import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts'
 
 export const MOST_LINES = 1000;
 export const MOST_CHARACTERS = 10_000;
+/** Of why a rollout was rejected. */
+export const MOST_REASON = 2_000;
 
 /** How a workflow says that its rollout should not count. */
 export class Rejection extends Error {
@@ -66,7 +68,7 @@ export function contextOf(parts: ContextParts): OwnContext {
       if (logs.length < MOST_LINES) logs.push({ at: parts.now(), text: String(text).slice(0, MOST_CHARACTERS) });
     },
     reject: (reason) => {
-      rejection ??= new Rejection(String(reason).slice(0, 2000));
+      rejection ??= new Rejection(String(reason).slice(0, MOST_REASON));
       throw rejection;
     },
     model: (role, options) => session.model(role, options),

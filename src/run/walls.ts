@@ -1,10 +1,10 @@
 /**
- * What a rollout in a process of its own must neither see nor change: the run's directory with its store, the files that hold answers (and
- * the history of the repository they are in), and the sources that the grader is loaded from, with their packages.
+ * What a rollout in a process of its own must neither see nor change: the run's directory with its store, the earlier runs beside it (what
+ * earned a reward there is an answer here), the files that hold answers (and the history of the repository they are in), and the sources that the grader is loaded from, with their packages.
  *
  * Only what is known here can be kept from it: copies of the tasks that lie elsewhere are not.
  */
-import { existsSync, realpathSync } from 'node:fs';
+import { existsSync, readdirSync, realpathSync } from 'node:fs';
 import { mkdir, rmdir } from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join, relative, resolve, sep } from 'node:path';
@@ -25,10 +25,15 @@ export function wallsOf({ run, tasks, module }: RunFiles): RunWalls {
   const histories = files.flatMap((file) => above(dirname(file), '.git').slice(0, 1));
   const root = run === undefined || !existsSync(run) ? [] : [realpathSync(run)];
   return {
-    hidden: outermost([...root, ...files, ...histories]),
+    hidden: outermost([...root, ...root.flatMap(runsBeside), ...files, ...histories]),
     readOnly: module === undefined ? [] : sourcesOf(realpathSync(fileURLToPath(module.url))),
     ...(root[0] === undefined ? {} : { artifacts: join(root[0], 'artifacts') }),
   };
+}
+
+function runsBeside(run: string): readonly string[] {
+  const beside = readdirSync(dirname(run), { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  return beside.map(({ name }) => join(dirname(run), name)).filter((folder) => existsSync(join(folder, 'run.json')));
 }
 
 /** The project of the entry, or as much of it as holds no folder that programs must be able to write to; packages; Trainyard itself. */

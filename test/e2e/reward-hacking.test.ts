@@ -36,16 +36,18 @@ interface Bench extends AsyncDisposable {
 async function bench(isWalled: boolean): Promise<Bench> {
   const home = await scratch();
   const project = home.dir;
-  const run = join(project, 'run');
+  const run = join(project, 'runs/this');
   const fixture = new URL('../fixtures/processes/reward-hacker.ts', import.meta.url).pathname;
   const entry = join(project, 'agent.ts');
   cpSync(fixture, entry);
   const task = { id: 't', prompt: [{ role: 'user' as const, content: 'Say it.' }], answer: SECRET };
-  for (const folder of ['run/artifacts/other', 'node_modules/dep']) mkdirSync(join(project, folder), { recursive: true });
+  for (const folder of ['runs/this/artifacts/other', 'runs/earlier', 'node_modules/dep'])
+    mkdirSync(join(project, folder), { recursive: true });
   const tasks = await home.write('train.jsonl', JSON.stringify(task));
   await home.write('reference.json', '"right"');
-  await home.write('run/store.sqlite', SECRET);
-  await home.write('run/artifacts/other/kept.txt', SECRET);
+  for (const name of ['this', 'earlier']) await home.write(`runs/${name}/store.sqlite`, SECRET);
+  await home.write('runs/earlier/run.json', '{}');
+  await home.write('runs/this/artifacts/other/kept.txt', SECRET);
   await home.write('node_modules/dep/index.js', '');
 
   const { gateway } = scriptedGateway(() => 'wrong');
@@ -54,14 +56,10 @@ async function bench(isWalled: boolean): Promise<Bench> {
   const module = { url: pathToFileURL(entry).href, exportName: 'default' };
   const { signal } = new AbortController();
   const walls = isWalled ? wallsOf({ run, tasks: [tasks], module }) : undefined;
-  let started: StartedWorkflow;
-  process.env['TINKER_API_KEY'] = KEY;
-  try {
-    started = await startWorkflow(workflow, { module, workers: 1, signal, walls });
-  } finally {
-    delete process.env['TINKER_API_KEY'];
-  }
-  const grader: GraderRunner = await openGraderPool({ module: entry, exportName: 'grader', workers: 1 });
+  const [started, grader]: [StartedWorkflow, GraderRunner] = await Promise.all([
+    startWorkflow(workflow, { module, workers: 1, signal, walls }),
+    openGraderPool({ module: entry, exportName: 'grader', workers: 1 }),
+  ]);
   mountAgentFlow(gateway, { renderer, modelName: 'policy', grader, policyVersion: () => 0, taskOf: () => task } as never);
   const store = memoryStore();
   let n = 0;
@@ -109,13 +107,15 @@ let open: Bench;
 let honest: unknown;
 let honestTurns: unknown;
 beforeAll(async () => {
-  [walled, open] = [await bench(true), await bench(false)];
+  process.env['TINKER_API_KEY'] = KEY;
+  [walled, open] = await Promise.all([bench(true), bench(false)]);
   const trajectory = await walled.try('nothing');
   honest = counted(trajectory);
   honestTurns = trajectory.turns.map(({ response, sampledIds }) => [response.content, sampledIds]);
   expect(trajectory).toMatchObject({ output: 'wrong', grade: { kind: 'graded', reward: { value: 0, parts: { match: 0 } } } });
 });
 afterAll(async () => {
+  delete process.env['TINKER_API_KEY'];
   await walled?.[Symbol.asyncDispose]();
   await open?.[Symbol.asyncDispose]();
 });
@@ -134,19 +134,53 @@ describe('an agent that claims a reward gets none', () => {
     },
   );
 
-  it('by breaking the channel to the run: the rollout fails, and another process takes its place', async () => {
-    const broken = await walled.try('break the channel', {}, 2_000);
-    expect(broken).toMatchObject({ outcome: { kind: 'failed' }, grade: { kind: 'ungraded' } });
+  it('by breaking the channel to the run: its process is ended, and another takes its place', async () => {
+    const broken = await walled.try('break the channel');
+    expect(broken).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
     expect(counted(await walled.try('nothing'))).toEqual(honest);
   });
 
-  it('by changing what its process is made of, though that spoils its own rollouts there', async () => {
-    await using spoiled = await bench(true);
-    for (const trick of ['change what the process is made of', 'nothing']) {
-      const { turns, grade } = await spoiled.try(trick);
-      expect(grade).not.toMatchObject({ reward: { value: 1 } });
-      expect(turns.map(({ response, sampledIds }) => [response.content, sampledIds])).toEqual(honestTurns);
-    }
+  it('by speaking for its own process, though what it says of its output is heard as if it had returned it', async () => {
+    const { output, grade } = await walled.try('an end of its own');
+    expect({ output, grade }).toMatchObject({ output: 'forged', grade: { kind: 'graded', reward: { value: 0 } } });
+  });
+
+  it.each([
+    'no end at all',
+    'another end',
+    'a rejection without words',
+    'an error that cannot be stored',
+    'an error of no kind',
+    'notes that are no texts',
+  ])('by saying %s in the name of its process; nothing of the run breaks by it', async (said) => {
+    const trajectory = await walled.try(said);
+    if (trajectory.outcome.kind === 'completed') expect(counted(trajectory)).toEqual(honest);
+    else expect(trajectory).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
+    expect(counted(await walled.try('nothing'))).toEqual(honest);
+  });
+
+  it.each([
+    'a list without end',
+    'credit that cannot be stored',
+    'an output with a prototype',
+    'an output that says what it is',
+    'an output that changes',
+    'metrics named like ours',
+  ])('by returning %s', async (returned) => {
+    const { turns: _turns, ...stored } = await walled.try(returned);
+    const { outcome, grade } = stored;
+    if (outcome.kind === 'completed') expect(grade).toMatchObject({ kind: 'graded', reward: { value: 0, parts: { match: 0 } } });
+    else expect({ outcome, grade }).toMatchObject({ outcome: { kind: 'failed' }, grade: { kind: 'ungraded' } });
+    // As it is stored.
+    expect(JSON.parse(JSON.stringify(stored))).toEqual(stored);
+    expect(({} as { value?: unknown }).value).toBeUndefined();
+  });
+
+  it('by speaking with its key after its end, while it is graded or later', async () => {
+    const trajectory = await walled.try('speak after its end');
+    expect(counted(trajectory)).toEqual(honest);
+    expect(got(await walled.try('tell what was left'))).toBe('410');
+    expect(trajectory.turns).toHaveLength(1);
   });
 
   it('by the routes that give rewards: each refuses its key, while its model is there', async () => {
@@ -178,7 +212,7 @@ describe('an agent that claims a reward gets none', () => {
 
 // Elsewhere a process can read and change what its user can; the run says so once.
 describe.skipIf(!hasWalls)('behind walls an agent', () => {
-  it.each(['read the tasks', 'read the store', 'read what others kept'])('cannot %s', async (trick) => {
+  it.each(['read the tasks', 'read the store', 'read an earlier run', 'read what others kept'])('cannot %s', async (trick) => {
     const trajectory = await walled.try(trick);
     expect(got(trajectory)).not.toContain(SECRET);
     expect(counted(trajectory)).toEqual(honest);
@@ -188,10 +222,10 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
   it('cannot look into the run or its neighbours, nor reach them', async () => {
     const looked = got(await walled.try('look into other processes'));
     expect(looked).not.toContain('PATH=');
-    expect(looked).toMatch(/^memory (EACCES|ENOENT), root (EACCES|ENOENT)\n/);
+    expect(looked).toMatch(/^memory (EACCES|ENOENT), root (EACCES|ENOENT), files (EACCES|ENOENT)\n/);
     expect(got(await walled.try('reach the run'))).toBe('ESRCH');
     // What a user's other processes were started with is readable without walls.
-    expect(got(await open.try('look into other processes'))).toMatch(/^memory open, root \d+\n.*PATH=/s);
+    expect(got(await open.try('look into other processes'))).toMatch(/^memory open, root \d+, files \d+\n.*PATH=/s);
     expect(got(await open.try('reach the run'))).toBe('true');
   });
 
@@ -199,7 +233,7 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
     ['change the grader', 'agent.ts', /changed$/],
     ['change a package', 'node_modules/dep/index.js', /changed$/],
     ['change the tasks', 'train.jsonl', /"changed":1/],
-    ['change what others kept', 'run/artifacts/other/kept.txt', /^changed$/],
+    ['change what others kept', 'runs/this/artifacts/other/kept.txt', /^changed$/],
   ])('cannot %s', async (trick, file, changed) => {
     const before = walled.text(file);
     const trajectory = await walled.try(trick);
@@ -218,14 +252,34 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
     writeFileSync(join(open.project, 'reference.json'), '"right"');
   });
 
+  it('cannot change what it kept once it has ended, by what it left running', async () => {
+    const changed = async (bench: Bench): Promise<unknown> => {
+      const { rolloutId } = await bench.try('hold on to what it keeps');
+      await bench.try('change what was held on to');
+      const kept = join('runs/this/artifacts', rolloutId);
+      return [bench.text(join(kept, 'own.txt')), existsSync(join(bench.project, kept, 'by-name'))];
+    };
+    expect(await changed(walled)).toEqual(['own....', false]);
+    expect(await changed(open)).toEqual(['changed', true]);
+  });
+
   it('keeps files where its grader finds them, without links that lead out of them', async () => {
     const { rolloutId } = await walled.try('keep a link to the tasks');
-    const kept = join('run/artifacts', rolloutId);
+    const kept = join('runs/this/artifacts', rolloutId);
     expect(walled.text(join(kept, 'own.txt'))).toBe('own');
     expect(walled.text(join(kept, 'link.txt'))).toBe('own');
     expect(existsSync(join(walled.project, kept, 'deep'))).toBe(true);
     expect(existsSync(join(walled.project, kept, 'deep/kept.txt'))).toBe(false);
     const unhindered = await open.try('keep a link to the tasks');
-    expect(open.text(join('run/artifacts', unhindered.rolloutId, 'deep/kept.txt'))).toContain(SECRET);
+    expect(open.text(join('runs/this/artifacts', unhindered.rolloutId, 'deep/kept.txt'))).toContain(SECRET);
   });
+});
+
+// Last, because its process is of no use after it.
+it('an agent that changes what its process is made of gets no reward, and spoils only its own rollouts there', async () => {
+  for (const trick of ['change what the process is made of', 'nothing']) {
+    const { turns, grade } = await walled.try(trick);
+    expect(grade).not.toMatchObject({ reward: { value: 1 } });
+    expect(turns.map(({ response, sampledIds }) => [response.content, sampledIds])).toEqual(honestTurns);
+  }
 });
