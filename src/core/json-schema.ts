@@ -33,13 +33,15 @@ interface Place {
 }
 
 class TooMuch extends Error {}
+/** The fault where the work was given up. */
+export const TOO_INVOLVED = 'too deep or too involved to be checked against the schema';
 
 /** The first thing that is wrong, and where; undefined if nothing is. */
 export function schemaFault(schema: Schema, value: unknown, matches?: Matches): string | undefined {
   try {
     return faultOf({ root: schema, matches, steps: 0 }, schema, value, { path: '', depth: 0 });
   } catch (thrown) {
-    if (thrown instanceof TooMuch) return 'too deep or too involved to be checked against the schema';
+    if (thrown instanceof TooMuch) return TOO_INVOLVED;
     throw thrown;
   }
 }
@@ -184,7 +186,7 @@ function canonical(value: unknown): string {
 const reference: Keyword = (check, { $ref: ref }, value, at) => {
   if (typeof ref !== 'string') return undefined;
   spend(check, Math.ceil(ref.length / 100));
-  const target = resolve(check.root, ref);
+  const target = referred(check.root, ref);
   if (target === undefined) return fault(at, `the schema has no ${shown(ref)}`);
   return faultOf(check, target, value, deeper(at));
 };
@@ -207,8 +209,8 @@ const combinations: Keyword = (check, { allOf, anyOf, oneOf, not }, value, at) =
 
 const KEYWORDS: readonly Keyword[] = [reference, type, choice, bounds, shape, members, elements, combinations];
 
-/** A JSON pointer into the document, as `#/$defs/name`. */
-function resolve(root: Schema, ref: string): unknown {
+/** Where a JSON pointer into the document leads, as `#/$defs/name`. */
+export function referred(root: unknown, ref: string): unknown {
   if (!/^#(?:\/|$)/.test(ref)) return undefined;
   let at: unknown = root;
   for (const step of ref.split('/').slice(1)) {

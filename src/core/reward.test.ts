@@ -14,9 +14,9 @@ function refusal(result: unknown): unknown {
 }
 
 describe('a reward', () => {
-  it('is any finite number, as it is', () => {
+  it('is any number up to 1e30 from 0, as it is', () => {
     fc.assert(
-      fc.property(fc.double({ noNaN: true, noDefaultInfinity: true }), (value) => {
+      fc.property(fc.double({ noNaN: true, min: -1e30, max: 1e30 }), (value) => {
         expect(toReward(value)).toEqual({ value });
         expect(toReward({ value, parts: { a: value } })).toEqual({ value, parts: { a: value } });
       }),

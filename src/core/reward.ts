@@ -1,5 +1,6 @@
 /**
- * What a grader or a workflow may give as a reward, checked: a finite number, or a finite `value` with what it is made of.
+ * What a grader or a workflow may give as a reward, checked: a finite number, or a finite `value` with what it is made of. Rewards are at most
+ * 1e30 from 0: advantages are single floats, and the squares and sums on the way to them must not become infinite.
  *
  * The result is a fresh plain object; anything else that was put on it is left behind. Nothing is rounded, clamped or replaced: what is
  * not a reward is an error, never a number.
@@ -12,17 +13,20 @@ import type { Reward, RolloutIdentity, Turn } from './types.ts';
 /** They are stored with every trajectory; parts become columns of reports. */
 const MOST = { parts: 256, metrics: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
 type Named = keyof typeof MOST;
+/** What is only looked at may be any finite number. */
+const LOOKED_AT: readonly Named[] = ['parts', 'metrics'];
+const LARGEST_REWARD = 1e30;
 
 /** Throws GRADER_BAD_REWARD, saying what `who` returned. `turns`: how many the rollout has, for rewards that come as a list. */
 export function toReward(result: unknown, who = 'the grader', turns = 0): Reward {
-  if (typeof result === 'number') return { value: finite(result, `${who} returned`) };
+  if (typeof result === 'number') return { value: amount(result, `${who} returned`) };
   if (typeof result !== 'object' || result === null || Array.isArray(result)) {
     throw badReward(
       `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, metrics?, byTurn?, byThread?, byRole? }`,
     );
   }
   if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
-  const value = finite(result.value, `${who} returned an object whose \`value\` is`);
+  const value = amount(result.value, `${who} returned an object whose \`value\` is`);
   const success = 'success' in result ? result.success : undefined;
   if (success !== undefined && typeof success !== 'boolean') {
     throw badReward(`${who} returned an object whose \`success\` is ${describeValue(success)}, expected true or false`);
@@ -73,8 +77,9 @@ function numbers(name: Named, given: unknown, who: string): Readonly<Record<stri
     throw badReward(`${who} returned ${entries.length} ${name}, expected at most ${MOST[name]}`);
   }
   if (Object.hasOwn(given, '__proto__')) throw badReward(`${who} returned a ${one} named "__proto__", expected an ordinary name`);
+  const checked = LOOKED_AT.includes(name) ? finite : amount;
   return Object.fromEntries(
-    entries.map(([key, part]) => [key, finite(part, `${who} returned an object whose ${one} ${describeValue(key)} is`)]),
+    entries.map(([key, part]) => [key, checked(part, `${who} returned an object whose ${one} ${describeValue(key)} is`)]),
   );
 }
 
@@ -89,6 +94,12 @@ function texts(given: unknown, who: string): readonly string[] {
   const isList = Array.isArray(given) && given.length <= MOST.byThread && given.every((name) => typeof name === 'string');
   if (isList) return [...new Set<string>(given)];
   throw badReward(`${who} returned \`untrained\` that is ${describeValue(given)}, expected a list of threads`);
+}
+
+function amount(value: unknown, found: string): number {
+  const reward = finite(value, found);
+  if (Math.abs(reward) <= LARGEST_REWARD) return reward;
+  throw badReward(`${found} ${reward}, expected a number from -1e30 to 1e30`);
 }
 
 function finite(value: unknown, found: string): number {

@@ -254,6 +254,15 @@ export interface Mark extends Exclusion {
 }
 
 /** Which rollouts made which policy version. Committed together with the version, after the checkpoint is on disk. */
+/** Which turns are too old to be handed out, and whether such ones are left out or count less. */
+export interface StaleRule {
+  /** The version that is trained now. */
+  readonly policyVersion: number;
+  /** Versions that a turn may be behind it. */
+  readonly most: number;
+  readonly rule: 'drop' | 'weigh';
+}
+
 export interface BatchManifest {
   readonly step: number;
   /** The version this step produced. */
@@ -263,6 +272,8 @@ export interface BatchManifest {
   readonly excluded?: readonly Exclusion[];
   /** What whoever trains somewhere else calls the batch; such a step has no checkpoint here. */
   readonly batchId?: string;
+  /** What was too old for it, where whoever asked said so: the batch is the same again only by the same rule. */
+  readonly stale?: StaleRule;
   /** Checkpoint folder, relative to the run directory; null where checkpoints are rarer than steps. */
   readonly checkpoint: string | null;
   /** Where the numbering of groups stood when the batch was taken, so that a run can be taken up again behind it. */

@@ -9,9 +9,9 @@
 import { randomUUID } from 'node:crypto';
 import type { Clock, Store } from '../core/contracts.ts';
 import { exclusionsIn, withoutExcluded } from '../core/curation.ts';
-import type { BatchManifest, Exclusion, Purpose, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory } from '../core/types.ts';
 import { type ChannelCounts, PoolCounts } from './pool-counts.ts';
-import { inOrder, type ServedStep, type StaleRule, servedSteps } from './served-steps.ts';
+import { inOrder, type ServedStep, servedSteps } from './served-steps.ts';
 import { type Closed, type WaitingGroup, WaitingGroups } from './waiting-groups.ts';
 
 export interface GroupPoolOptions {
@@ -58,6 +58,11 @@ export class NotTaken extends Error {
     );
     this.why = why;
   }
+}
+
+/** A batch of this name was handed out from the other channel. */
+export class OtherChannel extends Error {
+  override readonly name = 'OtherChannel';
 }
 
 const DROPPED = 'its group was dropped: ';
@@ -180,7 +185,7 @@ export class GroupPool {
 
   async #take(request: FetchRequest): Promise<ServedBatch | undefined> {
     const known = request.batchId === undefined ? undefined : this.#batches.get(request.batchId);
-    if (known !== undefined) return await this.#again(known, request);
+    if (known !== undefined) return await this.#again(known, request.purpose);
     const complete = this.#groups.of(request.purpose).filter((group) => this.#isComplete(group, request.n));
     if (complete.length === 0 || (complete.length < request.groups && !this.#closing)) return undefined;
     const exclusions = exclusionsIn(await this.#options.store.marks());
@@ -198,9 +203,9 @@ export class GroupPool {
   async #pick(group: WaitingGroup, exclusions: readonly Exclusion[], rule: StaleRule | undefined): Promise<Picked | undefined> {
     const trajectories = await this.#read([...group.members].flatMap(([id, hasSteps]) => (hasSteps ? [id] : [])));
     const { steps, stale } = servedSteps(withoutExcluded(trajectories, exclusions), rule);
+    group.held = steps.length === 0 && exclusions.some(({ rolloutId }) => group.members.has(rolloutId));
     if (steps.length > 0) return { group, steps, stale };
-    const isMarked = exclusions.some(({ rolloutId }) => group.members.has(rolloutId));
-    if (isMarked) return undefined;
+    if (group.held) return undefined;
     this.#counts.add(group.purpose, { staleSteps: stale });
     await this.#drop(group, stale > 0 ? 'all of it was sampled too long ago' : 'nothing in it can be trained');
     return undefined;
@@ -220,6 +225,7 @@ export class GroupPool {
       rolloutIds: [...new Set(steps.map(({ rolloutId }) => rolloutId))].toSorted(),
       ...(excluded.length === 0 ? {} : { excluded }),
       batchId,
+      ...(request.stale === undefined ? {} : { stale: request.stale }),
       checkpoint: null,
       groups: { next: 1, pending: [] },
       metrics: { groups: picks.length, steps: steps.length },
@@ -235,9 +241,11 @@ export class GroupPool {
     return { batchId, steps };
   }
 
-  async #again({ rolloutIds, excluded = [], batchId = '' }: BatchManifest, { stale }: FetchRequest): Promise<ServedBatch> {
-    const trajectories = withoutExcluded(await this.#read(rolloutIds), excluded);
-    return { batchId, steps: servedSteps(trajectories, stale).steps };
+  /** By the rule it was made by: what is stale now was handed out then. */
+  async #again({ rolloutIds, excluded = [], batchId = '', stale }: BatchManifest, purpose: Purpose): Promise<ServedBatch> {
+    const trajectories = await this.#read(rolloutIds);
+    if (trajectories.some((one) => one.purpose !== purpose)) throw new OtherChannel(`batch ${batchId} is of the other channel`);
+    return { batchId, steps: servedSteps(withoutExcluded(trajectories, excluded), stale).steps };
   }
 
   async #read(ids: readonly string[]): Promise<readonly Trajectory[]> {
@@ -292,12 +300,13 @@ export class GroupPool {
     return !isNew || this.#groups.of(purpose).length < maxGroups || this.#evictable(purpose) !== undefined;
   }
 
-  /** Undefined where there is room, or every group is complete. */
+  /** Undefined where there is room, or every group is complete. What marks hold back may stay, but not at the cost of what can be trained. */
   #evictable(purpose: Purpose): WaitingGroup | undefined {
     const { maxGroups = Infinity } = this.#options;
     const groups = this.#groups.of(purpose);
     if (groups.length < maxGroups) return undefined;
-    return groups.find((group) => group.entering === 0 && !this.#isComplete(group));
+    const idle = groups.filter(({ entering }) => entering === 0);
+    return idle.find(({ held }) => held) ?? idle.find((group) => !this.#isComplete(group));
   }
 
   #exclusively<T>(work: () => Promise<T>): Promise<T> {

@@ -4,17 +4,9 @@
  * A turn that was sampled too many policy versions ago is left out, or counts half as much for each version too many. Pure.
  */
 import { earnedBy } from '../core/earned.ts';
-import type { Trajectory, Turn } from '../core/types.ts';
+import type { StaleRule, Trajectory, Turn } from '../core/types.ts';
 
-export const STALE_RULES = ['drop', 'weigh'] as const;
-
-export interface StaleRule {
-  /** The version that is trained now. */
-  readonly policyVersion: number;
-  /** Versions that a turn may be behind it. */
-  readonly most: number;
-  readonly rule: (typeof STALE_RULES)[number];
-}
+export const STALE_RULES = ['drop', 'weigh'] as const satisfies readonly StaleRule['rule'][];
 
 export interface ServedStep {
   readonly groupId: string;

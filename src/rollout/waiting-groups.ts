@@ -1,8 +1,8 @@
 /**
  * Which groups wait to be handed out, and which are closed: in memory, by channel and name, in the order their first trajectory was kept.
  *
- * A group's place in the line never holds up those behind it. Of a line that is full the oldest group that is not complete makes room, never a
- * complete one. Closed groups stay closed: what belongs to one comes too late. No I/O.
+ * A group's place in the line never holds up those behind it. Of a line that is full the oldest group that is excluded whole makes room, else
+ * the oldest that is not complete, never one that could be handed out. Closed groups stay closed: what belongs to one comes too late. No I/O.
  */
 import type { Purpose, Trajectory } from '../core/types.ts';
 
@@ -15,6 +15,8 @@ export interface WaitingGroup {
   readonly members: Map<string, boolean>;
   /** Trajectories that are being written. While there are any the group is not handed out. */
   entering: number;
+  /** Whether marks excluded all that could be handed out of it, when somebody last asked. */
+  held: boolean;
 }
 
 type Identity = Pick<Trajectory, 'groupId' | 'purpose'>;
@@ -44,7 +46,7 @@ export class WaitingGroups {
     const known = this.get(identity);
     if (known !== undefined) return known;
     const { groupId, purpose } = identity;
-    const group: WaitingGroup = { groupId, purpose, since, members: new Map(), entering: 0 };
+    const group: WaitingGroup = { groupId, purpose, since, members: new Map(), entering: 0, held: false };
     this.#waiting.set(nameOf(identity), group);
     return group;
   }

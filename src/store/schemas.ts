@@ -182,6 +182,9 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
   rolloutIds: z.array(id),
   excluded: z.exactOptional(z.array(z.object({ rolloutId: id, turn: z.exactOptional(natural) }))),
   batchId: z.exactOptional(z.string()),
+  stale: z.exactOptional(
+    z.strictObject({ policyVersion: z.int().min(0), most: z.int().min(0), rule: z.enum(['drop', 'weigh']) }),
+  ),
   checkpoint: z.string().nullable(),
   groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
   metrics: z.record(z.string(), z.number()),

@@ -49,8 +49,11 @@ export function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
   return new Set(trajectory.turns.flatMap((turn) => earnedBy(trajectory, turn)?.pool ?? []));
 }
 
-/** Two different rewards: without them there is nothing to compare. */
+/**
+ * Two rollouts that earned differently: without them there is nothing to compare. That the turns of one rollout earned differently is not
+ * enough. With a discount the early ones always earn less, and would be trained away in a group in which all went equally well.
+ */
 export function differ(pool: Pool | undefined): boolean {
-  const rewards = [...(pool?.values() ?? [])].flat();
-  return rewards.some((reward) => reward !== rewards[0]);
+  const [first, ...others] = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));
+  return others.some((rewards) => rewards.length !== first!.length || rewards.some((reward, i) => reward !== first![i]));
 }

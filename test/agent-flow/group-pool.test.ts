@@ -102,6 +102,52 @@ describe('a batch', () => {
   });
 });
 
+describe('a batch that is asked for again by its id', () => {
+  const old = { purpose: 'train', groups: 1, batchId: 'one' } as const;
+  const weighed = { policyVersion: 2, most: 1, rule: 'weigh' } as const;
+
+  it.each([
+    ['without a rule, then with one', undefined, weighed],
+    ['with a rule, then without', weighed, undefined],
+    ['when the policy went on', weighed, { ...weighed, policyVersion: 40 }],
+    ['by another rule', weighed, { ...weighed, rule: 'drop' as const }],
+  ])('is the same, %s; also after a restart', async (_, first, then) => {
+    const { keep, fetch, store } = await opened({ group: 1 });
+    await keep(ended('g', 'a', { turns: [turn(0), turn(1, { policyVersion: 1 })] }));
+    const batch = await fetch({ ...old, stale: first });
+    expect(rows(batch)).toEqual(['a:0', 'a:1']);
+    expect(await fetch({ ...old, stale: then })).toEqual(batch);
+    expect(await (await opened({ store })).fetch({ ...old, stale: then })).toEqual(batch);
+  });
+
+  it('is the same whatever was marked since', async () => {
+    const { keep, fetch, store } = await opened({ group: 1 });
+    await keep(ended('g', 'a', { turns: [turn(0), turn(1)] }));
+    await mark(store, 'a', true, { turn: 0 });
+    const batch = await fetch(old);
+    await mark(store, 'a', false, { turn: 0 });
+    await mark(store, 'a', true, { turn: 1 });
+    expect(await fetch(old)).toEqual(batch);
+  });
+
+  it('is not given to the other channel', async () => {
+    const { keep, fetch, store } = await opened({ group: 1 });
+    await keep(ended('g', 'a'), ended('g', 'v', { purpose: 'eval' }));
+    await fetch(old);
+    await expect(fetch({ ...old, purpose: 'eval' })).rejects.toThrow(/other channel/);
+    await expect((await opened({ store })).fetch({ ...old, purpose: 'eval' })).rejects.toThrow(/other channel/);
+    expect(rows(await fetch({ purpose: 'eval' }))).toEqual(['v:0']);
+  });
+
+  it('by many at once is made once', async () => {
+    const { keep, fetch } = await opened({ group: 1 });
+    await keep(ended('g', 'a'), ended('h', 'b'));
+    const batches = await Promise.all(Array.from({ length: 20 }, () => fetch(old)));
+    for (const batch of batches) expect(batch).toEqual(batches[0]);
+    expect(rows(await fetch())).toEqual(['b:0']);
+  });
+});
+
 describe('what is excluded', () => {
   it('is not handed out: a trajectory, or a single step; taken back, it is', async () => {
     const { keep, fetch, store } = await opened({ group: 1 });
@@ -136,6 +182,17 @@ describe('a pool that is full', () => {
       servedGroups: 2,
       waiting: 1,
     });
+  });
+
+  it('is not blocked for good by complete groups that somebody excluded', async () => {
+    const { keep, fetch, pool, store } = await opened({ group: 1, maxGroups: 2 });
+    await keep(ended('x', 'a'), ended('y', 'b'));
+    await mark(store, 'a', true);
+    // Two are wanted, and one of the two that fit is held back.
+    expect(rows(await fetch({ groups: 2 }))).toBe('waiting');
+    await keep(ended('z', 'c'));
+    expect(rows(await fetch({ groups: 2 }))).toEqual(['b:0', 'c:0']);
+    expect(pool.counts('train')).toMatchObject({ kept: 3, dropped: 1, droppedGroups: 1, waiting: 0 });
   });
 
   it('refuses before anything is kept, and knows what was dropped after a restart', async () => {

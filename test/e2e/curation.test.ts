@@ -17,12 +17,16 @@ let manifests: readonly BatchManifest[];
 /** What is marked as soon as the first step is committed, in groups that the second one may train. */
 let marked: readonly Mark[];
 
-/** Marks the first rollout that ends after step 1 whole, and the first turn of the second one. */
+/** Marks the first rollout that ends after step 1 whole, and the first turn of the second one: by the command, as somebody who looks on would. */
 function marking(store: Store): Store {
   let [committed, ended] = [0, 0];
+  /** One after the other: rollouts end at the same time, and the marks have an order. */
+  let latest: Promise<unknown> = Promise.resolve();
   const mark = async (rolloutId: string): Promise<void> => {
-    const place = ++ended === 1 ? {} : ended === 2 ? { turn: 0 } : undefined;
-    if (place !== undefined) await store.mark([{ rolloutId, ...place, excluded: true, reason: 'seen by hand', at: 1 }]);
+    const place = ++ended === 1 ? [] : ended === 2 ? ['--turn', '0'] : undefined;
+    if (place === undefined) return;
+    latest = latest.then(() => trainyard('curate', run, rolloutId, ...place, '--reason', 'seen by hand'));
+    expect(await latest).toMatchObject({ code: 0 });
   };
   return {
     append: async (trajectory) => {

@@ -7,7 +7,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { TrainyardError } from '../../core/errors.ts';
 import { MAX_NESTING, nestingOf } from '../../core/json.ts';
-import type { Schema } from '../../core/json-schema.ts';
+import { referred, type Schema } from '../../core/json-schema.ts';
 
 type Kind = (value: unknown) => string | undefined;
 
@@ -61,6 +61,8 @@ export function checkSchema(schema: unknown, whose: string): asserts schema is S
   if (nestingOf(text) > MAX_NESTING) throw invalid(whose, [`the schema: nested deeper than ${MAX_NESTING} levels`]);
   const faults = [...faultsIn(schema, schema, '#')];
   if (faults.length > 0) throw invalid(whose, faults);
+  const loops = [...loopsIn(schema, schema, '#')];
+  if (loops.length > 0) throw invalid(whose, loops);
 }
 
 function* faultsIn(root: unknown, schema: unknown, at: string): Generator<string> {
@@ -109,16 +111,26 @@ function patternFault(pattern: string): string | undefined {
 }
 
 function leadsSomewhere(root: unknown, ref: string): boolean {
-  if (!/^#(?:\/|$)/.test(ref)) return false;
-  let at: unknown = root;
-  for (const step of ref.split('/').slice(1)) {
-    const name = decodeURIComponent(step.replace(/%(?![0-9a-f]{2})/gi, '%25'))
-      .replaceAll('~1', '/')
-      .replaceAll('~0', '~');
-    if (typeof at !== 'object' || at === null || !Object.hasOwn(at, name)) return false;
-    at = (at as Record<string, unknown>)[name];
+  const target = referred(root, ref);
+  return typeof target === 'boolean' || isObject(target);
+}
+
+/** References that lead back to themselves before they look at any part of a value: whatever is said, the check would never end. */
+function* loopsIn(root: unknown, schema: unknown, at: string): Generator<string> {
+  if (typeof schema !== 'object' || schema === null) return;
+  if (isObject(schema) && leadsTo(root, schema, schema, new Set())) yield `${at}: leads back to itself by $ref`;
+  for (const [name, one] of Object.entries(schema)) {
+    if (!['const', 'enum', 'default', 'examples'].includes(name)) yield* loopsIn(root, one, `${at}/${name}`);
   }
-  return typeof at === 'boolean' || isObject(at);
+}
+
+function leadsTo(root: unknown, from: unknown, goal: unknown, seen: Set<unknown>): boolean {
+  if (!isObject(from) || seen.has(from)) return false;
+  seen.add(from);
+  const { $ref, allOf, anyOf, oneOf, not } = from;
+  const target = typeof $ref === 'string' ? referred(root, $ref) : undefined;
+  const next = [target, not, ...[allOf, anyOf, oneOf].flatMap((list) => (Array.isArray(list) ? list : []))];
+  return next.some((one) => one === goal || leadsTo(root, one, goal, seen));
 }
 
 /** Undefined where the value is not exactly what its JSON says: a class, a Date, a schema of some library. */

@@ -36,6 +36,12 @@ function lastFenced(text: string): Found {
 
 function lastBracketed(text: string): Found {
   let last: Found;
+  for (const { value } of bracketedIn(text)) last = { value };
+  return last;
+}
+
+/** Every object and list of a text that is inside of no other, with the text it was read from. */
+export function* bracketedIn(text: string): Generator<{ readonly value: Json; readonly json: string }> {
   let looks = 0;
   for (let start = 0; start < text.length && looks < MOST_LOOKS; start++) {
     const char = text[start];
@@ -43,14 +49,13 @@ function lastBracketed(text: string): Found {
     const end = endOfValue(text, start);
     looks += (end ?? text.length) - start;
     if (end === undefined) continue;
-    const inside = text.slice(start, end);
-    const isTooDeep = nestingOf(inside) > MAX_NESTING;
-    const found = isTooDeep ? undefined : parsed(inside);
-    if (found !== undefined) last = found;
+    const json = text.slice(start, end);
+    const isTooDeep = nestingOf(json) > MAX_NESTING;
+    const found = isTooDeep ? undefined : parsed(json);
+    if (found !== undefined) yield { ...found, json };
     // What is inside of a value is no answer of its own, and neither are the inner levels of one that is too deep.
     if (found !== undefined || isTooDeep) start = end - 1;
   }
-  return last;
 }
 
 /** Behind the bracket that closes the one at `start`; undefined where none does. */

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf } from '../../../test/fixtures/grader/rollout-input.ts';
+import type { Schema } from '../../core/json-schema.ts';
 import type { Json } from '../../core/types.ts';
 import { jsonInText } from './json-in-text.ts';
 import { type JsonMatchOptions, jsonMatch } from './json-match.ts';
@@ -106,6 +107,49 @@ describe('jsonMatch', () => {
   it('cannot score with a pattern that takes forever', async () => {
     const grader = jsonMatch({ schema: { type: 'string', pattern: '^(a+)+$' } });
     expect(await gradeOf(grader, { said: JSON.stringify(`${'a'.repeat(60)}!`) })).toMatchObject({ code: 'GRADER_UNSCORABLE' });
+  });
+
+  it('cannot score where a slow pattern meets many texts, each within its time: they have one limit together', async () => {
+    const grader = jsonMatch({ schema: { items: { not: { pattern: '^(a+)+$' } } } });
+    // One such text takes tens of milliseconds, all of them minutes.
+    const texts = Array.from({ length: 2000 }, () => `${'a'.repeat(23)}!`);
+    expect(await gradeOf(grader, { said: JSON.stringify(texts) })).toMatchObject({ code: 'GRADER_UNSCORABLE' });
+  });
+
+  it('cannot score more than it can check: that it is wrong is not known', async () => {
+    const grader = jsonMatch({ schema: { type: 'array', items: { type: 'integer' } } });
+    const long = JSON.stringify(Array.from({ length: 200_000 }, (_, i) => i));
+    expect(await gradeOf(grader, { said: long })).toMatchObject({ code: 'GRADER_UNSCORABLE' });
+  });
+
+  it.each([
+    [{ $ref: '#' }],
+    [{ $defs: { a: { $ref: '#/$defs/b' }, b: { anyOf: [true, { $ref: '#/$defs/a' }] } }, $ref: '#/$defs/a' }],
+    [{ $defs: { a: { not: { allOf: [{ $ref: '#/%24defs/a' }] } } } }],
+  ])('refuses %j: whatever is said, it leads back to itself', (schema) => {
+    expect(() => jsonMatch({ schema })).toThrow(
+      expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(/leads back to itself/) }),
+    );
+  });
+
+  it('takes a schema that refers to itself further down: lists of lists', async () => {
+    const grader = jsonMatch({ schema: { type: 'array', items: { $ref: '#' } } });
+    expect((await rewardOf(grader, { said: '[[], [[]]]' })).value).toBe(1);
+    expect((await rewardOf(grader, { said: '[[], [[7]]]' })).value).toBe(0);
+  });
+
+  it('refuses a reference that is no text in UTF-8', () => {
+    expect(() => jsonMatch({ schema: { $ref: '#/%E0' } })).toThrow(expect.objectContaining({ code: 'GRADER_INVALID' }));
+  });
+
+  it('is not moved by names of prototypes', async () => {
+    const named = JSON.parse('{"properties": {"__proto__": {"type": "integer"}}, "additionalProperties": false}') as Schema;
+    expect((await rewardOf(jsonMatch({ schema: named }), { said: '{"__proto__": {"a": 1}}' })).value).toBe(0);
+    expect((await rewardOf(jsonMatch({ schema: named }), { said: '{"__proto__": 1}' })).value).toBe(1);
+    const inherited = jsonMatch({ schema: { required: ['toString'] } });
+    expect((await rewardOf(inherited, { said: '{}' })).value).toBe(0);
+    const equal = jsonMatch({ equals: 'answer' });
+    expect((await rewardOf(equal, { said: '{"__proto__": {"a": 1}}', answer: {} })).value).toBe(0);
   });
 
   it('tells everything that is wrong with a schema when it is defined', () => {

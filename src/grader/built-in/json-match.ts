@@ -1,17 +1,18 @@
 /**
  * `jsonMatch`: whether what was said is JSON, fits a schema, and equals the task's answer.
  *
- * A text without JSON in it is the policy's mistake: 0. A task without an answer, or a pattern that takes forever, is not: unscorable.
+ * A text without JSON in it is the policy's mistake: 0. A task without an answer, a pattern that takes forever, or more than can be checked is
+ * not: unscorable.
  */
 import type { Grader, GraderInput } from '../../core/contracts.ts';
-import { defineGrader } from '../../core/define-grader.ts';
+import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { type Schema, schemaFault } from '../../core/json-schema.ts';
+import { type Schema, schemaFault, TOO_INVOLVED } from '../../core/json-schema.ts';
 import type { Json, Reward } from '../../core/types.ts';
 import { checkSchema } from './check-schema.ts';
 import { checkEquality, isList, isObject, type JsonEquality, jsonEqual } from './json-equal.ts';
 import { jsonInText } from './json-in-text.ts';
-import { regexWithin, statelessRegex } from './regex-within.ts';
+import { regexesTogether, regexWithin, statelessRegex } from './regex-within.ts';
 import { answerOf, type ReadSaid, saidBy } from './said.ts';
 
 export interface JsonMatchOptions extends Pick<JsonEquality, 'tolerance' | 'anyOrder'> {
@@ -59,13 +60,19 @@ function scored(value: number, parts: NonNullable<Reward['parts']>): Reward {
 
 /** Expressions are made once: a schema is applied to every rollout. */
 function fitting(schema: Schema): (value: Json) => boolean {
-  const expressions = new Map<string, (text: string) => boolean>();
-  const matches = (pattern: string, text: string): boolean => {
+  const expressions = new Map<string, ReturnType<typeof regexWithin>>();
+  const expression = (pattern: string): ReturnType<typeof regexWithin> => {
     const known = expressions.get(pattern) ?? regexWithin(statelessRegex(pattern));
     expressions.set(pattern, known);
-    return known(text);
+    return known;
   };
-  return (value) => schemaFault(schema, value, matches) === undefined;
+  return (value) => {
+    const within = regexesTogether();
+    const fault = schemaFault(schema, value, (pattern, text) => within(expression(pattern), text));
+    // Not checked to the end, so it is not known to be wrong.
+    if (fault === TOO_INVOLVED) return unscorable(`what was said is ${fault}`);
+    return fault === undefined;
+  };
 }
 
 function expectedOf(input: GraderInput): Json {

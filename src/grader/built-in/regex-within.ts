@@ -13,6 +13,23 @@ export const REGEX_LIMIT_MS = 1_000;
 
 const TRIED = new Script('pattern.test(text)');
 
+/**
+ * Expressions under one limit together: a text may give the same slow one a thousand strings to look at, each within the limit. Past it
+ * throws GRADER_UNSCORABLE.
+ */
+export function regexesTogether(limitMs = REGEX_LIMIT_MS): (matches: ReturnType<typeof regexWithin>, text: string) => boolean {
+  let leftMs = limitMs;
+  return (matches, text) => {
+    if (leftMs <= 0) return unscorable(`regular expressions took longer than ${limitMs} ms together`);
+    const began = performance.now();
+    try {
+      return matches(text, Math.ceil(leftMs));
+    } finally {
+      leftMs -= performance.now() - began;
+    }
+  };
+}
+
 /** The expression without the flags that remember where the last match was. Throws SyntaxError for one that is none. */
 export function statelessRegex(pattern: RegExp | string, flags?: string): RegExp {
   const source = typeof pattern === 'string' ? pattern : pattern.source;
@@ -26,14 +43,14 @@ export function statelessRegex(pattern: RegExp | string, flags?: string): RegExp
  * Whether the expression is somewhere in a text. Throws GRADER_UNSCORABLE past the limit: that is the expression's fault, not the
  * policy's. What V8 gives up for want of memory counts the same.
  */
-export function regexWithin(pattern: RegExp, limitMs = REGEX_LIMIT_MS): (text: string) => boolean {
+export function regexWithin(pattern: RegExp, limitMs = REGEX_LIMIT_MS): (text: string, leftMs?: number) => boolean {
   let context: { text: string } | undefined;
-  return (text) => {
+  return (text, leftMs = limitMs) => {
     // Made when it is first needed: a context costs a millisecond, and entries are imported by processes that never grade.
     context ??= createContext({ pattern, text }) as { text: string };
     context.text = text;
     try {
-      return TRIED.runInContext(context, { timeout: limitMs }) === true;
+      return TRIED.runInContext(context, { timeout: leftMs }) === true;
     } catch (thrown) {
       // An Error of the context's own, so not an instance of ours.
       const isLate = (thrown as { readonly code?: unknown }).code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';

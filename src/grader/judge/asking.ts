@@ -27,7 +27,11 @@ export interface Asked extends Usage {
   readonly calls: number;
 }
 
-/** `unsupported` is kept by the caller between questions: what a server does not take is found out once. */
+/**
+ * `unsupported` is kept by the caller between questions: what a server does not take is found out once. Only what was left out of a question
+ * that was answered counts: a refusal that merely names a parameter, because it repeats the question or this one is too long, is no reason
+ * to ask all others differently.
+ */
 export async function askJudge(
   server: ChatServer,
   by: JudgedBy,
@@ -37,19 +41,21 @@ export async function askJudge(
   signal: AbortSignal,
 ): Promise<Asked> {
   const spent = { promptTokens: 0, completionTokens: 0, calls: 0 };
+  const without = new Set(unsupported);
   let problem = '';
   for (let attempt = 1; attempt <= patience.tries; ) {
     // Anew each time: a judge that was led astray must not be asked with secrets it may have repeated.
     const { messages, schema, check } = questionOf(by, shown);
     const question = { messages, temperature: 0, maxTokens: patience.maxTokens, format: { schema } };
-    const reply = await complete({ server, question, without: unsupported, timeoutMs: patience.timeoutMs }, signal);
+    const reply = await complete({ server, question, without, timeoutMs: patience.timeoutMs }, signal);
     spent.calls += 1;
     if (reply.kind === 'unsupported') {
-      unsupported.add(reply.parameter);
+      without.add(reply.parameter);
       continue;
     }
     let afterMs: number | undefined;
     if (reply.kind === 'answered') {
+      for (const parameter of without) unsupported.add(parameter);
       spent.promptTokens += reply.usage.promptTokens;
       spent.completionTokens += reply.usage.completionTokens;
       const verdict = verdictIn(reply.content, by, check);

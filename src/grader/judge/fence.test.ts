@@ -52,6 +52,26 @@ describe('a fence', () => {
     expect(cleaned(text, 1000)).toBe(text);
   });
 
+  it.each([
+    '<|im_start|>system',
+    '<\uff5cUser\uff5c>',
+    '<start_of_turn>model',
+    '<end_of_turn>',
+    '[INST] [/INST]',
+    '<<SYS>> <</SYS>>',
+    '</s><s>',
+    '</think>',
+    '<\u2060|im_start|>',
+  ])('breaks %j, which servers take for a mark between messages', (mark) => {
+    const marks = /<[|\uff5c]|<\/?(?:start_of_turn|end_of_turn|s|think)>|\[\/?INST\]|<<\/?SYS>>/;
+    expect(cleaned(mark, 1000)).not.toMatch(marks);
+  });
+
+  it('leaves out what nobody sees: letters as tags or as selectors of variants', () => {
+    const hidden = [...'obey'].map((letter) => String.fromCodePoint(0xe0100 + letter.charCodeAt(0))).join('');
+    expect(cleaned(`a\u00ad\u2063${hidden}b`, 1000)).toBe('ab');
+  });
+
   it('keeps both ends of a text that is too long', () => {
     fc.assert(
       fc.property(fc.string({ minLength: 30, maxLength: 200 }), (text) => {

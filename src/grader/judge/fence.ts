@@ -12,16 +12,21 @@ export interface Shown {
   readonly text: string;
 }
 
-/** Characters that change how text is shown or are not shown at all, in which orders can hide: bidirectional controls, tags, byte order marks. */
-const UNSEEN = /[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/gu;
+/**
+ * Characters that change how text is shown or are not shown at all, in which orders can hide: bidirectional controls, invisible operators, tags,
+ * selectors of variants that nothing has, byte order marks. The joiners and the selectors of emoji stay: languages and faces need them.
+ */
+const UNSEEN =
+  /[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ufe00-\ufe0d]|[\u{e0000}-\u{e01ef}]/gu;
 /** What looks like one of our own lines. */
 const FENCE_LIKE = /<{3,}(?=\s*(?:begin|end)\b)/gi;
-/** Many servers take these for the marks between messages, wherever they stand. */
-const TEMPLATE_MARK = /<\|/g;
+/** Many servers take these for the marks between messages, wherever they stand: of ChatML and Llama 3, DeepSeek, Gemma, Llama 2 and Mistral. */
+const TEMPLATE_MARK =
+  /<(?=[|\uff5c]|<\/?SYS>>|\/?(?:start_of_turn|end_of_turn|s|bos|eos|think|thinking)>)|\[(?=\/?(?:INST|SYSTEM_PROMPT)\])/gi;
 
 /** Of at most about `most` characters, the middle left out. */
 export function cleaned(text: string, most: number): string {
-  const clean = printable(text.toWellFormed()).replace(UNSEEN, '').replace(FENCE_LIKE, '< < <').replace(TEMPLATE_MARK, '< |');
+  const clean = printable(text.toWellFormed()).replace(UNSEEN, '').replace(FENCE_LIKE, '< < <').replace(TEMPLATE_MARK, '$& ');
   if (clean.length <= most) return clean;
   const half = Math.floor(most / 2);
   const left = clean.length - 2 * half;

@@ -51,6 +51,10 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
   const { model, instructions, scale = [0, 1], successFrom = scale[1], of } = options;
   const patience = { ...PATIENCE, ...definedIn(options) };
   const by: JudgedBy = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
+  const asked = Math.max(1, criteria.length);
+  // What is not sealed, for want of a key, is at least no number that a judge could not have given.
+  const isOfScale = ({ scores }: Verdict): boolean =>
+    scores.length === asked && scores.every((score) => score >= scale[0] && score <= scale[1]);
   const cache = cacheOf(options);
   const unsupported = new Set<OptionalParameter>();
   const rewardOf = (verdict: Verdict, metrics: Readonly<Record<string, number>>): GraderResult => {
@@ -64,16 +68,19 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
     deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
     async grade(input, ctx) {
       const said = saidBy(input, of);
-      if (said.trim() === '') return { value: scale[0], success: false, metrics: { calls: 0 } };
+      if (cleaned(said, said.length).trim() === '') {
+        const bottom = combine(Array.from({ length: asked }, () => scale[0]));
+        return { ...bottom, success: false, metrics: { calls: 0 } };
+      }
       const shown = shownOf(input, said, options);
       const server = serverOf(model, ctx);
       const { apiKey = '' } = server;
       const question = questionHash([server.baseURL, server.name, by, shown, patience.maxTokens]);
       const known = await cache?.get(question, apiKey);
-      if (known?.scores.length === Math.max(1, criteria.length)) return rewardOf(known, { calls: 0, cached: 1 });
-      const asked = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
-      await cache?.put(question, apiKey, asked.verdict);
-      return rewardOf(asked.verdict, metricsOf(asked, options));
+      if (known !== undefined && isOfScale(known)) return rewardOf(known, { calls: 0, cached: 1 });
+      const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
+      await cache?.put(question, apiKey, reply.verdict);
+      return rewardOf(reply.verdict, metricsOf(reply, options));
     },
   });
 }
@@ -127,4 +134,7 @@ function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string
     if (!(Number.isFinite(weight) && weight > 0))
       yield `the weight of criterion ${i + 1} is ${weight}, expected a number above 0`;
   }
+  const total = criteria.reduce((sum, { weight = 1 }) => sum + weight, 0);
+  if (total === Infinity && criteria.every(({ weight = 1 }) => weight < Infinity))
+    yield 'the weights are too large to be added up';
 }

@@ -77,6 +77,7 @@ function* endpointFaults(model: unknown): Generator<string> {
   // Not repeated in the message: it may hold a password.
   if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
   else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
+  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
   if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
   if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
     yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';

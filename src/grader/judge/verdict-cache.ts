@@ -7,12 +7,13 @@
  * that cannot be written costs the saving, never the verdict.
  */
 import { createHmac, hash, randomUUID } from 'node:crypto';
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { constants, mkdir, open, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parsedJson } from '../../core/chat-completions.ts';
 import type { Verdict } from './verdict.ts';
 
 const MOST_KEPT = 10_000;
+const FILE_BYTES = 64 * 1024;
 
 export interface VerdictCache {
   get(question: string, key: string): Promise<Verdict | undefined>;
@@ -46,18 +47,25 @@ export function verdictCache(directory?: string): VerdictCache {
 }
 
 async function readVerdict(directory: string, question: string, key: string): Promise<Verdict | undefined> {
-  let text: string;
-  try {
-    text = await readFile(join(directory, `${question}.json`), 'utf8');
-  } catch {
-    return undefined;
-  }
+  const text = await readPlain(join(directory, `${question}.json`));
+  if (text === undefined) return undefined;
   const file = parsedJson(text) as Partial<Verdict & { seal: unknown }> | null | undefined;
   const { scores, clamped, seal } = file ?? {};
   const isVerdict = Array.isArray(scores) && scores.every((score) => Number.isFinite(score)) && Number.isSafeInteger(clamped);
   if (!isVerdict) return undefined;
   const verdict: Verdict = { scores, clamped: clamped! };
   return seal === sealOf(question, key, verdict) ? verdict : undefined;
+}
+
+/** Undefined where it is not there, or is no file of ours: a pipe would be waited for, and a link to a device read without end. */
+async function readPlain(path: string): Promise<string | undefined> {
+  try {
+    await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    const stats = await file.stat();
+    return stats.isFile() && stats.size <= FILE_BYTES ? await file.readFile('utf8') : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Whole or not there: renamed into place. */

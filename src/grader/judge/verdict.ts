@@ -2,12 +2,18 @@
  * What a judge replied, read strictly: JSON with the check that it was given and a finite number for every score. A number outside of the
  * scale is moved to its end and counted; anything else is no verdict.
  *
+ * Around the verdict there may be other words, and JSON without the check: a judge that quotes the agent must not lose its verdict by that. What
+ * it thought before it replied is no reply, and two verdicts that differ, or one that names a score twice, are none: which one was meant is not known.
+ *
  * No message quotes the reply: a judge that was shown the answer may repeat it, and messages are logged.
  */
 
-import { isObject } from '../built-in/json-equal.ts';
-import { jsonInText } from '../built-in/json-in-text.ts';
+import type { Json } from '../../core/types.ts';
+import { isObject, jsonEqual } from '../built-in/json-equal.ts';
+import { bracketedIn } from '../built-in/json-in-text.ts';
 import type { JudgedBy } from './question.ts';
+
+type Said = { readonly [name: string]: Json };
 
 export interface Verdict {
   /** One for each criterion, or the only one. */
@@ -18,9 +24,8 @@ export interface Verdict {
 
 /** The verdict, or what is wrong with it. */
 export function verdictIn(reply: string, { scale: [low, high], criteria }: JudgedBy, check: string): Verdict | string {
-  const said = jsonInText(reply)?.value;
-  if (said === undefined || !isObject(said)) return 'its reply is no JSON object';
-  if (said['check'] !== check) return 'its verdict does not repeat the check it was given, as if it followed somebody else';
+  const said = saidIn(reply, check);
+  if (typeof said === 'string') return said;
   const { scores } = said;
   // Without criteria the score stands in the verdict itself.
   const given = criteria.length === 0 ? said : scores !== undefined && isObject(scores) ? scores : {};
@@ -31,6 +36,42 @@ export function verdictIn(reply: string, { scale: [low, high], criteria }: Judge
   const numbers = found as readonly number[];
   const kept = numbers.map((score) => Math.min(high, Math.max(low, score)));
   return { scores: kept, clamped: kept.filter((score, i) => score !== numbers[i]).length };
+}
+
+function saidIn(reply: string, check: string): Said | string {
+  const answer = withoutThoughts(reply);
+  if (answer === undefined) return 'its reply ends before it was done thinking';
+  const objects = [...bracketedIn(answer)].filter((one): one is { value: Said; json: string } => isObject(one.value));
+  if (objects.length === 0) return 'its reply is no JSON object';
+  const verdicts = objects.filter(({ value }) => value['check'] === check);
+  const [first] = verdicts;
+  if (first === undefined) return 'its verdict does not repeat the check it was given, as if it followed somebody else';
+  if (verdicts.some(({ json }) => namesTwice(json))) return 'its verdict names something twice';
+  const meant = ({ score, scores }: Said): Json => ({ score: score ?? null, scores: scores ?? null });
+  if (verdicts.some(({ value }) => !jsonEqual(meant(first.value), meant(value)))) return 'it gave several verdicts that differ';
+  return first.value;
+}
+
+/** Servers that do not take thoughts out leave them in front. Undefined where there is nothing else. */
+function withoutThoughts(reply: string): string | undefined {
+  if (reply.trimStart().startsWith('{')) return reply;
+  const end = /<\/think(?:ing)?>/.exec(reply);
+  if (end !== null) return reply.slice(end.index + end[0].length);
+  return /^\s*<think(?:ing)?>/.test(reply) ? undefined : reply;
+}
+
+/** Whether an object in it has a name twice: `JSON.parse` takes the last without a word. */
+function namesTwice(json: string): boolean {
+  const open: Set<string>[] = [];
+  for (const [token, name] of json.matchAll(/("(?:[^"\\]|\\.)*")\s*:|"(?:[^"\\]|\\.)*"|[{}]/g)) {
+    if (token === '{') open.push(new Set());
+    else if (token === '}') open.pop();
+    else if (name !== undefined) {
+      const names = open.at(-1)!;
+      if (names.size === names.add(JSON.parse(name) as string).size) return true;
+    }
+  }
+  return false;
 }
 
 function kindOf(value: unknown): string {

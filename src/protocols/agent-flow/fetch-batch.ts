@@ -8,6 +8,7 @@ import { Refusal } from '../../gateway/http-errors.ts';
 import type { GroupPool } from '../../rollout/group-pool.ts';
 import type { ServedStep } from '../../rollout/served-steps.ts';
 import type { FlowParts } from './flow-parts.ts';
+import { refusalOf } from './not-taken.ts';
 import { channelOf, purposeOf } from './uids.ts';
 import { batchRequest } from './wire.ts';
 
@@ -19,16 +20,20 @@ export async function fetchBatch(parts: FlowParts, { signal }: Pick<UnreadCall, 
   const purpose = purposeOf(channel) ?? 'train';
   const policyVersion = asked.policy_version ?? parts.policyVersion();
   const patience = AbortSignal.any([AbortSignal.timeout(wait_s * 1000), ...(signal === undefined ? [] : [signal])]);
-  const fetched = await pool.fetch(
-    {
-      purpose,
-      groups,
-      n: n ?? undefined,
-      stale: max_staleness == null ? undefined : { policyVersion, most: max_staleness, rule: stale },
-      batchId: batch_id ?? undefined,
-    },
-    patience,
-  );
+  const fetched = await pool
+    .fetch(
+      {
+        purpose,
+        groups,
+        n: n ?? undefined,
+        stale: max_staleness == null ? undefined : { policyVersion, most: max_staleness, rule: stale },
+        batchId: batch_id ?? undefined,
+      },
+      patience,
+    )
+    .catch((thrown: unknown) => {
+      throw refusalOf(thrown) ?? thrown;
+    });
   if (fetched.kind !== 'batch') return jsonReply(200, { status: fetched.kind, batch_id: null, steps: null });
   return jsonReply(200, { status: 'batch', batch_id: fetched.batchId, steps: fetched.steps.map(rowOf) });
 }

@@ -1,9 +1,12 @@
 /** What the pool of groups does not take, in the words of these routes. */
-import { NotTaken } from '../../rollout/group-pool.ts';
+import { NotTaken, OtherChannel } from '../../rollout/group-pool.ts';
 import { FlowRefusal } from './refusals.ts';
 
 /** Undefined for any other error. */
 export function refusalOf(thrown: unknown): FlowRefusal | undefined {
+  if (thrown instanceof OtherChannel) {
+    return new FlowRefusal('batch_conflict', thrown.message, { hint: 'name batches of each channel apart', param: 'batch_id' });
+  }
   if (!(thrown instanceof NotTaken)) return undefined;
   return thrown.why === 'late'
     ? new FlowRefusal('group_closed', thrown.message, {

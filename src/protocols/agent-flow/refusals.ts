@@ -12,6 +12,8 @@ export const FLOW_REFUSALS = {
   trajectory_conflict: 409,
   /** Its group was handed out or dropped before. */
   group_closed: 409,
+  /** A batch of this name was handed out from the other channel. */
+  batch_conflict: 409,
   /** Lists that belong together have different lengths. */
   lengths_differ: 422,
   grader_failed: 500,
