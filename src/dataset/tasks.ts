@@ -21,8 +21,12 @@ import { invalid, type RawRow, type TaskSource } from './rows.ts';
 import { type ReadTask, type RowRead, taskOf } from './task-row.ts';
 
 const SHOWN_PROBLEMS = 5;
-/** Of the memory that this process may use for values, the most that tasks may take. A process that runs out of it ends without a word. */
+/** Of the memory that is left to this process for values, the most that tasks may take: a process that runs out of it ends without a word. */
 const MAX_SHARE_OF_HEAP = 0.6;
+/** What V8 sets aside for what was just made. */
+const YOUNG_BYTES = 64 * 2 ** 20;
+/** What a task takes besides its content: its id, and what it is found by. */
+const BYTES_PER_TASK = 512;
 
 export interface DatasetOptions {
   /** Fewer rows are refused. */
@@ -77,7 +81,7 @@ class Reading {
     metadata: new Sightings(),
     id: new Sightings(),
   };
-  readonly #maxBytes = getHeapStatistics().heap_size_limit * MAX_SHARE_OF_HEAP;
+  readonly #maxBytes = memoryForTasks();
   #bytes = 0;
   #hasWrongColumns = false;
   #columns: ReadonlySet<string> | undefined;
@@ -155,7 +159,7 @@ class Reading {
   }
 
   #weigh(bytes: number): void {
-    this.#bytes += bytes;
+    this.#bytes += BYTES_PER_TASK + bytes;
     if (this.#bytes <= this.#maxBytes) return;
     const most = Math.round(this.#maxBytes / 2 ** 20);
     throw invalid(`${this.#name}: the first ${this.#tasks.length + 1} rows take more than ${most} MiB of memory`, {
@@ -184,6 +188,11 @@ class Reading {
       ...told('DUPLICATE_TASKS', this.#copies, 'it asks what an earlier row asks, which so counts more than once'),
     ];
   }
+}
+
+function memoryForTasks(): number {
+  const { heap_size_limit: limit, used_heap_size: used } = getHeapStatistics();
+  return Math.max(0, limit - used - YOUNG_BYTES) * MAX_SHARE_OF_HEAP;
 }
 
 /** Where something was found first, and how often after that. */
