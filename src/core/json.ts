@@ -10,13 +10,15 @@ export const MAX_NESTING = 200;
 
 const [QUOTE, BACKSLASH] = [0x22, 0x5c];
 /** In ASCII the braces are the brackets with one bit set. */
-const [OPENING, CLOSING, BRACE_BIT, COMMA] = [0x5b, 0x5d, 0x20, 0x2c];
+const [OPENING, CLOSING, BRACE_BIT, COMMA, COLON] = [0x5b, 0x5d, 0x20, 0x2c, 0x3a];
 
 export interface JsonSize {
   /** Levels. */
   readonly nesting: number;
   /** Lists, objects and what is in them, within a factor of two. */
   readonly values: number;
+  /** Keys of objects, as often as they are written. */
+  readonly keys: number;
 }
 
 /** Of valid JSON; what is inside strings does not count. */
@@ -24,16 +26,18 @@ export function sizeOfJson(json: string): JsonSize {
   let depth = 0;
   let deepest = 0;
   let values = 1;
+  let keys = 0;
   for (let i = 0; i < json.length; i++) {
     const code = json.charCodeAt(i);
     if (code === QUOTE) i = endOfString(json, i + 1);
     else if (code === COMMA) values++;
+    else if (code === COLON) keys++;
     else if ((code & ~BRACE_BIT) === OPENING) {
       values++;
       deepest = Math.max(deepest, ++depth);
     } else if ((code & ~BRACE_BIT) === CLOSING) depth--;
   }
-  return { nesting: deepest, values };
+  return { nesting: deepest, values, keys };
 }
 
 export const nestingOf = (json: string): number => sizeOfJson(json).nesting;

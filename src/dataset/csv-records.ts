@@ -39,6 +39,8 @@ class Scanner {
   #state: State = 'begin';
   #cells: (string | null)[] = [];
   #cell = '';
+  /** Characters of the record. */
+  #held = 0;
   /** A CR that is dropped when LF follows, and kept otherwise. */
   #sawReturn = false;
   #line = 1;
@@ -102,8 +104,8 @@ class Scanner {
   #grow(text: string): void {
     this.#cell += text;
     if (this.#state === 'quoted') this.#line += text.split('\n').length - 1;
-    if (this.#cell.length > MAX_LINE_BYTES)
-      throw this.#wrong(this.#recordLine, `a cell of more than ${MAX_LINE_BYTES} characters`);
+    this.#held += text.length;
+    if (this.#held > MAX_LINE_BYTES) throw this.#wrong(this.#recordLine, `a row of more than ${MAX_LINE_BYTES} characters`);
   }
 
   #endCell(): void {
@@ -117,6 +119,7 @@ class Scanner {
     this.#endCell();
     const record = { cells: this.#cells, line: this.#recordLine };
     this.#cells = [];
+    this.#held = 0;
     this.#sawReturn = false;
     this.#recordLine = ++this.#line;
     return record.cells.length === 1 && record.cells[0] === null ? undefined : record;

@@ -80,7 +80,7 @@ it('refuses what is not UTF-8, and a cell without end', async () => {
     for (;;) yield Buffer.alloc(1 << 20, 0x61);
   })();
   await expect(all(readCsv(endless, 'x.csv'))).rejects.toMatchObject({
-    message: expect.stringContaining('line 2: found a cell of more than'),
+    message: expect.stringContaining('line 2: found a row of more than'),
   });
 });
 

@@ -28,6 +28,13 @@ export async function* readCsv(chunks: AsyncIterable<Uint8Array>, path: string):
 
 function headerOf({ cells }: CsvRecord, path: string): readonly string[] {
   const names = cells.map((cell) => (cell ?? '').trim());
+  const [only = ''] = names;
+  const separator = /[;\t|]/.exec(only)?.[0];
+  if (names.length === 1 && separator !== undefined) {
+    throw invalid(`${path}: expected columns separated by commas, found ${JSON.stringify(separator)} between their names`, {
+      hint: 'write the file again with commas between the cells',
+    });
+  }
   const blank = names.indexOf('');
   if (blank !== -1) throw invalid(`${path}: column ${blank + 1} has no name in the first line`);
   const twice = names.find((name, column) => names.indexOf(name) !== column);

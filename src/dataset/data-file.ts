@@ -10,10 +10,21 @@ import { invalid } from './rows.ts';
 const MAX_FILE_BYTES = 5 * 2 ** 30;
 const CHUNK_BYTES = 2 ** 18;
 
+const NOT_THERE =
+  'put the tasks beside the entry as train.jsonl and held-out.jsonl, or name them with --tasks and --held-out (format: docs/reference/tasks.md)';
+const HINTS: Readonly<Record<string, string>> = {
+  EACCES: 'allow this user to read the file and to enter the folders above it',
+  EPERM: 'allow this user to read the file and to enter the folders above it',
+  ELOOP: 'a link of the path leads back to itself: name the file itself',
+  ENAMETOOLONG: 'expected a path: rows themselves are given as a list',
+};
+
 export interface DataFile extends AsyncDisposable {
   readonly path: string;
   readonly size: number;
-  /** From the beginning, in pieces. */
+  /** Throws DATASET_INVALID where somebody wrote to the file since it was opened. */
+  checkUnchanged(): Promise<void>;
+  /** From the beginning, in pieces; throws at the end what `checkUnchanged` throws. */
   chunks(): AsyncGenerator<Uint8Array>;
   /** Bytes from `start` to `end`, or fewer where the file ends before. */
   slice(start: number, end: number): Promise<Uint8Array>;
@@ -27,11 +38,21 @@ export async function openDataFile(path: string): Promise<DataFile> {
   }
   const handle = await opened(path);
   try {
-    const size = await sizeOf(handle, path);
+    const { size, mtimeNs } = await factsOf(handle, path);
+    const checkUnchanged = async (): Promise<void> => {
+      const now = await handle.stat({ bigint: true });
+      if (now.mtimeNs !== mtimeNs || Number(now.size) !== size) {
+        throw invalid(`${path} was changed while it was read`, { hint: 'run this again when nothing writes to the file' });
+      }
+    };
     return {
       path,
       size,
-      chunks: () => chunksOf(handle),
+      checkUnchanged,
+      chunks: async function* () {
+        yield* chunksOf(handle, size);
+        await checkUnchanged();
+      },
       slice: (start, end) => sliceOf(handle, start, end),
       [Symbol.asyncDispose]: () => handle.close(),
     };
@@ -46,33 +67,36 @@ async function opened(path: string): Promise<FileHandle> {
     // Without it, opening a pipe waits until somebody writes to it.
     return await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
   } catch (cause) {
-    const why = (cause as NodeJS.ErrnoException).code === 'ENOENT' ? '' : `: ${(cause as NodeJS.ErrnoException).code}`;
-    throw new TrainyardError('FILE_NOT_FOUND', `cannot read the task file ${path}${why}`, {
+    const code = (cause as NodeJS.ErrnoException).code ?? 'unknown';
+    throw new TrainyardError('FILE_NOT_FOUND', `cannot read the task file ${path}${code === 'ENOENT' ? '' : `: ${code}`}`, {
       cause,
-      hint: 'put the tasks beside the entry as train.jsonl and held-out.jsonl, or name them with --tasks and --held-out (format: docs/reference/tasks.md)',
+      hint: HINTS[code] ?? NOT_THERE,
     });
   }
 }
 
-async function sizeOf(handle: FileHandle, path: string): Promise<number> {
-  const found = await handle.stat();
+async function factsOf(handle: FileHandle, path: string): Promise<{ readonly size: number; readonly mtimeNs: bigint }> {
+  const found = await handle.stat({ bigint: true });
+  const size = Number(found.size);
   if (!found.isFile()) {
     const what = found.isDirectory() ? 'a folder' : found.isFIFO() ? 'a pipe' : 'a device or socket';
     throw invalid(`expected a file of tasks, found ${what} at ${path}`, {
       hint: found.isDirectory() ? 'name one file in it' : 'write the tasks to a file first',
     });
   }
-  if (found.size > MAX_FILE_BYTES) {
-    throw invalid(`${path} has ${(found.size / 2 ** 30).toFixed(1)} GiB, expected at most 5`, {
+  if (size > MAX_FILE_BYTES) {
+    throw invalid(`${path} has ${(size / 2 ** 30).toFixed(1)} GiB, expected at most 5`, {
       hint: 'split it, or keep large data beside the tasks and name it in metadata',
     });
   }
-  return found.size;
+  return { size, mtimeNs: found.mtimeNs };
 }
 
-async function* chunksOf(handle: FileHandle): AsyncGenerator<Uint8Array> {
-  for (let position = 0; position < MAX_FILE_BYTES; ) {
-    const { bytesRead, buffer } = await handle.read(Buffer.allocUnsafe(CHUNK_BYTES), 0, CHUNK_BYTES, position);
+/** Not beyond what the file had when it was opened: somebody may be writing to it for ever. */
+async function* chunksOf(handle: FileHandle, size: number): AsyncGenerator<Uint8Array> {
+  for (let position = 0; position < size; ) {
+    const length = Math.min(CHUNK_BYTES, size - position);
+    const { bytesRead, buffer } = await handle.read(Buffer.allocUnsafe(length), 0, length, position);
     if (bytesRead === 0) return;
     position += bytesRead;
     yield buffer.subarray(0, bytesRead);

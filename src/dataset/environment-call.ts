@@ -1,6 +1,7 @@
 /** One POST to an environment service: bounded in time and size. Redirects are not followed. */
 import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { MAX_NESTING, nestingOf } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 
 const MAX_ANSWER_BYTES = 64 * 2 ** 20;
@@ -30,13 +31,18 @@ export async function send({ url, timeoutMs, signal, fields }: Call): Promise<un
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ messages: {}, params: {}, ...fields }),
-    redirect: 'error',
+    redirect: 'manual',
     signal: signal === undefined ? deadline : AbortSignal.any([deadline, signal]),
   } as const;
   try {
     const response = await fetch(url, request);
-    const text = await textOf(response);
-    if (response.ok) return JSON.parse(text);
+    if (response.status >= 300 && response.status < 400) {
+      await response.body?.cancel();
+      // The task and the action of an agent are for the service that was named, and no other.
+      throw new TrainyardError('WORKFLOW_FAILED', `${url} answered HTTP ${response.status}, and redirects are not followed`);
+    }
+    const text = await textOf(response, url);
+    if (response.ok) return jsonIn(text, url);
     const said = `HTTP ${response.status}${text === '' ? '' : `: ${text.slice(0, 200)}`}`;
     if (response.status >= 500 || response.status === 429) throw new Unanswered(said, true);
     throw new TrainyardError('WORKFLOW_FAILED', `${url} answered ${said}`);
@@ -50,12 +56,19 @@ export async function send({ url, timeoutMs, signal, fields }: Call): Promise<un
   }
 }
 
-async function textOf(response: Response): Promise<string> {
+function jsonIn(text: string, url: string): unknown {
+  if (nestingOf(text) > MAX_NESTING) {
+    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered JSON nested deeper than ${MAX_NESTING} levels`);
+  }
+  return JSON.parse(text);
+}
+
+async function textOf(response: Response, url: string): Promise<string> {
   const pieces: Uint8Array[] = [];
   let held = 0;
   for await (const piece of response.body ?? []) {
     held += piece.length;
-    if (held > MAX_ANSWER_BYTES) throw new TrainyardError('WORKFLOW_FAILED', `${response.url} answered more than 64 MiB`);
+    if (held > MAX_ANSWER_BYTES) throw new TrainyardError('WORKFLOW_FAILED', `${url} answered more than 64 MiB`);
     pieces.push(piece);
   }
   return Buffer.concat(pieces).toString('utf8');

@@ -54,6 +54,10 @@ export class EnvironmentClient {
     if (!/^https?:\/\//.test(options.url) || !URL.canParse(options.url)) {
       throw new TrainyardError('USAGE', `url: expected http://… or https://…, found ${describeValue(options.url)}`);
     }
+    const { username, password } = new URL(options.url);
+    // Not repeated: it ends up in logs.
+    if (username !== '' || password !== '')
+      throw new TrainyardError('USAGE', 'url: expected one without a user name or password');
     this.#options = options;
   }
 

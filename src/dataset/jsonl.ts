@@ -3,7 +3,7 @@
  * it is read whole. Blank lines are passed over. A message never repeats the text of a line: it may hold an answer.
  */
 import { messageOf } from '../core/errors.ts';
-import { MAX_NESTING, nestingOf } from '../core/json.ts';
+import { MAX_NESTING, sizeOfJson } from '../core/json.ts';
 import { invalid, isRecord, kindOf, MAX_LINE_BYTES, type RawRow } from './rows.ts';
 
 const NEWLINE = 0x0a;
@@ -67,19 +67,31 @@ function rowOf(text: string, place: string, isEnded: boolean): RawRow {
     return { kind: 'bad', place, problem: `${parsed.problem}${isTorn ? '; it has no line end: was the file cut off?' : ''}` };
   }
   const { value } = parsed;
-  if (!isRecord(value)) return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}` };
+  if (!isRecord(value)) {
+    const hint = Array.isArray(value) ? '; one object a line, not all of them in one list' : '';
+    return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}${hint}` };
+  }
   return { kind: 'row', place, row: value };
 }
 
 /** The value, or what is wrong, to go on from the name of the place. */
 export function parseJson(text: string): { readonly value: unknown } | { readonly problem: string } {
-  if (nestingOf(text) > MAX_NESTING) return { problem: `: nested deeper than ${MAX_NESTING} levels` };
+  const { nesting, keys } = sizeOfJson(text);
+  if (nesting > MAX_NESTING) return { problem: `: nested deeper than ${MAX_NESTING} levels` };
   try {
-    return { value: JSON.parse(text) };
+    const value: unknown = JSON.parse(text);
+    // Of two values for one key the last would win, and the other be lost without a word.
+    return keysIn(value) === keys ? { value } : { problem: ': an object has one key twice' };
   } catch (thrown) {
     const literal = /[:[,]\s*-?(NaN|Infinity)\b/.exec(text)?.[1];
     return { problem: ` is not valid JSON${literal === undefined ? positionIn(thrown) : `, which has no ${literal}`}` };
   }
+}
+
+function keysIn(value: unknown): number {
+  if (typeof value !== 'object' || value === null) return 0;
+  const items: readonly unknown[] = Object.values(value);
+  return items.reduce<number>((sum, item) => sum + keysIn(item), Array.isArray(value) ? 0 : items.length);
 }
 
 /** Where the mistake is, without the text around it: that may be an answer. */

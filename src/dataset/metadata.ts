@@ -4,9 +4,17 @@
  */
 import { isRecord, kindOf } from './rows.ts';
 
+/** More are not told of one row. */
+const MOST_PROBLEMS = 10;
+
+/** What is known of one key, and of the keys of the objects under it. */
+interface Known {
+  type?: { readonly name: string; readonly place: string };
+  readonly keys: Map<string, Known>;
+}
+
 export class MetadataRules {
-  /** By path: the type, and the place where it was first seen. */
-  readonly #types = new Map<string, { readonly type: string; readonly place: string }>();
+  readonly #root: Known = { keys: new Map() };
 
   /** What is wrong with the metadata of one row. */
   problems(metadata: unknown, place: string): readonly string[] {
@@ -14,31 +22,46 @@ export class MetadataRules {
       return [`metadata: expected an object with at least one key, found ${kindOf(metadata)}`];
     }
     const problems: string[] = [];
-    for (const [key, value] of Object.entries(metadata)) this.#walk(value, `metadata.${key}`, place, problems);
+    walk(metadata, { known: this.#root, path: ['metadata'], place, problems });
     return problems;
   }
+}
 
-  #walk(value: unknown, path: string, place: string, problems: string[]): void {
+interface Walk {
+  readonly known: Known;
+  readonly path: readonly string[];
+  readonly place: string;
+  readonly problems: string[];
+}
+
+function walk(object: Readonly<Record<string, unknown>>, { known, path, place, problems }: Walk): void {
+  for (const [key, value] of Object.entries(object)) {
+    if (problems.length >= MOST_PROBLEMS) return;
     // Null says that there is nothing, and fits every type.
-    if (value === null) return;
-    const known = this.#types.get(path);
-    const type = typeOf(value);
-    if (known === undefined) this.#types.set(path, { type, place });
-    else if (known.type !== type) problems.push(`${path}: expected ${known.type} as on ${known.place}, found ${type}`);
-    if (Array.isArray(value)) for (const item of value) emptiesIn(item, path, problems);
-    if (!isRecord(value)) return;
-    if (Object.keys(value).length === 0) problems.push(`${path}: found an empty object; leave it out, or write null`);
-    for (const [key, item] of Object.entries(value)) this.#walk(item, `${path}.${key}`, place, problems);
+    if (value === null) continue;
+    const below: Known = known.keys.get(key) ?? { keys: new Map() };
+    known.keys.set(key, below);
+    const here = [...path, key.slice(0, 40)];
+    const name = typeOf(value);
+    below.type ??= { name, place };
+    if (below.type.name !== name) {
+      problems.push(`${here.join('.')}: expected ${below.type.name} as on ${below.type.place}, found ${name}`);
+    }
+    if (Array.isArray(value)) {
+      if (value.some(holdsEmpty)) problems.push(`${here.join('.')}: found an empty object in the list`);
+    } else if (isRecord(value)) {
+      if (Object.keys(value).length === 0) problems.push(`${here.join('.')}: found an empty object; leave it out, or write null`);
+      walk(value, { known: below, path: here, place, problems });
+    }
   }
 }
 
 /** Items of a list may differ in type. */
-function emptiesIn(value: unknown, path: string, problems: string[]): void {
-  if (Array.isArray(value)) for (const item of value) emptiesIn(item, path, problems);
-  if (!isRecord(value)) return;
+function holdsEmpty(value: unknown): boolean {
+  if (Array.isArray(value)) return value.some(holdsEmpty);
+  if (!isRecord(value)) return false;
   const items = Object.values(value);
-  if (items.length === 0) problems.push(`${path}: found an empty object in the list`);
-  for (const item of items) emptiesIn(item, path, problems);
+  return items.length === 0 || items.some(holdsEmpty);
 }
 
 function typeOf(value: unknown): string {

@@ -1,19 +1,20 @@
 /**
  * Parquet, one group of rows at a time. Compressed by nothing, snappy, gzip, brotli or zstd; lists and structs become JSON.
  *
- * Whole numbers of 64 bits become numbers where those are exact, else the row is refused. Times become texts (ISO 8601). Bytes that are
- * no text are refused. hyparquet decodes, and does not expect damaged files: `parquet.ts` runs this where it can do no harm.
+ * hyparquet decodes, and does not expect damaged files: `parquet.ts` runs this where it can do no harm.
  */
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib';
 import type { ColumnMetaData, Compressors, FileMetaData, RowGroup } from 'hyparquet';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { fromCells } from './cells.ts';
 import type { DataFile } from './data-file.ts';
 import { parseJson } from './jsonl.ts';
 import { broken, checkFooter, checkGroup, checkPages } from './parquet-check.ts';
-import { invalid, type RawRow, TOO_LARGE } from './rows.ts';
+import { jsonRow } from './parquet-row.ts';
+import { invalid, type RawRow } from './rows.ts';
 
 const MAX_SCHEMA_DEPTH = 32;
+/** Rows are handed over when they take so much: texts that a group has once may be in each of its rows. */
+const BATCH_BYTES = 16 * 2 ** 20;
 const CODECS = ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'BROTLI', 'ZSTD'];
 
 /** Never more than the page said it would be. */
@@ -44,7 +45,7 @@ function textIn(bytes: Uint8Array): string {
   }
 }
 
-/** The rows, one group after the other. */
+/** The rows, some at a time, and one group after the other. */
 export async function* decodeParquet(data: DataFile): AsyncGenerator<readonly RawRow[]> {
   const { path, size } = data;
   await checkFooter(path, size, data.slice);
@@ -55,6 +56,7 @@ export async function* decodeParquet(data: DataFile): AsyncGenerator<readonly Ra
   const { parquetMetadataAsync, parquetReadObjects } = await import('hyparquet');
   const metadata = await decoding(path, () => parquetMetadataAsync(file, { geoparquet: false }));
   const leaves = leavesOf(metadata, path);
+  const decimals = takeDecimals(metadata, path);
   let before = 0;
   for (const group of metadata.row_groups) {
     const rows = Number(group.num_rows);
@@ -67,8 +69,18 @@ export async function* decodeParquet(data: DataFile): AsyncGenerator<readonly Ra
     if (decoded.length !== rows) throw broken(path, `a group has ${decoded.length} rows where its footer says ${rows}`);
     const first = before + 1;
     before += rows;
-    yield decoded.map((row, place) => jsonRow(row, `row ${first + place}`));
+    let [batch, held]: [RawRow[], number] = [[], 0];
+    for (const [place, row] of decoded.entries()) {
+      const { raw, bytes } = jsonRow(row, `row ${first + place}`, decimals);
+      batch.push(raw);
+      held += bytes;
+      if (held < BATCH_BYTES) continue;
+      yield batch;
+      [batch, held] = [[], 0];
+    }
+    yield batch;
   }
+  await data.checkUnchanged();
   if (before !== Number((metadata as FileMetaData).num_rows))
     throw broken(path, 'its groups have not the rows that its footer says');
 }
@@ -88,6 +100,35 @@ function leavesOf({ schema }: FileMetaData, path: string): readonly string[] {
   const leaves = walk([], 0);
   if (next !== schema.length || new Set(leaves).size !== leaves.length) throw broken(path, 'its schema is damaged');
   return leaves;
+}
+
+/**
+ * The decimals, by their paths, with their scales. hyparquet multiplies by a power of ten that no number holds, so that 0.3 comes out as
+ * 0.30000000000000004: it is told that there is nothing to multiply by, and the whole numbers are made decimals in `parquet-row.ts`.
+ */
+function takeDecimals({ schema }: FileMetaData, path: string): ReadonlyMap<string, number> {
+  const scales = new Map<string, number>();
+  let next = 0;
+  const walk = (above: readonly string[], isInList: boolean): void => {
+    const element = schema[next++];
+    if (element === undefined) return;
+    const isRoot = next === 1;
+    const here = isRoot ? [] : [...above, element.name];
+    const isRepeated = isInList || element.repetition_type === 'REPEATED';
+    for (let child = 0; child < Number(element.num_children ?? 0); child++) walk(here, isRepeated);
+    const { logical_type: logical } = element;
+    if (element.converted_type !== 'DECIMAL' && logical?.type !== 'DECIMAL') return;
+    if (isRepeated) {
+      throw invalid(`${path}: column ${here.join('.')} has decimals in a list, expected texts or other numbers there`, {
+        hint: 'write the file again with the column cast',
+      });
+    }
+    scales.set(here.join('.'), Number((logical?.type === 'DECIMAL' ? logical.scale : undefined) ?? element.scale ?? 0));
+    element.converted_type = 'DECIMAL';
+    element.scale = 0;
+  };
+  walk([], false);
+  return scales;
 }
 
 /** A column that the schema does not have is begun by hyparquet and never awaited: its failure would be nobody's. */
@@ -132,26 +173,4 @@ async function decoding<T>(path: string, decode: () => Promise<T>): Promise<T> {
     if (thrown instanceof TrainyardError) throw thrown;
     throw broken(path, messageOf(thrown).slice(0, 200), thrown);
   }
-}
-
-function jsonRow(row: Readonly<Record<string, unknown>>, place: string): RawRow {
-  let problem: string | undefined;
-  const refuse = (name: string, found: string): null => {
-    problem ??= `: ${name}: ${found}`;
-    return null;
-  };
-  const json = (value: unknown, name: string): unknown => {
-    if (value === undefined || value === null) return null;
-    if (typeof value === 'bigint') {
-      const number = Number(value);
-      return Number.isSafeInteger(number) ? number : refuse(name, TOO_LARGE);
-    }
-    if (typeof value !== 'object') return value;
-    if (value instanceof Date) return Number.isNaN(value.getTime()) ? refuse(name, 'found no date') : value.toISOString();
-    if (value instanceof Uint8Array) return refuse(name, 'expected text, numbers, lists or structs, found bytes');
-    if (Array.isArray(value)) return value.map((item) => json(item, name));
-    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, json(item, `${name}.${key}`)]));
-  };
-  const cells = Object.fromEntries(Object.entries(row).map(([name, value]) => [name, json(value, name)]));
-  return problem === undefined ? fromCells(cells, place) : { kind: 'bad', place, problem };
 }

@@ -75,6 +75,6 @@ it('JSONL, CSV, Parquet, a list and an async iterable', async () => {
       expect(await readTasks(at('t.parquet'))).toEqual(list);
       expect(await readTasks(iterable)).toEqual(list);
     }),
-    { numRuns: 40 },
+    { numRuns: 15 },
   );
 });

@@ -4,7 +4,7 @@ import { sameJson } from '../core/json.ts';
 import type { Json, PromptMessage, Task } from '../core/types.ts';
 import { labelInMetadata } from './labels.ts';
 import type { MetadataRules } from './metadata.ts';
-import { jsonProblem } from './plain-json.ts';
+import { plainJson } from './plain-json.ts';
 import { kindOf } from './rows.ts';
 
 const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
@@ -20,23 +20,29 @@ export interface RowReading {
 /** Without an id where the row has none. */
 export type ReadTask = Omit<Task, 'id'> & { readonly id?: string };
 
-export function taskOf({
-  row,
-  place,
-  rules,
-}: RowReading): { readonly task: ReadTask } | { readonly problems: readonly string[] } {
+export type RowRead =
+  /** `bytes`: what it takes in memory, about. */
+  { readonly task: ReadTask; readonly bytes: number } | { readonly problems: readonly string[] };
+
+export function taskOf({ row: given, place, rules }: RowReading): RowRead {
   const problems: string[] = [];
   const problem = (text: string): void => void problems.push(text);
-  for (const [name, value] of Object.entries(row)) {
-    const found = jsonProblem(value, name);
-    if (found !== undefined) problem(found);
+  const row = Object.create(null) as Record<string, Json>;
+  let bytes = 0;
+  for (const [name, value] of Object.entries(given)) {
+    const copied = plainJson(value, name);
+    if ('problem' in copied) problem(copied.problem);
+    else {
+      row[name] = copied.value;
+      bytes += copied.bytes;
+    }
   }
   // What is no JSON is not looked at closer: it may be cyclic.
   if (problems.length > 0) return { problems };
   const id = idOf(row['id'], problem);
   const prompt = promptOf(row, rules !== undefined, problem);
   const answer = answerOf(row);
-  const metadata = row['metadata'] as Json | undefined;
+  const { metadata } = row;
   if (rules !== undefined) problems.push(...rules.problems(metadata, place));
   const task = {
     ...(id === undefined ? {} : { id }),
@@ -45,8 +51,8 @@ export function taskOf({
     ...(rules === undefined ? {} : { metadata: metadata as Json }),
   };
   const leak = labelInMetadata(task);
-  if (leak !== undefined) problem(`metadata.${leak} is the answer, and the agent sees metadata: leave it out there`);
-  return problems.length > 0 ? { problems } : { task };
+  if (leak !== undefined) problem(`${leak} is the answer, and the agent sees metadata: leave it out there`);
+  return problems.length > 0 ? { problems } : { task, bytes };
 }
 
 function idOf(id: unknown, problem: (text: string) => void): string | undefined {

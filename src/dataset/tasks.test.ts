@@ -67,7 +67,7 @@ describe('a task file', () => {
     ['{"id":"x","prompt":"a"}\n{"id":"x","prompt":"b"}', 'already used on line 1'],
     ['[1]', 'line 1'],
     ['', 'holds no task'],
-    ['{"id":"\\ud800","prompt":"a"}', 'printable'],
+    ['{"id":"\\ud800","prompt":"a"}', 'surrogate'],
     ['{"id":"\\u001b[31m","prompt":"a"}', 'printable'],
     ['{"prompt":[{"role":"user","content":"q","contnt":"x"}]}', 'contnt'],
     ['{"prompt":[{"role":"tool","content":"42"}]}', 'prompt.0.role'],

@@ -5,20 +5,28 @@
  * a row, which may be an answer.
  */
 import { extname } from 'node:path';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { getHeapStatistics } from 'node:v8';
 import type { Task } from '../core/types.ts';
 import { columnProblems, difference } from './columns.ts';
 import { readCsv } from './csv.ts';
 import { openDataFile } from './data-file.ts';
+import { checkHead, HEAD_BYTES } from './file-head.ts';
+import { givenRows } from './given-rows.ts';
 import { readJsonl } from './jsonl.ts';
-import { isLabelInPrompt } from './labels.ts';
+import { type LabelPlace, labelPlaces } from './labels.ts';
 import { MetadataRules } from './metadata.ts';
 import { readParquet } from './parquet.ts';
 import { contentHash } from './row-id.ts';
-import { invalid, isRecord, kindOf, MAX_ROWS, type RawRow, type TaskSource } from './rows.ts';
-import { type ReadTask, taskOf } from './task-row.ts';
+import { invalid, type RawRow, type TaskSource } from './rows.ts';
+import { type ReadTask, type RowRead, taskOf } from './task-row.ts';
 
 const SHOWN_PROBLEMS = 5;
+/** Of the memory that is left to this process for values, the most that tasks may take: a process that runs out of it ends without a word. */
+const MAX_SHARE_OF_HEAP = 0.6;
+/** What V8 sets aside for what was just made. */
+const YOUNG_BYTES = 64 * 2 ** 20;
+/** What a task takes besides its content: its id, and what it is found by. */
+const BYTES_PER_TASK = 512;
 
 export interface DatasetOptions {
   /** Fewer rows are refused. */
@@ -41,8 +49,7 @@ export async function readDataset(
   source: TaskSource,
   { minTasks = 1, name = 'the list' }: DatasetOptions = {},
 ): Promise<Dataset> {
-  const isFile = typeof source === 'string';
-  const reading = new Reading(isFile ? source : name, !isFile);
+  const reading = new Reading(typeof source === 'string' ? source : name);
   for await (const raw of readRows(source)) {
     reading.take(raw);
     if (reading.isHopeless) break;
@@ -52,46 +59,36 @@ export async function readDataset(
 
 /** The rows as they are, with their places, before anything is made of them. */
 export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
-  if (typeof source !== 'string') return yield* rowsOf(source);
+  if (typeof source !== 'string') return yield* givenRows(source);
   await using file = await openDataFile(source);
+  checkHead(source, await file.slice(0, HEAD_BYTES));
   const extension = extname(source).toLowerCase();
   if (extension === '.parquet') yield* readParquet(source);
   else if (extension === '.csv') yield* readCsv(file.chunks(), source);
   else yield* readJsonl(file.chunks(), source);
 }
 
-async function* rowsOf(source: Exclude<TaskSource, string>): AsyncGenerator<RawRow> {
-  let number = 0;
-  try {
-    for await (const row of source as AsyncIterable<unknown>) {
-      const place = `row ${++number}`;
-      if (number > MAX_ROWS) throw invalid(`found more than ${MAX_ROWS} rows`, { hint: 'does the source ever end?' });
-      if (!isRecord(row)) yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
-      // A field given as undefined is one that was not given.
-      else yield { kind: 'row', place, row: Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined)) };
-    }
-  } catch (thrown) {
-    if (thrown instanceof TrainyardError) throw thrown;
-    throw invalid(`the source of tasks threw after ${number} rows: ${messageOf(thrown)}`, { cause: thrown });
-  }
-}
-
 class Reading {
   readonly #name: string;
-  /** Whether the rows belong to somebody who may change them later. */
-  readonly #isForeign: boolean;
   readonly #tasks: Task[] = [];
   readonly #problems: string[] = [];
   readonly #places = new Map<string, string>();
-  readonly #copies = new Map<string, number>();
-  readonly #leaks: string[] = [];
+  /** By a hash of what is asked: how often. */
+  readonly #asked = new Map<string, number>();
+  readonly #copies = new Sightings();
+  readonly #leaks: Readonly<Record<LabelPlace, Sightings>> = {
+    prompt: new Sightings(),
+    metadata: new Sightings(),
+    id: new Sightings(),
+  };
+  readonly #maxBytes = memoryForTasks();
+  #bytes = 0;
   #hasWrongColumns = false;
   #columns: ReadonlySet<string> | undefined;
   #rules: MetadataRules | undefined;
 
-  constructor(name: string, isForeign: boolean) {
+  constructor(name: string) {
     this.#name = name;
-    this.#isForeign = isForeign;
   }
 
   /** Whether there are more problems than are shown. */
@@ -103,8 +100,10 @@ class Reading {
     const { place } = raw;
     if (raw.kind === 'bad') return void this.#problems.push(`${place}${raw.problem}`);
     const read = this.#read(raw.row, place);
-    if ('task' in read) this.#keep(read.task, place);
-    else this.#problems.push(...read.problems.map((problem) => `${place}: ${problem}`));
+    if ('task' in read) {
+      this.#weigh(read.bytes);
+      this.#keep(read.task, place);
+    } else this.#problems.push(...read.problems.slice(0, SHOWN_PROBLEMS + 1).map((problem) => `${place}: ${problem}`));
   }
 
   end(minTasks: number): Dataset {
@@ -119,7 +118,7 @@ class Reading {
     return { tasks: this.#tasks, warnings: this.#warnings() };
   }
 
-  #read(row: Readonly<Record<string, unknown>>, place: string): ReturnType<typeof taskOf> {
+  #read(row: Readonly<Record<string, unknown>>, place: string): RowRead {
     const names = Object.keys(row);
     if (this.#columns === undefined) {
       this.#columns = new Set(names);
@@ -128,10 +127,10 @@ class Reading {
       this.#hasWrongColumns = problems.length > 0;
       if (problems.length > 0) return { problems };
     } else {
-      const problem = difference(names, this.#columns);
-      if (problem !== undefined) return { problems: [problem] };
       // Said once, of the first row.
       if (this.#hasWrongColumns) return { problems: [] };
+      const problem = difference(names, this.#columns);
+      if (problem !== undefined) return { problems: [problem] };
     }
     return taskOf({ row, place, rules: this.#rules });
   }
@@ -141,21 +140,31 @@ class Reading {
     const earlier = id === undefined ? undefined : this.#places.get(id);
     if (earlier !== undefined)
       return void this.#problems.push(`${place}: id ${JSON.stringify(id)} is already used on ${earlier}`);
-    const named: Task = { id: id ?? this.#freeId(`row-${contentHash(rest)}`), ...rest };
-    const task = this.#isForeign ? ownCopy(named) : named;
+    const hash = contentHash(rest);
+    const copy = (this.#asked.get(hash) ?? 0) + 1;
+    this.#asked.set(hash, copy);
+    if (copy > 1) this.#copies.add(place);
+    for (const where of labelPlaces(read)) this.#leaks[where].add(place);
+    const task: Task = { id: id ?? this.#freeId(`row-${hash}`, copy), ...rest };
     this.#places.set(task.id, place);
     this.#tasks.push(task);
-    if (isLabelInPrompt(task)) this.#leaks.push(place);
   }
 
   /** Rows that ask the same are told apart by their order. */
-  #freeId(id: string): string {
-    for (;;) {
-      const copy = (this.#copies.get(id) ?? 0) + 1;
-      this.#copies.set(id, copy);
-      const free = copy === 1 ? id : `${id}#${copy}`;
+  #freeId(id: string, copy: number): string {
+    for (let n = copy; ; n++) {
+      const free = n === 1 ? id : `${id}#${n}`;
       if (!this.#places.has(free)) return free;
     }
+  }
+
+  #weigh(bytes: number): void {
+    this.#bytes += BYTES_PER_TASK + bytes;
+    if (this.#bytes <= this.#maxBytes) return;
+    const most = Math.round(this.#maxBytes / 2 ** 20);
+    throw invalid(`${this.#name}: the first ${this.#tasks.length + 1} rows take more than ${most} MiB of memory`, {
+      hint: 'all tasks are kept in memory: use fewer, keep large data in files that metadata names, or allow more with NODE_OPTIONS=--max-old-space-size=<MiB>',
+    });
   }
 
   #throwProblems(): void {
@@ -167,15 +176,32 @@ class Reading {
   }
 
   #warnings(): Dataset['warnings'] {
-    const [first] = this.#leaks;
-    if (first === undefined) return [];
-    const rows = this.#leaks.length === 1 ? '' : `, and of ${this.#leaks.length - 1} more rows`;
-    const message = `${this.#name} ${first}: the answer is in the prompt, where the agent reads it${rows}`;
-    return [{ code: 'LABEL_IN_PROMPT', message }];
+    const told = (code: string, { first, more }: Sightings, what: string): Dataset['warnings'] => {
+      const rest = more === 0 ? '' : ` (and ${more} more ${more === 1 ? 'row' : 'rows'})`;
+      return first === undefined ? [] : [{ code, message: `${this.#name} ${first}: ${what}${rest}` }];
+    };
+    const { prompt, metadata, id } = this.#leaks;
+    return [
+      ...told('LABEL_IN_PROMPT', prompt, 'the answer is in the prompt, where the agent reads it'),
+      ...told('LABEL_IN_METADATA', metadata, 'the answer is in the metadata, where the agent reads it'),
+      ...told('LABEL_IN_ID', id, 'the answer is in the id, where the agent reads it'),
+      ...told('DUPLICATE_TASKS', this.#copies, 'it asks what an earlier row asks, which so counts more than once'),
+    ];
   }
 }
 
-/** Of what is known to be JSON. */
-function ownCopy(task: Task): Task {
-  return JSON.parse(JSON.stringify(task)) as Task;
+function memoryForTasks(): number {
+  const { heap_size_limit: limit, used_heap_size: used } = getHeapStatistics();
+  return Math.max(0, limit - used - YOUNG_BYTES) * MAX_SHARE_OF_HEAP;
+}
+
+/** Where something was found first, and how often after that. */
+class Sightings {
+  first: string | undefined;
+  more = 0;
+
+  add(place: string): void {
+    if (this.first === undefined) this.first = place;
+    else this.more++;
+  }
 }
