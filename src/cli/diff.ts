@@ -1,9 +1,9 @@
 /** `trainyard diff`: two evaluations of the same tasks, compared task by task. Returns the exit code. */
 import { styleText } from 'node:util';
 import { type Comparison, compare, measuredIn, type TaskChange } from '../run/evaluation-diff.ts';
-import { table } from './evaluation-text.ts';
+import { NAME_COLUMNS, table } from './evaluation-text.ts';
 import { count, percent } from './phrases.ts';
-import { printable } from './screen/width.ts';
+import { cutTo, printable } from './screen/width.ts';
 
 /** Tasks that are named of each kind; `--json` has all. */
 const MOST = 10;
@@ -45,17 +45,19 @@ function rewardRow({ a, b, delta, ci }: NonNullable<Comparison['meanReward']>): 
 }
 
 function verdict({ p, delta }: Comparison['success']): string {
+  if (delta === 0) return 'no difference';
   if (p >= 0.05) return 'could well be chance';
   return delta > 0 ? 'B is better' : 'A is better';
 }
 
-function warnings({ otherDifferences, onlyInA, onlyInB, changedTasks, unfinished }: Comparison): readonly string[] {
+function warnings({ otherDifferences, failed, onlyInA, onlyInB, changedTasks, unfinished }: Comparison): readonly string[] {
   const list = (what: string, ids: readonly string[]): readonly string[] =>
     ids.length === 0
       ? []
       : [`${what}, not compared: ${ids.slice(0, 5).join(', ')}${ids.length > 5 ? ` and ${ids.length - 5} more` : ''}`];
   return [
     ...otherDifferences.map((difference) => `not only the policy differs: ${difference}`),
+    ...(failed.a + failed.b === 0 ? [] : [`rollouts that failed count as not solved: ${failed.a} in A, ${failed.b} in B`]),
     ...list('only in A', onlyInA),
     ...list('only in B', onlyInB),
     ...list('another task under the same id', changedTasks),
@@ -68,7 +70,7 @@ function named(title: string, changes: readonly TaskChange[]): readonly string[]
   const rows = changes
     .slice(0, MOST)
     .map(({ id, success, meanReward }) => [
-      `  ${printable(id)}`,
+      `  ${cutTo(printable(id), NAME_COLUMNS)}`,
       `${percent(success.a)} → ${percent(success.b)}`,
       meanReward === null ? 'no reward' : `reward ${meanReward.a.toFixed(3)} → ${meanReward.b.toFixed(3)}`,
     ]);

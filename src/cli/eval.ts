@@ -1,8 +1,10 @@
 /** `trainyard eval`: flags → run/eval, for a new evaluation or one that is taken up again. Returns the exit code. */
+import { resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/eval.ts';
 import { checkWritable, jsonReport, junitReport, writeWhole } from '../run/evaluation-files.ts';
+import { isReached } from '../run/evaluation-report.ts';
 import { type EvaluationRequest, usualEvaluationRun } from '../run/evaluation-settings.ts';
 import { checkpointIn } from '../run/run-checkpoint.ts';
 import { EVAL_DEFAULTS } from '../run/settings.ts';
@@ -35,9 +37,10 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   using report = openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
   let run: string | null = null;
+  let name = entry ?? resume ?? '';
   const emit: Emit = (event) => {
-    if (event.type === 'eval-start') run = event.run;
-    if (event.type === 'done' && 'success' in event && event.success < minSuccess) {
+    if (event.type === 'eval-start') ({ run, entry: name } = event);
+    if (event.type === 'done' && 'success' in event && !isReached(minSuccess, event)) {
       const message = `success is ${percent(event.success)}, expected at least ${percent(minSuccess)}`;
       report.emit({ type: 'warning', code: 'BELOW_MIN_SUCCESS', message });
     }
@@ -56,8 +59,8 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
     const again = entry === undefined ? settings : { ...settings, entry };
     return resumeEvaluation({ ...again, run: resume }, emit, stop, options);
   });
-  await writeReports(result, entry ?? resume ?? '', { junit, report: reportFile });
-  return result.success < minSuccess ? NOT_GOOD_ENOUGH : 0;
+  await writeReports(result, name, { junit, report: reportFile });
+  return isReached(minSuccess, result) ? 0 : NOT_GOOD_ENOUGH;
 }
 
 /** Whatever is wrong with the flags beside each other, all of it. */
@@ -68,10 +71,13 @@ function checkFlags({ resume, run, retryFailed, checkpoint, model, junit, report
     ...(retryFailed && resume === undefined
       ? ['--retry-failed: expected --resume <run> beside it, whose failed rollouts are run again']
       : []),
+    ...(junit !== undefined && report !== undefined && resolve(junit) === resolve(report)
+      ? ['found the same file for --junit and --report: give two']
+      : []),
   ];
   if (problems.length > 0) throw new TrainyardError('USAGE', problems.join('; '), { hint: 'see trainyard eval --help' });
-  if (junit !== undefined) checkWritable(junit, '--junit');
-  if (report !== undefined) checkWritable(report, '--report');
+  if (junit !== undefined) checkWritable(junit, '--junit', run ?? resume);
+  if (report !== undefined) checkWritable(report, '--report', run ?? resume);
 }
 
 async function writeReports(

@@ -2,12 +2,15 @@
 import { styleText } from 'node:util';
 import type { EvalDone, RunEvent, TagReport } from '../core/events.ts';
 import { asCalled, count, percent } from './phrases.ts';
-import { printable } from './screen/width.ts';
+import { cellsOf, cutTo, printable } from './screen/width.ts';
 
 /** Parts and metrics that are shown, of each. */
 const MOST_NAMES = 8;
 /** Tags that are shown; all of them are in metrics.json. */
 const MOST_TAGS = 20;
+
+/** A tag or the id of a task is as long as somebody made it; a table stays readable. */
+export const NAME_COLUMNS = 40;
 
 export function evaluationStart(event: RunEvent & { readonly type: 'eval-start' }): readonly string[] {
   const { entry, tasks, perTask, temperature, seed, run, resumedAt, model, server } = event;
@@ -30,7 +33,7 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
   const rows = [
     ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'skipped'],
     rowOf('all', event),
-    ...tags.slice(0, MOST_TAGS).map(([tag, report]) => rowOf(printable(tag), report)),
+    ...tags.slice(0, MOST_TAGS).map(([tag, report]) => rowOf(cutTo(printable(tag), NAME_COLUMNS), report)),
   ];
   const hidden = tags.length - MOST_TAGS;
   return [
@@ -70,10 +73,13 @@ function chances(byK: Readonly<Record<string, number>>): string {
 
 /** Columns as wide as their widest cell; the first to the left, the others to the right. */
 export function table(rows: readonly (readonly string[])[]): readonly string[] {
-  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => cellsOf(row[column] ?? ''))));
   return rows.map((row) =>
     row
-      .map((cell, column) => (column === 0 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0)))
+      .map((cell, column) => {
+        const padding = ' '.repeat((widths[column] ?? 0) - cellsOf(cell));
+        return column === 0 ? cell + padding : padding + cell;
+      })
       .join('   ')
       .trimEnd(),
   );

@@ -150,7 +150,7 @@ async function measure(
   const started = performance.now();
   for (const { code, message } of plan.warnings) parts.warn(code, message);
   const results = new Results(tasks, n);
-  for (const trajectory of await journal.store.query({ purpose: 'eval' })) results.add(trajectory);
+  if (plan.isResumed) await results.recall(journal.store);
   const pending = results.pending(retryFailed);
   const entry = typeof settings.entry === 'string' ? shortPath(settings.entry) : settings.entry.workflow.name;
   const workshop = pending.length === 0 ? undefined : await opened();

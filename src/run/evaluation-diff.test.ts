@@ -5,6 +5,7 @@ const task = (solved: number, rollouts = 1, meanReward: number | null = solved /
   digest,
   rollouts,
   solved,
+  failed: 0,
   meanReward,
 });
 
@@ -67,6 +68,20 @@ describe('two evaluations', () => {
 
   it('have no difference of rewards where nothing was graded in both', () => {
     expect(compare(measured('a', { x: task(0, 1, null) }), measured('b', { x: task(1) })).meanReward).toBeNull();
+  });
+
+  it('tell what failed on either side, because it counts as not solved', () => {
+    const a = measured('a', { x: { ...task(1, 4), failed: 3 }, left: { ...task(0), failed: 1 } });
+    const b = measured('b', { x: { ...task(1, 4), failed: 1 } });
+    expect(compare(a, b).failed, 'of the tasks that are compared').toEqual({ a: 3, b: 1 });
+  });
+
+  it('have no number that is not finite, however large the rewards', () => {
+    const a = measured('a', { x: task(0, 1, -1.7e308), y: task(0, 1, 1e308) });
+    const b = measured('b', { x: task(0, 1, 1.7e308), y: task(0, 1, 1.5e308) });
+    const { meanReward, worse } = compare(a, b);
+    expect(meanReward).toMatchObject({ a: 1e308, b: 1.5e308, delta: 0.5e308, ci: null, tasks: 1 });
+    expect(worse).toEqual([]);
   });
 
   it('that are the same are not said to be certainly so', () => {

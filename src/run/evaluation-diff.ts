@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
 import { meanInterval, meanOf } from '../statistics/intervals.ts';
 import { shareDifferenceInterval, signFlipChance } from '../statistics/paired.ts';
-import { evaluationRecordSchema } from './evaluation-plan.ts';
+import { evaluationIn } from './evaluation-plan.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
 import { Results, resultOf } from './evaluation-results.ts';
 import { openStoreOf } from './inspect.ts';
@@ -32,6 +32,8 @@ export interface MeasuredTask {
   readonly digest: string | undefined;
   readonly rollouts: number;
   readonly solved: number;
+  /** Of its rollouts; they count as not solved. */
+  readonly failed: number;
   readonly meanReward: number | null;
 }
 
@@ -45,7 +47,7 @@ export interface Sides {
 export interface TaskChange {
   readonly id: string;
   readonly success: Sides;
-  /** Null where one of them was never graded. */
+  /** Null where one of them was never graded, or where the difference is too large to be a number. */
   readonly meanReward: Sides | null;
 }
 
@@ -58,6 +60,8 @@ export interface Comparison {
   readonly success: Sides & { readonly ci: readonly [number, number]; readonly p: number };
   /** Over the tasks that were graded in both; null if none was. */
   readonly meanReward: (Sides & { readonly ci: readonly [number, number] | null; readonly tasks: number }) | null;
+  /** Rollouts of these tasks that failed: not solved, though the policy may not be to blame. */
+  readonly failed: { readonly a: number; readonly b: number };
   /** By how much they changed, the largest first. */
   readonly better: readonly TaskChange[];
   readonly worse: readonly TaskChange[];
@@ -76,16 +80,15 @@ export async function measuredIn(run: string): Promise<Measured> {
       hint: 'give the directories of two evaluations, such as runs/eval-<name>',
     });
   }
-  const record = evaluationRecordSchema.safeParse(readRunFile(run));
+  const record = evaluationIn(run);
   await using store = await openStoreOf(run);
-  const trajectories = await store.query({ purpose: 'eval' });
-  if (!record.success) return measuredWhileTraining(run, trajectories);
-  const { tasks, settings, sources } = record.data;
+  if (record === undefined) return measuredWhileTraining(run, await store.query({ purpose: 'eval' }));
+  const { tasks, settings, sources } = record;
   const results = new Results(
     tasks.map(({ id, row }) => ({ task: { id, prompt: [] }, number: row })),
     settings.n,
   );
-  for (const trajectory of trajectories) results.add(trajectory);
+  await results.recall(store);
   const digests = new Map(tasks.map(({ id, digest }) => [id, digest]));
   const byTask = results.byTask();
   const whole = byTask.filter(({ rollouts }) => rollouts.length === settings.n);
@@ -120,7 +123,8 @@ function measuredWhileTraining(run: string, trajectories: readonly Trajectory[])
 }
 
 function measured(rollouts: Parameters<typeof solvedIn>[0], digest: string | undefined): MeasuredTask {
-  return { digest, rollouts: rollouts.length, solved: solvedIn(rollouts), meanReward: meanRewardIn(rollouts) };
+  const failed = rollouts.filter(({ ending }) => ending === 'failed').length;
+  return { digest, rollouts: rollouts.length, solved: solvedIn(rollouts), failed, meanReward: meanRewardIn(rollouts) };
 }
 
 function decisive({ entry, flow, n, temperature, limits, callTokens, trainable }: Record<string, unknown>): Measured['settings'] {
@@ -147,7 +151,7 @@ export function compare(a: Measured, b: Measured): Comparison {
   const changes = pairs.map(({ id, left, right }) => ({
     id,
     success: sides(left.solved / left.rollouts, right.solved / right.rollouts),
-    meanReward: left.meanReward === null || right.meanReward === null ? null : sides(left.meanReward, right.meanReward),
+    meanReward: rewardSides(left.meanReward, right.meanReward),
   }));
   const sorted = changes.toSorted(
     (one, other) =>
@@ -165,6 +169,7 @@ export function compare(a: Measured, b: Measured): Comparison {
       p: signFlipChance(pairs.map(({ left, right }) => right.solved * left.rollouts - left.solved * right.rollouts)),
     },
     meanReward: rewardsOf(changes.flatMap(({ meanReward }) => meanReward ?? [])),
+    failed: { a: sumOf(pairs.map(({ left }) => left.failed)), b: sumOf(pairs.map(({ right }) => right.failed)) },
     better: sorted.filter((change) => directionOf(change) > 0),
     worse: sorted.filter((change) => directionOf(change) < 0).toReversed(),
     ...lists,
@@ -183,6 +188,14 @@ function rewardDelta({ meanReward }: TaskChange): number {
 
 function sides(a: number, b: number): Sides {
   return { a, b, delta: b - a };
+}
+
+function rewardSides(a: number | null, b: number | null): Sides | null {
+  return a === null || b === null || !Number.isFinite(b - a) ? null : sides(a, b);
+}
+
+function sumOf(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0);
 }
 
 function meanSides(all: readonly Sides[]): Sides {

@@ -1,9 +1,10 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed } from '../../test/fixtures/evaluation.ts';
-import { checkWritable, jsonReport, junitReport } from './evaluation-files.ts';
+import { checkWritable, jsonReport, junitReport, writeWhole } from './evaluation-files.ts';
 import { reportOf } from './evaluation-report.ts';
 import { Results } from './evaluation-results.ts';
 
@@ -36,6 +37,35 @@ describe('the JUnit report', () => {
   });
 });
 
+const hasPython = spawnSync('python3', ['-c', 'import xml.etree.ElementTree']).status === 0;
+
+describe.skipIf(!hasPython)('the JUnit report, read by Python’s parser (skipped without python3)', () => {
+  it('is well-formed whatever is in names and reasons, and says all of it that XML can hold', () => {
+    const everything = Array.from({ length: 0x3000 }, (_, code) => String.fromCharCode(code)).join('');
+    const odd = [']]>', '<![CDATA[', '<!-- --', '&#0;', '&nbsp;', '\uD800', '\uDFFF\uD800', '\uFFFE\uFFFF', '😀', everything];
+    const all = new Results(tasksNamed(...odd), 1);
+    for (const text of odd) {
+      const outcome = { kind: 'failed', code: 'WORKFLOW_FAILED', message: text } as const;
+      all.add(ended(text, 1, { outcome, grade: { kind: 'ungraded', why: text } }));
+    }
+    const read = `import sys, json, xml.etree.ElementTree as tree
+root = tree.fromstring(sys.stdin.buffer.read())
+print(json.dumps([[case.get('name'), case.find('error').text] for case in root.iter('testcase')]))`;
+    const { status, stdout, stderr } = spawnSync('python3', ['-c', read], {
+      input: junitReport(everything, all.byTask()),
+      encoding: 'utf8',
+    });
+    expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+    const cases = JSON.parse(stdout) as readonly (readonly [string, string])[];
+    expect(cases).toHaveLength(odd.length);
+    for (const [i, text] of odd.slice(0, 5).entries()) {
+      expect(cases[i]?.[0]).toBe(text);
+      expect(cases[i]?.[1]).toContain(`WORKFLOW_FAILED: ${text}`);
+    }
+    expect(cases.slice(5, 9).map(([name]) => name)).toEqual(['\uFFFD', '\uFFFD\uFFFD', '\uFFFD\uFFFD', '😀']);
+  });
+});
+
 describe('the JSON report', () => {
   it('has the same numbers as the evaluation, and every task and rollout', () => {
     const tasks = results().byTask();
@@ -53,16 +83,43 @@ describe('the JSON report', () => {
 });
 
 describe('a file that is asked for', () => {
+  let folder: string;
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'reports-'));
+    writeFileSync(join(folder, 'plain.txt'), 'plain');
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+
   it('is refused before anything runs where it cannot be written', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'reports-'));
-    try {
-      expect(() => checkWritable(join(folder, 'none/x.xml'), '--junit')).toThrow(
-        /--junit: expected a file that can be written, found no folder/,
-      );
-      expect(() => checkWritable(folder, '--report')).toThrow(/--report: .*found the folder/);
-      expect(() => checkWritable(join(folder, 'x.xml'), '--junit')).not.toThrow();
-    } finally {
-      rmSync(folder, { recursive: true });
+    expect(() => checkWritable(join(folder, 'none/x.xml'), '--junit')).toThrow(
+      /--junit: expected a file that can be written, found no folder/,
+    );
+    expect(() => checkWritable(folder, '--report')).toThrow(/--report: .*found the folder/);
+    expect(() => checkWritable(join(folder, 'plain.txt/x.xml'), '--junit')).toThrow(/plain\.txt, which is no folder/);
+    expect(() => checkWritable(join(folder, 'x.xml'), '--junit')).not.toThrow();
+  });
+
+  it('may be in the directory of the evaluation, which is still to be made, but is none of its own files', () => {
+    const run = join(folder, 'run');
+    expect(() => checkWritable(join(run, 'junit.xml'), '--junit', run)).not.toThrow();
+    for (const own of ['run.json', 'store.sqlite', 'store.sqlite-wal', 'metrics.json', 'events.jsonl', 'lock']) {
+      expect(() => checkWritable(join(run, own), '--report', run)).toThrow(/a file of the evaluation itself/);
     }
+  });
+
+  it('is written through a link and into a device, which stay what they are', async () => {
+    symlinkSync(join(folder, 'plain.txt'), join(folder, 'link.txt'));
+    await writeWhole(join(folder, 'link.txt'), 'new');
+    expect(readFileSync(join(folder, 'plain.txt'), 'utf8')).toBe('new');
+    symlinkSync('/dev/null', join(folder, 'nothing'));
+    await writeWhole(join(folder, 'nothing'), 'gone');
+    expect(statSync(join(folder, 'nothing')).isFile()).toBe(false);
+  });
+
+  it('leaves nothing half-written where writing fails', async () => {
+    await expect(writeWhole(join(folder, 'none', 'x.xml'), 'x')).rejects.toThrow(
+      expect.objectContaining({ code: 'STORE_FAILED' }),
+    );
+    expect(readdirSync(folder).filter((name) => name.includes('unfinished'))).toEqual([]);
   });
 });

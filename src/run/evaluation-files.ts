@@ -1,23 +1,39 @@
 /** Files about an evaluation, for other programs: metrics.json, a JSON report, JUnit XML. Written whole or not at all. */
 import { accessSync, constants, existsSync, statSync } from 'node:fs';
-import { open, rename } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { open, realpath, rename, rm, writeFile } from 'node:fs/promises';
+import { basename, dirname, resolve } from 'node:path';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { EvaluationReport } from '../core/events.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
 import type { TaskResult } from './evaluation-results.ts';
 
-/** Before anything is spent: throws USAGE where the file could not be written in the end. */
-export function checkWritable(path: string, flag: string): void {
+/** Files that an evaluation itself has in its directory. */
+const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
+
+/** Before anything is spent: throws USAGE where the file could not be written in the end. The directory of the `run` may still be made. */
+export function checkWritable(path: string, flag: string, run?: string): void {
+  const found = obstacle(path, run);
+  if (found === undefined) return;
+  throw new TrainyardError('USAGE', `${flag}: expected a file that can be written, found ${found}`, {
+    hint: `give ${flag} the name of a new file, in a folder that is there`,
+  });
+}
+
+function obstacle(path: string, run: string | undefined): string | undefined {
   const folder = dirname(path);
-  const found = !existsSync(folder)
-    ? `no folder ${folder}`
-    : existsSync(path) && statSync(path).isDirectory()
-      ? `the folder ${path}`
-      : isWritable(folder)
-        ? undefined
-        : `${folder}, where nothing may be written`;
-  if (found !== undefined) throw new TrainyardError('USAGE', `${flag}: expected a file that can be written, found ${found}`);
+  if (run !== undefined && resolve(folder) === resolve(run)) {
+    if (OF_THE_RUN.test(basename(path))) return `${path}, a file of the evaluation itself`;
+    if (!existsSync(folder)) return undefined;
+  }
+  if (!existsSync(folder)) return `no folder ${folder}`;
+  if (!statSync(folder).isDirectory()) return `${folder}, which is no folder`;
+  if (existsSync(path) && statSync(path).isDirectory()) return `the folder ${path}`;
+  return isWritable(folder) || isDevice(path) ? undefined : `${folder}, where nothing may be written`;
+}
+
+/** A pipe, a terminal, /dev/null: there is nothing to replace. */
+function isDevice(path: string): boolean {
+  return existsSync(path) && !statSync(path).isFile();
 }
 
 function isWritable(folder: string): boolean {
@@ -31,13 +47,19 @@ function isWritable(folder: string): boolean {
 
 export async function writeWhole(path: string, text: string): Promise<void> {
   await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
-    const unfinished = `${path}.unfinished`;
-    {
+    if (isDevice(path)) return await writeFile(path, text);
+    // A link stays a link.
+    const target = existsSync(path) ? await realpath(path) : path;
+    const unfinished = `${target}.unfinished`;
+    try {
       await using file = await open(unfinished, 'w');
       await file.writeFile(text);
       await file.sync();
+      await rename(unfinished, target);
+    } catch (thrown) {
+      await rm(unfinished, { force: true });
+      throw thrown;
     }
-    await rename(unfinished, path);
   });
 }
 

@@ -4,7 +4,8 @@
  * run.json keeps everything that decides the result. An evaluation is taken up again only where all of that is still the same:
  * otherwise half of its rollouts would be of something else. All that changed is named at once.
  */
-import { dirname, resolve } from 'node:path';
+import { existsSync, statSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
@@ -39,10 +40,13 @@ export interface EvaluationPlan {
   readonly warnings: readonly { readonly code: string; readonly message: string }[];
 }
 
-export const evaluationRecordSchema = z.object({
+/** In one evaluation; what each came to is in memory. */
+const MOST_ROLLOUTS = 1_000_000;
+
+const evaluationRecordSchema = z.object({
   kind: z.literal('evaluation'),
-  settings: z.looseObject({ n: z.int(), temperature: z.number() }),
-  tasks: z.array(z.object({ row: z.int(), id: z.string(), digest: z.string() })),
+  settings: z.looseObject({ n: z.int().min(1).max(MOST_ROLLOUTS), temperature: z.number() }),
+  tasks: z.array(z.object({ row: z.int().min(1), id: z.string(), digest: z.string() })),
   model: z.string(),
   sources: z.record(z.string(), z.string()),
   kernels: z.enum(KERNEL_VARIANTS),
@@ -69,6 +73,7 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
   const settings = evaluationSettings(request);
   const { entry, heldOut, warnings } = await preflight(settings);
   const tasks = rowsOf(settings.rows, heldOut.length).map((row) => ({ task: heldOut[row - 1] as Task, number: row }));
+  checkSize(tasks.length, settings.n);
   const record = await recordOf(settings, entry, tasks);
   const alike = settings.n > 1 && settings.temperature === 0;
   const message = `${settings.n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
@@ -94,6 +99,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   const changes = [
     ...changesIn(begun, now),
     ...(isWhole ? [] : [`the task file has ${heldOut.length} rows, it had ${begun.tasks.length}`]),
+    ...(isStoreGone(request.run) ? ['store.sqlite is gone, and every rollout with it'] : []),
   ];
   if (changes.length > 0) throw impossible(changes, 'put it back as it was, or begin a new evaluation');
   const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
@@ -102,14 +108,35 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   return { settings, entry, tasks, record: begun, isResumed: true, kernels, warnings };
 }
 
+function checkSize(tasks: number, n: number): void {
+  if (tasks * n <= MOST_ROLLOUTS) return;
+  throw new TrainyardError(
+    'USAGE',
+    `n: expected at most ${MOST_ROLLOUTS} rollouts in all, found ${tasks} tasks × ${n} = ${tasks * n}`,
+    { hint: 'give a smaller --n, or fewer --rows' },
+  );
+}
+
+/** The store is made before the first event is told, so where there are events and no store, it was taken away. */
+function isStoreGone(run: string): boolean {
+  const size = (name: string): number => (existsSync(join(run, name)) ? statSync(join(run, name)).size : 0);
+  return size('events.jsonl') > 0 && size('store.sqlite') + size('store.sqlite-wal') === 0;
+}
+
 function recordIn(run: string): EvaluationRecord {
+  const found = evaluationIn(run);
+  if (found !== undefined) return found;
+  throw impossible([`${run} holds a training run, not an evaluation`], `go on with it: ${resumeCommand(run)}`);
+}
+
+/** What run.json says; undefined where the run trains. */
+export function evaluationIn(run: string): EvaluationRecord | undefined {
   const found = readRunFile(run);
   const parsed = evaluationRecordSchema.safeParse(found);
   if (parsed.success) return parsed.data;
-  if (isEvaluation(found)) {
-    throw impossible([`${run}/run.json is not of this version of Trainyard`], 'finish it with the version that began it');
-  }
-  throw impossible([`${run} holds a training run, not an evaluation`], `go on with it: ${resumeCommand(run)}`);
+  if (!isEvaluation(found)) return undefined;
+  const hint = 'put it back as it was, or use the version that wrote it';
+  throw impossible([`${run}/run.json is damaged, or not of this version of Trainyard`], hint);
 }
 
 /** Everything that decides the result and is no longer what it was, in words. */

@@ -59,6 +59,11 @@ function sharesOf(tasks: readonly TaskResult[], n: number): TagReport {
   };
 }
 
+/** Whether success is at least this; what is only rounding, 0.8 as the mean of thirds and fifths, never decides. */
+export function isReached(least: number, { success }: Pick<EvaluationReport, 'success'>): boolean {
+  return success >= least - 1e-9;
+}
+
 export function solvedIn(rollouts: readonly RolloutResult[]): number {
   return rollouts.filter(({ ending }) => ending === 'solved').length;
 }

@@ -5,6 +5,7 @@
  * runs beside it and however often the evaluation was interrupted. Of several attempts the last one counts; the others are kept.
  */
 import { createHash } from 'node:crypto';
+import type { Store } from '../core/contracts.ts';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 import type { NumberedTask } from './evaluate.ts';
 import { isSuccess, type Means } from './signal.ts';
@@ -64,6 +65,14 @@ export class Results {
     const [number, attempt] = [Number(parsed[1]), Number(parsed[2] ?? 1)];
     const key = keyOf(trajectory.taskId, number);
     if ((this.#latest.get(key)?.attempt ?? 0) < attempt) this.#latest.set(key, resultOf(trajectory, number, attempt));
+  }
+
+  /** Adds what is kept of these tasks, a task at a time: conversations can be long, and only what they came to stays in memory. */
+  async recall(store: Store): Promise<void> {
+    for (const { task } of this.#tasks) {
+      const { groupId } = identityOf(task.id, 1, 1);
+      for (const trajectory of await store.query({ groupId, purpose: 'eval' })) this.add(trajectory);
+    }
   }
 
   /** What was never run and, if asked for, what failed: that under a new id. */

@@ -79,7 +79,10 @@ export function readRunFile(path: string): unknown {
   try {
     return JSON.parse(readFileSync(file, 'utf8'));
   } catch (cause) {
-    throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, { cause });
+    throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, {
+      cause,
+      hint: 'restore the file from a copy, or begin anew in another directory',
+    });
   }
 }
 

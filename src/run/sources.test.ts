@@ -20,12 +20,15 @@ describe('the user’s code', () => {
       `import x from './a.ts'; export * from "./deep/b.ts"; const c = await import('./c.ts'); import 'openai'; import './gone.ts';`,
     );
     write('a.ts', `import { y } from './agent.ts';`);
-    write('deep/b.ts', `const d = require('../d.cjs');`);
+    write('deep/b.ts', `const d = require('../d'); require('../package'); import('../e.ts?again');`);
     write('c.ts', '');
     write('d.cjs', '');
+    write('e.ts', '');
+    mkdirSync(join(folder, 'package'));
+    write('package/index.js', '');
     write('unused.ts', '');
     const digests = await sourceDigests(folder, [join(folder, 'agent.ts')]);
-    expect(Object.keys(digests)).toEqual(['a.ts', 'agent.ts', 'c.ts', 'd.cjs', 'deep/b.ts']);
+    expect(Object.keys(digests)).toEqual(['a.ts', 'agent.ts', 'c.ts', 'd.cjs', 'deep/b.ts', 'e.ts', 'package/index.js']);
     write('d.cjs', '// changed');
     const changed = await sourceDigests(folder, [join(folder, 'agent.ts')]);
     expect(Object.keys(digests).filter((file) => digests[file] !== changed[file])).toEqual(['d.cjs']);

@@ -17,6 +17,16 @@ describe('the interval of a share', () => {
     close(wilson(0, 10), [0, 0.2775]);
   });
 
+  // R. G. Newcombe, Two-sided confidence intervals for the single proportion, 1998, table I, method 3.
+  it.each([
+    [81, 263, 0.2553, 0.3662],
+    [15, 148, 0.0624, 0.1605],
+    [0, 20, 0, 0.1611],
+    [1, 29, 0.0061, 0.1718],
+  ])('is, for %i of %i, as published', (solved, n, low, high) => {
+    close(wilson(solved / n, n), [low, high]);
+  });
+
   it('is everything where nothing was seen, and never certain after a few', () => {
     expect(sharesInterval([], 4)).toEqual([0, 1]);
     expect(wilson(0, 0)).toEqual([0, 1]);
@@ -73,6 +83,12 @@ describe('the interval of a mean', () => {
     [1000, 1.9623],
   ])('reaches, with %i degrees of freedom, %f standard errors', (freedom, expected) => {
     expect(studentQuantile(freedom)).toBeCloseTo(expected, 3);
+  });
+
+  it('and the mean itself stay finite for the largest numbers', () => {
+    expect(meanOf([1e308, 1e308, 1e308])).toBeCloseTo(1e308, -300);
+    expect(meanOf([-1.7e308, -1.7e308])).toBe(-1.7e308);
+    expect(meanInterval([1e308, 1e308, 1e307])).toBeNull();
   });
 
   it('is none without spread', () => {

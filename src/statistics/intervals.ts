@@ -53,7 +53,10 @@ export function meanInterval(values: readonly number[]): Interval | null {
 
 /** 0 for no values. */
 export function meanOf(values: readonly number[]): number {
-  return values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length;
+  if (values.length === 0) return 0;
+  const sum = values.reduce((total, value) => total + value, 0);
+  // The sum of finite numbers need not be finite; dividing first is not as exact, so only then.
+  return Number.isFinite(sum) ? sum / values.length : values.reduce((mean, value) => mean + value / values.length, 0);
 }
 
 /** How many standard errors to either side of a mean hold 95 %, with so many degrees of freedom. */

@@ -28,6 +28,18 @@ describe('pass@k and pass^k', () => {
     );
   });
 
+  it('of more tries than there were are refused, never guessed', () => {
+    expect(() => passAtK(2, 0, 4)).toThrow('4 of 2 tries cannot be drawn');
+    expect(() => passHatK(2, 2, 3)).toThrow('3 of 2 tries cannot be drawn');
+  });
+
+  it('stay within 0 and 1 for very many tries', () => {
+    expect(passAtK(100_000, 1, 50_000)).toBeCloseTo(0.5, 9);
+    expect(passHatK(100_000, 99_999, 50_000)).toBeCloseTo(0.5, 9);
+    expect(passAtK(100_000, 50_000, 100_000)).toBe(1);
+    expect(passHatK(100_000, 50_000, 100_000)).toBe(0);
+  });
+
   it('of three tasks solved 4, 0 and 1 times in 4 tries are 5/12 for one try, 2/3 for any of four and 1/3 for all of four', () => {
     const over = (of: (c: number) => number): number => meanOf([4, 0, 1].map(of));
     expect(over((c) => passAtK(4, c, 1))).toBeCloseTo(5 / 12, 12);

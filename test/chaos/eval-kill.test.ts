@@ -13,6 +13,9 @@ import { scratch, start } from '../cli/command.ts';
 const KILLS = 20;
 const TASKS = 40;
 const ROLLOUTS = 4 * TASKS;
+const CONCURRENCY = 4;
+/** Gradings of one process before it is killed, at most: so few that something is left for every kill. */
+const LONGEST_STRETCH = 6;
 
 /** Each grading leaves a line with the id of its rollout. */
 const ENTRY = `
@@ -45,7 +48,7 @@ afterAll(() => home.remove());
 /** Begins the evaluation, or goes on with it where its directory holds one. */
 function run(name: string) {
   const directory = join(home.dir, name);
-  const few = ['--concurrency', '4', '--threads', '1'];
+  const few = ['--concurrency', `${CONCURRENCY}`, '--threads', '1'];
   return existsSync(join(directory, 'run.json'))
     ? start(['eval', '--resume', directory, ...few])
     : start(['eval', join(home.dir, 'agent.ts'), '--run', directory, '--n', '4', ...few]);
@@ -75,32 +78,36 @@ async function toTheEnd(name: string): Promise<void> {
 
 const metrics = (name: string): string => readFileSync(join(home.dir, name, 'metrics.json'), 'utf8');
 
+/** Kills the process itself at some moment of its work; whether it was still alive. */
+async function strike({ child, ended }: ReturnType<typeof run>, moment: () => Promise<unknown>): Promise<boolean> {
+  await Promise.race([ended, moment()]);
+  child.kill('SIGKILL');
+  const { signal, code, stderr } = await ended;
+  if (signal !== 'SIGKILL') expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  return signal === 'SIGKILL';
+}
+
 it(`comes to the same after ${KILLS} kills, and grades nothing twice that was acknowledged`, { timeout: 180_000 }, async () => {
   await toTheEnd('undisturbed');
-  expect(new Set(graded()).size).toBe(ROLLOUTS);
+  expect(graded().toSorted()).toEqual([...(await kept('undisturbed')).keys()].toSorted());
   rmSync(join(home.dir, 'graded.txt'));
   const random = randomStream(7);
-  const stretch = ROLLOUTS / (KILLS + 1);
   /** What was on disk after each kill, and how many gradings there had been by then. */
   const acknowledged: { readonly ids: ReadonlySet<string>; readonly gradings: number }[] = [];
-  let struck = 0;
   for (let kill = 0; kill < KILLS; kill++) {
-    const { child, ended } = run('disturbed');
-    if (kill % 5 === 4) {
-      await Promise.race([ended, sleep(random.uniform() * 1000)]);
-    } else {
-      const target = graded().length + Math.floor(random.uniform() * stretch);
-      while (child.exitCode === null && graded().length <= target) await sleep(2);
-      await Promise.race([ended, sleep(random.uniform() * 10)]);
-    }
-    child.kill('SIGKILL');
-    const { signal, code, stderr } = await ended;
-    if (signal === 'SIGKILL') struck++;
-    else expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    const [before, share] = [graded().length, random.uniform()];
+    // A few while it starts, finds its files and reads them; the others after some gradings, within those under way.
+    const whileStarting = (): Promise<unknown> => sleep(share * 400);
+    const whileWorking = async (): Promise<void> => {
+      while (graded().length <= before + share * LONGEST_STRETCH) await sleep(1);
+      await sleep(random.uniform() * 10);
+    };
+    const struck = await strike(run('disturbed'), kill % 5 === 4 ? whileStarting : whileWorking);
+    expect(struck, `kill ${kill + 1} struck`).toBe(true);
     acknowledged.push({ ids: new Set((await kept('disturbed')).keys()), gradings: graded().length });
   }
+  expect(acknowledged.at(-1)?.ids.size, 'acknowledged before the last stretch').toBeGreaterThan(0);
   await toTheEnd('disturbed');
-  expect(struck, 'kills that struck').toBeGreaterThanOrEqual(KILLS / 2);
   for (const { ids, gradings } of acknowledged) {
     expect(
       graded()
@@ -108,6 +115,8 @@ it(`comes to the same after ${KILLS} kills, and grades nothing twice that was ac
         .filter((id) => ids.has(id)),
     ).toEqual([]);
   }
+  // What was under way when it was killed is all that is graded once more.
+  expect(graded().length - ROLLOUTS).toBeLessThanOrEqual(KILLS * CONCURRENCY);
   expect([...(await kept('disturbed'))].toSorted()).toEqual([...(await kept('undisturbed'))].toSorted());
   expect(metrics('disturbed')).toBe(metrics('undisturbed'));
 });

@@ -1,5 +1,5 @@
 /** Evaluations kept on disk: stopped and taken up again, refused, tried again, at a server that turns the policy away. */
-import { appendFile, readFile, writeFile } from 'node:fs/promises';
+import { appendFile, cp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { defineWorkflow } from '../../src/core/define.ts';
@@ -181,6 +181,53 @@ describe('an evaluation', () => {
     await expect(resumeEvaluation({ run, entry })).rejects.toThrow('begun with tasks given as values');
     await expect(resumeEvaluation({ run, entry, heldOut: rows('other') })).rejects.toThrow('tasks have changed: rows 1, 2');
     expect(await resumeEvaluation({ run, entry, heldOut: rows('CANARY-5b1d') })).toMatchObject({ n: 2 });
+  });
+
+  it('whose files are damaged is refused with what is wrong, and left as it is', async () => {
+    const { entry } = agent();
+    await evaluateOnly(request('sound', entry, { n: 1 }));
+    const damaged = async (name: string, damage: (run: string) => Promise<unknown>): Promise<unknown> => {
+      const run = join(home.dir, name);
+      await cp(join(home.dir, 'sound'), run, { recursive: true });
+      await damage(run);
+      const before = await readdir(run);
+      const again = agent();
+      const refusal = await resumeEvaluation({ run, entry: again.entry }).catch((thrown: unknown) => thrown);
+      expect(again.begun, name).toEqual([]);
+      expect(await readdir(run), name).toEqual(before);
+      return refusal;
+    };
+    const record = (change: (record: { settings: Record<string, unknown> }) => void) => async (run: string) => {
+      const kept = JSON.parse(await readFile(join(run, 'run.json'), 'utf8'));
+      change(kept);
+      await writeFile(join(run, 'run.json'), JSON.stringify(kept));
+    };
+    const gone = 'store.sqlite is gone, and every rollout with it';
+    expect(await damaged('no-store', (run) => rm(join(run, 'store.sqlite')))).toMatchObject({
+      code: 'RESUME_IMPOSSIBLE',
+      message: gone,
+    });
+    expect(await damaged('empty-store', (run) => truncate(join(run, 'store.sqlite')))).toMatchObject({ message: gone });
+    expect(await damaged('half-store', (run) => truncate(join(run, 'store.sqlite'), 5000))).toMatchObject({
+      code: 'STORE_FORMAT',
+    });
+    expect(await damaged('half-record', (run) => truncate(join(run, 'run.json'), 100))).toMatchObject({
+      code: 'RESUME_IMPOSSIBLE',
+      hint: expect.stringContaining('restore the file'),
+    });
+    const tooMany = record(({ settings }) => {
+      settings['n'] = 1e9;
+    });
+    expect(await damaged('too-many', tooMany)).toMatchObject({ message: expect.stringContaining('run.json is damaged') });
+    await expect(measuredIn(join(home.dir, 'too-many'))).rejects.toThrow('run.json is damaged');
+  });
+
+  it('of more rollouts than fit is refused before any of them', async () => {
+    const { begun, entry } = agent();
+    const tooMany = evaluateOnly(request('too-large', entry, { n: 1_000_000 }));
+    await expect(tooMany).rejects.toThrow('expected at most 1000000 rollouts in all, found 12 tasks × 1000000 = 12000000');
+    expect(begun).toEqual([]);
+    expect(await readdir(home.dir)).not.toContain('too-large');
   });
 
   it('warns of several rollouts at temperature 0', async () => {
