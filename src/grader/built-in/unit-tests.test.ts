@@ -144,7 +144,7 @@ describe('the code grader', () => {
     const broken: Sandbox = {
       ...openSandbox({ level: 'best' }),
       start: () => startBroken(),
-      run: async () => ({ ...(await startBroken().ended), stdout: '', stderr: '' }),
+      run: async () => ({ ...(await startBroken().ended), stdout: '', stderr: '', ranMs: 0 }),
     };
     const tests = { kind: 'function', tests: [{ source: '1' }], entry: undefined, setup: '' } as const;
     for (const language of ['python', 'javascript'] as const) {
