@@ -129,6 +129,15 @@ class Running implements ConfinedProcess {
       clearTimeout(this.#timer);
       signal?.removeEventListener('abort', onAbort);
       await memory?.remove();
+      this.#removeFolder();
+    }
+  }
+
+  #removeFolder(): void {
+    try {
+      this.#options.confined.remove?.();
+    } catch {
+      // What a program without walls did to its folder is not worth losing its result for.
     }
   }
 
