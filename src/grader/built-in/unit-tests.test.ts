@@ -1,7 +1,7 @@
-/** The code grader against the table of cases, in the sandbox that this system has; and what is the task's fault, or the sandbox's. */
-import { beforeAll, describe, expect, it } from 'vitest';
-import { CODE_CASES, type CodeCase } from '../../../test/fixtures/graders/code-cases.ts';
-import type { Grader, GraderInput } from '../../core/contracts.ts';
+/** The code grader: how code is found, its options, and what is the task's fault, or the sandbox's. Right and wrong code is in the tables. */
+import { describe, expect, it } from 'vitest';
+import { CODE_CASES } from '../../../test/fixtures/graders/code-cases.ts';
+import { ctx, graderFor, inputFor } from '../../../test/fixtures/graders/graded-code.ts';
 import type { Json } from '../../core/types.ts';
 import { startConfined } from '../../processes/sandbox/confined-process.ts';
 import { wholeLimits } from '../../processes/sandbox/program.ts';
@@ -10,51 +10,9 @@ import { runTests } from '../code/run-tests.ts';
 import { codeInText } from './code-in-text.ts';
 import { type UnitTestsOptions, unitTests } from './unit-tests.ts';
 
-const ctx = { signal: new AbortController().signal, model: undefined };
-/** Cases at once: they mostly wait for processes to start. */
-const AT_ONCE = 3;
-
-function inputFor(said: string, answer: Json | undefined): GraderInput {
-  return {
-    task: { id: 'task 1', prompt: [], ...(answer === undefined ? {} : { answer }) } as unknown as GraderInput['task'],
-    messages: [{ role: 'assistant', content: said }],
-    threads: {},
-    turns: [],
-    output: undefined,
-    result: {},
-    truncated: undefined,
-    artifactsDir: null,
-  };
-}
-
 /** A sandbox that cannot be set up. */
 const startBroken = (): ReturnType<typeof startConfined> =>
   startConfined({ confined: { command: 'false', args: [] }, limits: wholeLimits(), memory: undefined });
-
-function graderFor(options: Partial<UnitTestsOptions> = {}): Grader {
-  return unitTests({ language: 'python', sandbox: 'best', timeoutMs: 5_000, ...options });
-}
-
-describe('the code grader, on its table of cases', () => {
-  const found = new Map<CodeCase, unknown>();
-  beforeAll(async () => {
-    const queue = [...CODE_CASES];
-    const work = async (): Promise<void> => {
-      for (let one = queue.shift(); one !== undefined; one = queue.shift()) {
-        const { language, said, tests, timeoutMs = 10_000 } = one;
-        const grader = graderFor({ language, timeoutMs, partial: true });
-        found.set(one, await Promise.resolve(grader.grade(inputFor(said, tests), ctx)).catch((error: unknown) => error));
-      }
-    };
-    await Promise.all(Array.from({ length: AT_ONCE }, work));
-  }, 180_000);
-
-  for (const one of CODE_CASES) {
-    it(`${one.language}: ${one.name}: passes ${Math.round(one.passes * 100)} %`, () => {
-      expect(found.get(one)).toMatchObject({ value: one.passes, success: one.passes === 1 });
-    });
-  }
-});
 
 describe('code in an answer', () => {
   const fenced = (name: string, code: string): string => `\`\`\`${name}\n${code}\n\`\`\`\n`;
@@ -88,6 +46,8 @@ describe('tests that cannot be used', () => {
     ['name no function to check', 'def check(candidate):\n    pass', /needs `entry`/],
     ['name something that is no function', { entry: 'f(); g', tests: ['assert f()'] }, /the name of a function/],
     ['are not Python', ['assert f( == 1'], /a test is not Python/],
+    ['compare with what they do not define', ['assertEqual(f(), 1)'], /a test uses assertEqual and does not define it/],
+    ['end in their set-up', { setup: 'raise SystemExit', tests: ['assert f() == 1'] }, /set-up raised SystemExit/],
     [
       'have a set-up that fails',
       { setup: 'import no_such_module', tests: ['assert f() == 1'] },
@@ -101,10 +61,29 @@ describe('tests that cannot be used', () => {
     });
   }
 
-  it("because they are not JavaScript are the task's fault too", async () => {
-    const graded = async (): Promise<unknown> =>
-      graderFor({ language: 'javascript' }).grade(inputFor('const f = 1', ['assert(f(']), ctx);
-    await expect(graded()).rejects.toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(/not JavaScript/) });
+  const inJavaScript: readonly [string, string, string, RegExp][] = [
+    ['are not JavaScript', 'const f = 1', 'assert(f(', /not JavaScript/],
+    [
+      'compare with what only the code defines',
+      'const f = 0, assertEquals = () => {}',
+      'assertEquals(f, 1)',
+      /uses assertEquals/,
+    ],
+  ];
+  for (const [what, said, test, message] of inJavaScript) {
+    it(`because they ${what} are the task's fault in JavaScript, too`, async () => {
+      const graded = async (): Promise<unknown> => graderFor({ language: 'javascript' }).grade(inputFor(said, [test]), ctx);
+      await expect(graded()).rejects.toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(message) });
+    });
+  }
+});
+
+describe('the tables of code', () => {
+  it('hold more than a hundred cases, each once, at least a third of them wrong or hostile', () => {
+    expect(CODE_CASES.length).toBeGreaterThanOrEqual(100);
+    expect(CODE_CASES.filter(({ passes }) => passes < 1).length / CODE_CASES.length).toBeGreaterThan(1 / 3);
+    const names = CODE_CASES.map(({ language, name }) => `${language}: ${name}`);
+    expect(names.filter((name, index) => names.indexOf(name) !== index)).toEqual([]);
   });
 });
 
@@ -144,7 +123,7 @@ describe('the code grader', () => {
     const broken: Sandbox = {
       ...openSandbox({ level: 'best' }),
       start: () => startBroken(),
-      run: async () => ({ ...(await startBroken().ended), stdout: '', stderr: '' }),
+      run: async () => ({ ...(await startBroken().ended), stdout: '', stderr: '', ranMs: 0 }),
     };
     const tests = { kind: 'function', tests: [{ source: '1' }], entry: undefined, setup: '' } as const;
     for (const language of ['python', 'javascript'] as const) {

@@ -9,6 +9,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { TrainyardError } from '../../core/errors.ts';
 import { siblingScript } from '../../processes/protocol.ts';
+import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
 import type { ReadableFile } from '../../processes/sandbox/program.ts';
 import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
 import { type HarnessAnswer, type HarnessOrder, READY } from './javascript/order.ts';
@@ -18,39 +19,58 @@ const FOLDER_INSIDE = '/opt/trainyard';
 const NODE_INSIDE = `${FOLDER_INSIDE}/node`;
 /** What Node itself takes, and two interpreters at rest. */
 const OWN_MEMORY_MB = 192;
-/** For starting Node and the interpreters, and for saying what came out of it. */
-const OWN_MS = 20_000;
+/** For starting Node and the interpreters. */
+const START_MS = 30_000;
+/** Beyond the code's time, for saying what came out of it; then everything is killed: some operations cannot be interrupted. */
+const OWN_MS = 5_000;
 const MOST_OUTPUT_BYTES = 64 * 2 ** 20;
 
 export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
   const { tests, timeoutMs, memoryMb, signal } = run;
   const script = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
   const inside = `${FOLDER_INSIDE}/javascript/${script.slice(dirname(script).length + 1)}`;
-  const result = await sandbox.run({
+  const running = sandbox.start({
     program: sandbox.isSandbox ? NODE_INSIDE : process.execPath,
     args: ['--disable-warning=ExperimentalWarning', '--max-old-space-size=128', sandbox.isSandbox ? inside : script],
     readable: readable(dirname(script)),
-    stdin: JSON.stringify(orderOf(run)),
     limits: {
-      wallMs: timeoutMs * 2 + OWN_MS,
-      cpuSeconds: Math.ceil((timeoutMs * 2 + OWN_MS) / 1_000),
+      wallMs: START_MS + timeoutMs + OWN_MS,
+      cpuSeconds: Math.ceil((START_MS + timeoutMs + OWN_MS) / 1_000),
       memoryMb: memoryMb * 2 + OWN_MEMORY_MB,
       outputBytes: MOST_OUTPUT_BYTES,
     },
     ...(signal === undefined ? {} : { signal }),
   });
-  if (result.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
-  if (!result.stdout.startsWith(`${READY}\n`)) {
-    const why =
-      result.stderr
-        .trim()
-        .split('\n')
-        .find((line) => /error/i.test(line)) ?? result.kind;
+  const said = await saidBy(running, JSON.stringify(orderOf(run)), timeoutMs + OWN_MS);
+  const { kind } = await running.ended;
+  if (signal?.aborted) throw new TrainyardError('CANCELLED', 'the tests were cancelled');
+  if (!said.startsWith(`${READY}\n`)) {
+    const lines = running.stderr.trim().split('\n');
+    const why = lines.find((line) => /error/i.test(line)) ?? kind;
     throw new TrainyardError('SANDBOX_FAILED', `the interpreter could not be started in the sandbox: ${why}`);
   }
   // Nothing but the harness can print: what is there is its answer, whole or not.
-  const answer = parsed(result.stdout.slice(READY.length));
-  return answer === undefined ? allFailed(tests, result.kind) : verdictOf(run, answer);
+  const answer = parsed(said.slice(READY.length));
+  return answer === undefined ? allFailed(tests, kind === 'cancelled' ? 'timeout' : kind) : verdictOf(run, answer);
+}
+
+/** All that it prints. From its first word on it has `limitMs`. */
+async function saidBy(running: ConfinedProcess, order: string, limitMs: number): Promise<string> {
+  const chunks: Buffer[] = [];
+  let timer: NodeJS.Timeout | undefined;
+  running.stdout
+    .on('data', (chunk: Buffer) => {
+      timer ??= setTimeout(() => running.kill(), limitMs);
+      chunks.push(chunk);
+    })
+    .resume();
+  running.stdin.end(order);
+  try {
+    await running.ended;
+  } finally {
+    clearTimeout(timer);
+  }
+  return Buffer.concat(chunks).toString('utf8');
 }
 
 function orderOf({ code, tests, timeoutMs, memoryMb, tolerance }: CodeRun): HarnessOrder {

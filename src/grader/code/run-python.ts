@@ -17,10 +17,13 @@ import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts
 const SCRIPTS = fileURLToPath(new URL('./python', import.meta.url));
 /** Where the scripts are inside, so that nothing is told about this machine. */
 const SCRIPTS_INSIDE = '/opt/trainyard';
-/** For starting Python, and for the tests to say that time is up. */
-const OWN_MS = 20_000;
-/** The first line of the process with the code, before it has any. */
+/** For starting Python. */
+const START_MS = 20_000;
+/** For the tests to say that time is up; what the code made them do can hold them up, too. */
+const OWN_MS = 5_000;
+/** The first lines: of the process with the code, before it has any, and of the one with the tests. */
 const READY = 'ready';
+const TESTER_READY = 'R';
 const MOST_BYTES = 16 * 2 ** 20;
 const MOST_OUTPUT_BYTES = 4 * 2 ** 20;
 
@@ -35,15 +38,18 @@ export function runPython(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
 
 async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramTest[]): Promise<Verdict> {
   const python = pythonHome();
-  const end = performance.now() + run.timeoutMs;
+  // Starting sandboxes does not count: a busy machine must not make code slow.
+  let leftMs = run.timeoutMs;
   const why: string[] = [];
   for (const { input, output } of tests) {
-    const wallMs = Math.ceil(end - performance.now());
+    const wallMs = Math.ceil(leftMs);
     if (wallMs < 1) why.push('timeout');
     else {
       const program = { ...asked(run, python, ['solution.py']), files: { 'solution.py': run.code }, stdin: input };
       const limits = { ...program.limits, wallMs, outputBytes: MOST_OUTPUT_BYTES };
       const result = await sandbox.run({ ...program, limits });
+      if (result.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
+      leftMs -= result.ranMs;
       if (result.kind !== 'exited') why.push(result.kind);
       else why.push(result.code !== 0 ? `exit code ${result.code}` : samePrinted(result.stdout, output) ? '' : 'another output');
     }
@@ -56,14 +62,19 @@ async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { ki
   const scripts = sandbox.isSandbox ? SCRIPTS_INSIDE : SCRIPTS;
   const start = (script: string): ConfinedProcess => {
     const { limits, ...program } = asked(run, python, [`${scripts}/${script}.py`]);
-    return sandbox.start({ ...program, limits: { ...limits, wallMs: run.timeoutMs + OWN_MS, outputBytes: MOST_BYTES } });
+    return sandbox.start({
+      ...program,
+      limits: { ...limits, wallMs: START_MS + run.timeoutMs + OWN_MS, outputBytes: MOST_BYTES },
+    });
   };
   const pair = { subject: start('subject'), tester: start('tester') };
   const { entry, setup } = tests;
   const order = { code: run.code, tests: tests.tests, entry: entry ?? null, setup, tolerance: run.tolerance };
   try {
     const said = await between(pair, JSON.stringify(order), run.timeoutMs);
-    return verdictOf(tests, said, await pair.tester.ended);
+    const end = await pair.tester.ended;
+    if (run.signal?.aborted) throw new TrainyardError('CANCELLED', 'the tests were cancelled');
+    return verdictOf(tests, said, end);
   } finally {
     pair.subject.kill();
     pair.tester.kill();
@@ -89,20 +100,26 @@ function asked(run: CodeRun, python: PythonHome, args: readonly string[]): Sandb
  */
 async function between({ subject, tester }: Pair, order: string, timeoutMs: number): Promise<readonly string[]> {
   const answers = linesOf(subject);
+  const lines = linesOf(tester);
   const said: string[] = [];
+  let reachedCode = false;
   if ((await answers.next()).value !== READY) throw await notBegun(subject);
-  const timer = setTimeout(() => subject.kill(), timeoutMs);
+  if ((await lines.next()).value !== TESTER_READY) throw await notBegun(tester);
+  const timers = [setTimeout(() => subject.kill(), timeoutMs), setTimeout(() => tester.kill(), timeoutMs + OWN_MS)];
   try {
     void relay(answers, tester);
     tester.stdin.write(`${order}\n`);
-    for await (const line of linesOf(tester)) {
-      if (line.startsWith('U')) subject.stdin.write(`${line.slice(1)}\n`);
-      else if (line.startsWith('V')) said.push(line.slice(1));
+    for await (const line of lines) {
+      if (line.startsWith('U')) {
+        reachedCode = true;
+        subject.stdin.write(`${line.slice(1)}\n`);
+      } else if (line.startsWith('V')) said.push(line.slice(1));
     }
   } finally {
-    clearTimeout(timer);
+    for (const timer of timers) clearTimeout(timer);
   }
-  if (said.length === 0 && (await tester.ended).kind === 'exited') throw await notBegun(tester);
+  // From its first word to the code on, whatever becomes of it is the code's doing.
+  if (said.length === 0 && !reachedCode) throw await notBegun(tester);
   return said;
 }
 
@@ -133,10 +150,11 @@ function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEn
   const said = lines.map((line) => JSON.parse(line) as Said);
   const fault = said.find((one) => one.fault !== undefined)?.fault;
   if (fault !== undefined) return { kind: 'fault', why: fault };
-  if (tester.kind === 'cancelled') throw new TrainyardError('CANCELLED', 'the tests were cancelled');
   const byTest = new Map(said.flatMap((one) => (one.test === undefined ? [] : [[one.test, one] as const])));
-  if (byTest.size === 0) return allFailed(tests, tester.kind);
-  const reason = (index: number): string => byTest.get(index)?.why ?? (byTest.has(index) ? '' : tester.kind);
+  // Nobody else cancels it than the end of its time.
+  const unsaid = tester.kind === 'cancelled' ? 'timeout' : tester.kind;
+  if (byTest.size === 0) return allFailed(tests, unsaid);
+  const reason = (index: number): string => byTest.get(index)?.why ?? (byTest.has(index) ? '' : unsaid);
   return {
     kind: 'ran',
     passed: tests.tests.map((_, index) => byTest.get(index)?.passed === true),

@@ -27,6 +27,8 @@ export interface ConfinedProcess {
   readonly ended: Promise<SandboxEnd>;
   /** What it has written to its standard error. */
   readonly stderr: string;
+  /** Since its start, or until its end; 0 before. */
+  readonly ranMs: number;
   /** Ends everything in it, as `cancelled`. */
   kill(): void;
 }
@@ -52,6 +54,8 @@ class Running implements ConfinedProcess {
   #written = 0;
   #cause: SandboxEnd | undefined;
   #timer: NodeJS.Timeout | undefined;
+  #begunAt: number | undefined;
+  #endedAt: number | undefined;
 
   constructor(options: StartOptions) {
     this.#options = options;
@@ -84,12 +88,17 @@ class Running implements ConfinedProcess {
     return Buffer.concat(this.#errors).toString('utf8');
   }
 
+  get ranMs(): number {
+    return this.#begunAt === undefined ? 0 : (this.#endedAt ?? performance.now()) - this.#begunAt;
+  }
+
   kill(): void {
     this.#kill({ kind: 'cancelled' });
   }
 
   #begin(): void {
     const { wallMs } = this.#options.limits;
+    this.#begunAt = performance.now();
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#kill({ kind: 'timeout', wallMs }), wallMs);
   }
@@ -120,6 +129,15 @@ class Running implements ConfinedProcess {
       clearTimeout(this.#timer);
       signal?.removeEventListener('abort', onAbort);
       await memory?.remove();
+      this.#removeFolder();
+    }
+  }
+
+  #removeFolder(): void {
+    try {
+      this.#options.confined.remove?.();
+    } catch {
+      // What a program without walls did to its folder is not worth losing its result for.
     }
   }
 
@@ -130,6 +148,7 @@ class Running implements ConfinedProcess {
       this.#child.once('exit', () => resolve(undefined));
       this.#child.on('error', (error) => this.#child.pid === undefined && resolve(messageOf(error)));
     });
+    this.#endedAt = performance.now();
     // Whoever started it may read its output later; it must not hold up the end.
     const drained = new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS));
     if (failure === undefined) await Promise.race([closed, drained]);

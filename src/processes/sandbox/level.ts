@@ -10,6 +10,8 @@ import type { SandboxLimits, SandboxProgram } from './program.ts';
 export interface Confined {
   readonly command: string;
   readonly args: readonly string[];
+  /** Afterwards, where something is left outside. */
+  readonly remove?: () => void;
 }
 
 export interface Ask extends Pick<SandboxProgram, 'program' | 'args' | 'files' | 'readable'> {

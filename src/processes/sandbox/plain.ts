@@ -2,23 +2,20 @@
  * No confinement: limits of time, memory, processes and file sizes where the system has `prlimit`, an empty environment, and a temporary
  * directory to work in. The program can read and write what its user can, and reach the network. For `best`, where nothing better is there.
  */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type Ask, BEGIN, beginArgs, type Confined, limited } from './level.ts';
-
-const SCRIPT = `
-set -e
-work=$(mktemp -d)
-cd "$work"
-launch() {
-  "$@"
-  code=$?
-  cd / && rm -rf "$work"
-  return $code
-}
-`;
 
 export function byNothing(ask: Ask): Confined {
   // Not the number of processes: that would count all of the user's.
-  const limits = limited(ask).replace(/--nproc=\S+ /, '');
-  const prefix = process.platform === 'linux' ? limits : '';
-  return { command: 'sh', args: ['-c', `${SCRIPT.replace('"$@"\n', `${prefix} "$@"\n`)}${BEGIN}`, 'sh', ...beginArgs(ask)] };
+  const limits = process.platform === 'linux' ? limited(ask).replace(/--nproc=\S+ /, '') : '';
+  // Made and removed here: a shell that is killed removes nothing.
+  const work = mkdtempSync(join(tmpdir(), 'trainyard-'));
+  const script = `set -e\ncd "$1"\nshift\nlaunch() { ${limits} "$@"; }\n${BEGIN}`;
+  return {
+    command: 'sh',
+    args: ['-c', script, 'sh', work, ...beginArgs(ask)],
+    remove: () => rmSync(work, { recursive: true, force: true, maxRetries: 3 }),
+  };
 }

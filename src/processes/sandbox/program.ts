@@ -45,7 +45,12 @@ export type SandboxEnd =
   | { readonly kind: 'output'; readonly outputBytes: number }
   | { readonly kind: 'cancelled' };
 
-export type SandboxResult = SandboxEnd & { readonly stdout: string; readonly stderr: string };
+export type SandboxResult = SandboxEnd & {
+  readonly stdout: string;
+  readonly stderr: string;
+  /** From its start to its end, without the time that setting up the sandbox took. */
+  readonly ranMs: number;
+};
 
 const DEFAULT_LIMITS: SandboxLimits = {
   wallMs: 10_000,

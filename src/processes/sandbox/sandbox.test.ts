@@ -3,11 +3,12 @@
  * system offers no sandbox; that nothing weaker is called one is tested everywhere.
  */
 import { spawn } from 'node:child_process';
-import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { connect, createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { controlGroupPlace, foldersOf } from '../control-groups.ts';
 import type { SandboxResult } from './program.ts';
@@ -298,5 +299,56 @@ describe('after all of that', () => {
     expect(await eventually(isSleeping)).toBe(true);
     child.kill('SIGKILL');
     expect(await eventually(() => processesWith('1000.5').length === 0)).toBe(true);
+  });
+});
+
+/** Inside of a sandbox no other can be made, whatever is installed: there this system is one that offers none. */
+describe.skipIf(!sandbox.isSandbox)('where there is no sandbox to be had', () => {
+  const source = fileURLToPath(new URL('../..', import.meta.url));
+  const inside = (script: string): Promise<SandboxResult> =>
+    sandbox.run({
+      program: '/opt/node',
+      args: ['--input-type=module', '-e', `import { openSandbox } from '/opt/src/processes/sandbox/sandbox.ts';\n${script}`],
+      readable: [
+        { source: realpathSync(process.execPath), target: '/opt/node' },
+        { source, target: '/opt/src' },
+      ],
+      limits: { memoryMb: 1_024, processes: 128, wallMs: 60_000, cpuSeconds: 60 },
+    });
+
+  it('one that is required is refused: what was tried, why it failed, what to install', async () => {
+    const script =
+      'try { openSandbox(); console.log("open"); } catch ({ code, message, hint }) { console.log(code, message, hint); }';
+    const { stdout } = await inside(script);
+    expect(stdout).toMatch(
+      /^SANDBOX_MISSING a sandbox is required, and this system offers none \(bubblewrap: .+; namespaces: .+\) on Linux install/,
+    );
+  });
+
+  it('`best` runs programs within their limits of time and output, and does not call that a sandbox', async () => {
+    const script = `const { level, isSandbox, missing, run } = openSandbox({ level: 'best' });
+      const sh = async (script, limits) => { const { ranMs, ...result } = await run({ program: 'sh', args: ['-c', script], files: { a: 'A' }, limits }); return result; };
+      console.log(JSON.stringify({ level, isSandbox, missing: missing.map((one) => one.level).includes('bubblewrap'), results: [
+        await sh('cat a; env | grep -c SECRET; pwd | grep -c ^/tmp/; exit 3'),
+        await sh('sleep 100', { wallMs: 300 }),
+        (await sh('cat /dev/zero', { outputBytes: 1000 })).kind,
+        (await sh('while :; do :; done', { cpuSeconds: 1 })).kind,
+      ] }));
+      console.log((await run({ program: 'sh', args: ['-c', 'ls -d /tmp/trainyard-* | wc -l'] })).stdout.trim());`;
+    const { stdout, stderr } = await inside(script);
+    const [said, folders] = stdout.trim().split('\n');
+    expect(JSON.parse(said ?? stderr)).toEqual({
+      level: 'none',
+      isSandbox: false,
+      missing: true,
+      results: [
+        { kind: 'exited', code: 3, stdout: 'A0\n1\n', stderr: '' },
+        { kind: 'timeout', wallMs: 300, stdout: '', stderr: '' },
+        'output',
+        'signalled',
+      ],
+    });
+    // Its own: those of programs that were killed are not left either.
+    expect(folders).toBe('1');
   });
 });

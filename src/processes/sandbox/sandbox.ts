@@ -61,7 +61,7 @@ export function openSandbox({ level = 'required' }: SandboxOptions = {}): Sandbo
       running.stdout.on('data', (chunk: Buffer) => chunks.push(chunk)).resume();
       running.stdin.end(stdin);
       const end = await running.ended;
-      return { ...end, stdout: Buffer.concat(chunks).toString('utf8'), stderr: running.stderr };
+      return { ...end, stdout: Buffer.concat(chunks).toString('utf8'), stderr: running.stderr, ranMs: running.ranMs };
     },
   };
 }

@@ -21,6 +21,8 @@ const MOST_STACK_BYTES = 512 * 1024;
 /** Calls from tests to code to callbacks of tests and so on. */
 const MOST_NESTED_CALLS = 40;
 const MOST_OUTPUT_CHARS = 2 ** 20;
+/** What the tests have beyond the code's time. */
+const TESTER_MS = 2_000;
 
 class Realm {
   readonly context: QuickJSContext;
@@ -75,10 +77,15 @@ class Realm {
 
 async function main(): Promise<void> {
   const order = JSON.parse(await read()) as HarnessOrder;
-  const quickjs = await newQuickJSWASMModuleFromVariant(import('@jitl/quickjs-wasmfile-release-sync'));
+  // Two, each with a memory of its own: even code that found a hole in its interpreter would not be where its tests are.
+  const [forCode, forTests] = await Promise.all([interpreter(), interpreter()]);
   process.stdout.write(`${READY}\n`);
-  const answer = order.kind === 'program' ? programs(quickjs, order) : functions(quickjs, order);
+  const answer = order.kind === 'program' ? programs(forCode, order) : functions(forCode, forTests, order);
   process.stdout.write(JSON.stringify(answer));
+}
+
+function interpreter(): Promise<QuickJSWASMModule> {
+  return newQuickJSWASMModuleFromVariant(import('@jitl/quickjs-wasmfile-release-sync'));
 }
 
 async function read(): Promise<string> {
@@ -87,7 +94,11 @@ async function read(): Promise<string> {
   return Buffer.concat(chunks).toString('utf8');
 }
 
-function functions(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'function' }): HarnessAnswer {
+function functions(
+  forCode: QuickJSWASMModule,
+  forTests: QuickJSWASMModule,
+  order: HarnessOrder & { kind: 'function' },
+): HarnessAnswer {
   const { memoryMb, timeoutMs, entry, tolerance } = order;
   const end = performance.now() + timeoutMs;
   let nested = 0;
@@ -103,34 +114,37 @@ function functions(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'fu
       nested -= 1;
     }
   };
-  const subject = new Realm(quickjs, { memoryMb, end, isTester: false, send: into(() => tester) });
-  const tester = new Realm(quickjs, { memoryMb, end: end + timeoutMs, isTester: true, send: into(() => subject) });
-  const why = loaded(subject, order.code);
-  const tests = tester.call(tester.evaluate(TESTER), [
+  const subject = new Realm(forCode, { memoryMb, end, isTester: false, send: into(() => tester) });
+  const tester = new Realm(forTests, { memoryMb, end: end + TESTER_MS, isTester: true, send: into(() => subject) });
+  const made = tester.call(tester.evaluate(TESTER), [
     tester.peer,
     entry === null ? tester.context.undefined : tester.text(entry),
   ]);
-  const results: string[] = [];
+  const flag = (value: boolean): QuickJSHandle => (value ? tester.context.true : tester.context.false);
+  const tests: QuickJSHandle[] = [];
+  // All of them before any code under test runs: from then on whatever goes wrong is the code's doing.
   for (const test of order.tests) {
-    if (why !== '' && !('source' in test)) results.push(why);
-    else {
-      const args =
+    try {
+      tests.push(
         'source' in test
-          ? [tester.text(`${order.setup}\n${test.source}`), test.checks ? tester.context.true : tester.context.false]
-          : [
-              tester.text(JSON.stringify(test.args)),
-              tester.text(JSON.stringify(test.expected)),
-              tester.context.newNumber(tolerance),
-            ];
-      try {
-        const failure = tester.context.getString(tester.method('source' in test ? 'run' : 'call', args, tests));
-        results.push(why || failure);
-      } catch (error) {
-        if ((error as Error).name === 'SyntaxError') return { kind: 'fault', why: 'a test is not JavaScript' };
-        results.push(tester.timeIsUp ? 'time is up' : 'the test could not be run');
-      }
+          ? tester.method('compiled', [tester.text(`${order.setup}\n${test.source}`), flag(test.checks === true)], made)
+          : tester.method('calling', [tester.text(JSON.stringify(test)), tester.context.newNumber(tolerance)], made),
+      );
+    } catch {
+      return { kind: 'fault', why: 'a test is not JavaScript' };
     }
   }
+  const why = loaded(subject, order.code);
+  const outcome = (test: QuickJSHandle): string => {
+    try {
+      return tester.context.getString(tester.call(test, []));
+    } catch {
+      return tester.timeIsUp ? 'time is up' : 'the test could not be run';
+    }
+  };
+  const results = tests.map((test) => why || outcome(test));
+  const lacks = tester.context.getString(tester.context.getProp(made, 'lacks'));
+  if (lacks !== '') return { kind: 'fault', why: `a test uses ${lacks} and does not define it` };
   return { kind: 'ran', why: results };
 }
 
@@ -138,7 +152,7 @@ function functions(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'fu
 function loaded(realm: Realm, code: string): string {
   realm.call(realm.evaluate(SUBJECT), [realm.peer]);
   try {
-    realm.evaluate(withoutExports(code), 'solution.js');
+    realm.evaluate(asScript(code), 'solution.js');
     realm.method('turn', []);
     return realm.timeIsUp ? 'time is up' : '';
   } catch (error) {
@@ -146,13 +160,27 @@ function loaded(realm: Realm, code: string): string {
   }
 }
 
-/** Scripts have no exports; what a module declares is found by its name all the same. */
-function withoutExports(code: string): string {
+/** Scripts have no imports and exports; what a module declares is found by its name all the same. */
+function asScript(code: string): string {
   return code
+    .replace(/^[ \t]*import[ \t]+(?:\*[ \t]+as[ \t]+)?([\w$]+)[ \t]+from[ \t]*(['"][\w:/-]+['"])/gm, 'const $1 = require($2)')
+    .replace(
+      /^[ \t]*import[ \t]*(\{[^}'"]*\})[ \t]*from[ \t]*(['"][\w:/-]+['"])/gm,
+      (_, names: string, from: string) => `const ${names.replace(/\bas\b/g, ':')} = require(${from})`,
+    )
     .replace(/^[ \t]*export[ \t]+default[ \t]+(?=(async[ \t]+)?function[ \t*]|class[ \t])/gm, '')
     .replace(/^[ \t]*export[ \t]+default[ \t]+/gm, 'module.exports = ')
     .replace(/^[ \t]*export[ \t]+(?=(async|function|class|const|let|var)\b)/gm, '')
     .replace(/^[ \t]*export[ \t]*\{[^}]*\}[ \t]*;?[ \t]*$/gm, '');
+}
+
+/** Modules may wait at their top level, scripts may not: there it is waited inside of a function. */
+function asProgram(realm: Realm, code: string): string {
+  if (!/\bawait\b/.test(code)) return code;
+  const isScript = realm.context.evalCode(`(() => {\n${code}\n})`);
+  const { error } = isScript;
+  isScript.dispose();
+  return error === undefined ? code : `(async () => {\n${code}\n})();`;
 }
 
 function programs(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'program' }): HarnessAnswer {
@@ -175,7 +203,7 @@ function printed(
   });
   realm.call(realm.evaluate(PROGRAM), [realm.peer, write, realm.text(input)]);
   try {
-    realm.evaluate(withoutExports(order.code), 'solution.js');
+    realm.evaluate(asProgram(realm, asScript(order.code)), 'solution.js');
     while (context.dump(realm.method('turn', [])) === true);
   } catch (error) {
     const code: unknown = context.dump(context.getProp(realm.peer, 'exit'));

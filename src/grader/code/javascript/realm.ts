@@ -29,6 +29,15 @@ export const REALM = `
   globalThis.clearTimeout = (id) => {
     peer.timers = peer.timers.filter((timer) => timer.id !== id);
   };
+  globalThis.setImmediate = (fn, ...args) => setTimeout(fn, 0, ...args);
+  globalThis.queueMicrotask = (fn) => void Promise.resolve().then(() => fn());
+  globalThis.setInterval = (fn, ms, ...args) => {
+    const id = ++timerId;
+    const again = () => peer.timers.push({ id, at: clock + Math.max(1, Number(ms) || 0), run: () => { again(); fn(...args); } });
+    again();
+    return id;
+  };
+  globalThis.clearInterval = globalThis.clearImmediate = globalThis.clearTimeout;
   /** Time does not pass by itself: the next timer is due at once. */
   peer.turn = () => {
     pump();
@@ -131,6 +140,11 @@ export const REALM = `
     return decode(reply.value);
   }
   peer.ask = ask;
+
+  globalThis.structuredClone = (value) => {
+    if (typeof value === 'function' || typeof value === 'symbol') throw new TypeError('it cannot be cloned');
+    return decode(encode(value));
+  };
 
   const isData = (value) => typeof value === 'object' && value !== null && !idOfStandIn.has(value);
 

@@ -3,7 +3,11 @@
  * No code under test runs here.
  */
 
-/** An expression: `(peer, entry) => { run, call }`; both give '' or why a test failed, `run` throws for a test that is no JavaScript. */
+/**
+ * An expression: `(peer, entry) => { compiled, calling, lacks }`. The first two make a test of its source: a function that gives '' or why the test
+ * failed. `compiled` throws for what is no JavaScript. `lacks` is something that compares and that a test used without having it: the code under
+ * test is never asked for that.
+ */
 export const TESTER = String.raw`
 (function (peer, entry) {
   const data = (value) => (peer.isStandIn(value) && typeof value !== 'function' ? peer.own(value) : value);
@@ -14,6 +18,7 @@ export const TESTER = String.raw`
     const areObjects = typeof a === 'object' && a !== null && typeof b === 'object' && b !== null;
     if (!areObjects) return !strict && a == b && typeof a !== 'function' && typeof a !== 'object' && typeof b !== 'object';
     const [left, right] = [data(a), data(b)];
+    if (peer.isStandIn(left) || peer.isStandIn(right)) return false;
     if (Array.isArray(left) !== Array.isArray(right)) return false;
     if (left instanceof Date || right instanceof Date) return left instanceof Date && right instanceof Date && left.getTime() === right.getTime();
     if (left instanceof RegExp || left instanceof Error) return right instanceof left.constructor && String(left) === String(right);
@@ -85,8 +90,9 @@ export const TESTER = String.raw`
       toBeGreaterThanOrEqual: (other) => check(value >= other),
       toBeLessThan: (other) => check(value < other),
       toBeLessThanOrEqual: (other) => check(value <= other),
-      toContain: (item) => check(value.includes(item)),
-      toContainEqual: (item) => check([...value].some((one) => same(one, item, true, 0))),
+      // Of a copy: an object of the code's would be asked whether it contains what it should.
+      toContain: (item) => check(typeof value === 'string' ? value.includes(item) : Array.from(value).includes(item)),
+      toContainEqual: (item) => check(Array.from(value).some((one) => same(one, item, true, 0))),
       toHaveLength: (length) => check(value.length === length),
       toMatch: (pattern) => check(pattern instanceof RegExp ? pattern.test(value) : String(value).includes(pattern)),
       toThrow: (expected) => { const got = thrown(value); check(got !== undefined && (typeof expected === 'string' ? String(got.error.message).includes(expected) : fits(got.error, expected))); },
@@ -101,11 +107,17 @@ export const TESTER = String.raw`
     throw new Error('tests have no module ' + name);
   };
   /** Names that the tests' own surroundings have are theirs: code that redefines Math does not get to be it. */
+  const compares = /^(assert\w*|expect|should|chai|jest|test|it|describe|deepEqual|isDeepStrictEqual|isEqual|_)$/;
+  const made = { lacks: '' };
+  const isTheirs = (name) => {
+    if (!compares.test(name)) return peer.ask({ do: 'defined', name }) === true;
+    made.lacks ||= name;
+    return false;
+  };
   const scope = new Proxy({}, {
-    has: (_, name) => typeof name === 'string' && (name === entry || (!(name in globalThis) && peer.ask({ do: 'defined', name }) === true)),
+    has: (_, name) => typeof name === 'string' && (name === entry || (!(name in globalThis) && isTheirs(name))),
     get: (_, name) => (typeof name === 'string' ? peer.ask({ do: 'name', name }) : undefined),
   });
-  globalThis.__inScope = (fn) => fn(scope);
 
   const outcome = (fn) => {
     try {
@@ -116,16 +128,17 @@ export const TESTER = String.raw`
     }
   };
   const nameOf = (error) => (error instanceof Error ? String(error.name) : 'something thrown') || 'an error';
-  return {
-    run: (source, checks) => {
+  return Object.assign(made, {
+    compiled: (source, checks) => {
       const call = checks ? '\nreturn check(' + entry + ');' : '';
       const test = (0, eval)('(function (scope) { with (scope) { return (async function () {' + source + '\n' + call + '\n})(); } })');
-      return outcome(() => __inScope(test));
+      return () => outcome(() => test(scope));
     },
-    call: (args, expected, tolerance) => outcome(async () => {
-      const found = await peer.ask({ do: 'name', name: entry })(...JSON.parse(args));
-      insist(same(found, JSON.parse(expected), true, tolerance));
+    calling: (source, tolerance) => () => outcome(async () => {
+      const { args, expected } = JSON.parse(source);
+      const found = await peer.ask({ do: 'name', name: entry })(...args);
+      insist(same(found, expected, true, tolerance));
     }),
-  };
+  });
 })
 `;

@@ -1,7 +1,8 @@
 """The process that tests. It never runs the code under test: it runs the tests, in which every name of that code stands for a call into
 another process. What comes back is data, so no object can pretend to be equal to everything, and no code can look at the tests.
 
-Lines that begin with U go to the code under test; lines that begin with V are the verdict, and go to the grader.
+Lines that begin with U go to the code under test; lines that begin with V are the verdict, and go to the grader. The first line is R: it has
+begun.
 """
 import ast
 import builtins
@@ -9,6 +10,7 @@ import importlib
 import json
 import math
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -18,7 +20,10 @@ sys.path.pop(0)
 
 # Modules that tests use without importing them.
 MODULES = ("math", "cmath", "re", "collections", "itertools", "functools", "operator", "string", "random", "heapq", "bisect", "datetime",
-           "decimal", "fractions", "statistics", "copy", "json", "sys", "typing")
+           "decimal", "fractions", "statistics", "copy", "json", "sys", "typing", "numpy", "pandas", "scipy", "pytest", "unittest")
+ALIASES = {"np": "numpy", "pd": "pandas"}
+# What compares. The code under test must not be asked for it: it would say that all is well.
+COMPARES = re.compile(r"(assert\w*|expect|isclose|allclose|approx|raises)$")
 
 
 def free_names(sources):
@@ -70,6 +75,7 @@ def main():
         write.write(kind + message + "\n")
         write.flush()
 
+    say("R", "")
     given = json.loads(read.readline())
     tests, entry, setup = given["tests"], given["entry"], given["setup"]
     sources = [setup] + [test["source"] for test in tests if "source" in test]
@@ -82,9 +88,13 @@ def main():
     scope = {"__name__": "tests"}
     try:
         exec(setup, scope)
-    except Exception as error:
+    except BaseException as error:
         return say("V", json.dumps({"fault": f"the tests' set-up raised {type(error).__name__}"}))
-    why = prepare(peer, scope, given["code"], entry, free_names(sources))
+    names = free_names(sources) - {entry}
+    fault = provide(scope, names)
+    if fault:
+        return say("V", json.dumps({"fault": fault}))
+    why = prepare(peer, scope, given["code"], entry, names)
     for number, test in enumerate(tests):
         failure = why or run(peer, scope, test, entry, given["tolerance"])
         # Also where the test took it for an exception that it expected.
@@ -93,15 +103,24 @@ def main():
     say("V", json.dumps({"done": True}))
 
 
+def provide(scope, names):
+    """Binds the modules that tests use, before there is any code under test. Returns what tests lack, if they do."""
+    for name in sorted(names - scope.keys()):
+        if name in MODULES or name in ALIASES:
+            try:
+                scope[name] = importlib.import_module(ALIASES.get(name, name))
+            except ImportError:
+                return f"a test uses {name}, which is not installed"
+        elif COMPARES.match(name) and not hasattr(builtins, name):
+            return f"a test uses {name} and does not define it; define or import it in the test or in `setup`"
+
+
 def prepare(peer, scope, code, entry, names):
     """Binds what tests use of the code under test. Names that Python has are Python's own: code that redefines `abs` does not get to be it."""
     try:
         peer.ask({"do": "load", "code": code})
         for name in sorted(names | ({entry} if entry else set())):
             if name != entry and (name in scope or hasattr(builtins, name)):
-                continue
-            if name != entry and name in MODULES:
-                scope[name] = importlib.import_module(name)
                 continue
             try:
                 scope[name] = peer.ask({"do": "name", "name": name})
@@ -121,6 +140,9 @@ def run(peer, scope, test, entry, tolerance):
             return None
         found = scope[entry](*test["args"])
         return None if equal(found, test["expected"], tolerance) else "another value than expected"
+    except SystemExit as end:
+        # The test's own: the code under test cannot raise it here. It means what it means for scripts.
+        return None if end.code in (None, 0) else "SystemExit"
     except (Exception, wire.Gone) as error:
         return described(error)
 

@@ -5,6 +5,7 @@ gets a stand-in that asks for what it needs. No code ever crosses, and nothing i
 an answer of their own, so callbacks work.
 """
 import json
+import operator
 import sys
 from collections import deque
 from decimal import Decimal
@@ -67,8 +68,10 @@ class Peer:
             return {"c": [value.real, value.imag]}
         if kind is range:
             return {"r": [value.start, value.stop, value.step]}
-        if kind is Decimal or kind is Fraction:
-            return {"D" if kind is Decimal else "F": str(value)}
+        if kind is Decimal:
+            return {"D": str(value)}
+        if kind is Fraction:
+            return {"F": [value.numerator, value.denominator]}
         if isinstance(value, ITERATORS):
             items = []
             for item in value:
@@ -99,7 +102,7 @@ class Peer:
         if tag in ("t", "s", "f", "q", "l", "i"):
             items = [self.decode(item) for item in inner]
             return {"t": tuple, "s": set, "f": frozenset, "q": deque, "l": list, "i": iter}[tag](items)
-        return {"b": bytes.fromhex, "c": lambda parts: complex(*parts), "r": lambda parts: range(*parts), "D": Decimal, "F": Fraction}[tag](inner)
+        return {"b": bytes.fromhex, "c": lambda parts: complex(*parts), "r": lambda parts: range(*parts), "D": Decimal, "F": lambda parts: Fraction(*parts)}[tag](inner)
 
     def ask(self, request, originals=()):
         self.write(json.dumps(request))
@@ -115,7 +118,10 @@ class Peer:
             for place, changed in message.get("changed", {}).items():
                 put_back(originals[int(place)], self.decode(changed))
             if "raised" in message:
-                raise builtin_exception(str(message["raised"][0]), str(message["raised"][1]))
+                name, text = str(message["raised"][0]), str(message["raised"][1])
+                # As Python has it for generators: in `all(map(f, xs))` it would end the loop over the tests as if all had passed.
+                stops = name == "StopIteration" and request["do"] != "next"
+                raise RuntimeError("the function raised StopIteration") if stops else builtin_exception(name, text)
             return self.decode(message["value"])
 
     def call(self, target, args, kwargs):
@@ -154,10 +160,22 @@ class Peer:
             return {"value": None}
         if do == "item":
             return {"value": self.encode(target[self.decode(request["key"])])}
-        if do == "same":
-            return {"value": bool(target == self.objects[request["other"]])}
-        simple = {"len": len, "bool": bool, "str": str, "repr": repr, "iter": lambda it: (item for item in it), "next": next}
+        if do == "put":
+            target[self.decode(request["key"])] = self.decode(request["value"])
+            return {"value": None}
+        if do == "remove":
+            del target[self.decode(request["key"])]
+            return {"value": None}
+        if do == "with" and request["name"] in OPERATORS + COMPARISONS:
+            return {"value": self.encode(getattr(operator, request["name"])(target, self.objects[request["other"]]))}
+        if do == "isinstance":
+            return {"value": isinstance(self.objects[request["other"]], target)}
+        simple = {"int": int, "float": float, "abs": abs, "neg": operator.neg, "len": len, "bool": bool, "str": str, "repr": repr, "iter": lambda it: (item for item in it), "next": next}
         return {"value": self.encode(simple[do](target))}
+
+
+OPERATORS = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "contains")
+COMPARISONS = ("eq", "lt", "le", "gt", "ge")
 
 
 def put_back(original, changed):
@@ -172,7 +190,9 @@ def put_back(original, changed):
 
 
 class StandIn:
-    """Something of the other side. Comparing it with data is never left to the other side: only with another thing of its own."""
+    """Something of the other side. What it does together with data is never left to the other side, only what it does with another thing of
+    its own: an object whose `-` and `==` say what the test wants to hear would pass for every number.
+    """
 
     __slots__ = ("_peer", "_id")
 
@@ -210,13 +230,60 @@ class StandIn:
     def __repr__(self):
         return str(self._peer.ask({"do": "repr", "id": self._id}))
 
+    def __setitem__(self, key, value):
+        self._peer.ask({"do": "put", "id": self._id, "key": self._peer.encode(key), "value": self._peer.encode(value)})
+
+    def __delitem__(self, key):
+        self._peer.ask({"do": "remove", "id": self._id, "key": self._peer.encode(key)})
+
+    def __int__(self):
+        return self._peer.ask({"do": "int", "id": self._id})
+
+    def __float__(self):
+        return self._peer.ask({"do": "float", "id": self._id})
+
+    def __abs__(self):
+        return self._peer.ask({"do": "abs", "id": self._id})
+
+    def __neg__(self):
+        return self._peer.ask({"do": "neg", "id": self._id})
+
+    def __enter__(self):
+        return self.__getattr__("__enter__")()
+
+    def __exit__(self, *_):
+        # Told of no error and able to swallow none: it could be the test's own that says no.
+        self.__getattr__("__exit__")(None, None, None)
+        return False
+
+    def __instancecheck__(self, value):
+        return isinstance(value, StandIn) and self._peer.ask({"do": "isinstance", "id": self._id, "other": value._id}) is True
+
+    def __contains__(self, item):
+        if isinstance(item, StandIn):
+            return self._with("contains", item) is True
+        return any(item == one for one in self)
+
+    def _with(self, name, other):
+        return self._peer.ask({"do": "with", "name": name, "id": self._id, "other": other._id})
+
     def __eq__(self, other):
-        if not isinstance(other, StandIn):
-            return False
-        return self._id == other._id or self._peer.ask({"do": "same", "id": self._id, "other": other._id}) is True
+        return isinstance(other, StandIn) and (self._id == other._id or self._with("eq", other) is True)
 
     def __ne__(self, other):
         return not self == other
 
     def __hash__(self):
         return hash(self._id)
+
+
+def between_two(name):
+    def method(self, other):
+        return self._with(name, other) if isinstance(other, StandIn) else NotImplemented
+
+    return method
+
+
+for each in OPERATORS + COMPARISONS:
+    if each not in ("contains", "eq"):
+        setattr(StandIn, f"__{each.rstrip('_')}__", between_two(each))
