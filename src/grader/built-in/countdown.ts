@@ -2,13 +2,13 @@
  * `countdown`: the game of making a target out of given numbers. 1 where the expression uses each number exactly once and reaches the target;
  * 0.1 where it is at least an expression of whole numbers with + - * / and brackets; 0 otherwise. Computed by a parser, in exact fractions.
  *
- * The task has `numbers` (or `nums`) and `target`, in its answer or its metadata. The expression is what is in `<answer>` tags or `\boxed{…}`,
+ * The task has `numbers` (or `nums`) and `target`, in its answer or its metadata. The expression is what is marked as the answer,
  * else the last line; "= 24" behind it has to be true.
  */
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import type { Json } from '../../core/types.ts';
-import { lastBoxed, lastLine, spokenPart } from './final-answer.ts';
+import { lastLine, markedAnswers, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import { fromNumber, minus, over, plus, type Rational, same, times, whole } from './math/rational.ts';
 import { newWork, readable, spend, Unreadable, type Work } from './math/work.ts';
@@ -67,8 +67,9 @@ interface Played {
 }
 
 function playedIn(spoken: string): Played {
-  const tagged = [...spoken.matchAll(/<answer>([^<]{0,2000})<\/answer>/g)].at(-1)?.[1];
-  const text = (tagged ?? lastBoxed(spoken) ?? lastLine(spoken)).trim();
+  const marked = new Set(markedAnswers(spoken) ?? [lastLine(spoken)]);
+  if (marked.size > 1) throw new Unreadable('several answers');
+  const text = [...marked].join();
   if (text.length > MOST_CHARS) throw new Unreadable('too long');
   const plain = plainCharacters(text)
     .replace(/\\(?:times|cdot)(?![A-Za-z])/g, '*')

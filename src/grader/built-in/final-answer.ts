@@ -41,9 +41,6 @@ export function referenceAnswer(answer: string): string {
   return marked === undefined || marked === '' ? answer.trim() : marked;
 }
 
-/** What the braces of the last box hold; '' where they are not closed. */
-export const lastBoxed = (text: string): string | undefined => boxesIn(text).at(-1)?.text;
-
 interface Place {
   readonly at: number;
   readonly end: number;

@@ -40,7 +40,7 @@ const ORDINAL = /^(?:st|nd|rd|th)(?!\p{L})/iu;
 const TEX_FRACTION = /\\[dt]?frac\s?(?:\{\s?([-+]?)(\d{1,300})\s?\}|(\d))\s?(?:\{\s?(\d{1,300})\s?\}|(\d))/g;
 const PART_BEFORE = /(?:[\^_]\s?\{?|√\(?|\\sqrt\s?\{?|\d:)[-+]?$/;
 const PART_BEHIND = /^(?:\s?(?:\^|\\pi(?![a-z])|π|√|\\sqrt)|[xyzn](?![\p{L}\d])|:\d)/u;
-const OR_BEFORE = /(?:\bor\b(?:\s(?:maybe|perhaps|possibly|even))?|####|\|)[\s$(]{0,3}$/i;
+const OR_BEFORE = /(?:\bor\b(?:\s[a-z]{1,14})?|####|\|)[\s$(]{0,3}$/i;
 const OPERAND_BEFORE = /[\d\p{L})%]\s$/u;
 /** Around a number, that decide what it is. */
 const CONTEXT_CHARS = 24;

@@ -97,6 +97,8 @@ describe('references that cannot be used', () => {
   it('are unscorable, and never quoted', async () => {
     const none: readonly (readonly [Grader, Json, RegExp])[] = [
       [numberMatch(), 'a dozen', /holds no number/],
+      [numberMatch(), '3 zebras and 4 lions', /does not hold exactly one number/],
+      [numberMatch(), '2^10', /does not hold exactly one number/],
       [multipleChoice(), 'zebra', /neither a letter nor the text of a choice/],
       [multipleChoice(), 12, /not the index of a choice/],
       [multipleChoice(), 1.5, /not the index of a choice/],
