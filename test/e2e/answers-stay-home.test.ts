@@ -3,7 +3,8 @@
  * byte of its own memory. What it may see, it finds there by the same search.
  */
 import { randomBytes } from 'node:crypto';
-import { readFile, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterAll, beforeAll, expect, it } from 'vitest';
@@ -12,7 +13,7 @@ import { scratch, trainyard } from '../cli/command.ts';
 const ENTRY = `
 import { appendFileSync, closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import { defineGrader, defineWorkflow } from 'trainyard';
-const note = (name: string, value: unknown) => appendFileSync(new URL('./' + name, import.meta.url), JSON.stringify(value) + '\\n');
+const note = (name: string, value: unknown) => appendFileSync('NOTES/' + name, JSON.stringify(value) + '\\n');
 
 /** Words of 32 hexadecimal digits after a prefix, in all memory that can be written to. */
 function inMemory(prefix: string): string[] {
@@ -50,10 +51,16 @@ export const grader = defineGrader(({ task, turns }) => {
 `;
 
 let home: Awaited<ReturnType<typeof scratch>>;
+/** Not beside the entry: that is read-only for the agent. */
+let notes: string;
 beforeAll(async () => {
   home = await scratch();
+  notes = await mkdtemp(join(tmpdir(), 'answers-'));
 });
-afterAll(() => home.remove());
+afterAll(async () => {
+  await home.remove();
+  await rm(notes, { recursive: true });
+});
 
 const word = () => randomBytes(16).toString('hex');
 
@@ -67,11 +74,11 @@ it.runIf(process.platform === 'linux').each(['jsonl', 'csv', 'parquet'])('from %
   await writeFile(file, written(rows, format));
   const entry = await home.write(
     `agent-${format}.ts`,
-    ENTRY.replaceAll('found.txt', `found-${format}.txt`).replaceAll('graded.txt', `graded-${format}.txt`),
+    ENTRY.replace('NOTES', notes).replaceAll('found.txt', `found-${format}.txt`).replaceAll('graded.txt', `graded-${format}.txt`),
   );
   const { code, stderr } = await trainyard('eval', entry, '--held-out', file, '--workflow-workers', '1', '--threads', '1');
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-  const linesOf = async (name: string) => (await readFile(join(home.dir, name), 'utf8')).trim().split('\n');
+  const linesOf = async (name: string) => (await readFile(join(notes, name), 'utf8')).trim().split('\n');
   const found = (await linesOf(`found-${format}.txt`)).map((line) => JSON.parse(line) as { secret: string[]; open: string[] });
   const open = new Set(found.flatMap((each) => each.open));
   for (const { metadata } of rows) expect(open).toContain(metadata.k.slice('OPEN-'.length));
