@@ -15,9 +15,11 @@ import type { GraderInput, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
 import { defineGrader } from '../../src/core/define-grader.ts';
 import type { Message, Trajectory } from '../../src/core/types.ts';
+import { toolCalls } from '../../src/grader/built-in/tool-calls.ts';
 import { policyProvider } from '../../src/openai-agents.ts';
 import { PolicyModel } from '../../src/strands.ts';
 import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
+import { rewardOf } from '../fixtures/grader/rollout-input.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 process.env['OPENAI_AGENTS_DISABLE_TRACING'] = '1';
@@ -183,6 +185,17 @@ describe('what a grader sees', () => {
     for (const [name, agent] of Object.entries(AGENTS)) {
       expect(withoutNames((await seenOf(agent)).input), name).toEqual(expected);
     }
+  });
+
+  it.each(Object.entries(AGENTS))('has tool calls that toolCalls compares, by %s', async (_, agent) => {
+    const { input } = await seenOf(agent);
+    const wanted = (expression: string) => [
+      { name: 'lookup', arguments: { item: 'Binklex glove' } },
+      { name: 'lookup', arguments: { item: 'Zorvex lamp' } },
+      { name: 'calculator', arguments: { expression } },
+    ];
+    expect(await rewardOf(toolCalls({ expected: () => wanted('3*81') }), input)).toMatchObject({ value: 1, success: true });
+    expect(await rewardOf(toolCalls({ expected: () => wanted('3*82') }), input)).toMatchObject({ metrics: { matched: 2 } });
   });
 
   it('is the whole conversation in the shape of Chat Completions', async () => {
