@@ -20,7 +20,7 @@ interface CodeEntry {
 export const ERROR_CODES = {
   USAGE: { boundary: 'usage', exit: 2, summary: 'A flag or argument is unknown, missing or malformed.' },
   FILE_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'A file or folder named on the command line does not exist.' },
-  DATASET_INVALID: { boundary: 'usage', exit: 2, summary: 'A line of a task file is not a valid task.' },
+  DATASET_INVALID: { boundary: 'usage', exit: 2, summary: 'A row is not a valid task, or a source of tasks cannot be read.' },
   ENTRY_UNLOADABLE: { boundary: 'usage', exit: 2, summary: 'The entry file cannot be imported by Node.' },
   WORKFLOW_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no workflow.' },
   WORKFLOW_AMBIGUOUS: { boundary: 'usage', exit: 2, summary: 'The entry exports more than one workflow or grader.' },

@@ -37,6 +37,25 @@ it.each([
   });
 });
 
+it('a link that leads to itself is named', async () => {
+  await symlink(join(dir, 'loop.jsonl'), join(dir, 'loop.jsonl'));
+  await expect(readTasks(join(dir, 'loop.jsonl'))).rejects.toMatchObject({
+    code: 'FILE_NOT_FOUND',
+    message: expect.stringContaining('ELOOP'),
+    hint: expect.stringContaining('leads back to itself'),
+  });
+});
+
+// Root may read every file.
+it.skipIf(process.getuid?.() === 0)('a file that may not be read is named, and what to allow', async () => {
+  await writeFile(join(dir, 'locked.jsonl'), '{"prompt":"a"}', { mode: 0 });
+  await expect(readTasks(join(dir, 'locked.jsonl'))).rejects.toMatchObject({
+    code: 'FILE_NOT_FOUND',
+    message: expect.stringContaining('EACCES'),
+    hint: expect.stringContaining('allow this user'),
+  });
+});
+
 it('a URL is refused, and a path that leads nowhere is named', async () => {
   await expect(readTasks('https://example.com/train.jsonl')).rejects.toMatchObject({
     code: 'DATASET_INVALID',

@@ -131,6 +131,40 @@ describe('an answer that an agent could read', () => {
   });
 });
 
+describe('an answer that an agent could read elsewhere', () => {
+  const codes = async (...given: readonly unknown[]) => (await readDataset(given as TaskRow[])).warnings.map(({ code }) => code);
+
+  it('deep in the metadata, under a name that says so, is refused; in a list of choices it is not', async () => {
+    for (const metadata of [{ reward_model: { ground_truth: '7' } }, { extra: { GroundTruth: 7 } }, { 'correct-answer': '7' }]) {
+      await expect(rows({ prompt: 'a', answer: '7', metadata })).rejects.toMatchObject(refused('is the answer'));
+    }
+    const choices = { options: [{ label: 'A' }, { label: 'B' }], target: 'A' };
+    expect(await codes({ prompt: 'a', answer: 'A', metadata: choices })).toEqual([]);
+  });
+
+  it('in the metadata under another name, or in the id, is warned about where it is no accident', async () => {
+    const long = 'the quick brown fox';
+    expect(await codes({ prompt: 'a', answer: long, metadata: { notes: [{ text: `it is ${long}!` }] } })).toEqual([
+      'LABEL_IN_METADATA',
+    ]);
+    expect(await codes({ prompt: 'a', answer: { city: 'Paris' }, metadata: { k: { city: 'Paris' } } })).toEqual([
+      'LABEL_IN_METADATA',
+    ]);
+    expect(await codes({ id: `task of ${long}`, prompt: 'a', answer: long })).toEqual(['LABEL_IN_ID']);
+    expect(await codes({ id: '7', prompt: '7', answer: '7', metadata: { k: '7' } })).toEqual([]);
+  });
+});
+
+it('rows that ask the same are warned about, also under other ids', async () => {
+  const { warnings } = await readDataset([
+    { id: 'a', prompt: 'q', answer: 1 },
+    { id: 'b', prompt: 'r', answer: 1 },
+    { id: 'c', prompt: 'q', answer: 2 },
+    { id: 'd', prompt: 'q', answer: 1 },
+  ]);
+  expect(warnings).toEqual([{ code: 'DUPLICATE_TASKS', message: expect.stringMatching(/row 3: .*\(and 1 more row\)$/) }]);
+});
+
 describe('a task without an id', () => {
   it('is named by what is asked: not by its place, not by the order of keys, and not by its answer', async () => {
     const [first, second] = await rows(

@@ -24,7 +24,7 @@ const SHOWN_PROBLEMS = 5;
 /** Of the memory that is left to this process for values, the most that tasks may take: a process that runs out of it ends without a word. */
 const MAX_SHARE_OF_HEAP = 0.6;
 /** What V8 sets aside for what was just made. */
-const YOUNG_BYTES = 64 * 2 ** 20;
+const YOUNG_BYTES = 192 * 2 ** 20;
 /** What a task takes besides its content: its id, and what it is found by. */
 const BYTES_PER_TASK = 512;
 
