@@ -3,16 +3,20 @@
  * byte of its own memory. What it may see, it finds there by the same search.
  */
 import { randomBytes } from 'node:crypto';
-import { readFile, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { scratch, trainyard } from '../cli/command.ts';
 
 const ENTRY = `
-import { appendFileSync, closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { appendFileSync, closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs';
 import { defineGrader, defineWorkflow } from 'trainyard';
-const note = (name: string, value: unknown) => appendFileSync(new URL('./' + name, import.meta.url), JSON.stringify(value) + '\\n');
+const note = (name: string, value: unknown) => appendFileSync('NOTES/' + name, JSON.stringify(value) + '\\n');
+
+/** What this process has open. */
+const files = () => readdirSync('/proc/self/fd').flatMap((fd) => { try { return [readlinkSync('/proc/self/fd/' + fd)]; } catch { return []; } });
 
 /** Words of 32 hexadecimal digits after a prefix, in all memory that can be written to. */
 function inMemory(prefix: string): string[] {
@@ -40,7 +44,7 @@ function inMemory(prefix: string): string[] {
 
 export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
   await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 });
-  note('found.txt', { secret: inMemory('SEC' + 'RET-'), open: inMemory('OP' + 'EN-'), ctx, env: process.env, argv: process.argv });
+  note('found.txt', { secret: inMemory('SEC' + 'RET-'), open: inMemory('OP' + 'EN-'), ctx, env: process.env, argv: process.argv, files: files() });
   return 'done';
 } });
 export const grader = defineGrader(({ task, turns }) => {
@@ -50,10 +54,16 @@ export const grader = defineGrader(({ task, turns }) => {
 `;
 
 let home: Awaited<ReturnType<typeof scratch>>;
+let notes = '';
 beforeAll(async () => {
   home = await scratch();
+  // The folder of the entry may be read-only for the agent.
+  notes = await mkdtemp(join(tmpdir(), 'notes-'));
 });
-afterAll(() => home.remove());
+afterAll(async () => {
+  await home.remove();
+  await rm(notes, { recursive: true });
+});
 
 const word = () => randomBytes(16).toString('hex');
 
@@ -67,15 +77,21 @@ it.runIf(process.platform === 'linux').each(['jsonl', 'csv', 'parquet'])('from %
   await writeFile(file, written(rows, format));
   const entry = await home.write(
     `agent-${format}.ts`,
-    ENTRY.replaceAll('found.txt', `found-${format}.txt`).replaceAll('graded.txt', `graded-${format}.txt`),
+    ENTRY.replace('NOTES', notes).replaceAll('found.txt', `found-${format}.txt`).replaceAll('graded.txt', `graded-${format}.txt`),
   );
   const { code, stderr } = await trainyard('eval', entry, '--held-out', file, '--workflow-workers', '1', '--threads', '1');
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-  const linesOf = async (name: string) => (await readFile(join(home.dir, name), 'utf8')).trim().split('\n');
-  const found = (await linesOf(`found-${format}.txt`)).map((line) => JSON.parse(line) as { secret: string[]; open: string[] });
+  const linesOf = async (name: string) => (await readFile(join(notes, name), 'utf8')).trim().split('\n');
+  const found = (await linesOf(`found-${format}.txt`)).map(
+    (line) => JSON.parse(line) as { secret: string[]; open: string[]; files: string[] },
+  );
   const open = new Set(found.flatMap((each) => each.open));
   for (const { metadata } of rows) expect(open).toContain(metadata.k.slice('OPEN-'.length));
   expect(found.map(({ secret }) => secret)).toEqual([[], [], []]);
+  for (const { files } of found) {
+    expect(files).not.toEqual([]);
+    expect(files).not.toContain(file);
+  }
   const [seen, graded] = [(await linesOf(`found-${format}.txt`)).join(), await linesOf(`graded-${format}.txt`)];
   for (const { answer } of rows) expect(seen).not.toContain(answer);
   const reports = graded.map((line) => JSON.parse(line) as { answer: string; asked: unknown });
