@@ -11,9 +11,12 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { scratch, trainyard } from '../cli/command.ts';
 
 const ENTRY = `
-import { appendFileSync, closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { appendFileSync, closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs';
 import { defineGrader, defineWorkflow } from 'trainyard';
 const note = (name: string, value: unknown) => appendFileSync('NOTES/' + name, JSON.stringify(value) + '\\n');
+
+/** What this process has open. */
+const files = () => readdirSync('/proc/self/fd').flatMap((fd) => { try { return [readlinkSync('/proc/self/fd/' + fd)]; } catch { return []; } });
 
 /** Words of 32 hexadecimal digits after a prefix, in all memory that can be written to. */
 function inMemory(prefix: string): string[] {
@@ -41,7 +44,7 @@ function inMemory(prefix: string): string[] {
 
 export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
   await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 });
-  note('found.txt', { secret: inMemory('SEC' + 'RET-'), open: inMemory('OP' + 'EN-'), ctx, env: process.env, argv: process.argv });
+  note('found.txt', { secret: inMemory('SEC' + 'RET-'), open: inMemory('OP' + 'EN-'), ctx, env: process.env, argv: process.argv, files: files() });
   return 'done';
 } });
 export const grader = defineGrader(({ task, turns }) => {
@@ -51,11 +54,11 @@ export const grader = defineGrader(({ task, turns }) => {
 `;
 
 let home: Awaited<ReturnType<typeof scratch>>;
-/** Not beside the entry: that is read-only for the agent. */
-let notes: string;
+let notes = '';
 beforeAll(async () => {
   home = await scratch();
-  notes = await mkdtemp(join(tmpdir(), 'answers-'));
+  // The folder of the entry may be read-only for the agent.
+  notes = await mkdtemp(join(tmpdir(), 'notes-'));
 });
 afterAll(async () => {
   await home.remove();
@@ -79,10 +82,16 @@ it.runIf(process.platform === 'linux').each(['jsonl', 'csv', 'parquet'])('from %
   const { code, stderr } = await trainyard('eval', entry, '--held-out', file, '--workflow-workers', '1', '--threads', '1');
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
   const linesOf = async (name: string) => (await readFile(join(notes, name), 'utf8')).trim().split('\n');
-  const found = (await linesOf(`found-${format}.txt`)).map((line) => JSON.parse(line) as { secret: string[]; open: string[] });
+  const found = (await linesOf(`found-${format}.txt`)).map(
+    (line) => JSON.parse(line) as { secret: string[]; open: string[]; files: string[] },
+  );
   const open = new Set(found.flatMap((each) => each.open));
   for (const { metadata } of rows) expect(open).toContain(metadata.k.slice('OPEN-'.length));
   expect(found.map(({ secret }) => secret)).toEqual([[], [], []]);
+  for (const { files } of found) {
+    expect(files).not.toEqual([]);
+    expect(files).not.toContain(file);
+  }
   const [seen, graded] = [(await linesOf(`found-${format}.txt`)).join(), await linesOf(`graded-${format}.txt`)];
   for (const { answer } of rows) expect(seen).not.toContain(answer);
   const reports = graded.map((line) => JSON.parse(line) as { answer: string; asked: unknown });
