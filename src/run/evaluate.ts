@@ -6,7 +6,7 @@
 import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
-import { wilson } from '../statistics/intervals.ts';
+import { meanOf, wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, samplingAt } from './settings.ts';
 import { gradedRewards, isSuccess, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
@@ -60,7 +60,7 @@ export function scoreOf(trajectories: readonly Trajectory[]): Score {
   return {
     success,
     ci: wilson(success, n),
-    meanReward: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length,
+    meanReward: rewards.length === 0 ? null : meanOf(rewards),
     n,
     failed: n - rewards.length,
     ...meansOf(trajectories),

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
 import { wilson } from '../statistics/intervals.ts';
-import { reportOf } from './evaluation-report.ts';
+import { isReached, reportOf } from './evaluation-report.ts';
 import { Results } from './evaluation-results.ts';
 
 type How = Parameters<typeof ended>[2];
@@ -68,6 +68,27 @@ describe('the numbers of an evaluation', () => {
     expect(byTag['even']).toMatchObject({ success: 0.5, n: 2, failed: 1, meanReward: 1 });
     expect(byTag['odd']).toMatchObject({ success: 0, n: 1, failed: 0, meanReward: 0 });
     expect(byTag['every']).toMatchObject({ n: 3 });
+  });
+
+  it('reach what is asked for where only rounding is in between', () => {
+    // 2 of 3 rollouts of each: two thirds, added up ten times and divided, is a little less.
+    const tasks = Object.fromEntries(Array.from({ length: 10 }, (_, i) => [`t${i}`, [1, 0, 1]]));
+    const report = reported(3, tasks);
+    expect(report.success).not.toBe(2 / 3);
+    expect(isReached(2 / 3, report)).toBe(true);
+    expect(isReached(0.66667, report)).toBe(false);
+    expect(isReached(0, { success: 0 })).toBe(true);
+  });
+
+  it('are finite and in JSON whatever the rewards', () => {
+    const report = reported(2, { a: [1.7e308, 1.7e308], b: [1.7e308, 1.7e308], c: [-1.7e308, BROKEN] });
+    expect(report.meanReward).toBeCloseTo(1.7e308 / 3, -300);
+    const numbers: unknown[] = [];
+    JSON.stringify(report, (_, value: unknown) => {
+      if (typeof value === 'number') numbers.push(value);
+      return value;
+    });
+    expect(numbers.filter((value) => !Number.isFinite(value))).toEqual([]);
   });
 
   it('keep a tag that is named like a part of every object', () => {

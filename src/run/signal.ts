@@ -79,7 +79,8 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
 /** No step was taken: its groups are tried again with other tasks. */
 export function roundWithoutSignal(harvest: Harvest): RunEvent {
   const { groups, reward } = rolloutReport(harvest);
-  const message = `none of ${groups} groups had two different rewards (mean reward ${reward.toFixed(2)}); trying others`;
+  const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
+  const message = `none of ${groups} groups had two different rewards (${seen}); trying others`;
   return { type: 'warning', code: 'NO_SIGNAL', message };
 }
 

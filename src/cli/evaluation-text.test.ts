@@ -1,0 +1,43 @@
+import { describe, expect, it } from 'vitest';
+import type { Comparison } from '../run/evaluation-diff.ts';
+import { diffLines } from './diff.ts';
+import { evaluationSummary } from './evaluation-text.ts';
+import { cellsOf } from './screen/width.ts';
+
+const SHARES = { success: 0.5, ci: [0.1, 0.9], n: 2, failed: 0, skipped: 0, meanReward: null, meanRewardCi: null } as const;
+
+describe('the summary of an evaluation', () => {
+  it('stays a table, whatever tags are called', () => {
+    const byTag = { ['x'.repeat(300)]: SHARES, 漢字のタグ: SHARES, '\u001b[31mred\n': SHARES };
+    const numbers = { ...SHARES, temperature: 0, perTask: 1, rollouts: 2, passAtK: { 1: 0.5 }, passHatK: { 1: 0.5 }, byTag };
+    const lines = evaluationSummary({ type: 'done', run: null, seconds: 1, ...numbers }).filter((line) => line !== '');
+    expect(lines).toHaveLength(5);
+    expect(new Set(lines.map(cellsOf)).size, 'every line ends in the same column').toBe(1);
+    expect(cellsOf(lines[0] ?? '')).toBeLessThan(120);
+    expect(lines.join('')).not.toContain('\u001b');
+  });
+});
+
+describe('a comparison', () => {
+  const nothing = { onlyInA: [], onlyInB: [], changedTasks: [], unfinished: [], otherDifferences: [], better: [], worse: [] };
+  const comparison = (delta: number, p: number): Comparison => ({
+    ...nothing,
+    a: 'runs/a',
+    b: 'runs/b',
+    tasks: 9,
+    success: { a: 0.5, b: 0.5 + delta, delta, ci: [-0.1, 0.3], p },
+    meanReward: null,
+    failed: { a: 0, b: delta === 0 ? 4 : 0 },
+  });
+
+  it('says what it comes to, and never that an equal result could be chance', () => {
+    expect(diffLines(comparison(0, 1)).join('\n')).toContain('p = 1.0 (no difference)');
+    expect(diffLines(comparison(0.1, 0.4)).join('\n')).toContain('(could well be chance)');
+    expect(diffLines(comparison(0.1, 0.01)).join('\n')).toContain('(B is better)');
+  });
+
+  it('warns of rollouts that failed', () => {
+    expect(diffLines(comparison(0, 1)).join('\n')).toContain('rollouts that failed count as not solved: 0 in A, 4 in B');
+    expect(diffLines(comparison(0.1, 0.4)).join('\n')).not.toContain('failed');
+  });
+});
