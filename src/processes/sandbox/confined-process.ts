@@ -10,6 +10,7 @@ import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { MemoryLimit } from '../memory-limit.ts';
 import { killGroup } from '../process-group.ts';
+import { nothingFrom } from './descriptors.ts';
 import { ENVIRONMENT } from './inside.ts';
 import { type Confined, ENDED, filesContent, READY } from './level.ts';
 import type { SandboxEnd, SandboxLimits, SandboxProgram } from './program.ts';
@@ -65,7 +66,7 @@ class Running implements ConfinedProcess {
       detached: true,
       env: { ...ENVIRONMENT, PATH: `/usr/local/sbin:/usr/sbin:/sbin:${ENVIRONMENT.PATH}` },
       cwd: '/',
-      stdio: ['pipe', 'pipe', 'pipe', 'pipe', 'pipe'],
+      stdio: ['pipe', 'pipe', 'pipe', 'pipe', 'pipe', ...nothingFrom(5)],
     });
     const [stdin, stdout, stderr, status, files] = this.#child.stdio as [Writable, Readable, Readable, Readable, Writable];
     this.stdin = stdin.on('error', () => {});

@@ -2,13 +2,14 @@
  * The sandbox, from inside and from outside: hostile programs of every kind we could think of, and what is left of them. Skipped where the
  * system offers no sandbox; that nothing weaker is called one is tested everywhere.
  */
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { connect, createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { controlGroupPlace, foldersOf } from '../control-groups.ts';
 import type { SandboxResult } from './program.ts';
@@ -83,7 +84,14 @@ describe('a program that is asked for', () => {
     const script = 'cat; cat sub/dir/a.txt; printf "%s|" "$@"; echo no >&2; exit 3';
     const files = { 'sub/dir/a.txt': 'grüß\n', 'b.bin': '\u0000x' };
     const result = await sandbox.run({ program: 'sh', args: ['-c', script, 'sh', 'a b', '', '$(id)'], files, stdin: 'in\n' });
-    expect(result).toEqual({ kind: 'exited', code: 3, stdout: 'in\ngrüß\na b||$(id)|', stderr: 'no\n' });
+    expect(result).toEqual({
+      kind: 'exited',
+      code: 3,
+      stdout: 'in\ngrüß\na b||$(id)|',
+      stderr: 'no\n',
+      ranMs: expect.any(Number),
+    });
+    expect(result.ranMs).toBeGreaterThan(0);
   });
 
   it('that does not exist ends as 127', async () => {
@@ -154,6 +162,50 @@ describe.skipIf(!sandbox.isSandbox)('inside', () => {
       (resolve) => void connect(port, '127.0.0.1').on('data', (data) => resolve(String(data))),
     );
     expect(reached).toBe(SECRET);
+  });
+
+  it('no socket of this machine is reached by another way: datagrams, and sockets that have a name and no file', async () => {
+    const name = `sandbox-test-${process.pid}`;
+    const listener = createServer((socket) => socket.end(SECRET));
+    await new Promise<void>((resolve) => void listener.listen(`\0${name}`, resolve));
+    const script = `import socket
+def tried(family, kind, where):
+    try:
+        s = socket.socket(family, kind)
+        s.settimeout(2)
+        s.connect(where)
+        s.send(b"x")
+        return "reached" if kind == socket.SOCK_DGRAM else str(s.recv(100))
+    except OSError:
+        return "refused"
+print(tried(socket.AF_UNIX, socket.SOCK_STREAM, "\\0${name}"), tried(socket.AF_INET, socket.SOCK_DGRAM, ("10.0.0.1", 53)), tried(socket.AF_INET6, socket.SOCK_STREAM, ("::1", ${port})))`;
+    const { stdout } = await sandbox.run({ program: '/usr/bin/python3', args: ['-c', script] });
+    const outside = (await promisify(execFile)('/usr/bin/python3', ['-c', script])).stdout;
+    listener.close();
+    expect(stdout).toBe('refused refused refused\n');
+    expect(outside).toContain(SECRET);
+  });
+
+  it('no descriptor of this machine is handed in, also none that this process was started with; there is no shared memory', async () => {
+    const look = 'for fd in /proc/self/fd/*; do readlink $fd; done; ls -d /dev/shm';
+    const script = `import { openSandbox } from ${JSON.stringify(new URL('./sandbox.ts', import.meta.url).href)};
+      console.log((await openSandbox().run({ program: 'sh', args: ['-c', ${JSON.stringify(look)}] })).stdout);`;
+    const command = 'exec "$0" --input-type=module -e "$1" 9<"$2" 7</etc/hostname';
+    const started = `import os, sys; os.dup2(os.open(sys.argv[4], os.O_RDONLY), 77); os.set_inheritable(77, True); os.execvp("sh", ["sh", "-c", sys.argv[1], *sys.argv[2:]])`;
+    const { stdout } = await promisify(execFile)('/usr/bin/python3', [
+      '-c',
+      started,
+      command,
+      process.execPath,
+      script,
+      secretFile,
+    ]);
+    const found = stdout
+      .trim()
+      .split('\n')
+      .filter((path) => path !== '' && !/^(socket:|pipe:|\/dev\/null$|\/proc\/)/.test(path));
+    expect(stdout).toContain(':');
+    expect(found).toEqual([]);
   });
 
   it('nothing can be written but the scratch directory and /tmp, and nothing of that is left', async () => {
