@@ -102,12 +102,7 @@ function addPreflight(program: Command, ended: Ended): void {
       '--held-out <file>',
       'tasks to evaluate on: JSONL, CSV or Parquet (default: held-out.jsonl beside the entry, if it exists)',
     )
-    .option(
-      '--min-tasks <n>',
-      `refuse fewer tasks to train on (default: ${TRAIN_DEFAULTS.minTasks})`,
-      positive,
-      TRAIN_DEFAULTS.minTasks,
-    )
+    .option('--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks)
     .option('--json', 'one JSON object', false)
     .action(async (entry, flags) => ended(await preflightCommand(entry, flags)));
 }
@@ -165,7 +160,7 @@ function addShow(program: Command, ended: Ended): void {
     .argument('[rollout]', 'id of the rollout to show turn by turn')
     .addOption(new Option('--purpose <which>', 'only rollouts of training, or of evaluations').choices(['train', 'eval']))
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
-    .option('--limit <n>', 'rollouts to show, the latest (default: 50)', positive, 50)
+    .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
 }

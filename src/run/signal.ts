@@ -3,6 +3,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
+import { meanOf } from '../statistics/intervals.ts';
 import type { CuratedHarvest } from './curated-harvest.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
@@ -46,9 +47,7 @@ function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)
     else if (values.size < MOST_NAMES) values.set(name, [value]);
   }
   if (values.size === 0) return undefined;
-  // Divided first: the sum of finite numbers need not be finite.
-  const mean = (of: readonly number[]): number => of.reduce((sum, value) => sum + value / of.length, 0);
-  return Object.fromEntries(Array.from(values, ([name, of]) => [name, mean(of)]));
+  return Object.fromEntries(Array.from(values, ([name, of]) => [name, meanOf(of)]));
 }
 
 /** The grader had its chance, and gave nothing. */
@@ -62,7 +61,8 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
   const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
   return {
-    reward: rewards.reduce((sum, value) => sum + value, 0) / rewards.length,
+    // None is not 0.
+    reward: rewards.length === 0 ? Number.NaN : meanOf(rewards),
     ...meansOf(trajectories),
     groups: all.length,
     groupsWithoutSignal: withoutSignal.length,

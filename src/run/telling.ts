@@ -43,7 +43,7 @@ export function telling(emit: Emit, verb: 'train' | 'eval' = 'train'): Telling {
     try {
       return await work();
     } catch (thrown) {
-      const shown = withWayOn(thrown, resumeCommand(kept.path, verb));
+      const shown = withWayOn(thrown, verb, resumeCommand(kept.path, verb));
       try {
         kept.log(errorEvent(shown));
       } catch {
@@ -58,9 +58,11 @@ export function telling(emit: Emit, verb: 'train' | 'eval' = 'train'): Telling {
   return Object.assign(tell, { guarding });
 }
 
-function withWayOn(thrown: unknown, command: string): unknown {
+function withWayOn(thrown: unknown, verb: 'train' | 'eval', command: string): unknown {
   if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
-  const wayOn = `go on with: ${command}`;
+  // An evaluation of two versions of the code would be one of neither.
+  const isOfCode = verb === 'eval' && thrown.code.endsWith('_BUDGET');
+  const wayOn = isOfCode ? `with other code begin anew, with the same go on: ${command}` : `go on with: ${command}`;
   const hint = thrown.hint === undefined ? wayOn : `${thrown.hint}; ${wayOn}`;
   return new TrainyardError(thrown.code, messageOf(thrown), { cause: thrown, hint });
 }
