@@ -49,6 +49,10 @@ export class PooledProcess {
   #closing: Promise<void> | undefined;
   #ended: string | undefined;
   #isDeaf = false;
+  /** The last call that was answered. */
+  #answered: string | undefined;
+  /** Someone answered in its name: it may finish what it has in hand, and is asked nothing more. */
+  #isSpokenFor = false;
   #misused: string | undefined;
   #hear: ((heard: Heard) => void) | undefined;
   /** The call that is to be answered; undefined while it is only waited for that the process is ready, or nothing is. */
@@ -110,8 +114,9 @@ export class PooledProcess {
     }
     const heard = await this.#heard({ id, deadlineMs, signal });
     const said = heard.kind === 'said' ? heard.message : undefined;
+    this.#answered = id;
     if (said?.kind === 'answer' || said?.kind === 'threw') {
-      if (said.spent === true) void this.kill();
+      if (said.spent === true || this.#isSpokenFor) void this.kill();
       return said.kind === 'answer' ? { kind: 'answered', value: said.value } : { kind: 'threw', thrown: said.thrown };
     }
     void this.kill();
@@ -156,12 +161,23 @@ export class PooledProcess {
     if (this.#isDeaf) return;
     if (isFromChild(message) && message.kind === 'note') this.#note?.(message.id, message.value);
     else if (isFromChild(message) && this.#awaits(message)) this.#hear?.({ kind: 'said', message });
+    else if (!this.#killed && isFromChild(message) && this.#isSecondAnswer(message)) this.#retire();
     else if (!this.#killed) this.#unheard('what is no answer');
   }
 
   /** Nobody but our own code has a reason to write there, and it says nothing but what was asked: all else was written by someone else. */
   #awaits(message: FromChild): boolean {
     return this.#hear !== undefined && ('id' in message ? message.id : undefined) === this.#asked;
+  }
+
+  /** Of the last call: then its first was forged, and this one, of our own code, is not the fault of the call that is under way. */
+  #isSecondAnswer(message: FromChild): boolean {
+    return !this.#isSpokenFor && 'id' in message && this.#answered !== undefined && message.id === this.#answered;
+  }
+
+  #retire(): void {
+    this.#isSpokenFor = true;
+    if (this.#hear === undefined) void this.kill();
   }
 
   /** A process that can neither hear nor answer is about to end, and is killed so that it surely does. */

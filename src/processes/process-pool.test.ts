@@ -44,6 +44,14 @@ describe('a call', () => {
     expect(await eventually(() => !isRunning(left))).toBe(true);
   });
 
+  it('that is answered in its name does no harm to the next, and its process is asked nothing more', async () => {
+    await using pool = await open();
+    const pid = await pidOf(pool);
+    expect(await pool.call('answer twice')).toEqual({ kind: 'answered', value: 'forged' });
+    expect(await pool.call('after that')).toEqual({ kind: 'answered', value: 'unharmed' });
+    expect(await pidOf(pool)).not.toBe(pid);
+  });
+
   it('that shall not go to one process waits for another, and takes it where there is no other', async () => {
     await using pool = await openProcessPool({ program: { kind: 'test', script, args: [join(folder, 'two')] }, workers: 2 });
     const begun: number[] = [];
