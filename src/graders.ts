@@ -14,7 +14,13 @@ export { type UnitTestsOptions, unitTests } from './grader/built-in/unit-tests.t
 export type { TextOptions } from './grader/built-in/verdict.ts';
 export { type ClipOptions, clipped, type ScaleOptions, scaled } from './grader/compose/adjusted.ts';
 export { type GatedOptions, gated } from './grader/compose/gated.ts';
-export { formatPenalty, type LengthPenaltyOptions, lengthPenalty } from './grader/compose/penalties.ts';
+export {
+  formatPenalty,
+  type LengthPenaltyOptions,
+  lengthPenalty,
+  type RepetitionPenaltyOptions,
+  repetitionPenalty,
+} from './grader/compose/penalties.ts';
 export { maximum, minimum, type WeightedOptions, weighted } from './grader/compose/weighted.ts';
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
 export { judge, type RubricCriterion, type RubricOptions, rubric } from './grader/judge/judge.ts';

@@ -6,7 +6,7 @@ import type { Grader, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, rejected, unscorable } from '../../core/define-grader.ts';
 import { clipped, scaled } from './adjusted.ts';
 import { gated } from './gated.ts';
-import { formatPenalty, lengthPenalty } from './penalties.ts';
+import { formatPenalty, lengthPenalty, repetitionPenalty } from './penalties.ts';
 import { maximum, minimum, weighted } from './weighted.ts';
 
 const gives = (result: GraderResult): Grader => defineGrader({ name: 'gives', grade: () => result });
@@ -127,6 +127,7 @@ describe('weighted', () => {
     ['an infinite factor', () => scaled(gives(1), { by: Infinity }), /by: expected a finite number/],
     ['a penalty per nothing', () => lengthPenalty({ unit: 'tokens', free: 1, per: 0 }), /per is 0/],
     ['a penalty that rewards', () => formatPenalty(/x/, -1), /cost is -1/],
+    ['a repetition that is free', () => repetitionPenalty({ cost: 0 }), /cost is 0/],
     ['a test that is none', () => formatPenalty('x' as never, 1), /found string/],
   ])('refuses %s at once', (_, make, message) => {
     expect(make).toThrow(expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(message) }));
@@ -252,5 +253,22 @@ describe('penalties', () => {
       ).value,
     ).toBe(-1);
     expect(await gradeOf(formatPenalty((() => 1) as never, 1), {})).toMatchObject({ code: 'GRADER_UNSCORABLE' });
+  });
+
+  it.each([
+    ['café Zoë', 0, 1],
+    ['', 0, 0],
+    [Array(10).fill('wqd').join(' '), 0, 10],
+    [Array(11).fill('wqd').join('\n '), -1, 11],
+    [`well, ${Array(11).fill('I see that').join(' ')} now`, -1, 11],
+    ['a b a b a c '.repeat(3), 0, 2],
+    ['1 2 3 4 5 6 7 8 9 10 11 12', 0, 1],
+    [`x${'ha'.repeat(201)}`, -1, 1],
+    ['ha'.repeat(200), 0, 1],
+    ['我'.repeat(201), -1, 1],
+  ])('for saying one thing over and over, case %#', async (said, value, repeatedWords) => {
+    const turns = ['fine', said].map((content) => turnSaying({ role: 'assistant', content }));
+    const reward = await rewardOf(repetitionPenalty({ cost: 1 }), { turns });
+    expect(reward).toMatchObject({ value, success: value === 0, metrics: { repeatedWords: Math.max(1, repeatedWords) } });
   });
 });

@@ -64,6 +64,53 @@ export function formatPenalty(
   });
 }
 
+export interface RepetitionPenaltyOptions {
+  readonly cost: number;
+  /** How often in a row a word, or a phrase of up to five, may be said. Default 10. */
+  readonly words?: number;
+  /** The same of a character, or of up to four. Default 200. */
+  readonly characters?: number;
+}
+
+/** Lengths of what is repeated. */
+const LONGEST_PHRASE = { words: 5, characters: 4 } as const;
+
+/** Minus `cost` where the policy said one thing over and over in one of its turns. How often is in its metrics. */
+export function repetitionPenalty({ cost, words = 10, characters = 200 }: RepetitionPenaltyOptions): Grader {
+  for (const [name, value] of Object.entries({ cost, words, characters })) {
+    checkFinite(value, `repetitionPenalty: ${name}`);
+    if (value <= 0) throw invalid(`repetitionPenalty: ${name} is ${value}, expected more than 0`);
+  }
+  return defineGrader({
+    name: 'repetitionPenalty',
+    grade(input) {
+      const texts = ownTurns(input).flatMap(({ response: { content, reasoning } }) => [content ?? '', reasoning ?? '']);
+      const most = (of: (text: string) => readonly string[], longest: number): number =>
+        Math.max(0, ...texts.map((text) => mostInARow(of(text), longest)));
+      const repeated = {
+        words: most((text) => text.split(/\s+/u).filter((word) => word !== ''), LONGEST_PHRASE.words),
+        characters: most((text) => [...text.replace(/\s+/gu, ' ')], LONGEST_PHRASE.characters),
+      };
+      const isFine = repeated.words <= words && repeated.characters <= characters;
+      const metrics = { repeatedWords: repeated.words, repeatedCharacters: repeated.characters };
+      return { value: isFine ? 0 : -cost, success: isFine, metrics };
+    },
+  });
+}
+
+/** How often the same `longest` items or fewer come one after another, at most. */
+function mostInARow(items: readonly string[], longest: number): number {
+  let most = items.length === 0 ? 0 : 1;
+  for (let period = 1; period <= longest; period += 1) {
+    let alike = 0;
+    for (let place = period; place < items.length; place += 1) {
+      alike = items[place] === items[place - period] ? alike + 1 : 0;
+      most = Math.max(most, Math.floor(alike / period) + 1);
+    }
+  }
+  return most;
+}
+
 /** What the policy itself said and somebody got. */
 function ownTurns({ turns }: GraderInput): readonly GraderTurn[] {
   return turns.filter(({ model, undelivered }) => model === undefined && !undelivered);
