@@ -2,6 +2,7 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
+import { isFailure } from '../rollout/budget.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
 import { meanOf } from '../statistics/intervals.ts';
 import type { CuratedHarvest } from './curated-harvest.ts';
@@ -91,6 +92,15 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
 /** What the grader says it is; where it does not say, a reward of 1 or more. */
 export function isSuccess({ grade }: Trajectory): boolean {
   return grade.kind === 'graded' && (grade.reward.success ?? grade.reward.value >= 1);
+}
+
+/** `failed`: the rollout or its grading broke. `ungraded`: the workflow or the grader said that there is nothing to score. */
+export type Ending = 'solved' | 'unsolved' | 'ungraded' | 'failed';
+
+export function endingOf(trajectory: Trajectory): Ending {
+  const { grade } = trajectory;
+  if (grade.kind === 'graded') return isSuccess(trajectory) ? 'solved' : 'unsolved';
+  return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
 }
 
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
