@@ -152,7 +152,8 @@ export function flagOf(setting: string): string {
 
 const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
 
-function absolute<T extends Partial<TrainSettings>>(settings: T): T {
+/** With paths that hold in every folder. */
+export function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
   const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
   return { ...settings, ...Object.fromEntries(paths) };
 }
