@@ -66,9 +66,10 @@ export interface StepReport {
   /** Groups in which every reward was equal: nothing to learn from. */
   readonly groupsWithoutSignal: number;
   readonly rollouts: number;
+  /** Rollouts that threw, ran into their deadline, or never asked the policy. */
   readonly failedRollouts: number;
   readonly failedGrades: number;
-  /** Rollouts that ended well and got no reward: the grader rejected them. */
+  /** Rollouts that the workflow or the grader rejected. */
   readonly ungraded: number;
   /** Rollouts that marks took out of their groups. */
   readonly excludedRollouts: number;

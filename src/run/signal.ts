@@ -51,11 +51,6 @@ function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)
   return Object.fromEntries(Array.from(values, ([name, of]) => [name, meanOf(of)]));
 }
 
-/** The grader had its chance, and gave nothing. */
-function isUngraded({ outcome, grade }: Trajectory): boolean {
-  return grade.kind === 'ungraded' && outcome.kind !== 'failed' && outcome.kind !== 'rejected';
-}
-
 /** What a step's rollouts were like, trained or not. */
 export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: Harvest & Partial<CuratedHarvest>) {
   const all = [...groups, ...withoutSignal, ...stale];
@@ -70,9 +65,9 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
     staleGroups: stale.length,
     rollouts: trajectories.length,
     sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
-    failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
+    failedRollouts: trajectories.filter(isFailure).length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
-    ungraded: trajectories.filter(isUngraded).length,
+    ungraded: trajectories.filter((trajectory) => endingOf(trajectory) === 'ungraded').length,
     excludedRollouts: excludedRollouts.length,
   };
 }
