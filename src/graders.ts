@@ -1,5 +1,7 @@
 /** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
 export { rejected, unscorable } from './core/define-grader.ts';
+export type { Schema as JsonSchema } from './core/json-schema.ts';
+export type { CodeLanguage } from './grader/built-in/code-in-text.ts';
 export { countdown } from './grader/built-in/countdown.ts';
 export { type ExactMatchOptions, exactMatch } from './grader/built-in/exact-match.ts';
 export { type JsonMatchOptions, jsonMatch } from './grader/built-in/json-match.ts';
@@ -8,10 +10,8 @@ export { type MultipleChoiceOptions, multipleChoice } from './grader/built-in/mu
 export { normalisedMatch } from './grader/built-in/normalised-match.ts';
 export { type NumberMatchOptions, numberMatch } from './grader/built-in/number-match.ts';
 export { type RegexMatchOptions, regexMatch } from './grader/built-in/regex-match.ts';
-export type { ReadSaid } from './grader/built-in/said.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './grader/built-in/tool-calls.ts';
 export { type UnitTestsOptions, unitTests } from './grader/built-in/unit-tests.ts';
-export type { TextOptions } from './grader/built-in/verdict.ts';
 export { type ClipOptions, clipped, type ScaleOptions, scaled } from './grader/compose/adjusted.ts';
 export { type GatedOptions, gated } from './grader/compose/gated.ts';
 export {
@@ -25,5 +25,8 @@ export { maximum, minimum, type WeightedOptions, weighted } from './grader/compo
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
 export { judge, type RubricCriterion, type RubricOptions, rubric } from './grader/judge/judge.ts';
 export type { JudgeEndpoint, JudgeOptions } from './grader/judge/options.ts';
+export type { ReadSaid, TextOptions } from './grader/options.ts';
+export type { ConfinedProcess } from './processes/sandbox/confined-process.ts';
+export type { Level as SandboxLevel } from './processes/sandbox/probe.ts';
 export type { SandboxEnd, SandboxLimits, SandboxProgram, SandboxResult } from './processes/sandbox/program.ts';
 export { openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';

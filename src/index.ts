@@ -115,7 +115,7 @@ export type { RolloutResult, TaskResult } from './run/evaluation-results.ts';
 export type { EvaluationRequest, EvaluationSettings } from './run/evaluation-settings.ts';
 export type { ResumeRequest } from './run/plan.ts';
 export { type RolloutBatchRequest, rolloutBatch } from './run/rollout-batch.ts';
-export { BASE_MODEL, type EvalRequest, type EvalSettings, type TrainRequest, type TrainSettings } from './run/settings.ts';
+export { BASE_MODEL, type TrainRequest, type TrainSettings } from './run/settings.ts';
 export { resume, type TrainOptions, type TrainResult, train } from './run/train.ts';
 export { memoryStore } from './store/memory.ts';
 export { openSqliteStore } from './store/sqlite.ts';

@@ -4,7 +4,7 @@ import { diffLines } from './diff.ts';
 import { evaluationSummary } from './evaluation-text.ts';
 import { cellsOf } from './screen/width.ts';
 
-const SHARES = { success: 0.5, ci: [0.1, 0.9], n: 2, failed: 0, skipped: 0, meanReward: null, meanRewardCi: null } as const;
+const SHARES = { success: 0.5, ci: [0.1, 0.9], n: 2, failed: 0, ungraded: 0, meanReward: null, meanRewardCi: null } as const;
 
 describe('the summary of an evaluation', () => {
   it('stays a table, whatever tags are called', () => {

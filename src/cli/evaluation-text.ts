@@ -31,7 +31,7 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
   const { run, passAtK, passHatK, perTask, byTag } = event;
   const tags = Object.entries(byTag);
   const rows = [
-    ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'skipped'],
+    ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'ungraded'],
     rowOf('all', event),
     ...tags.slice(0, MOST_TAGS).map(([tag, report]) => rowOf(cutTo(printable(tag), NAME_COLUMNS), report)),
   ];
@@ -59,10 +59,10 @@ function kept(run: string, { failed }: EvalDone): readonly string[] {
   return [`Every rollout is in ${printable(run)}/store.sqlite, the numbers are in ${printable(run)}/metrics.json`, ...again];
 }
 
-function rowOf(name: string, { success, ci, meanReward, n, failed, skipped }: TagReport): readonly string[] {
+function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {
   const [low, high] = ci.map((end) => (100 * end).toFixed(1));
   const reward = meanReward === null ? 'none' : meanReward.toFixed(3);
-  return [name, percent(success), `${low} – ${high} %`, reward, `${n}`, `${failed}`, `${skipped}`];
+  return [name, percent(success), `${low} – ${high} %`, reward, `${n}`, `${failed}`, `${ungraded}`];
 }
 
 function chances(byK: Readonly<Record<string, number>>): string {

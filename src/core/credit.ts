@@ -10,7 +10,7 @@
 import { TrainyardError } from './errors.ts';
 import type { ForkCause, Reward, Turn } from './types.ts';
 
-export const CREDIT_UNITS = ['turn', 'row'] as const;
+const CREDIT_UNITS = ['turn', 'row'] as const;
 
 export interface Credit {
   /** From 0, every turn for itself, to 1, all that follows counts in full. */

@@ -13,6 +13,12 @@ export function exclusionsIn(marks: Iterable<Mark>): readonly Mark[] {
   return [...latest.values()].filter(({ excluded }) => excluded).toSorted(byPlace);
 }
 
+/** Of these rollouts alone: a store may hold marks of very many others. */
+export function exclusionsOf(rolloutIds: ReadonlySet<string>, marks: readonly Mark[]): readonly Exclusion[] {
+  const own = exclusionsIn(marks.filter(({ rolloutId }) => rolloutIds.has(rolloutId)));
+  return own.map(({ rolloutId, turn }) => ({ rolloutId, ...(turn === undefined ? {} : { turn }) }));
+}
+
 /** The same trajectories, as far as they are trained. What nobody marked is the same object. */
 export function withoutExcluded(trajectories: readonly Trajectory[], exclusions: readonly Exclusion[]): readonly Trajectory[] {
   if (exclusions.length === 0) return trajectories;

@@ -23,7 +23,7 @@ export interface Score {
 
 /** Of an evaluation on its own, or of those of its tasks that have a tag. */
 export interface TagReport {
-  /** Mean over tasks of the share of their rollouts that solved them. Failed and skipped ones did not. */
+  /** Mean over tasks of the share of their rollouts that solved them. Failed and ungraded ones did not. */
   readonly success: number;
   /** 95 % interval of `success`, tasks being what is independent. */
   readonly ci: readonly [low: number, high: number];
@@ -32,7 +32,7 @@ export interface TagReport {
   /** Rollouts that failed, or whose grading did. */
   readonly failed: number;
   /** Rollouts that the workflow or the grader rejected. */
-  readonly skipped: number;
+  readonly ungraded: number;
   /** Mean over tasks of what was graded of them; null if nothing was. */
   readonly meanReward: number | null;
   /** Null where there is no spread to judge by. */
@@ -66,9 +66,10 @@ export interface StepReport {
   /** Groups in which every reward was equal: nothing to learn from. */
   readonly groupsWithoutSignal: number;
   readonly rollouts: number;
+  /** Rollouts that threw, ran into their deadline, or never asked the policy. */
   readonly failedRollouts: number;
   readonly failedGrades: number;
-  /** Rollouts that ended well and got no reward: the grader rejected them. */
+  /** Rollouts that the workflow or the grader rejected. */
   readonly ungraded: number;
   /** Rollouts that marks took out of their groups. */
   readonly excludedRollouts: number;

@@ -16,7 +16,7 @@ const MOST_STEPS = 100_000;
 const MOST_DEPTH = 500;
 
 /** Whether a text has the pattern somewhere in it. */
-export type Matches = (pattern: string, text: string) => boolean;
+type Matches = (pattern: string, text: string) => boolean;
 
 interface Check {
   readonly root: Schema;

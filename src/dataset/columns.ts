@@ -1,6 +1,6 @@
 /** The columns that a source of tasks may have: known names only, so that a misspelt `answer` never silently becomes "no answer". */
 
-export const COLUMNS = ['id', 'prompt', 'system_prompt', 'user_prompt', 'answer', 'ground_truth', 'label', 'metadata'] as const;
+const COLUMNS = ['id', 'prompt', 'system_prompt', 'user_prompt', 'answer', 'ground_truth', 'label', 'metadata'] as const;
 const KNOWN: ReadonlySet<string> = new Set(COLUMNS);
 
 /** Everything wrong with the names in the first row. */

@@ -37,7 +37,7 @@ export const MAX_ROW_BYTES = 512 * 2 ** 20;
 export const TOO_LARGE =
   'expected whole numbers between -2^53 and 2^53, found one beyond, which no number here holds exactly; write it as text';
 
-export const FORMAT_HINT =
+const FORMAT_HINT =
   'a row is {"id"?, "prompt" | "system_prompt"?+"user_prompt", "answer"?, "metadata"?}: docs/reference/tasks.md';
 
 export function invalid(message: string, options: { readonly hint?: string; readonly cause?: unknown } = {}): TrainyardError {

@@ -32,7 +32,7 @@ export function graderInput(task: Task, { turns, outcome, result = {}, artifacts
 }
 
 /** Without what is said elsewhere and would be sent again with every turn: the request, and the ids of the prompt. */
-export function graderTurn({ request: _request, promptIds, sampling: _sampling, ...turn }: Turn): GraderTurn {
+function graderTurn({ request: _request, promptIds, sampling: _sampling, ...turn }: Turn): GraderTurn {
   return { ...turn, promptTokens: promptIds.length };
 }
 

@@ -1,7 +1,7 @@
 /**
  * What a pool and its child processes say to each other, over a channel of their own and nowhere else: whatever a child prints is only
  * text. A child is asked one thing at a time. Each call has an id that cannot be guessed, and only a message with that id is its answer:
- * what other code of the child writes to the channel is ignored.
+ * a child in which other code writes to the channel is killed.
  */
 import { ERROR_CODES, type ErrorCode } from '../core/errors.ts';
 

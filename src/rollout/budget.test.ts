@@ -53,6 +53,17 @@ describe('the budget of failed gradings', () => {
     expect(() => budget.settle()).not.toThrow();
   });
 
+  it('is judged over the phases of a run together: evaluations on the way do not begin it anew', () => {
+    const budget = new FailureBudget(0.05);
+    const phase = (): void => {
+      add(budget, 28, ended(graded));
+      add(budget, 4, ended(broken('GRADER_TIMEOUT')));
+      budget.settle();
+    };
+    phase();
+    expect(phase).toThrowError(expect.objectContaining({ code: 'GRADER_BUDGET' }));
+  });
+
   it('is not spent by what the grader rejected, nor made larger by what was never graded', () => {
     const budget = new FailureBudget(0.05);
     add(budget, 1000, ended({ kind: 'ungraded', why: 'rejected' }));

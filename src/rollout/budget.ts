@@ -45,12 +45,14 @@ export class FailureBudget {
     this.#judgeGradings(this.#gradings.length >= MINIMUM ? moreThan : this.#gradings.length >= CERTAIN ? allOf : never);
   }
 
-  /** At the end of a phase that was too short to be judged: were all of them bad? The next phase is judged by itself. */
+  /**
+   * At the end of a phase that was too short to be judged: were all of them bad? The rollouts of the next phase are judged by themselves.
+   * Gradings are not: where phases are short there would never be enough of them to measure the run's share by.
+   */
   settle(): void {
     if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge(allOf);
     if (this.#gradings.length > 0 && this.#gradings.length < MINIMUM) this.#judgeGradings(allOf);
     this.#recent.length = 0;
-    this.#gradings.length = 0;
   }
 
   #addGrading({ grade, rolloutId }: Trajectory): void {
@@ -75,7 +77,8 @@ export class FailureBudget {
   }
 }
 
-function isFailure({ outcome, turns }: Trajectory): boolean {
+/** Not the agent's doing, or nothing was done: such a rollout says nothing about the policy. */
+export function isFailure({ outcome, turns }: Trajectory): boolean {
   return (
     outcome.kind === 'failed' ||
     (outcome.kind === 'rejected' && turns.length === 0) ||

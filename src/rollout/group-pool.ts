@@ -8,7 +8,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock, Store } from '../core/contracts.ts';
-import { exclusionsIn, withoutExcluded } from '../core/curation.ts';
+import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/curation.ts';
 import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory } from '../core/types.ts';
 import { type ChannelCounts, PoolCounts } from './pool-counts.ts';
 import { inOrder, type ServedStep, servedSteps } from './served-steps.ts';
@@ -188,7 +188,8 @@ export class GroupPool {
     if (known !== undefined) return await this.#again(known, request.purpose);
     const complete = this.#groups.of(request.purpose).filter((group) => this.#isComplete(group, request.n));
     if (complete.length === 0 || (complete.length < request.groups && !this.#closing)) return undefined;
-    const exclusions = exclusionsIn(await this.#options.store.marks());
+    const members = new Set(complete.flatMap((group) => [...group.members.keys()]));
+    const exclusions = exclusionsOf(members, await this.#options.store.marks());
     const picks: Picked[] = [];
     for (const group of complete) {
       if (picks.length === request.groups) break;
@@ -216,9 +217,7 @@ export class GroupPool {
     const { batchId = randomUUID() } = request;
     const steps = inOrder(picks.flatMap((pick) => pick.steps));
     const ids = new Set(picks.flatMap(({ group }) => [...group.members.keys()]));
-    const excluded = exclusions
-      .filter(({ rolloutId }) => ids.has(rolloutId))
-      .map(({ rolloutId, turn }) => ({ rolloutId, ...(turn === undefined ? {} : { turn }) }));
+    const excluded = exclusions.filter(({ rolloutId }) => ids.has(rolloutId));
     const manifest: BatchManifest = {
       step: this.#lastStep.step + 1,
       policyVersion: this.#lastStep.policyVersion + 1,

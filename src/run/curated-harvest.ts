@@ -4,7 +4,7 @@
  * What is decided here goes into the step's manifest: a step that is computed again leaves out what it left out, whatever was marked since.
  */
 import type { Store } from '../core/contracts.ts';
-import { exclusionsIn, placeOf, withoutExcluded } from '../core/curation.ts';
+import { exclusionsOf, placeOf, withoutExcluded } from '../core/curation.ts';
 import type { Exclusion, Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
@@ -17,12 +17,8 @@ export interface CuratedHarvest extends Harvest {
 }
 
 export async function curatedHarvest(harvest: Harvest, store: Pick<Store, 'marks'>): Promise<CuratedHarvest> {
-  const marks = exclusionsIn(await store.marks());
   const all = harvest.groups.flatMap(({ trajectories }) => trajectories);
-  const ids = new Set(all.map(({ rolloutId }) => rolloutId));
-  const excluded = marks
-    .filter(({ rolloutId }) => ids.has(rolloutId))
-    .map(({ rolloutId, turn }) => ({ rolloutId, ...(turn === undefined ? {} : { turn }) }));
+  const excluded = exclusionsOf(new Set(all.map(({ rolloutId }) => rolloutId)), await store.marks());
   if (excluded.length === 0) return { ...harvest, excluded, excludedRollouts: [] };
   const touched = new Set(excluded.map(({ rolloutId }) => rolloutId));
   const groups = harvest.groups.map((group) => ({ ...group, trajectories: withoutExcluded(group.trajectories, excluded) }));

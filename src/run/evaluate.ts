@@ -8,7 +8,7 @@ import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import { meanOf, wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, samplingAt } from './settings.ts';
-import { gradedRewards, isSuccess, meansOf } from './signal.ts';
+import { type Ending, endingOf, gradedRewards, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
 export interface EvaluateOptions {
@@ -56,13 +56,15 @@ export function evaluationId(step: number, number: number): string {
 export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const rewards = gradedRewards(trajectories);
   const n = trajectories.length;
-  const success = n === 0 ? 0 : trajectories.filter(isSuccess).length / n;
+  const endings = trajectories.map(endingOf);
+  const count = (ending: Ending): number => endings.filter((one) => one === ending).length;
+  const success = n === 0 ? 0 : count('solved') / n;
   return {
     success,
     ci: wilson(success, n),
     meanReward: rewards.length === 0 ? null : meanOf(rewards),
     n,
-    failed: n - rewards.length,
+    failed: count('failed'),
     ...meansOf(trajectories),
   };
 }

@@ -91,11 +91,13 @@ export async function measuredIn(run: string): Promise<Measured> {
   await results.recall(store);
   const digests = new Map(tasks.map(({ id, digest }) => [id, digest]));
   const byTask = results.byTask();
-  const whole = byTask.filter(({ rollouts }) => rollouts.length === settings.n);
+  const { whole = [], unfinished = [] } = Object.groupBy(byTask, ({ rollouts }) =>
+    rollouts.length === settings.n ? 'whole' : 'unfinished',
+  );
   return {
     run,
     tasks: new Map(whole.map(({ id, rollouts }) => [id, measured(rollouts, digests.get(id))])),
-    unfinished: byTask.filter((task) => !whole.includes(task)).map(({ id }) => id),
+    unfinished: unfinished.map(({ id }) => id),
     settings: { ...decisive(settings), code: sources },
   };
 }
@@ -137,15 +139,17 @@ export function compare(a: Measured, b: Measured): Comparison {
     return right === undefined ? [] : [{ id, left, right }];
   });
   const isSame = (left?: string, right?: string): boolean => left === undefined || right === undefined || left === right;
-  const pairs = inBoth.filter(({ left, right }) => isSame(left.digest, right.digest));
-  const unfinished = [...new Set([...a.unfinished, ...b.unfinished])];
+  const { pairs = [], changed = [] } = Object.groupBy(inBoth, ({ left, right }) =>
+    isSame(left.digest, right.digest) ? 'pairs' : 'changed',
+  );
+  const unfinished = new Set([...a.unfinished, ...b.unfinished]);
   const missing = (from: Measured, to: Measured): readonly string[] =>
-    [...from.tasks.keys()].filter((id) => !to.tasks.has(id) && !unfinished.includes(id));
+    [...from.tasks.keys()].filter((id) => !to.tasks.has(id) && !unfinished.has(id));
   const lists = {
     onlyInA: missing(a, b),
     onlyInB: missing(b, a),
-    changedTasks: inBoth.filter((pair) => !pairs.includes(pair)).map(({ id }) => id),
-    unfinished,
+    changedTasks: changed.map(({ id }) => id),
+    unfinished: [...unfinished],
   };
   if (pairs.length === 0) throw nothingInCommon(a, b, lists);
   const changes = pairs.map(({ id, left, right }) => ({

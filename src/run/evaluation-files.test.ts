@@ -76,7 +76,7 @@ describe('the JSON report', () => {
       { id: 'good', row: 10, success: 1, meanReward: 1, rollouts: [{ ending: 'solved' }] },
       { success: 0, meanReward: 0.25 },
       { success: 0, meanReward: null, rollouts: [{ ending: 'failed', why: expect.stringContaining('WORKFLOW_FAILED') }] },
-      { success: 0, rollouts: [{ ending: 'skipped', why: 'nothing to grade' }] },
+      { success: 0, rollouts: [{ ending: 'ungraded', why: 'nothing to grade' }] },
       { id: 'not run', success: null, rollouts: [] },
     ]);
   });

@@ -19,7 +19,7 @@ import { digestOf, modelDigest } from './digests.ts';
 import type { NumberedTask } from './evaluate.ts';
 import { rowsOf } from './evaluation-rows.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from './evaluation-settings.ts';
-import { flagOf } from './plan.ts';
+import { absolute, flagOf } from './plan.ts';
 import { preflight } from './preflight.ts';
 import { isEvaluation, readRunFile } from './run-directory.ts';
 import { withoutUndefined } from './settings.ts';
@@ -183,13 +183,6 @@ function changedSources(before: EvaluationRecord['sources'], after: EvaluationRe
 
 function shown(value: unknown): string {
   return value === undefined ? 'not given' : JSON.stringify(value);
-}
-
-const PATHS = ['entry', 'flows', 'model', 'heldOut'] as const;
-
-function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
-  const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
-  return { ...settings, ...Object.fromEntries(paths) };
 }
 
 async function recordOf(settings: EvaluationSettings, entry: Entry, tasks: readonly NumberedTask[]): Promise<EvaluationRecord> {

@@ -26,9 +26,9 @@ describe('the numbers of an evaluation', () => {
     expect({ n, perTask, rollouts }).toEqual({ n: 3, perTask: 4, rollouts: 12 });
   });
 
-  it('have failed and skipped rollouts in the denominator, and not among the rewards', () => {
+  it('have failed and ungraded rollouts in the denominator, and not among the rewards', () => {
     const report = reported(1, { a: [1], b: [BROKEN], c: [UNGRADABLE], d: [REJECTED], e: [0.5] });
-    expect(report).toMatchObject({ success: 0.2, n: 5, failed: 2, skipped: 1, meanReward: 0.75 });
+    expect(report).toMatchObject({ success: 0.2, n: 5, failed: 2, ungraded: 1, meanReward: 0.75 });
     expect(report.ci).toEqual(wilson(0.2, 5));
   });
 

@@ -1,7 +1,7 @@
 /**
  * The numbers of an evaluation, computed in one place: the terminal, `--json`, metrics.json and the report files all show these.
  *
- * Every rollout that was run is in the denominator: one that failed or was skipped did not solve its task. Mean reward is over what was
+ * Every rollout that was run is in the denominator: one that failed or was not graded did not solve its task. Mean reward is over what was
  * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
  */
 import type { EvaluationReport, TagReport } from '../core/events.ts';
@@ -22,7 +22,10 @@ export function reportOf(
     Object.fromEntries(
       triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
     );
-  const tags = [...new Set(tasks.flatMap((task) => task.tags))].toSorted();
+  const tagged = Map.groupBy(
+    tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task }))),
+    ({ tag }) => tag,
+  );
   return {
     ...sharesOf(tasks, n),
     temperature,
@@ -32,10 +35,10 @@ export function reportOf(
     passHatK: over(passHatK),
     ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
     byTag: Object.fromEntries(
-      tags.map((tag) => [
+      [...tagged.keys()].toSorted().map((tag) => [
         tag,
         sharesOf(
-          tasks.filter((task) => task.tags.includes(tag)),
+          tagged.get(tag)!.map(({ task }) => task),
           n,
         ),
       ]),
@@ -53,7 +56,7 @@ function sharesOf(tasks: readonly TaskResult[], n: number): TagReport {
     ci: sharesInterval(shares, n),
     n: tasks.length,
     failed: count('failed'),
-    skipped: count('skipped'),
+    ungraded: count('ungraded'),
     meanReward: rewards.length === 0 ? null : meanOf(rewards),
     meanRewardCi: meanInterval(rewards),
   };

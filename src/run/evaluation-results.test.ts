@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
-import { endingOf, identityOf, Results } from './evaluation-results.ts';
+import { identityOf, Results } from './evaluation-results.ts';
+import { endingOf } from './signal.ts';
 
 const idsOf = (results: Results, retryFailed = false): readonly string[] =>
   results.pending(retryFailed).map(({ identity }) => identity.rolloutId);
@@ -53,7 +54,7 @@ describe('the rollouts of an evaluation', () => {
     const silent = { outcome: { kind: 'rejected', reason: 'no_turns' }, grade: { kind: 'ungraded', why: 'rejected' } } as const;
     const cases = [1, 0.99, BROKEN, UNGRADABLE, REJECTED, cut('deadline'), cut('turns'), silent];
     expect(cases.map((how) => endingOf(ended('a', 1, how)))).toEqual([
-      ...['solved', 'unsolved', 'failed', 'failed', 'skipped', 'failed', 'skipped', 'failed'],
+      ...['solved', 'unsolved', 'failed', 'failed', 'ungraded', 'failed', 'ungraded', 'failed'],
     ]);
     const said = { grade: { kind: 'graded', reward: { value: 0, success: true } } } as const;
     expect(endingOf(ended('a', 1, said))).toBe('solved');

@@ -23,7 +23,7 @@ export type EvaluationRequest = EvalRequest &
 export const USUAL_ERROR_SHARE = 0.25;
 
 /** Several rollouts of a task are to differ; a single one is to be the policy's best guess. */
-export function usualTemperature(n: number): number {
+function usualTemperature(n: number): number {
   return n > 1 ? 1 : 0;
 }
 

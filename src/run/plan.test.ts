@@ -30,6 +30,16 @@ it('is refused where the state at the server that it began from is another one',
   });
 });
 
+it('takes the usual values of settings that there were not when it began', async () => {
+  const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
+  const tasks = Array.from({ length: 4 }, (_, i) => ({ prompt: `Question ${i}?` }));
+  const { record } = await planNew({ entry, model: folder, tasks, run: folder });
+  const { weighting: _w, maxErrorShare: _e, graderRetries: _r, graderMemoryMb: _m, ...settings } = record.settings;
+  await writeFile(join(folder, 'run.json'), JSON.stringify({ ...record, settings }));
+  const resumed = await planResumed({ run: folder, entry, tasks });
+  expect(resumed.settings).toMatchObject({ weighting: 'tokens', maxErrorShare: 0.05, graderRetries: 1, graderMemoryMb: 2048 });
+});
+
 describe('tasks of a run', () => {
   const rows = (count: number) => Array.from({ length: count }, (_, i) => ({ prompt: `Question ${i}?`, answer: i }));
   const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };

@@ -136,9 +136,10 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
-  const { engine, loraRank, minTasks, weighting, maxErrorShare } = TRAIN_DEFAULTS;
   // Runs of before there was a choice do not name one.
-  const settings = { engine, loraRank, minTasks, weighting, maxErrorShare, ...begun, ...given, run: request.run };
+  const { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
+  const later = { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb };
+  const settings = { ...later, ...begun, ...given, run: request.run };
   if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
   if (!('tasks' in settings)) throw impossible('the run was begun with tasks given as values', 'give the same tasks again');
   return shownFrom(settings as unknown as TrainSettings);
@@ -151,7 +152,8 @@ export function flagOf(setting: string): string {
 
 const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
 
-function absolute<T extends Partial<TrainSettings>>(settings: T): T {
+/** With paths that hold in every folder. */
+export function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
   const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
   return { ...settings, ...Object.fromEntries(paths) };
 }

@@ -3,8 +3,9 @@ import type { Grade, Outcome, Trajectory } from '../core/types.ts';
 import { meansOf, rolloutReport } from './signal.ts';
 
 const COMPLETED: Outcome = { kind: 'completed' };
-function trajectory(grade: Grade, outcome = COMPLETED): Trajectory {
-  return { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train', outcome, grade, turns: [], startedAt: 0, endedAt: 1 };
+function trajectory(grade: Grade, outcome = COMPLETED, asked = 1): Trajectory {
+  const turns = Array.from({ length: asked }, () => ({ sampledIds: [] })) as unknown as Trajectory['turns'];
+  return { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train', outcome, grade, turns, startedAt: 0, endedAt: 1 };
 }
 const graded = (parts: Record<string, number>, metrics?: Record<string, number>): Trajectory =>
   trajectory({ kind: 'graded', reward: { value: 0, parts, ...(metrics && { metrics }) } });
@@ -32,14 +33,16 @@ describe('means by name', () => {
 });
 
 describe('the report of a step', () => {
-  it('counts what failed and what was rejected by the grader apart, and gives neither a reward', () => {
+  it('counts what failed and what was rejected apart, and gives neither a reward', () => {
     const crashed = trajectory({ kind: 'ungraded', why: 'failed' }, { kind: 'failed', code: 'WORKFLOW_FAILED', message: '' });
     const refused = trajectory({ kind: 'ungraded', why: 'rejected' }, { kind: 'rejected', reason: 'odd' });
     const one = trajectory({ kind: 'graded', reward: { value: 1, parts: { format: 1 } } });
-    const groups = [{ trajectories: [one, failed, ungraded, crashed, refused] }] as never;
+    const silent = trajectory({ kind: 'ungraded', why: 'rejected' }, { kind: 'rejected', reason: 'no_turns' }, 0);
+    const late = trajectory({ kind: 'ungraded', why: 'truncated' }, { kind: 'truncated', limit: 'deadline' });
+    const groups = [{ trajectories: [one, failed, ungraded, crashed, refused, silent, late] }] as never;
     expect(rolloutReport({ groups, withoutSignal: [], stale: [] })).toMatchObject({
-      ...{ reward: 1, parts: { format: 1 }, rollouts: 5 },
-      ...{ failedRollouts: 2, failedGrades: 1, ungraded: 1 },
+      ...{ reward: 1, parts: { format: 1 }, rollouts: 7 },
+      ...{ failedRollouts: 3, failedGrades: 1, ungraded: 2 },
     });
   });
 });

@@ -2,6 +2,7 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Trajectory } from '../core/types.ts';
+import { isFailure } from '../rollout/budget.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
 import { meanOf } from '../statistics/intervals.ts';
 import type { CuratedHarvest } from './curated-harvest.ts';
@@ -50,11 +51,6 @@ function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)
   return Object.fromEntries(Array.from(values, ([name, of]) => [name, meanOf(of)]));
 }
 
-/** The grader had its chance, and gave nothing. */
-function isUngraded({ outcome, grade }: Trajectory): boolean {
-  return grade.kind === 'ungraded' && outcome.kind !== 'failed' && outcome.kind !== 'rejected';
-}
-
 /** What a step's rollouts were like, trained or not. */
 export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: Harvest & Partial<CuratedHarvest>) {
   const all = [...groups, ...withoutSignal, ...stale];
@@ -69,9 +65,9 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
     staleGroups: stale.length,
     rollouts: trajectories.length,
     sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
-    failedRollouts: trajectories.filter(({ outcome }) => outcome.kind === 'failed' || outcome.kind === 'rejected').length,
+    failedRollouts: trajectories.filter(isFailure).length,
     failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
-    ungraded: trajectories.filter(isUngraded).length,
+    ungraded: trajectories.filter((trajectory) => endingOf(trajectory) === 'ungraded').length,
     excludedRollouts: excludedRollouts.length,
   };
 }
@@ -91,6 +87,15 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
 /** What the grader says it is; where it does not say, a reward of 1 or more. */
 export function isSuccess({ grade }: Trajectory): boolean {
   return grade.kind === 'graded' && (grade.reward.success ?? grade.reward.value >= 1);
+}
+
+/** `failed`: the rollout or its grading broke. `ungraded`: the workflow or the grader said that there is nothing to score. */
+export type Ending = 'solved' | 'unsolved' | 'ungraded' | 'failed';
+
+export function endingOf(trajectory: Trajectory): Ending {
+  const { grade } = trajectory;
+  if (grade.kind === 'graded') return isSuccess(trajectory) ? 'solved' : 'unsolved';
+  return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
 }
 
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {

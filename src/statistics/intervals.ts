@@ -10,7 +10,7 @@ export type Interval = readonly [low: number, high: number];
 
 const COVERAGE = 0.95;
 /** Standard deviations of a normal distribution to either side that hold that much. */
-const Z = 1.959963984540054;
+export const Z = 1.959963984540054;
 /** From here on the expansion for many degrees of freedom is exact to nine digits. */
 const MANY = 200;
 

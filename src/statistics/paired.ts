@@ -3,10 +3,8 @@
  *
  * Comparing by task removes what makes some tasks harder than others, so small differences are found with few tasks.
  */
-import type { Interval } from './intervals.ts';
+import { type Interval, Z } from './intervals.ts';
 
-/** Of a normal distribution, for 95 %. */
-const Z = 1.959963984540054;
 /** Additions above which the exact distribution is not computed. */
 const MOST_WORK = 20_000_000;
 

@@ -91,7 +91,8 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
   const sorted = weighed.toSorted((a, b) => a.reward - b.reward || a.weight - b.weight);
   // Counted, not added up: the weights of a rollout are thirds, say, and come to 1.
   const all = weighting === 'rollouts' ? pool.size : sorted.length;
-  const mean = sumOf(sorted) / all;
+  const sum = sumOf(sorted);
+  const mean = sum / all;
   switch (algorithm) {
     case 'grpo': {
       const distances = sorted.map(({ reward, weight }) => ({ reward: (reward - mean) ** 2, weight }));
@@ -103,7 +104,7 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
     case 'rloo':
       return (reward, rolloutId) => {
         const weight = weightOf(pool.get(rolloutId));
-        return reward - (sumOf(sorted) - weight * reward) / (all - weight);
+        return reward - (sum - weight * reward) / (all - weight);
       };
   }
 }

@@ -99,6 +99,15 @@ describe('rewards by turn', () => {
     const lost = credited({ value: 0 }, [turn(0), turn(1, { after: 0 })], { turnDiscount: 0.5, per: 'turn' });
     expect(hasSignal([...equal, rollout('d', lost, talk)])).toBe(true);
   });
+
+  it('teach nothing where every turn earned the same, though one rollout had more of them', () => {
+    const uneven = [
+      rollout('a', { value: 1, byTurn: { 0: 1 } }, talk.slice(0, 1)),
+      rollout('b', { value: 1, byTurn: { 0: 1, 1: 1 } }, talk),
+    ];
+    expect(hasSignal(uneven)).toBe(false);
+    for (const algorithm of ALGORITHMS) expect(makeBatch(uneven, algorithm, 1).samples).toEqual([]);
+  });
 });
 
 describe('a reward that no advantage could be made of', () => {

@@ -51,9 +51,11 @@ export function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
 
 /**
  * Two rollouts that earned differently: without them there is nothing to compare. That the turns of one rollout earned differently is not
- * enough. With a discount the early ones always earn less, and would be trained away in a group in which all went equally well.
+ * enough. With a discount the early ones always earn less, and would be trained away in a group in which all went equally well. Nor is it
+ * that one had more turns than another, where all of them earned the same.
  */
 export function differ(pool: Pool | undefined): boolean {
-  const [first, ...others] = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));
-  return others.some((rewards) => rewards.length !== first!.length || rewards.some((reward, i) => reward !== first![i]));
+  const [first = [], ...others] = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));
+  if (others.flat().every((reward) => reward === first[0]) && first[0] === first.at(-1)) return false;
+  return others.some((rewards) => rewards.length !== first.length || rewards.some((reward, i) => reward !== first[i]));
 }

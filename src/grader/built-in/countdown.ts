@@ -8,12 +8,12 @@
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import type { Json } from '../../core/types.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
 import { lastLine, markedAnswers, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import { fromNumber, minus, over, plus, type Rational, same, times, whole } from './math/rational.ts';
 import { newWork, readable, spend, Unreadable, type Work } from './math/work.ts';
 import { saidBy } from './said.ts';
-import { checkOptions, type TextOptions, type Verdict } from './verdict.ts';
 
 const FOR_FORMAT = 0.1;
 const MOST_CHARS = 1_000;
@@ -23,7 +23,7 @@ export function countdown(options: TextOptions = {}): Grader {
   checkOptions('countdown', options, { of: 'function' });
   return defineGrader({
     name: 'countdown',
-    grade: (input): Verdict => {
+    grade: (input) => {
       const { numbers, target } = puzzleOf(input);
       const played = readable(() => playedIn(spokenPart(saidBy(input, options.of))));
       if (played === undefined) return { value: 0, success: false };

@@ -1,8 +1,9 @@
 /** `exactMatch`: right where the answer was given to the letter. A list of answers accepts each of them. Does not look inside a text. */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
+import { rightOrWrong } from './right-or-wrong.ts';
 import { acceptedAnswers, saidBy } from './said.ts';
-import { checkOptions, type TextOptions, verdict } from './verdict.ts';
 
 export interface ExactMatchOptions extends TextOptions {
   /** Default true. */
@@ -22,7 +23,7 @@ export function exactMatch(options: ExactMatchOptions = {}): Grader {
     name: 'exactMatch',
     grade: (input) => {
       const said = form(saidBy(input, of));
-      return verdict(acceptedAnswers(input).some((answer) => form(answer) === said));
+      return rightOrWrong(acceptedAnswers(input).some((answer) => form(answer) === said));
     },
   });
 }

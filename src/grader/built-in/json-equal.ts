@@ -1,5 +1,4 @@
 /** Whether two JSON values are equal, as far as a grader cares: numbers within a tolerance, lists in any order. The order of keys never counts. */
-import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
 
 export interface JsonEquality {
@@ -9,12 +8,6 @@ export interface JsonEquality {
   readonly anyOrder?: boolean;
   /** Whether objects may have more members than expected. Default false. */
   readonly moreMembers?: boolean;
-}
-
-/** Throws GRADER_INVALID. */
-export function checkEquality({ tolerance = 0 }: JsonEquality, whose: string): void {
-  if (Number.isFinite(tolerance) && tolerance >= 0) return;
-  throw new TrainyardError('GRADER_INVALID', `${whose}: tolerance is ${String(tolerance)}, expected a number from 0 up`);
 }
 
 export function jsonEqual(expected: Json, found: Json, how: JsonEquality = {}): boolean {

@@ -81,7 +81,7 @@ describe('jsonMatch', () => {
   });
 
   it('gives the share of the fields that are right, and what is there without reason counts against it', async () => {
-    const grader = jsonMatch({ equals: 'answer', byField: true });
+    const grader = jsonMatch({ equals: 'answer', partial: true });
     const answer = { a: 1, b: { c: 2 } };
     expect(await rewardOf(grader, { answer, said: '{"a": 1, "b": {"c": 3}}' })).toEqual({
       value: 0.5,
@@ -177,9 +177,11 @@ describe('jsonMatch', () => {
 
   it.each<[JsonMatchOptions, RegExp]>([
     [{}, /found neither/],
-    [{ equals: 'other' as never }, /expected "answer"/],
-    [{ schema: {}, byField: true }, /byField needs equals/],
+    [{ equals: 'other' as never }, /expected 'answer'/],
+    [{ schema: {}, partial: true }, /partial needs equals/],
     [{ equals: 'answer', tolerance: -1 }, /tolerance is -1/],
+    [{ equals: 'answer', tolerence: 1 } as never, /it has no option tolerence, expected schema, equals/],
+    [null as never, /expected an object of options, found null/],
     [{ schema: { default: new Date(0) } as never }, /expected plain JSON/],
     [{ schema: 7 as never }, /expected a schema/],
   ])('refuses %j', (options, message) => {

@@ -6,36 +6,47 @@
  */
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
-import { TrainyardError } from '../../core/errors.ts';
 import { type Schema, schemaFault, TOO_INVOLVED } from '../../core/json-schema.ts';
 import type { Json, Reward } from '../../core/types.ts';
+import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import { checkSchema } from './check-schema.ts';
-import { checkEquality, isList, isObject, type JsonEquality, jsonEqual } from './json-equal.ts';
+import { isList, isObject, type JsonEquality, jsonEqual } from './json-equal.ts';
 import { jsonInText } from './json-in-text.ts';
 import { regexesTogether, regexWithin, statelessRegex } from './regex-within.ts';
-import { answerOf, type ReadSaid, saidBy } from './said.ts';
+import { answerOf, saidBy } from './said.ts';
 
-export interface JsonMatchOptions extends Pick<JsonEquality, 'tolerance' | 'anyOrder'> {
+export interface JsonMatchOptions extends TextOptions, Pick<JsonEquality, 'tolerance' | 'anyOrder'> {
   /** A JSON Schema that what was said must fit. */
   readonly schema?: Schema;
   /** `answer`: it must equal the task's answer, too. An answer that is a text with a JSON object or list stands for that. */
   readonly equals?: 'answer';
   /** Whether an object that is right in some of its members earns their share. Default false: all or nothing. */
-  readonly byField?: boolean;
-  readonly of?: ReadSaid;
+  readonly partial?: boolean;
 }
+
+const KINDS: OptionKinds = {
+  schema: 'any',
+  equals: ['answer'],
+  partial: 'boolean',
+  tolerance: 'amount',
+  anyOrder: 'boolean',
+  of: 'function',
+};
 
 /** Fields beyond these count, and have no part of their own. */
 const MOST_FIELDS = 200;
 
 /** Throws GRADER_INVALID for a schema that cannot be checked in full. */
 export function jsonMatch(options: JsonMatchOptions): Grader {
-  const { schema, equals, byField = false, of } = options;
-  if (schema === undefined && equals === undefined) throw invalid('expected schema, equals or both, found neither');
-  if (equals !== undefined && equals !== 'answer') throw invalid(`equals is ${JSON.stringify(equals)}, expected "answer"`);
-  if (byField && equals === undefined) throw invalid('byField needs equals: "answer"');
+  checkOptions(
+    'jsonMatch',
+    options,
+    KINDS,
+    () => faultsIn(options),
+    'write jsonMatch({ schema }), or jsonMatch({ equals: "answer" })',
+  );
+  const { schema, equals, partial = false, of } = options;
   if (schema !== undefined) checkSchema(schema, 'jsonMatch');
-  checkEquality(options, 'jsonMatch');
   const fits = schema === undefined ? undefined : fitting(schema);
   return defineGrader({
     name: 'jsonMatch',
@@ -46,7 +57,7 @@ export function jsonMatch(options: JsonMatchOptions): Grader {
       if (fits !== undefined && !fits(found.value)) return scored(0, { json: 1, schema: 0 });
       const parts = { json: 1, ...(fits === undefined ? {} : { schema: 1 }) };
       if (expected === undefined) return scored(1, parts);
-      const equal = byField ? sharesOf(expected.value, found.value, options) : undefined;
+      const equal = partial ? sharesOf(expected.value, found.value, options) : undefined;
       if (equal !== undefined) return scored(equal.value, { ...parts, ...equal.parts });
       const isEqual = jsonEqual(expected.value, found.value, options) ? 1 : 0;
       return scored(isEqual, { ...parts, equal: isEqual });
@@ -92,15 +103,14 @@ function sharesOf(expected: Json, found: Json, how: JsonEquality): Pick<Reward, 
   const given = isObject(found) && !isList(found) ? found : {};
   const names = Object.keys(expected);
   const isRight = (name: string): boolean => Object.hasOwn(given, name) && jsonEqual(expected[name]!, given[name]!, how);
-  const right = names.filter(isRight);
+  const right = new Set(names.filter(isRight));
   const extra = Object.keys(given).filter((name) => !Object.hasOwn(expected, name)).length;
   const all = names.length + extra;
-  const parts = names.slice(0, MOST_FIELDS).map((name) => [`field.${name}`, right.includes(name) ? 1 : 0]);
-  return { value: all === 0 ? (isObject(found) ? 1 : 0) : right.length / all, parts: Object.fromEntries(parts) };
+  const parts = names.slice(0, MOST_FIELDS).map((name) => [`field.${name}`, right.has(name) ? 1 : 0]);
+  return { value: all === 0 ? (isObject(found) ? 1 : 0) : right.size / all, parts: Object.fromEntries(parts) };
 }
 
-function invalid(message: string): TrainyardError {
-  return new TrainyardError('GRADER_INVALID', `jsonMatch: ${message}`, {
-    hint: 'write jsonMatch({ schema }), or jsonMatch({ equals: "answer" })',
-  });
+function* faultsIn({ schema, equals, partial }: JsonMatchOptions): Generator<string> {
+  if (schema === undefined && equals === undefined) yield 'expected schema, equals or both, found neither';
+  if (partial === true && equals === undefined) yield "partial needs equals: 'answer'";
 }

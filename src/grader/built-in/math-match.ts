@@ -7,6 +7,7 @@
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
 import { lastLine, markedAnswers, onlyFormula, referenceAnswer, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import type { Node } from './math/nodes.ts';
@@ -15,8 +16,8 @@ import type { Commas } from './math/tokens.ts';
 import { sameValue } from './math/values.ts';
 import { newWork, readable, type Work } from './math/work.ts';
 import { lastNumber } from './number-match.ts';
+import { rightOrWrong } from './right-or-wrong.ts';
 import { acceptedAnswers, saidBy } from './said.ts';
-import { checkOptions, type TextOptions, verdict } from './verdict.ts';
 
 /** A text that is longer is only the same as itself. */
 const MOST_PLAIN_CHARS = 20_000;
@@ -35,7 +36,7 @@ export function mathMatch(options: MathMatchOptions = {}): Grader {
       const said = saidAnswers(saidBy(input, of), unmarked);
       const references = acceptedAnswers(input).map(referenceAnswer);
       const work = newWork();
-      return verdict(references.some((reference) => isAnswer(said, reference, work)));
+      return rightOrWrong(references.some((reference) => isAnswer(said, reference, work)));
     },
   });
 }

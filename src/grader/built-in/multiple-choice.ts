@@ -9,11 +9,12 @@
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import type { Json } from '../../core/types.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
 import { allBoxed, allTagged, lastLine, lastLineWithHashes, spokenPart, withoutReason } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import { normalised } from './normalised-match.ts';
+import { rightOrWrong } from './right-or-wrong.ts';
 import { acceptedAnswers, answerOf, saidBy } from './said.ts';
-import { checkOptions, type TextOptions, verdict } from './verdict.ts';
 
 export interface MultipleChoiceOptions extends TextOptions {
   /** The texts of the choices, A first, where every task has the same; absent: `task.metadata.choices`, else letters only. */
@@ -50,7 +51,7 @@ export function multipleChoice(options: MultipleChoiceOptions = {}): Grader {
       const choices = options.choices ?? choicesOf(input);
       const right = rightLetters(input, choices);
       const claimed = claimedLetter(plainCharacters(spokenPart(saidBy(input, options.of))), choices);
-      return verdict(claimed !== undefined && right.includes(claimed));
+      return rightOrWrong(claimed !== undefined && right.includes(claimed));
     },
   });
 }

@@ -6,8 +6,9 @@
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
+import { rightOrWrong } from './right-or-wrong.ts';
 import { acceptedAnswers, saidBy } from './said.ts';
-import { checkOptions, type TextOptions, verdict } from './verdict.ts';
 
 /** A text that is longer than this is no short answer; what is read of it bounds the time. */
 const MOST_CHARS = 20_000;
@@ -25,9 +26,9 @@ export function normalisedMatch(options: TextOptions = {}): Grader {
     grade: (input) => {
       const said = saidBy(input, options.of);
       const accepted = acceptedAnswers(input);
-      if (said.length > MOST_CHARS || said.trim() === '') return verdict(false);
+      if (said.length > MOST_CHARS || said.trim() === '') return rightOrWrong(false);
       const normal = normalised(said);
-      return verdict(accepted.some((answer) => normalised(answer) === normal));
+      return rightOrWrong(accepted.some((answer) => normalised(answer) === normal));
     },
   });
 }

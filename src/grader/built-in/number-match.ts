@@ -8,12 +8,13 @@
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
 import { markedAnswers, referenceAnswer, spokenPart } from './final-answer.ts';
 import { absolute, atMost, fromNumber, minus, type Rational, same, times } from './math/rational.ts';
 import { newWork, readable, type Work } from './math/work.ts';
 import { type FoundNumber, numbersIn } from './numbers-in-text.ts';
+import { rightOrWrong } from './right-or-wrong.ts';
 import { acceptedAnswers, saidBy } from './said.ts';
-import { checkOptions, type TextOptions, verdict } from './verdict.ts';
 
 export interface NumberMatchOptions extends TextOptions {
   /** How far off it may be; default 0. The wider of the two tolerances counts. */
@@ -33,7 +34,7 @@ export function numberMatch(options: NumberMatchOptions = {}): Grader {
       const said = saidNumbers(saidBy(input, options.of), options.strict ?? false);
       const work = newWork();
       const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options, work));
-      return verdict(said.length > 0 && said.every((one) => one !== undefined && isRight(one)));
+      return rightOrWrong(said.length > 0 && said.every((one) => one !== undefined && isRight(one)));
     },
   });
 }

@@ -41,8 +41,8 @@ describe('regexMatch', () => {
   });
 
   it.each([
-    ['given', regexMatch(FOREVER, { limitMs: 50 }), undefined],
-    ['of the task', regexMatch(undefined, { limitMs: 50 }), FOREVER],
+    ['given', regexMatch(FOREVER, { timeoutMs: 50 }), undefined],
+    ['of the task', regexMatch(undefined, { timeoutMs: 50 }), FOREVER],
   ])('gives up an expression that takes forever, %s, and is none the worse for it', async (_, grader, answer) => {
     expect(await gradeOf(grader, { answer, said })).toMatchObject({
       kind: 'failed',
@@ -58,7 +58,8 @@ describe('regexMatch', () => {
     ['a', { flags: 'q' }, /flags/],
     [/a/, { flags: 'gg' }, /flags/],
     [7, {}, /found number/],
-    ['a', { limitMs: 0 }, /limitMs is 0/],
+    ['a', { timeoutMs: 0 }, /timeoutMs is 0/],
+    ['a', { limit: 5 } as never, /it has no option limit, expected flags, timeoutMs, of/],
   ])('refuses %j with %j at once', (pattern, options, message) => {
     expect(() => regexMatch(pattern as string, options)).toThrow(
       expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(message) }),

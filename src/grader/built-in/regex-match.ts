@@ -2,30 +2,28 @@
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { REGEX_LIMIT_MS, regexWithin, statelessRegex } from './regex-within.ts';
-import { answerOf, type ReadSaid, saidBy } from './said.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
+import { regexWithin, statelessRegex } from './regex-within.ts';
+import { rightOrWrong } from './right-or-wrong.ts';
+import { answerOf, saidBy } from './said.ts';
 
-export interface RegexMatchOptions {
+export interface RegexMatchOptions extends TextOptions {
   /** Absent: those of the expression; `u` for one that is a text. */
   readonly flags?: string;
   /** Default 1 s. */
-  readonly limitMs?: number;
-  readonly of?: ReadSaid;
+  readonly timeoutMs?: number;
 }
 
 /** Without a pattern, the task's answer is one: a text. Throws GRADER_INVALID for a pattern that is none. */
 export function regexMatch(pattern?: RegExp | string, options: RegexMatchOptions = {}): Grader {
-  const { flags, limitMs = REGEX_LIMIT_MS, of } = options;
-  if (!(Number.isSafeInteger(limitMs) && limitMs >= 1)) {
-    throw new TrainyardError('GRADER_INVALID', `regexMatch: limitMs is ${limitMs}, expected a whole number from 1 up`);
-  }
-  const fixed = pattern === undefined ? undefined : regexWithin(checked(pattern, flags), limitMs);
+  checkOptions('regexMatch', options, { flags: 'any', timeoutMs: 'count', of: 'function' });
+  const { flags, timeoutMs, of } = options;
+  const fixed = pattern === undefined ? undefined : regexWithin(checked(pattern, flags), timeoutMs);
   return defineGrader({
     name: 'regexMatch',
     grade(input) {
-      const matches = fixed ?? regexWithin(fromAnswer(input, flags), limitMs);
-      const success = matches(saidBy(input, of));
-      return { value: success ? 1 : 0, success };
+      const matches = fixed ?? regexWithin(fromAnswer(input, flags), timeoutMs);
+      return rightOrWrong(matches(saidBy(input, of)));
     },
   });
 }

@@ -9,7 +9,7 @@ import { createContext, Script } from 'node:vm';
 import { unscorable } from '../../core/define-grader.ts';
 import { messageOf } from '../../core/errors.ts';
 
-export const REGEX_LIMIT_MS = 1_000;
+const REGEX_LIMIT_MS = 1_000;
 
 const TRIED = new Script('pattern.test(text)');
 

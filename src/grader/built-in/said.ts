@@ -8,9 +8,7 @@ import type { GraderInput } from '../../core/contracts.ts';
 import { unscorable } from '../../core/define-grader.ts';
 import { describeValue } from '../../core/describe.ts';
 import type { Json } from '../../core/types.ts';
-
-/** Reads what is to be graded; for graders that should look at something else than the final answer. */
-export type ReadSaid = (input: GraderInput) => string;
+import type { ReadSaid } from '../options.ts';
 
 /** The workflow's output where it is a text or a number, else the last message of the assistant; '' where there is none. */
 export function saidBy(input: GraderInput, of?: ReadSaid): string {

@@ -48,7 +48,7 @@ describe.each(Object.entries(all))('%s', (name, make: (options?: never) => Grade
   });
 
   it('names everything that is wrong with its options at once', () => {
-    expect(() => make({ of: 'text', other: 1 } as never)).toThrow(/of is text, expected a function.*; it has no option other/);
+    expect(() => make({ of: 'text', other: 1 } as never)).toThrow(/of is 'text', expected a function.*; it has no option other/);
     expect(() => make(5 as never)).toThrow(/expected an object of options, found 5/);
   });
 
@@ -83,7 +83,7 @@ describe('options', () => {
 
   it('mathMatch says what it may read where nothing is marked', () => {
     expect(() => mathMatch({ unmarked: 'first' as never })).toThrow(
-      /unmarked is first, expected 'last-line' or 'last-number' or 'wrong'/,
+      /unmarked is 'first', expected 'last-line' or 'last-number' or 'wrong'/,
     );
   });
 

@@ -7,10 +7,10 @@
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { describeValue } from '../../core/describe.ts';
-import { TrainyardError } from '../../core/errors.ts';
 import { asJson, MAX_NESTING, nestingOf } from '../../core/json.ts';
 import type { Json, ToolCall } from '../../core/types.ts';
-import { checkEquality, isList, isObject, type JsonEquality, jsonEqual, mostPairs } from './json-equal.ts';
+import { checkOptions, type OptionKinds } from '../options.ts';
+import { isList, isObject, type JsonEquality, jsonEqual, mostPairs } from './json-equal.ts';
 import { answerOf } from './said.ts';
 
 export interface ExpectedCall {
@@ -32,6 +32,16 @@ export interface ToolCallsOptions extends Pick<JsonEquality, 'tolerance' | 'anyO
   readonly partial?: boolean;
 }
 
+const KINDS: OptionKinds = {
+  expected: 'function',
+  inOrder: 'boolean',
+  others: 'boolean',
+  arguments: ['exact', 'subset'],
+  partial: 'boolean',
+  tolerance: 'amount',
+  anyOrder: 'boolean',
+};
+
 /** Calls looked at; what a policy calls beyond that are only counted. */
 const MOST_CALLS = 1_000;
 const MOST_EXPECTED_LENGTH = 1_000_000;
@@ -43,11 +53,8 @@ interface MadeCall {
 }
 
 export function toolCalls(options: ToolCallsOptions = {}): Grader {
+  checkOptions('toolCalls', options, KINDS);
   const { expected, inOrder = true, others = false, arguments: manner = 'exact', partial = false } = options;
-  if (manner !== 'exact' && manner !== 'subset') {
-    throw new TrainyardError('GRADER_INVALID', `toolCalls: arguments is ${JSON.stringify(manner)}, expected "exact" or "subset"`);
-  }
-  checkEquality(options, 'toolCalls');
   const how = { ...options, moreMembers: manner === 'subset' };
   return defineGrader({
     name: 'toolCalls',

@@ -115,7 +115,7 @@ describe('the code grader', () => {
       strict: true,
     } as unknown as UnitTestsOptions;
     expect(() => unitTests(wrong)).toThrow(
-      /no option strict;.*language: expected.*found "ruby"; sandbox: .*timeoutMs: .*found 0; memoryMb: .*found 1\.5; tolerance: .*found -1/,
+      /language is 'ruby', expected 'javascript' or 'python'; sandbox is .*timeoutMs is 0.*memoryMb is 1\.5.*tolerance is -1.*it has no option strict/,
     );
   });
 

@@ -8,17 +8,17 @@
 
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
-import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
 import { openSandbox } from '../../processes/sandbox/sandbox.ts';
 import { pythonHome } from '../code/python-home.ts';
 import { runTests } from '../code/run-tests.ts';
 import { testsOf } from '../code/tests-of.ts';
-import type { Verdict } from '../code/verdict.ts';
+import type { TestsResult } from '../code/tests-result.ts';
+import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import { type CodeLanguage, codeInText } from './code-in-text.ts';
-import { answerOf, type ReadSaid, saidBy } from './said.ts';
+import { answerOf, saidBy } from './said.ts';
 
-export interface UnitTestsOptions {
+export interface UnitTestsOptions extends TextOptions {
   readonly language: CodeLanguage;
   /** Where the tests are; absent: the task's answer. */
   readonly tests?: (input: GraderInput) => Json;
@@ -34,11 +34,19 @@ export interface UnitTestsOptions {
   readonly partial?: boolean;
   /** Between floating-point numbers in tests of `args`. Default 1e-6. */
   readonly tolerance?: number;
-  /** Reads something else than the final answer. */
-  readonly of?: ReadSaid;
 }
 
-const OPTIONS = ['language', 'tests', 'entry', 'sandbox', 'timeoutMs', 'memoryMb', 'partial', 'tolerance', 'of'];
+const KINDS: OptionKinds = {
+  language: ['javascript', 'python'],
+  tests: 'function',
+  entry: 'text',
+  sandbox: ['required', 'best'],
+  timeoutMs: 'count',
+  memoryMb: 'count',
+  partial: 'boolean',
+  tolerance: 'amount',
+  of: 'function',
+};
 const DEFAULT_TIMEOUT_MS = 10_000;
 const DEFAULT_MEMORY_MB = 256;
 const DEFAULT_TOLERANCE = 1e-6;
@@ -47,7 +55,7 @@ const OWN_MS = 60_000;
 
 /** Throws GRADER_INVALID, and SANDBOX_MISSING where a sandbox is required and not there: when it is made, before anything is graded. */
 export function unitTests(options: UnitTestsOptions): Grader {
-  checkOptions(options);
+  checkOptions('unitTests', options, KINDS, () => (options.language === undefined ? ['language is missing'] : []));
   const { language, timeoutMs = DEFAULT_TIMEOUT_MS, memoryMb = DEFAULT_MEMORY_MB, tolerance = DEFAULT_TOLERANCE } = options;
   const sandbox = openSandbox({ level: options.sandbox ?? 'required' });
   if (language === 'python') pythonHome();
@@ -63,34 +71,10 @@ export function unitTests(options: UnitTestsOptions): Grader {
   });
 }
 
-function rewardOf(verdict: Verdict, { task }: GraderInput, { partial = false }: UnitTestsOptions): GraderResult {
-  if (verdict.kind === 'fault') return unscorable(`the tests of task ${JSON.stringify(task.id)} cannot be run: ${verdict.why}`);
-  const total = verdict.passed.length;
-  const passed = verdict.passed.filter(Boolean).length;
+function rewardOf(result: TestsResult, { task }: GraderInput, { partial = false }: UnitTestsOptions): GraderResult {
+  if (result.kind === 'fault') return unscorable(`the tests of task ${JSON.stringify(task.id)} cannot be run: ${result.why}`);
+  const total = result.passed.length;
+  const passed = result.passed.filter(Boolean).length;
   const success = passed === total;
   return { value: partial ? passed / total : Number(success), success, metrics: { passed, total } };
-}
-
-function checkOptions(options: UnitTestsOptions): void {
-  const problems: string[] = [];
-  const given: Readonly<Record<string, unknown>> = { ...options };
-  const unknown = Object.keys(given).filter((name) => !OPTIONS.includes(name));
-  if (unknown.length > 0) problems.push(`no option ${unknown.join(', ')}; there are ${OPTIONS.join(', ')}`);
-  if (given['language'] !== 'javascript' && given['language'] !== 'python') {
-    problems.push(`language: expected 'javascript' or 'python', found ${JSON.stringify(given['language'])}`);
-  }
-  if (!['required', 'best', undefined].includes(given['sandbox'] as string)) {
-    problems.push(`sandbox: expected 'required' or 'best', found ${JSON.stringify(given['sandbox'])}`);
-  }
-  for (const name of ['timeoutMs', 'memoryMb']) {
-    const value = given[name];
-    if (value !== undefined && !(Number.isSafeInteger(value) && Number(value) >= 1)) {
-      problems.push(`${name}: expected a whole number from 1 up, found ${String(value)}`);
-    }
-  }
-  const { tolerance } = options;
-  if (tolerance !== undefined && !(tolerance >= 0 && Number.isFinite(tolerance))) {
-    problems.push(`tolerance: expected a number from 0 up, found ${String(tolerance)}`);
-  }
-  if (problems.length > 0) throw new TrainyardError('GRADER_INVALID', `unitTests: ${problems.join('; ')}`);
 }

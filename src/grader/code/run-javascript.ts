@@ -13,7 +13,7 @@ import type { ConfinedProcess } from '../../processes/sandbox/confined-process.t
 import type { ReadableFile } from '../../processes/sandbox/program.ts';
 import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
 import { type HarnessAnswer, type HarnessOrder, READY } from './javascript/order.ts';
-import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts';
+import { allFailed, type CodeRun, samePrinted, type TestsResult } from './tests-result.ts';
 
 const FOLDER_INSIDE = '/opt/trainyard';
 const NODE_INSIDE = `${FOLDER_INSIDE}/node`;
@@ -25,7 +25,7 @@ const START_MS = 30_000;
 const OWN_MS = 5_000;
 const MOST_OUTPUT_BYTES = 64 * 2 ** 20;
 
-export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
+export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<TestsResult> {
   const { tests, timeoutMs, memoryMb, signal } = run;
   const script = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
   const inside = `${FOLDER_INSIDE}/javascript/${script.slice(dirname(script).length + 1)}`;
@@ -80,7 +80,7 @@ function orderOf({ code, tests, timeoutMs, memoryMb, tolerance }: CodeRun): Harn
   return { ...common, kind: 'function', tests: tests.tests, entry: tests.entry ?? null, setup: tests.setup, tolerance };
 }
 
-function verdictOf({ tests }: CodeRun, answer: HarnessAnswer): Verdict {
+function verdictOf({ tests }: CodeRun, answer: HarnessAnswer): TestsResult {
   if (answer.kind === 'fault') return answer;
   const why =
     answer.kind === 'ran' || tests.kind !== 'program'

@@ -12,7 +12,7 @@ import type { SandboxEnd, SandboxProgram } from '../../processes/sandbox/program
 import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
 import { type PythonHome, pythonHome } from './python-home.ts';
 import type { CodeTests, ProgramTest } from './tests-of.ts';
-import { allFailed, type CodeRun, samePrinted, type Verdict } from './verdict.ts';
+import { allFailed, type CodeRun, samePrinted, type TestsResult } from './tests-result.ts';
 
 const SCRIPTS = fileURLToPath(new URL('./python', import.meta.url));
 /** Where the scripts are inside, so that nothing is told about this machine. */
@@ -32,11 +32,11 @@ interface Pair {
   readonly tester: ConfinedProcess;
 }
 
-export function runPython(sandbox: Sandbox, run: CodeRun): Promise<Verdict> {
+export function runPython(sandbox: Sandbox, run: CodeRun): Promise<TestsResult> {
   return run.tests.kind === 'program' ? programs(sandbox, run, run.tests.tests) : functions(sandbox, run, run.tests);
 }
 
-async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramTest[]): Promise<Verdict> {
+async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramTest[]): Promise<TestsResult> {
   const python = pythonHome();
   // Starting sandboxes does not count: a busy machine must not make code slow.
   let leftMs = run.timeoutMs;
@@ -57,7 +57,7 @@ async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramT
   return { kind: 'ran', passed: why.map((one) => one === ''), why };
 }
 
-async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { kind: 'function' }): Promise<Verdict> {
+async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { kind: 'function' }): Promise<TestsResult> {
   const python = pythonHome();
   const scripts = sandbox.isSandbox ? SCRIPTS_INSIDE : SCRIPTS;
   const start = (script: string): ConfinedProcess => {
@@ -146,7 +146,7 @@ interface Said {
   readonly why?: string | null;
 }
 
-function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEnd): Verdict {
+function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEnd): TestsResult {
   const said = lines.map((line) => JSON.parse(line) as Said);
   const fault = said.find((one) => one.fault !== undefined)?.fault;
   if (fault !== undefined) return { kind: 'fault', why: fault };

@@ -5,10 +5,10 @@ import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
 import type { CodeLanguage } from '../built-in/code-in-text.ts';
 import { runJavaScript } from './run-javascript.ts';
 import { runPython } from './run-python.ts';
-import type { CodeRun, Verdict } from './verdict.ts';
+import type { CodeRun, TestsResult } from './tests-result.ts';
 
 /** Throws GRADER_UNSCORABLE, and CANCELLED when the signal aborts. */
-export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<Verdict> {
+export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<TestsResult> {
   try {
     return await (language === 'python' ? runPython(sandbox, run) : runJavaScript(sandbox, run));
   } catch (error) {

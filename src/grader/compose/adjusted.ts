@@ -5,7 +5,8 @@
 import type { Grader, GraderResult } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
 import type { Reward } from '../../core/types.ts';
-import { checkFinite, checkGrader, inherited, invalid, isSuccess, isUngraded, rewardOf } from './component.ts';
+import { checkOptions } from '../options.ts';
+import { checkGrader, inherited, invalid, isSuccess, isUngraded, rewardOf } from './component.ts';
 
 export interface ClipOptions {
   readonly min?: number;
@@ -20,11 +21,11 @@ export interface ScaleOptions {
 }
 
 /** Its metric `clipped` is 1 where something was outside of the bounds. */
-export function clipped(grader: Grader, { min, max }: ClipOptions): Grader {
+export function clipped(grader: Grader, options: ClipOptions): Grader {
   checkGrader(grader, 'clipped');
+  checkOptions('clipped', options, { min: 'number', max: 'number' });
+  const { min, max } = options;
   if (min === undefined && max === undefined) throw invalid('clipped: expected min, max or both, found neither');
-  if (min !== undefined) checkFinite(min, 'clipped: min');
-  if (max !== undefined) checkFinite(max, 'clipped: max');
   const [low, high] = [min ?? -Infinity, max ?? Infinity];
   if (low > high) throw invalid(`clipped: min is ${low}, expected at most max, which is ${high}`);
   return adjusted(`clipped(${grader.name})`, grader, (reward) => {
@@ -38,10 +39,10 @@ export function clipped(grader: Grader, { min, max }: ClipOptions): Grader {
   });
 }
 
-export function scaled(grader: Grader, { by = 1, plus = 0 }: ScaleOptions): Grader {
+export function scaled(grader: Grader, options: ScaleOptions): Grader {
   checkGrader(grader, 'scaled');
-  checkFinite(by, 'scaled: by');
-  checkFinite(plus, 'scaled: plus');
+  checkOptions('scaled', options, { by: 'number', plus: 'number' });
+  const { by = 1, plus = 0 } = options;
   return adjusted(`scaled(${grader.name})`, grader, (reward) => changedIn(reward, (value) => value * by + plus));
 }
 

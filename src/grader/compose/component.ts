@@ -9,6 +9,7 @@ import { TrainyardError } from '../../core/errors.ts';
 import { link } from '../../core/linked-signal.ts';
 import { toReward } from '../../core/reward.ts';
 import type { Reward } from '../../core/types.ts';
+import { DEFAULT_DEADLINE_MS } from '../attempts.ts';
 
 /** A whole is a success from 1 up, give or take the rounding of a sum. */
 const ROUNDING = 1e-9;
@@ -38,17 +39,21 @@ export function invalid(message: string, hint?: string): TrainyardError {
   return new TrainyardError('GRADER_INVALID', message, hint === undefined ? {} : { hint });
 }
 
-/** What the whole inherits: the strictest concurrency, the most retries. `asked`: whether deadlines pass one after the other. */
+/**
+ * What the whole inherits: the strictest concurrency, the most retries, time enough for all of them. `asked`: whether their deadlines pass one
+ * after the other. Where only some have a deadline the others get the usual one.
+ */
 export function inherited(
   graders: readonly Grader[],
   asked: 'together' | 'in turn',
 ): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy'> {
   const given = (name: 'concurrency' | 'deadlineMs' | 'retries'): number[] => graders.flatMap((grader) => grader[name] ?? []);
-  const [concurrency, deadlines, retries] = [given('concurrency'), given('deadlineMs'), given('retries')];
+  const [concurrency, retries] = [given('concurrency'), given('retries')];
+  const deadlines = graders.map(({ deadlineMs = DEFAULT_DEADLINE_MS }) => deadlineMs);
   const deadlineMs = asked === 'together' ? Math.max(...deadlines) : deadlines.reduce((sum, one) => sum + one, 0);
   return {
     ...(concurrency.length === 0 ? {} : { concurrency: Math.min(...concurrency) }),
-    ...(deadlines.length === 0 ? {} : { deadlineMs }),
+    ...(given('deadlineMs').length === 0 ? {} : { deadlineMs }),
     ...(retries.length === 0 ? {} : { retries: Math.max(...retries) }),
     ...(graders.some((grader) => grader.asksPolicy) ? { asksPolicy: true } : {}),
   };

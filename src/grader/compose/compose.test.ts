@@ -108,9 +108,17 @@ describe('weighted', () => {
     const one = defineGrader({ concurrency: 4, deadlineMs: 10, retries: 1, grade: () => 1 });
     const two = defineGrader({ concurrency: 2, deadlineMs: 30, asksPolicy: true, grade: () => 1 });
     const whole = { concurrency: 2, deadlineMs: 30, retries: 1, asksPolicy: true };
-    expect(weighted({ one: [one, 1], two: [two, 1], three: [gives(1), 1] })).toMatchObject(whole);
+    expect(weighted({ one: [one, 1], two: [two, 1] })).toMatchObject(whole);
     expect(gated(one, two)).toMatchObject({ ...whole, deadlineMs: 40 });
     expect(Object.keys(weighted({ a: [gives(1), 1] }))).toEqual(['name', 'grade']);
+  });
+
+  it('does not hurry a component without a deadline because another has a short one', () => {
+    const quick = defineGrader({ deadlineMs: 10, grade: () => 1 });
+    expect(weighted({ quick: [quick, 1], slow: [gives(1), 1] }).deadlineMs).toBe(30_000);
+    expect(gated(quick, gives(1)).deadlineMs).toBe(30_010);
+    const patient = defineGrader({ deadlineMs: 90_000, grade: () => 1 });
+    expect(weighted({ quick: [gives(1), 1], patient: [patient, 1] }).deadlineMs).toBe(90_000);
   });
 
   it.each<[string, () => Grader, RegExp]>([
@@ -124,10 +132,20 @@ describe('weighted', () => {
     ['a gate that is none', () => gated(null as never, gives(1)), /the gate: expected a grader, found null/],
     ['bounds that cross', () => clipped(gives(1), { min: 2, max: 1 }), /min is 2, expected at most max/],
     ['no bounds', () => clipped(gives(1), {}), /found neither/],
-    ['an infinite factor', () => scaled(gives(1), { by: Infinity }), /by: expected a finite number/],
+    ['an infinite factor', () => scaled(gives(1), { by: Infinity }), /by is Infinity, expected a finite number/],
     ['a penalty per nothing', () => lengthPenalty({ unit: 'tokens', free: 1, per: 0 }), /per is 0/],
     ['a penalty that rewards', () => formatPenalty(/x/, -1), /cost is -1/],
     ['a repetition that is free', () => repetitionPenalty({ cost: 0 }), /cost is 0/],
+    [
+      'a misspelt bound',
+      () => clipped(gives(1), { maximum: 1 } as never),
+      /clipped: it has no option maximum, expected min, max/,
+    ],
+    ['a misspelt factor', () => scaled(gives(1), { factor: 2 } as never), /scaled: it has no option factor/],
+    ['a misspelt floor', () => gated(gives(1), gives(1), { flor: 1 } as never), /gated: it has no option flor/],
+    ['a misspelt success', () => weighted({ a: [gives(1), 1] }, { sucess: 'a' } as never), /weighted: it has no option sucess/],
+    ['a penalty of nothing', () => lengthPenalty(undefined as never), /lengthPenalty: expected an object of options/],
+    ['a penalty in nothing', () => lengthPenalty({ free: 1, per: 1 } as never), /unit: expected 'tokens' or 'characters'/],
     ['a test that is none', () => formatPenalty('x' as never, 1), /found string/],
   ])('refuses %s at once', (_, make, message) => {
     expect(make).toThrow(expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(message) }));

@@ -4,7 +4,8 @@
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
-import { checkFinite, checkGrader, inherited, isSuccess, isUngraded, partsOf, rewardOf, untrainedOf } from './component.ts';
+import { checkOptions } from '../options.ts';
+import { checkGrader, inherited, isSuccess, isUngraded, partsOf, rewardOf, untrainedOf } from './component.ts';
 
 export interface GatedOptions {
   /** The value where the gate is closed. Default 0. */
@@ -12,10 +13,11 @@ export interface GatedOptions {
 }
 
 /** Its parts are `gate` and, where it was asked, `score`. Where the gate is open, the reward is the grader's. */
-export function gated(gate: Grader, grader: Grader, { floor = 0 }: GatedOptions = {}): Grader {
+export function gated(gate: Grader, grader: Grader, options: GatedOptions = {}): Grader {
   checkGrader(gate, 'gated: the gate');
   checkGrader(grader, 'gated: the grader');
-  checkFinite(floor, 'gated: floor');
+  checkOptions('gated', options, { floor: 'number' });
+  const { floor = 0 } = options;
   return defineGrader({
     name: `gated(${gate.name}, ${grader.name})`,
     ...inherited([gate, grader], 'in turn'),

@@ -4,7 +4,8 @@
 import type { Grader, GraderInput, GraderTurn } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { regexWithin, statelessRegex } from '../built-in/regex-within.ts';
-import { type ReadSaid, saidBy } from '../built-in/said.ts';
+import { saidBy } from '../built-in/said.ts';
+import { checkOptions, type TextOptions } from '../options.ts';
 import { checkFinite, invalid } from './component.ts';
 
 export interface LengthPenaltyOptions {
@@ -19,18 +20,10 @@ export interface LengthPenaltyOptions {
 }
 
 /** Minus (length − free) / per, from 0 down to −most. The length is its metric. */
-export function lengthPenalty({ unit, free, per, most = 1 }: LengthPenaltyOptions): Grader {
-  if (unit !== 'tokens' && unit !== 'characters') {
-    throw invalid(`lengthPenalty: unit is ${JSON.stringify(unit)}, expected "tokens" or "characters"`);
-  }
-  for (const [name, value, least] of [
-    ['free', free, 0],
-    ['per', per, Number.MIN_VALUE],
-    ['most', most, 0],
-  ] as const) {
-    checkFinite(value, `lengthPenalty: ${name}`);
-    if (value < least) throw invalid(`lengthPenalty: ${name} is ${value}, expected ${least === 0 ? 'no less' : 'more'} than 0`);
-  }
+export function lengthPenalty(options: LengthPenaltyOptions): Grader {
+  const kinds = { unit: ['tokens', 'characters'], free: 'amount', per: 'amount', most: 'amount' } as const;
+  checkOptions('lengthPenalty', options, kinds, () => lengthFaults(options));
+  const { unit, free, per, most = 1 } = options;
   return defineGrader({
     name: 'lengthPenalty',
     grade(input) {
@@ -41,12 +34,16 @@ export function lengthPenalty({ unit, free, per, most = 1 }: LengthPenaltyOption
   });
 }
 
+function* lengthFaults({ unit, free, per }: Partial<LengthPenaltyOptions>): Generator<string> {
+  if (unit === undefined) yield "unit: expected 'tokens' or 'characters'";
+  if (free === undefined) yield 'free: expected how many cost nothing';
+  if (per === undefined) yield 'per: expected how many cost 1';
+  if (per === 0) yield 'per is 0, expected more than 0';
+}
+
 /** 0 where the test holds for the final answer, else minus `cost`. An expression is tried under a time limit. */
-export function formatPenalty(
-  test: RegExp | ((said: string) => boolean),
-  cost: number,
-  { of }: { readonly of?: ReadSaid } = {},
-): Grader {
+export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: number, options: TextOptions = {}): Grader {
+  checkOptions('formatPenalty', options, { of: 'function' });
   checkFinite(cost, 'formatPenalty: cost');
   if (cost <= 0) throw invalid(`formatPenalty: cost is ${cost}, expected more than 0`);
   if (!(test instanceof RegExp) && typeof test !== 'function') {
@@ -56,7 +53,7 @@ export function formatPenalty(
   return defineGrader({
     name: 'formatPenalty',
     grade(input) {
-      const held: unknown = holds(saidBy(input, of));
+      const held: unknown = holds(saidBy(input, options.of));
       if (typeof held !== 'boolean')
         return unscorable(`the test of formatPenalty returned ${typeof held}, expected true or false`);
       return { value: held ? 0 : -cost, success: held };

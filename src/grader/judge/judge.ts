@@ -12,7 +12,7 @@ import { answerOf, saidBy } from '../built-in/said.ts';
 import { type Asked, askJudge, MOST_WAIT_MS } from './asking.ts';
 import type { OptionalParameter } from './completion.ts';
 import { cleaned, type Shown } from './fence.ts';
-import { checkOptions, type JudgeOptions, PATIENCE, serverOf } from './options.ts';
+import { checkJudgeOptions, type JudgeOptions, PATIENCE, serverOf } from './options.ts';
 import type { Criterion, JudgedBy } from './question.ts';
 import type { Verdict } from './verdict.ts';
 import { questionHash, verdictCache } from './verdict-cache.ts';
@@ -38,7 +38,7 @@ export function rubric(criteria: readonly RubricCriterion[], options: RubricOpti
   const weights = criteria.map(({ weight = 1 }) => weight);
   const total = weights.reduce((sum, weight) => sum + weight, 0);
   const instructions = 'Judge the answer by each of the criteria below, each for itself.';
-  return asking('rubric', { instructions, ...options }, criteria, (scores) => ({
+  return asking('rubric', { ...options, instructions: options?.instructions ?? instructions }, criteria, (scores) => ({
     value: scores.reduce((sum, score, i) => sum + score * weights[i]!, 0) / total,
     parts: Object.fromEntries(criteria.map(({ name }, i) => [name, scores[i]!])),
   }));
@@ -47,7 +47,7 @@ export function rubric(criteria: readonly RubricCriterion[], options: RubricOpti
 type Combine = (scores: readonly number[]) => Exclude<GraderResult, number>;
 
 function asking(kind: string, options: JudgeOptions, criteria: readonly Criterion[], combine: Combine): Grader {
-  checkOptions(options, kind);
+  checkJudgeOptions(options, kind);
   const { model, instructions, scale = [0, 1], successFrom = scale[1], of } = options;
   const patience = { ...PATIENCE, ...definedIn(options) };
   const by: JudgedBy = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };

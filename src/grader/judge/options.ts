@@ -2,8 +2,7 @@
 import type { ChatServer } from '../../core/chat-completions.ts';
 import type { GraderContext } from '../../core/contracts.ts';
 import { unscorable } from '../../core/define-grader.ts';
-import { TrainyardError } from '../../core/errors.ts';
-import type { ReadSaid } from '../built-in/said.ts';
+import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import type { Patience } from './asking.ts';
 
 /** An OpenAI-compatible server. */
@@ -14,7 +13,7 @@ export interface JudgeEndpoint {
   readonly apiKeyEnv?: string;
 }
 
-export interface JudgeOptions extends Partial<Patience> {
+export interface JudgeOptions extends TextOptions, Partial<Patience> {
   /** `policy`: the run's own policy, as it is at that moment. What it says as a judge is never trained. */
   readonly model: JudgeEndpoint | 'policy';
   /** How to judge, in words. The only words that the judge is told to follow. */
@@ -33,34 +32,40 @@ export interface JudgeOptions extends Partial<Patience> {
   readonly cache?: boolean | string;
   /** What a million tokens cost, for the metric `cost`. */
   readonly price?: { readonly prompt: number; readonly completion: number };
-  readonly of?: ReadSaid;
 }
 
 export const PATIENCE: Patience = { timeoutMs: 30_000, tries: 3, backoffMs: 500, maxTokens: 1024 };
 
-export function checkOptions(options: JudgeOptions, whose: string): void {
-  const faults = [...faultsIn(options)];
-  if (faults.length === 0) return;
-  throw new TrainyardError('GRADER_INVALID', `${whose}: ${faults.join('; ')}`, {
-    hint: `write ${whose}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`,
-  });
+const KINDS: OptionKinds = {
+  model: 'any',
+  instructions: 'text',
+  scale: 'any',
+  successFrom: 'number',
+  showPrompt: 'boolean',
+  showAnswer: 'boolean',
+  maxCharacters: 'count',
+  cache: 'any',
+  price: 'any',
+  timeoutMs: 'count',
+  tries: 'count',
+  backoffMs: 'natural',
+  maxTokens: 'count',
+  of: 'function',
+};
+
+export function checkJudgeOptions(options: JudgeOptions, whose: string): void {
+  const hint = `write ${whose}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`;
+  checkOptions(whose, options, KINDS, () => faultsIn(options), hint);
 }
 
-function* faultsIn(options: JudgeOptions): Generator<string> {
-  const { model, instructions, scale = [0, 1], successFrom, cache } = options;
+function* faultsIn(options: Partial<JudgeOptions>): Generator<string> {
+  const { model, instructions, scale = [0, 1], cache } = options;
   if (model !== 'policy') yield* endpointFaults(model);
-  if (typeof instructions !== 'string' || instructions.trim() === '') yield 'instructions: expected a text';
+  if (instructions === undefined) yield 'instructions: expected a text';
   const isScale = Array.isArray(scale) && scale.length === 2 && scale.every(Number.isFinite) && scale[0]! < scale[1]!;
   if (!isScale) yield `scale is ${JSON.stringify(scale)}, expected [low, high] with low below high`;
-  if (successFrom !== undefined && !Number.isFinite(successFrom)) yield `successFrom is ${successFrom}, expected a number`;
   if (cache !== undefined && typeof cache !== 'boolean' && (typeof cache !== 'string' || cache === '')) {
     yield 'cache: expected true, false or a directory';
-  }
-  for (const name of ['timeoutMs', 'tries', 'maxTokens', 'maxCharacters', 'backoffMs'] as const) {
-    const value = options[name];
-    const least = name === 'backoffMs' ? 0 : 1;
-    if (value === undefined || (Number.isSafeInteger(value) && value >= least)) continue;
-    yield `${name} is ${String(value)}, expected a whole number from ${least} up`;
   }
   for (const [name, value] of Object.entries(options.price ?? {})) {
     if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${value}, expected a number from 0 up`;

@@ -95,7 +95,7 @@ export function isInfinite(node: Node): boolean {
 }
 
 /** A text that is the same for expressions that differ only in the order of sums and products, or in how numbers are written. */
-export function writtenForm(node: Node, work: Work): string {
+function writtenForm(node: Node, work: Work): string {
   const value = exactly(node, NOWHERE, work);
   if (value !== undefined) return `${value.n}/${value.d}`;
   spend(work, 1);

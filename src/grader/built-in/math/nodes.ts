@@ -3,7 +3,7 @@
  *
  * Subtraction and division are sums and products with a negative or inverse: fewer kinds, and fewer spellings of one thing.
  */
-import { ONE, type Rational, whole } from './rational.ts';
+import { type Rational, whole } from './rational.ts';
 
 export const FUNCTIONS = [
   'sin',
@@ -60,8 +60,6 @@ export const negative = (of: Node): Node =>
 export const inverse = (base: Node): Node => ({ kind: 'power', base, exponent: MINUS_ONE });
 export const root = (base: Node, degree: Node = number(whole(2))): Node => ({ kind: 'power', base, exponent: inverse(degree) });
 export const call = (name: FunctionName, of: Node): Node => ({ kind: 'call', name, of });
-
-export const isOne = (node: Node): boolean => node.kind === 'number' && node.value.n === ONE.n && node.value.d === 1n;
 
 /** The nodes directly below. */
 export function below(node: Node): readonly Node[] {

@@ -11,7 +11,7 @@ export interface Rational {
 }
 
 /** Of a numerator or denominator. Some 1200 decimal digits. */
-export const MOST_BITS = 4096;
+const MOST_BITS = 4096;
 /** Of a root that is taken exactly. */
 const MOST_ROOT = 64n;
 

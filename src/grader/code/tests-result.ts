@@ -1,7 +1,7 @@
 /** What running tests on code comes to, whatever the language. */
 import type { CodeTests } from './tests-of.ts';
 
-export type Verdict =
+export type TestsResult =
   /** One for each test, in order. */
   | { readonly kind: 'ran'; readonly passed: readonly boolean[]; readonly why: readonly string[] }
   /** The tests themselves cannot be run: not the code's fault. */
@@ -19,7 +19,7 @@ export interface CodeRun {
 }
 
 /** All tests failed, for one reason. */
-export function allFailed({ tests }: CodeTests, why: string): Verdict {
+export function allFailed({ tests }: CodeTests, why: string): TestsResult {
   return { kind: 'ran', passed: tests.map(() => false), why: tests.map(() => why) };
 }
 
