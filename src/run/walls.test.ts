@@ -1,0 +1,42 @@
+import { mkdirSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { inspectEntry } from '../rollout/discovery.ts';
+import { wallsOf } from './walls.ts';
+
+const SOURCE = `
+import { defineGrader, defineWorkflow } from ${JSON.stringify(new URL('../index.ts', import.meta.url).href)};
+export const grader = defineGrader(() => 1);
+export default defineWorkflow(async () => '');
+`;
+let folder: string;
+beforeAll(async () => {
+  folder = realpathSync(await mkdtemp(join(tmpdir(), 'run-walls-')));
+  for (const name of ['app/node_modules/@own', 'lib/scoped', 'lib/plain']) mkdirSync(join(folder, name), { recursive: true });
+  writeFileSync(join(folder, 'app/package.json'), '{}');
+  writeFileSync(join(folder, 'app/agent.js'), SOURCE);
+  symlinkSync('../../../lib/scoped', join(folder, 'app/node_modules/@own/scoped'));
+  symlinkSync('../../lib/plain', join(folder, 'app/node_modules/plain'));
+  symlinkSync('not there', join(folder, 'app/node_modules/broken'));
+  symlinkSync('app', join(folder, 'link'));
+});
+afterAll(() => rm(folder, { recursive: true }));
+
+describe('what a rollout may not change', () => {
+  it('holds packages that are only linked to, as in a workspace, and the Node that graders are started with', () => {
+    const module = { url: pathToFileURL(join(folder, 'app/agent.js')).href, exportName: 'default' };
+    const { readOnly } = wallsOf({ tasks: [], module });
+    expect(readOnly).toEqual(expect.arrayContaining(['app', 'lib/scoped', 'lib/plain'].map((name) => join(folder, name))));
+    const node = realpathSync(process.execPath);
+    expect(readOnly.some((path) => path === node || node.startsWith(`${path}/`))).toBe(true);
+  });
+
+  it('is what graders are loaded from: an entry that was given by a link goes by its own name', async () => {
+    const { entry } = await inspectEntry(join(folder, 'link/agent.js'));
+    const url = pathToFileURL(join(folder, 'app/agent.js')).href;
+    expect(entry).toMatchObject({ workflowModule: { url }, graderModule: { url } });
+  });
+});
