@@ -4,8 +4,9 @@
  *
  * Only finds and sweeps folders. What a group is used for is said in memory-limit.ts.
  */
-import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs';
+import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { isAbandoned, ownedName } from './owned-name.ts';
 
 export interface ControlGroupPlace {
   readonly version: 1 | 2;
@@ -16,6 +17,7 @@ export interface ControlGroupPlace {
 }
 
 const ROOT = '/sys/fs/cgroup';
+const OURS = 'trainyard';
 
 let found: { readonly place: ControlGroupPlace | undefined } | undefined;
 
@@ -32,14 +34,8 @@ export function foldersOf({ memory, pids }: ControlGroupPlace): readonly string[
   return pids === undefined || pids === memory ? [memory] : [memory, pids];
 }
 
-/** Process numbers mean something in one namespace only, so that is part of the name. */
 export function groupName(number: number | string): string {
-  return `${ownPrefix()}${process.pid}-${number}`;
-}
-
-function ownPrefix(): string {
-  const namespace = /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0';
-  return `trainyard-${namespace}-`;
+  return ownedName(OURS, number);
 }
 
 function findPlace(): ControlGroupPlace | undefined {
@@ -94,10 +90,7 @@ function usable(folder: string): boolean {
 
 /** Groups of runs that were killed, with what still runs in them. */
 function sweep(folder: string): void {
-  const prefix = ownPrefix();
-  for (const name of readdirSync(folder)) {
-    const owner = Number(name.slice(prefix.length).split('-')[0]);
-    if (!name.startsWith(prefix) || owner === process.pid || isAlive(owner)) continue;
+  for (const name of readdirSync(folder).filter((one) => isAbandoned(OURS, one))) {
     try {
       for (const pid of processesIn(join(folder, name))) process.kill(pid, 'SIGKILL');
       rmdirSync(join(folder, name));
@@ -111,13 +104,4 @@ function sweep(folder: string): void {
 export function processesIn(group: string): readonly number[] {
   const listed = readFileSync(join(group, 'cgroup.procs'), 'utf8').split('\n').map(Number);
   return listed.filter((pid) => pid > 0);
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
-  }
 }
