@@ -4,7 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { openSandbox } from '../processes/sandbox/sandbox.ts';
+import { findWalls } from '../processes/walls.ts';
 import { inspectEntry } from '../rollout/discovery.ts';
+import { startWorkflow } from '../rollout/start-workflow.ts';
 import { wallsOf } from './walls.ts';
 
 const SOURCE = `
@@ -40,3 +43,28 @@ describe('what a rollout may not change', () => {
     expect(entry).toMatchObject({ workflowModule: { url }, graderModule: { url } });
   });
 });
+
+const hasWalls = (await findWalls({ hidden: [], readOnly: [] })).kind === 'walls';
+it.runIf(hasWalls && hasSandbox())(
+  'a rollout behind walls needs no sandbox for a grader that its entry exports (needs namespaces)',
+  async () => {
+    const path = join(folder, 'app/coder.js');
+    writeFileSync(
+      path,
+      `import { defineWorkflow } from ${JSON.stringify(new URL('../index.ts', import.meta.url).href)};
+import { unitTests } from ${JSON.stringify(new URL('../graders.ts', import.meta.url).href)};
+export const grader = unitTests({ language: 'javascript' });
+export default defineWorkflow({ isolation: 'process', run: async () => '' });`,
+    );
+    const { entry, problems } = await inspectEntry(path);
+    expect(problems).toEqual([]);
+    const module = entry!.workflowModule!;
+    const { signal } = new AbortController();
+    const started = await startWorkflow(entry!.workflow, { module, workers: 1, signal, walls: wallsOf({ tasks: [], module }) });
+    await started[Symbol.asyncDispose]();
+  },
+);
+
+function hasSandbox(): boolean {
+  return openSandbox({ level: 'best' }).isSandbox;
+}
