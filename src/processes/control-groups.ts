@@ -92,10 +92,11 @@ function usable(folder: string): boolean {
 function sweep(folder: string): void {
   for (const name of readdirSync(folder).filter((one) => isAbandoned(OURS, one))) {
     try {
-      for (const pid of processesIn(join(folder, name))) process.kill(pid, 'SIGKILL');
-      rmdirSync(join(folder, name));
+      endedIn(join(folder, name));
+      // Where something in it is still ending, the next run finds it.
+      removed(join(folder, name));
     } catch {
-      // Still ending, or swept by a neighbour: the next run finds it.
+      // Swept by a neighbour.
     }
   }
 }
@@ -104,4 +105,26 @@ function sweep(folder: string): void {
 export function processesIn(group: string): readonly number[] {
   const listed = readFileSync(join(group, 'cgroup.procs'), 'utf8').split('\n').map(Number);
   return listed.filter((pid) => pid > 0);
+}
+
+function endedIn(group: string): void {
+  for (const inner of groupsIn(group)) endedIn(inner);
+  for (const pid of processesIn(group)) process.kill(pid, 'SIGKILL');
+}
+
+/** Those that pools and sandboxes inside of it made. */
+function groupsIn(group: string): readonly string[] {
+  const inner = readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  return inner.map(({ name }) => join(group, name));
+}
+
+/** With the groups in it; false where something still runs there. */
+export function removed(group: string): boolean {
+  try {
+    for (const inner of groupsIn(group)) removed(inner);
+    rmdirSync(group);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'ENOENT';
+  }
 }
