@@ -9,9 +9,9 @@ import { inspect } from 'node:util';
 const VALUE_CHARS = 200;
 const THROWN_CHARS = 1_000;
 
-/** Control characters other than tab and newline: C0, DEL, C1. */
+/** Control characters other than tab and newline: C0, DEL, C1; line ends of Unicode; what turns the direction of all that follows. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g;
 
 export function printable(text: string): string {
   return text.replace(CONTROL, '');
@@ -41,7 +41,8 @@ export function describeThrown(thrown: unknown): string {
   }
 }
 
-function shortened(text: string, chars: number): string {
+/** Without control characters, and at most so many. */
+export function shortened(text: string, chars: number): string {
   const clean = printable(text);
   return clean.length <= chars ? clean : `${clean.slice(0, chars)}…`;
 }

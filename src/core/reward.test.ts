@@ -70,6 +70,9 @@ describe('a reward', () => {
     [{ value: 1, parts: { a: Number.NaN } }, 'NaN'],
     [{ value: 1, parts: JSON.parse('{"__proto__":1}') }, '__proto__'],
     [{ value: 1, parts: Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`p${n}`, n])) }, '10000 parts'],
+    [{ value: 1, metrics: { ['x'.repeat(1_000_000)]: 1 } }, 'a name of 1000000 characters'],
+    [{ value: 1, byThread: { ['x'.repeat(1_001)]: 1 } }, 'a name of 1001 characters'],
+    [{ value: 1, untrained: ['x'.repeat(1_001)] }, 'a name of 1001 characters'],
   ] as const) {
     it(`is not ${shown}, and the error says so`, () => {
       expect(refusal(result)).toEqual(bad(shown));
@@ -77,7 +80,8 @@ describe('a reward', () => {
   }
 
   it('is described within bounds when it is huge', () => {
-    const error = refusal({ value: 'x'.repeat(1_000_000) });
-    expect((error as Error).message.length).toBeLessThan(400);
+    for (const result of [{ value: 'x'.repeat(1_000_000) }, { value: 1, parts: { ['x'.repeat(1_000_000)]: 1 } }]) {
+      expect((refusal(result) as Error).message.length).toBeLessThan(400);
+    }
   });
 });

@@ -5,7 +5,7 @@
  * The result is a fresh plain object; anything else that was put on it is left behind. Nothing is rounded, clamped or replaced: what is
  * not a reward is an error, never a number.
  */
-import { describeValue } from './describe.ts';
+import { describeValue, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { turnNamed } from './turn-names.ts';
 import type { Reward, RolloutIdentity, Turn } from './types.ts';
@@ -13,6 +13,8 @@ import type { Reward, RolloutIdentity, Turn } from './types.ts';
 /** They are stored with every trajectory; parts become columns of reports. */
 const MOST = { parts: 256, metrics: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
 type Named = keyof typeof MOST;
+/** Characters: a name is kept with every rollout, and repeated in every report. */
+const LONGEST_NAME = 1_000;
 /** What is only looked at may be any finite number. */
 const LOOKED_AT: readonly Named[] = ['parts', 'metrics'];
 const LARGEST_REWARD = 1e30;
@@ -50,16 +52,14 @@ export function settledReward(reward: Reward, identity: RolloutIdentity, turns: 
     const known = new Set(turns.map((turn) => turn[what]));
     const unknown = given.find((name) => !known.has(name));
     if (unknown === undefined) continue;
-    const names = [...known].join(', ') || 'none';
-    throw badReward(`a reward is for the ${what} ${JSON.stringify(unknown)}, which the rollout does not have; it has ${names}`);
+    const names = shortened([...known].join(', ') || 'none', LONGEST_NAME);
+    throw badReward(`a reward is for the ${what} ${quoted(unknown)}, which the rollout does not have; it has ${names}`);
   }
   if (byTurn === undefined) return reward;
   const settled = Object.entries(byTurn).map(([name, value]) => {
     const turn = turnNamed(identity, turns, name);
     if (turn !== undefined) return [String(turn.index), value] as const;
-    throw badReward(
-      `a reward is for the turn ${JSON.stringify(name)}, which the rollout does not have; it has ${turns.length} turns`,
-    );
+    throw badReward(`a reward is for the turn ${quoted(name)}, which the rollout does not have; it has ${turns.length} turns`);
   });
   const seen = new Set<string>();
   const twice = settled.find(([index]) => seen.size === seen.add(index).size)?.[0];
@@ -77,6 +77,7 @@ function numbers(name: Named, given: unknown, who: string): Readonly<Record<stri
     throw badReward(`${who} returned ${entries.length} ${name}, expected at most ${MOST[name]}`);
   }
   if (Object.hasOwn(given, '__proto__')) throw badReward(`${who} returned a ${one} named "__proto__", expected an ordinary name`);
+  checkLengths(Object.keys(given), who);
   const checked = LOOKED_AT.includes(name) ? finite : amount;
   return Object.fromEntries(
     entries.map(([key, part]) => [key, checked(part, `${who} returned an object whose ${one} ${describeValue(key)} is`)]),
@@ -92,8 +93,20 @@ function byIndex(given: unknown, turns: number, who: string): unknown {
 
 function texts(given: unknown, who: string): readonly string[] {
   const isList = Array.isArray(given) && given.length <= MOST.byThread && given.every((name) => typeof name === 'string');
-  if (isList) return [...new Set<string>(given)];
+  if (isList) return checkLengths([...new Set<string>(given)], who);
   throw badReward(`${who} returned \`untrained\` that is ${describeValue(given)}, expected a list of threads`);
+}
+
+function quoted(name: string): string {
+  return JSON.stringify(shortened(name, LONGEST_NAME));
+}
+
+function checkLengths(names: readonly string[], who: string): readonly string[] {
+  const long = names.find(({ length }) => length > LONGEST_NAME);
+  if (long === undefined) return names;
+  throw badReward(
+    `${who} returned a name of ${long.length} characters, ${describeValue(long)}, expected at most ${LONGEST_NAME}`,
+  );
 }
 
 function amount(value: unknown, found: string): number {

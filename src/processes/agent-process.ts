@@ -9,12 +9,13 @@
  *
  * What leaves its group on purpose (a daemon) is beyond reach. Never rejects: whatever happens is in the result.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { checkedDeadline } from './deadline.ts';
 import { reducedEnvironment } from './environment.ts';
 import { watchMemory } from './group-memory.ts';
 import { OutputTail } from './output-tail.ts';
 import { killGroup } from './process-group.ts';
+import { spawned } from './spawned.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 /** Characters kept of each stream, from its end. */
@@ -90,9 +91,9 @@ function start({ command, args = [], cwd, env }: AgentProcessOptions): ChildProc
     ...(cwd === undefined ? {} : { cwd }),
   };
   if (process.platform === 'win32') {
-    return spawn(command, args, { ...options, detached: false, windowsHide: true, stdio: ['pipe', 'pipe', 'pipe'] });
+    return spawned(command, args, { ...options, detached: false, windowsHide: true, stdio: ['pipe', 'pipe', 'pipe'] });
   }
-  return spawn('/bin/sh', ['-c', WITH_WATCHER, 'sh', command, ...args], { ...options, stdio: [...options.stdio] });
+  return spawned('/bin/sh', ['-c', WITH_WATCHER, 'sh', command, ...args], { ...options, stdio: [...options.stdio] });
 }
 
 /** Kills it for the first reason there is; resolves when it is gone and its streams were read. */

@@ -4,8 +4,9 @@
  *
  * Only finds and sweeps folders. What a group is used for is said in memory-limit.ts.
  */
-import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs';
+import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { isAbandoned, ownedName } from './owned-name.ts';
 
 export interface ControlGroupPlace {
   readonly version: 1 | 2;
@@ -16,6 +17,7 @@ export interface ControlGroupPlace {
 }
 
 const ROOT = '/sys/fs/cgroup';
+const OURS = 'trainyard';
 
 let found: { readonly place: ControlGroupPlace | undefined } | undefined;
 
@@ -32,14 +34,8 @@ export function foldersOf({ memory, pids }: ControlGroupPlace): readonly string[
   return pids === undefined || pids === memory ? [memory] : [memory, pids];
 }
 
-/** Process numbers mean something in one namespace only, so that is part of the name. */
 export function groupName(number: number | string): string {
-  return `${ownPrefix()}${process.pid}-${number}`;
-}
-
-function ownPrefix(): string {
-  const namespace = /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0';
-  return `trainyard-${namespace}-`;
+  return ownedName(OURS, number);
 }
 
 function findPlace(): ControlGroupPlace | undefined {
@@ -94,15 +90,13 @@ function usable(folder: string): boolean {
 
 /** Groups of runs that were killed, with what still runs in them. */
 function sweep(folder: string): void {
-  const prefix = ownPrefix();
-  for (const name of readdirSync(folder)) {
-    const owner = Number(name.slice(prefix.length).split('-')[0]);
-    if (!name.startsWith(prefix) || owner === process.pid || isAlive(owner)) continue;
+  for (const name of readdirSync(folder).filter((one) => isAbandoned(OURS, one))) {
     try {
-      for (const pid of processesIn(join(folder, name))) process.kill(pid, 'SIGKILL');
-      rmdirSync(join(folder, name));
+      endedIn(join(folder, name));
+      // Where something in it is still ending, the next run finds it.
+      removed(join(folder, name));
     } catch {
-      // Still ending, or swept by a neighbour: the next run finds it.
+      // Swept by a neighbour.
     }
   }
 }
@@ -113,11 +107,24 @@ export function processesIn(group: string): readonly number[] {
   return listed.filter((pid) => pid > 0);
 }
 
-function isAlive(pid: number): boolean {
+function endedIn(group: string): void {
+  for (const inner of groupsIn(group)) endedIn(inner);
+  for (const pid of processesIn(group)) process.kill(pid, 'SIGKILL');
+}
+
+/** Those that pools and sandboxes inside of it made. */
+function groupsIn(group: string): readonly string[] {
+  const inner = readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  return inner.map(({ name }) => join(group, name));
+}
+
+/** With the groups in it; false where something still runs there. */
+export function removed(group: string): boolean {
   try {
-    process.kill(pid, 0);
+    for (const inner of groupsIn(group)) removed(inner);
+    rmdirSync(group);
     return true;
   } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
+    return (error as NodeJS.ErrnoException).code === 'ENOENT';
   }
 }

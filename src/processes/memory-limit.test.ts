@@ -77,7 +77,8 @@ describe.runIf(canLimit)('a limit on memory', () => {
     const own = limitMemory({ bytes: 64 * MB })!;
     const left = groupsOf(own)[0]!.replace(`-${process.pid}-`, `-${dead}-`);
     await own.remove();
-    mkdirSync(left);
+    // With the group of a sandbox in it, as a grader that was killed with the run leaves it.
+    mkdirSync(join(left, 'inner'), { recursive: true });
     const source = new URL('./control-groups.ts', import.meta.url).href;
     const program = `import(${JSON.stringify(source)}).then((groups) => groups.controlGroupPlace())`;
     spawnSync(process.execPath, ['-e', program]);

@@ -5,10 +5,10 @@
  * `limitMemory` gives undefined where no control group can be made (not Linux, or no right to): then `watchMemory` of group-memory.ts is
  * what is left. A program that runs as root can leave its group on purpose: this bounds mistakes, it does not confine.
  */
-import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ControlGroupPlace, controlGroupPlace, foldersOf, groupName, processesIn } from './control-groups.ts';
+import { type ControlGroupPlace, controlGroupPlace, foldersOf, groupName, processesIn, removed } from './control-groups.ts';
 
 /** For how long the end of a group's processes is waited for, in steps of `REMOVE_STEP_MS`. */
 const REMOVE_MS = 2_000;
@@ -105,17 +105,6 @@ function killAll(group: string): void {
     });
     if (pids.length === 0) return;
     for (const pid of pids) tried(() => process.kill(pid, 'SIGKILL'));
-  }
-}
-
-/** With the groups that pools inside of it made. */
-function removed(group: string): boolean {
-  try {
-    for (const inner of readdirSync(group, { withFileTypes: true })) if (inner.isDirectory()) removed(join(group, inner.name));
-    rmdirSync(group);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'ENOENT';
   }
 }
 

@@ -9,8 +9,7 @@
  * then bears the failure. The queue is not bounded: its callers are.
  */
 
-import { describeThrown } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
 import { PooledProcess } from './pooled-process.ts';
 
@@ -181,7 +180,7 @@ class Pool implements ProcessPool {
     try {
       child = new PooledProcess(this.#program);
     } catch (cause) {
-      throw new UnusableProcess({ kind: 'unstartable', message: describeThrown(cause) });
+      throw new UnusableProcess({ kind: 'unstartable', message: messageOf(cause) });
     }
     this.#processes.add(child);
     void child.gone.then(() => this.#processes.delete(child));

@@ -5,7 +5,7 @@
  * Where there is no control group, the memory of the process group is looked at from time to time instead, which a sudden allocation can
  * outrun. What of a process cannot be contained at all is in docs/reference/graders.md.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { constants } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import type { ChildProgram } from './answer.ts';
@@ -15,6 +15,7 @@ import { limitMemory, type MemoryLimit } from './memory-limit.ts';
 import { namespacePrefix } from './namespace.ts';
 import { killGroup } from './process-group.ts';
 import { killMarked, MARK, newMark } from './process-mark.ts';
+import { spawned } from './spawned.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 /** Processes and threads of one grader with all it starts, against fork bombs; Node itself has about a dozen. */
@@ -53,7 +54,7 @@ export function startChild({
   const mark = newMark();
   let child: ChildProcess;
   try {
-    child = spawn(command, rest, {
+    child = spawned(command, rest, {
       detached: true,
       windowsHide: true,
       // The channel, and the pipe that tells the child of our death.

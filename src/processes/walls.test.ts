@@ -1,9 +1,12 @@
 import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, realpath, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { mounts } from './mounts.ts';
+import { rootReach } from './root-reach.ts';
 import { findWalls, type Prefix, type Walls } from './walls.ts';
 
 let folder: string;
@@ -24,6 +27,12 @@ beforeAll(async () => {
 afterAll(() => rm(folder, { recursive: true }));
 
 const found = await findWalls({ hidden: [], readOnly: [] });
+
+/** By which a control group is left, where there are any. */
+function groupFiles(): readonly string[] {
+  const places = mounts().filter(({ at }) => at.startsWith('/sys/fs/cgroup'));
+  return places.map(({ at }) => join(at, 'cgroup.procs')).filter((path) => existsSync(path));
+}
 
 /** What a shell prints that runs within, in `cwd`. */
 async function within(script: string, cwd = folder): Promise<string> {
@@ -52,6 +61,29 @@ describe.skipIf(found.kind === 'none')('a process within walls', () => {
       expect(await within(script, cwd), script).toMatch(/Read-only file system|Device or resource busy/);
     }
     expect(await readFile(join(folder, 'project/grader.ts'), 'utf8')).toBe('text of project/grader.ts');
+  });
+
+  it('cannot put another folder in the place of one above them, in which those outside would find its own grader', async () => {
+    expect(await within(`mv ${folder} ${folder}-moved`, '/')).toMatch(/Device or resource busy/);
+    expect(await readFile(join(folder, 'project/grader.ts'), 'utf8')).toBe('text of project/grader.ts');
+  });
+
+  const shared = mounts().find(({ at, isReadOnly }) => at === '/dev/shm' && !isReadOnly);
+  it.skipIf(shared === undefined)('cannot change what is mounted within what is read-only (needs a /dev/shm)', async () => {
+    const prefix = found.kind === 'walls' ? found.around({ hidden: [], readOnly: ['/dev'] }) : [];
+    const [command = '', ...args] = [...prefix, 'sh', '-c', `exec 2>&1; touch /dev/shm/walls-${process.pid}; true`];
+    expect((await promisify(execFile)(command, args)).stdout).toMatch(/Read-only file system/);
+  });
+
+  it.runIf(process.getuid?.() === 0)('cannot reach the whole machine by being root without rights', async () => {
+    // Opened, and nothing written: what is in these files counts for everyone.
+    const opened = (path: string, how: string): string => `{ true ${how}${path}; } 2>/dev/null && echo ${path}`;
+    const writable = ['/proc/sys/kernel/core_pattern', '/etc/passwd', '/usr/bin/env', ...groupFiles()];
+    const disks = rootReach().hidden;
+    const attempts = [...writable.map((path) => opened(path, '>>')), ...disks.map((path) => `[ -b ${path} ] && echo ${path}`)];
+    expect(await within(attempts.join('; '))).toBe('');
+    const { stdout } = await promisify(execFile)('sh', ['-c', `${opened('/etc/passwd', '>>')}; true`]);
+    expect(stdout).toBe('/etc/passwd\n');
   });
 
   it('can write where it is shown a folder, and everywhere else', async () => {

@@ -5,11 +5,17 @@
  * namespace of its own and no capabilities, so that it cannot take down what was put up; neither can a namespace that it makes itself. The
  * first process of the namespace is the shell that put the walls up: it has rights that the program has not, so it cannot be looked into.
  *
+ * A wall that stands in a folder which can be renamed is none: who renames it can put another folder in its place, and what is outside would
+ * find that one. So the folders above each wall cannot be renamed; what is in them can be changed as ever.
+ *
  * Not a sandbox: all other files of the user, the network and the machine's time and memory stay within reach.
  */
 import { execFile } from 'node:child_process';
 import { lstatSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { promisify } from 'node:util';
+import { mounts } from './mounts.ts';
+import { rootReach } from './root-reach.ts';
 
 export interface Walls {
   /** Folders are empty, files too; what does not exist is passed over. */
@@ -27,7 +33,11 @@ export type WallsFound =
   | { readonly kind: 'walls'; around(walls: Walls): Prefix }
   | { readonly kind: 'none'; readonly why: string };
 
-/** Read-only before hidden, so that what is hidden within stays hidden; back to the working directory by its name, or it would stay the one before. */
+/**
+ * The outermost first: each is mounted onto itself, over what was there. Read-only before hidden, so that what is hidden within stays
+ * hidden; back to the working directory by its name, or it would stay the one before. Some systems forbid to drop what a mount was
+ * restricted to, and making it read-only must then say that again.
+ */
 const PUT_UP = `
 set -e
 here=$PWD
@@ -35,7 +45,14 @@ shown=$1 at=$2
 shift 2
 while [ "$1" != -- ]; do
   mount --rbind "$1" "$1"
-  mount -o remount,bind,ro "$1" || mount -o remount,bind,ro,nosuid,nodev "$1"
+  shift
+done
+shift
+while [ "$1" != -- ]; do
+  mount -o rbind,ro "$1" "$1" 2>/dev/null || {
+    restricted=nosuid,nodev
+    mount -o "remount,bind,ro,$restricted" "$1" 2>/dev/null || mount -o "remount,bind,ro,$restricted,noexec" "$1"
+  }
   shift
 done
 shift
@@ -83,5 +100,31 @@ export async function findWalls(walls: Walls): Promise<WallsFound> {
 
 function argumentsOf({ hidden, readOnly, shown }: Walls): readonly string[] {
   const existing = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false }) !== undefined;
-  return [shown?.folder ?? '', shown?.at ?? '', ...readOnly.filter(existing), '--', ...hidden.filter(existing), '--'];
+  const reach = rootReach();
+  const mounted = mounts();
+  const locked = [...reach.readOnly, ...readOnly.filter(existing)].flatMap((path) => [
+    path,
+    // What is mounted below keeps its own rights. A new `/proc` has nothing in it that the old one had.
+    ...mounted.filter(({ at, isReadOnly }) => !isReadOnly && at.startsWith(`${path}/`) && !isIn('/proc', at)).map(({ at }) => at),
+  ]);
+  const unseen = [...reach.hidden, ...hidden.filter(existing)];
+  const held = [...new Set([...locked, ...unseen].flatMap(foldersAbove))].filter(
+    (folder) => !['/proc', '/sys', '/dev'].some((top) => isIn(top, folder)) && !locked.some((path) => isIn(path, folder)),
+  );
+  return [shown?.folder ?? '', shown?.at ?? '', ...sorted(held), '--', ...sorted(locked), '--', ...unseen, '--'];
+}
+
+/** Without the root folder, which has no other name. */
+function foldersAbove(path: string): readonly string[] {
+  const above = dirname(path);
+  return dirname(above) === above ? [] : [above, ...foldersAbove(above)];
+}
+
+function isIn(folder: string, path: string): boolean {
+  return path === folder || path.startsWith(`${folder}/`);
+}
+
+/** A folder before what is in it. */
+function sorted(paths: readonly string[]): readonly string[] {
+  return [...new Set(paths)].toSorted((a, b) => a.length - b.length);
 }

@@ -3,7 +3,7 @@
  *
  * All mistakes are found before anything runs, and told together.
  */
-import { stat } from 'node:fs/promises';
+import { realpath, stat } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { type EntryModule, type Grader, type Workflow, workflowSymbol } from '../core/contracts.ts';
@@ -63,7 +63,8 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
       hint: `give the path of the module that exports your workflow${found?.isDirectory() ? `, such as ${path}/agent.ts` : ''}`,
     });
   }
-  const url = pathToFileURL(file).href;
+  // By its own name: a link to it could be changed, while the run goes on, to lead to another grader.
+  const url = pathToFileURL(await realpath(file)).href;
   const exports = Object.entries(await load(url, path));
   let mistakes = 0;
   const module: EntryModule = {

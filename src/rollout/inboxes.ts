@@ -7,17 +7,17 @@
  * open, and would write to it while it is graded.
  */
 import { randomUUID } from 'node:crypto';
-import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { readdir, realpath, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { basename, dirname, join, sep } from 'node:path';
+import { temporaryFolder } from '../processes/temporary-folder.ts';
 import { takeOut } from './take-out.ts';
 
 const NAME_FILE = '.inbox';
 
 export class Inboxes implements AsyncDisposable {
   /** Not for processes to see. */
-  readonly root: string = mkdtempSync(join(tmpdir(), 'trainyard-artifacts-'));
+  readonly root: string = temporaryFolder('trainyard-artifacts');
   readonly #names = new Set<string>();
 
   /** A folder for one process. */

@@ -36,15 +36,28 @@ function runsBeside(run: string): readonly string[] {
   return beside.map(({ name }) => join(dirname(run), name)).filter((folder) => existsSync(join(folder, 'run.json')));
 }
 
-/** The project of the entry, or as much of it as holds no folder that programs must be able to write to; packages; Trainyard itself. */
+/**
+ * The project of the entry, or as much of it as holds no folder that programs must be able to write to; packages, those that are only
+ * linked to too; Trainyard itself, and the Node that graders are started with.
+ */
 function sourcesOf(entry: string): readonly string[] {
   const writable = [homedir(), tmpdir()].map((path) => (existsSync(path) ? realpathSync(path) : path));
   const isPossible = (folder: string): boolean => !writable.some((path) => isWithin(path, folder));
   const project = above(dirname(entry), 'package.json').map(dirname)[0];
   const own = [project, dirname(entry), entry].find((path) => path !== undefined && isPossible(path)) ?? entry;
   const trainyard = resolve(import.meta.dirname, '..');
-  const all = [own, ...above(dirname(entry), 'node_modules'), trainyard].map((path) => realpathSync(path));
-  return outermost(all);
+  const packages = above(dirname(entry), 'node_modules').flatMap((folder) => [folder, ...linkedFrom(folder)]);
+  const all = [own, ...packages.filter((path) => isPossible(realpathSync(path))), trainyard, process.execPath];
+  return outermost(all.map((path) => realpathSync(path)));
+}
+
+/** Packages of a workspace, or of a developer at work on them: links in `node_modules`, or in a folder `@scope` of it. */
+function linkedFrom(modules: string): readonly string[] {
+  return readdirSync(modules, { withFileTypes: true }).flatMap((entry) => {
+    const path = join(modules, entry.name);
+    if (entry.isDirectory() && entry.name.startsWith('@')) return linkedFrom(path);
+    return entry.isSymbolicLink() && existsSync(path) ? [path] : [];
+  });
 }
 
 /** Without what lies within another of them. */

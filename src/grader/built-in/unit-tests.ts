@@ -9,7 +9,8 @@
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import type { Json } from '../../core/types.ts';
-import { openSandbox } from '../../processes/sandbox/sandbox.ts';
+import { lineage } from '../../processes/lineage.ts';
+import { openSandbox, type Sandbox } from '../../processes/sandbox/sandbox.ts';
 import { pythonHome } from '../code/python-home.ts';
 import { runTests } from '../code/run-tests.ts';
 import { testsOf } from '../code/tests-of.ts';
@@ -53,12 +54,18 @@ const DEFAULT_TOLERANCE = 1e-6;
 /** For starting and ending, beyond the time that the tests have: longer than any limit below, so that slow code is a 0 and no timeout of ours. */
 const OWN_MS = 60_000;
 
-/** Throws GRADER_INVALID, and SANDBOX_MISSING where a sandbox is required and not there: when it is made, before anything is graded. */
+/**
+ * Throws GRADER_INVALID, and SANDBOX_MISSING where a sandbox is required and not there: when it is made, before anything is graded. Not in
+ * the process of a rollout, which imports the entry too and grades nothing: behind its walls no sandbox can be made.
+ */
 export function unitTests(options: UnitTestsOptions): Grader {
   checkOptions('unitTests', options, KINDS, () => (options.language === undefined ? ['language is missing'] : []));
   const { language, timeoutMs = DEFAULT_TIMEOUT_MS, memoryMb = DEFAULT_MEMORY_MB, tolerance = DEFAULT_TOLERANCE } = options;
-  const sandbox = openSandbox({ level: options.sandbox ?? 'required' });
-  if (language === 'python') pythonHome();
+  const open = (): Sandbox => {
+    if (language === 'python') pythonHome();
+    return openSandbox({ level: options.sandbox ?? 'required' });
+  };
+  let sandbox = lineage().includes('workflow') ? undefined : open();
   return defineGrader({
     name: 'unitTests',
     deadlineMs: timeoutMs + OWN_MS,
@@ -66,6 +73,7 @@ export function unitTests(options: UnitTestsOptions): Grader {
       const given = options.tests === undefined ? answerOf(input) : options.tests(input);
       const tests = testsOf(given ?? null, options.entry, input.task.id);
       const code = codeInText(saidBy(input, options.of), language);
+      sandbox ??= open();
       return rewardOf(await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal }), input, options);
     },
   });

@@ -67,7 +67,8 @@ async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { ki
       limits: { ...limits, wallMs: START_MS + run.timeoutMs + OWN_MS, outputBytes: MOST_BYTES },
     });
   };
-  const pair = { subject: start('subject'), tester: start('tester') };
+  const subject = start('subject');
+  const pair = { subject, tester: orElse(() => start('tester'), subject) };
   const { entry, setup } = tests;
   const order = { code: run.code, tests: tests.tests, entry: entry ?? null, setup, tolerance: run.tolerance };
   try {
@@ -80,6 +81,16 @@ async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { ki
     pair.tester.kill();
     // Neither may be left when this ends, also where the other one failed.
     await Promise.allSettled([pair.tester.ended, pair.subject.ended]);
+  }
+}
+
+/** The one that is there does not wait for one that is not. */
+function orElse(started: () => ConfinedProcess, other: ConfinedProcess): ConfinedProcess {
+  try {
+    return started();
+  } catch (thrown) {
+    other.kill();
+    throw thrown;
   }
 }
 

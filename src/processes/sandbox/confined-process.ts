@@ -5,11 +5,12 @@
  * and a moment. It rejects only with SANDBOX_FAILED: the sandbox could not be set up and nothing of the program ran. Everything else is the
  * program's own doing, whatever it did to what watches over it.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { MemoryLimit } from '../memory-limit.ts';
 import { killGroup } from '../process-group.ts';
+import { spawned } from '../spawned.ts';
 import { nothingFrom } from './descriptors.ts';
 import { ENVIRONMENT } from './inside.ts';
 import { type Confined, ENDED, filesContent, READY } from './level.ts';
@@ -62,7 +63,7 @@ class Running implements ConfinedProcess {
     this.#options = options;
     const { confined, memory } = options;
     const [command = confined.command, ...args] = [...(memory?.prefix ?? []), confined.command, ...confined.args];
-    this.#child = spawn(command, args, {
+    this.#child = spawned(command, args, {
       detached: true,
       env: { ...ENVIRONMENT, PATH: `/usr/local/sbin:/usr/sbin:/sbin:${ENVIRONMENT.PATH}` },
       cwd: '/',

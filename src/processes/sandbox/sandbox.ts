@@ -7,10 +7,10 @@
  *
  * What no level here holds: a hole in the kernel, which all share; what can be learned from the time things take.
  */
-import { TrainyardError } from '../../core/errors.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { limitMemory } from '../memory-limit.ts';
 import { type ConfinedProcess, startConfined } from './confined-process.ts';
-import type { Ask } from './level.ts';
+import type { Ask, Confined } from './level.ts';
 import { foundLevels, type Level, type MissingLevel } from './probe.ts';
 import { checkFileNames, type SandboxProgram, type SandboxResult, wholeLimits } from './program.ts';
 
@@ -31,7 +31,7 @@ export interface Sandbox {
   readonly missing: readonly MissingLevel[];
   /** Runs a program to its end. Rejects only with SANDBOX_FAILED: nothing of the program ran then. */
   run(program: SandboxProgram & { readonly stdin?: string }): Promise<SandboxResult>;
-  /** Starts a program that is talked to. */
+  /** Starts a program that is talked to. Throws SANDBOX_FAILED, too. */
   start(program: SandboxProgram): ConfinedProcess;
 }
 
@@ -48,7 +48,15 @@ export function openSandbox({ level = 'required' }: SandboxOptions = {}): Sandbo
     const memory = limitMemory({ bytes: limits.memoryMb * BYTES_PER_MB, processes: limits.processes + OWN_PROCESSES });
     const limitsAddressSpace = memory === undefined && !/(^|\/)node$/.test(program.program);
     const ask: Ask = { ...program, limits, limitsAddressSpace };
-    return startConfined({ ...program, confined: found.confine(ask), limits, memory });
+    let confined: Confined | undefined;
+    try {
+      confined = found.confine(ask);
+      return startConfined({ ...program, confined, limits, memory });
+    } catch (thrown) {
+      void memory?.remove();
+      confined?.remove?.();
+      throw new TrainyardError('SANDBOX_FAILED', `the sandbox could not be set up: ${messageOf(thrown)}`, { cause: thrown });
+    }
   };
   return {
     level: found.level,
