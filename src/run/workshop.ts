@@ -162,10 +162,16 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined
         const kept = await parts.store.read(identity.rolloutId);
         // What failed before the run was taken up again is data; whether it still fails is for new rollouts to show.
         if (kept !== undefined) return kept;
-        const trajectory = await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal);
-        warnOnce(trajectory, warned, warn);
-        budget.add(trajectory);
-        return trajectory;
+        const begun = budget.begin();
+        try {
+          const trajectory = await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal);
+          warnOnce(trajectory, warned, warn);
+          budget.add(trajectory, begun);
+          return trajectory;
+        } catch (thrown) {
+          budget.leave(begun);
+          throw thrown;
+        }
       } finally {
         release();
       }
