@@ -8,7 +8,7 @@ import type { Task, Trajectory } from '../core/types.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import { meanOf, wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, samplingAt } from './settings.ts';
-import { gradedRewards, isSuccess, meansOf } from './signal.ts';
+import { endingOf, gradedRewards, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
 
 export interface EvaluateOptions {
@@ -55,14 +55,16 @@ export function evaluationId(step: number, number: number): string {
 
 export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const rewards = gradedRewards(trajectories);
+  const endings = trajectories.map(endingOf);
   const n = trajectories.length;
-  const success = n === 0 ? 0 : trajectories.filter(isSuccess).length / n;
+  const success = n === 0 ? 0 : endings.filter((ending) => ending === 'solved').length / n;
   return {
     success,
     ci: wilson(success, n),
     meanReward: rewards.length === 0 ? null : meanOf(rewards),
     n,
-    failed: n - rewards.length,
+    failed: endings.filter((ending) => ending === 'failed').length,
+    skipped: endings.filter((ending) => ending === 'skipped').length,
     ...meansOf(trajectories),
   };
 }

@@ -13,7 +13,7 @@ import { meanInterval, meanOf } from '../statistics/intervals.ts';
 import { shareDifferenceInterval, signFlipChance } from '../statistics/paired.ts';
 import { evaluationIn } from './evaluation-plan.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
-import { Results, resultOf } from './evaluation-results.ts';
+import { Results, resultOf, type TaskResult } from './evaluation-results.ts';
 import { openStoreOf } from './inspect.ts';
 import { readRunFile } from './run-directory.ts';
 
@@ -91,11 +91,11 @@ export async function measuredIn(run: string): Promise<Measured> {
   await results.recall(store);
   const digests = new Map(tasks.map(({ id, digest }) => [id, digest]));
   const byTask = results.byTask();
-  const whole = byTask.filter(({ rollouts }) => rollouts.length === settings.n);
+  const isWhole = ({ rollouts }: TaskResult): boolean => rollouts.length === settings.n;
   return {
     run,
-    tasks: new Map(whole.map(({ id, rollouts }) => [id, measured(rollouts, digests.get(id))])),
-    unfinished: byTask.filter((task) => !whole.includes(task)).map(({ id }) => id),
+    tasks: new Map(byTask.filter(isWhole).map(({ id, rollouts }) => [id, measured(rollouts, digests.get(id))])),
+    unfinished: byTask.filter((task) => !isWhole(task)).map(({ id }) => id),
     settings: { ...decisive(settings), code: sources },
   };
 }
@@ -138,14 +138,14 @@ export function compare(a: Measured, b: Measured): Comparison {
   });
   const isSame = (left?: string, right?: string): boolean => left === undefined || right === undefined || left === right;
   const pairs = inBoth.filter(({ left, right }) => isSame(left.digest, right.digest));
-  const unfinished = [...new Set([...a.unfinished, ...b.unfinished])];
+  const unfinished = new Set([...a.unfinished, ...b.unfinished]);
   const missing = (from: Measured, to: Measured): readonly string[] =>
-    [...from.tasks.keys()].filter((id) => !to.tasks.has(id) && !unfinished.includes(id));
+    [...from.tasks.keys()].filter((id) => !to.tasks.has(id) && !unfinished.has(id));
   const lists = {
     onlyInA: missing(a, b),
     onlyInB: missing(b, a),
-    changedTasks: inBoth.filter((pair) => !pairs.includes(pair)).map(({ id }) => id),
-    unfinished,
+    changedTasks: inBoth.filter(({ left, right }) => !isSame(left.digest, right.digest)).map(({ id }) => id),
+    unfinished: [...unfinished],
   };
   if (pairs.length === 0) throw nothingInCommon(a, b, lists);
   const changes = pairs.map(({ id, left, right }) => ({

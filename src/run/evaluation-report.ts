@@ -22,7 +22,8 @@ export function reportOf(
     Object.fromEntries(
       triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
     );
-  const tags = [...new Set(tasks.flatMap((task) => task.tags))].toSorted();
+  const tagged = tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task })));
+  const byTag = [...Map.groupBy(tagged, ({ tag }) => tag)].toSorted(([a], [b]) => (a < b ? -1 : 1));
   return {
     ...sharesOf(tasks, n),
     temperature,
@@ -32,10 +33,10 @@ export function reportOf(
     passHatK: over(passHatK),
     ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
     byTag: Object.fromEntries(
-      tags.map((tag) => [
+      byTag.map(([tag, alike]) => [
         tag,
         sharesOf(
-          tasks.filter((task) => task.tags.includes(tag)),
+          alike.map(({ task }) => task),
           n,
         ),
       ]),

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
-import { endingOf, identityOf, Results } from './evaluation-results.ts';
+import { identityOf, Results } from './evaluation-results.ts';
+import { endingOf } from './signal.ts';
 
 const idsOf = (results: Results, retryFailed = false): readonly string[] =>
   results.pending(retryFailed).map(({ identity }) => identity.rolloutId);

@@ -8,10 +8,7 @@ import { createHash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 import type { NumberedTask } from './evaluate.ts';
-import { isSuccess, type Means } from './signal.ts';
-
-/** `failed`: the rollout or its grading broke. `skipped`: the workflow or the grader said that there is nothing to grade. */
-export type Ending = 'solved' | 'unsolved' | 'skipped' | 'failed';
+import { type Ending, endingOf, type Means } from './signal.ts';
 
 /** With the parts and metrics of its reward, by name. */
 export interface RolloutResult extends Means {
@@ -106,17 +103,6 @@ export function identityOf(taskId: string, number: number, attempt: number): Pen
   const groupId = `e-${createHash('sha256').update(taskId).digest('hex').slice(0, 16)}`;
   const again = attempt === 1 ? '' : `-again-${attempt}`;
   return { rolloutId: `${groupId}-${number}${again}`, groupId, purpose: 'eval' };
-}
-
-export function endingOf(trajectory: Trajectory): Ending {
-  const { outcome, grade, turns } = trajectory;
-  if (grade.kind === 'graded') return isSuccess(trajectory) ? 'solved' : 'unsolved';
-  const isBroken =
-    grade.kind === 'failed' ||
-    outcome.kind === 'failed' ||
-    (outcome.kind === 'truncated' && outcome.limit === 'deadline') ||
-    (outcome.kind === 'rejected' && turns.length === 0);
-  return isBroken ? 'failed' : 'skipped';
 }
 
 export function resultOf(trajectory: Trajectory, number: number, attempt: number): RolloutResult {

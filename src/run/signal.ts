@@ -93,6 +93,20 @@ export function isSuccess({ grade }: Trajectory): boolean {
   return grade.kind === 'graded' && (grade.reward.success ?? grade.reward.value >= 1);
 }
 
+/** `failed`: the rollout or its grading broke. `skipped`: the workflow or the grader said that there is nothing to grade. */
+export type Ending = 'solved' | 'unsolved' | 'skipped' | 'failed';
+
+export function endingOf(trajectory: Trajectory): Ending {
+  const { outcome, grade, turns } = trajectory;
+  if (grade.kind === 'graded') return isSuccess(trajectory) ? 'solved' : 'unsolved';
+  const isBroken =
+    grade.kind === 'failed' ||
+    outcome.kind === 'failed' ||
+    (outcome.kind === 'truncated' && outcome.limit === 'deadline') ||
+    (outcome.kind === 'rejected' && turns.length === 0);
+  return isBroken ? 'failed' : 'skipped';
+}
+
 export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
   const rewards = gradedRewards(trajectories);
   const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
