@@ -93,7 +93,7 @@ export async function openWorkshop(
   }: WorkshopOptions,
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
-  return await openingWith(async (closers) => {
+  return await openingWith<Workshop>(async (closers) => {
     await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
     const absence = new Absence();
@@ -142,6 +142,9 @@ export async function openWorkshop(
         rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(settings.maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
+  }).catch((thrown: unknown) => {
+    // Whatever was being opened says in its own words that it was closed; what counts is by whom.
+    throw stop.aborted ? stop.reason : thrown;
   });
 }
 
