@@ -44,5 +44,8 @@ function seat(model: ModelHandle, system: string) {
   };
 }
 
-/** 1 if exactly what the customer wants was ordered. */
-export const grader = defineGrader(({ task, output }) => (output === `Order: you want ${task.answer}.` ? 1 : 0));
+/** 1 if exactly what the customer wants was ordered. There is no `answer`: the customer's seat needs to know it, so it is in the metadata. */
+export const grader = defineGrader(({ task, output }) => {
+  const { want } = task.metadata as { readonly want: string };
+  return output === `Order: you want ${want}.` ? 1 : 0;
+});

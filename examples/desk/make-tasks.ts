@@ -26,7 +26,7 @@ function taskLines(prefix: string, split: Split, seed: number, size: number): st
     const prompt = drawOpening(random, wanted);
     const want = wantText(wanted);
     const id = `${prefix}-${String(lines.size + 1).padStart(4, '0')}`;
-    if (!lines.has(prompt)) lines.set(prompt, JSON.stringify({ id, prompt, answer: want, metadata: { want } }));
+    if (!lines.has(prompt)) lines.set(prompt, JSON.stringify({ id, prompt, metadata: { want } }));
   }
   return `${[...lines.values()].join('\n')}\n`;
 }

@@ -50,12 +50,21 @@ function verdict({ p, delta }: Comparison['success']): string {
   return delta > 0 ? 'B is better' : 'A is better';
 }
 
-function warnings({ otherDifferences, failed, onlyInA, onlyInB, changedTasks, unfinished }: Comparison): readonly string[] {
+function warnings({
+  otherDifferences,
+  earlierPolicies,
+  failed,
+  onlyInA,
+  onlyInB,
+  changedTasks,
+  unfinished,
+}: Comparison): readonly string[] {
   const list = (what: string, ids: readonly string[]): readonly string[] =>
     ids.length === 0
       ? []
       : [`${what}, not compared: ${ids.slice(0, 5).join(', ')}${ids.length > 5 ? ` and ${ids.length - 5} more` : ''}`];
   return [
+    ...earlierPolicies,
     ...otherDifferences.map((difference) => `not only the policy differs: ${difference}`),
     ...(failed.a + failed.b === 0 ? [] : [`rollouts that failed count as not solved: ${failed.a} in A, ${failed.b} in B`]),
     ...list('only in A', onlyInA),

@@ -19,7 +19,16 @@ describe('the summary of an evaluation', () => {
 });
 
 describe('a comparison', () => {
-  const nothing = { onlyInA: [], onlyInB: [], changedTasks: [], unfinished: [], otherDifferences: [], better: [], worse: [] };
+  const nothing = {
+    onlyInA: [],
+    onlyInB: [],
+    changedTasks: [],
+    unfinished: [],
+    otherDifferences: [],
+    earlierPolicies: [],
+    better: [],
+    worse: [],
+  };
   const comparison = (delta: number, p: number): Comparison => ({
     ...nothing,
     a: 'runs/a',

@@ -54,13 +54,14 @@ function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, s
 
 function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {
   const failed = score.failed > 0 ? `, ${score.failed} failed` : '';
+  const ungraded = score.ungraded > 0 ? `, ${score.ungraded} not graded` : '';
   const names = {
     only: 'Held-out success',
     before: 'Held-out success before training',
     during: `Held-out success after step ${step}`,
     after: 'Held-out success after training',
   };
-  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}, at temperature ${temperature} (${seconds.toFixed(1)} s)`;
+  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${seconds.toFixed(1)} s)`;
 }
 
 function step(event: Event<'step-end'>): string {

@@ -14,6 +14,8 @@ export interface Score {
   readonly n: number;
   /** Tasks whose rollout or grading failed; they are in `n` and count as not successful. */
   readonly failed: number;
+  /** Tasks whose rollout was rejected, by the workflow or the grader; they are in `n` and count as not successful. */
+  readonly ungraded: number;
   /** What rewards were made of and what else graders measured, by name: means over the graded tasks that have it. Absent where none has any. */
   readonly parts?: Readonly<Record<string, number>>;
   readonly metrics?: Readonly<Record<string, number>>;

@@ -37,6 +37,13 @@ it('has tasks that ask the same on the same side, whatever they are called', () 
   expect(seenInTraining({ tasks: tasks(10), heldOut: tasks(10, 7) })).toBe(3);
 });
 
+it('refuses to leave fewer tasks to train on than there must be', () => {
+  const split = (minTasks: number) => splitTasks(tasks(40), { share: 0.5, seed: 1, minTasks });
+  const left = split(1).tasks.length;
+  expect(split(left).tasks.length).toBe(left);
+  expect(() => split(left + 1)).toThrow(`a split of 0.5 leaves ${left} of 40 tasks to train on, expected at least ${left + 1}`);
+});
+
 it('refuses to leave one side empty', () => {
   const refused = (words: string) =>
     expect.objectContaining({ code: 'DATASET_INVALID', message: expect.stringContaining(words) });

@@ -12,15 +12,24 @@ export interface Split {
   readonly heldOut: readonly Task[];
 }
 
-/** Throws DATASET_INVALID where one side would be empty. `share` is between 0 and 1. */
-export function splitTasks(all: readonly Task[], { share, seed }: { readonly share: number; readonly seed: number }): Split {
+export interface SplitOptions {
+  /** Between 0 and 1. */
+  readonly share: number;
+  readonly seed: number;
+  /** That must be left to train on. */
+  readonly minTasks?: number | undefined;
+}
+
+/** Throws DATASET_INVALID where nothing would be held out, or too little left to train on. */
+export function splitTasks(all: readonly Task[], { share, seed, minTasks = 1 }: SplitOptions): Split {
   const isHeldOut = (task: Task): boolean => placeOf(task, seed) < share;
   const tasks: Task[] = [];
   const heldOut: Task[] = [];
   for (const task of all) (isHeldOut(task) ? heldOut : tasks).push(task);
-  if (tasks.length > 0 && heldOut.length > 0) return { tasks, heldOut };
-  const none = tasks.length === 0 ? 'to train on' : 'held out';
-  throw invalid(`a split of ${share} leaves none of ${all.length} tasks ${none}`, {
+  if (tasks.length >= minTasks && heldOut.length > 0) return { tasks, heldOut };
+  const left = tasks.length === 0 ? 'none' : tasks.length;
+  const found = heldOut.length === 0 ? `none of ${all.length} tasks held out` : `${left} of ${all.length} tasks to train on`;
+  throw invalid(`a split of ${share} leaves ${found}, expected at least ${heldOut.length === 0 ? 1 : minTasks}`, {
     hint: 'a task is held out by chance, with the seed: give another --split, more tasks, or a file with --held-out',
   });
 }

@@ -26,6 +26,62 @@ describe('the failure budget', () => {
   });
 });
 
+const failed = (rolloutId: string): Trajectory =>
+  ({
+    rolloutId,
+    turns: [],
+    outcome: { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'it broke' },
+    grade: ungraded,
+  }) as unknown as Trajectory;
+const ungraded = { kind: 'ungraded', why: 'failed' } as const;
+
+describe('what fails sooner than the rest succeeds', () => {
+  it('is judged in the order of beginning: one in six that fails at once does not end a run', () => {
+    const budget = new FailureBudget();
+    const begun = Array.from({ length: 256 }, () => budget.begin());
+    const [bad, good] = [begun.filter((_, i) => i % 6 === 0), begun.filter((_, i) => i % 6 !== 0)];
+    expect(() => {
+      for (const one of bad) budget.add(failed('r'), one);
+      for (const one of good) budget.add(ended(graded), one);
+      budget.settle();
+    }).not.toThrow();
+  });
+
+  it('is judged likewise where it is the grading that fails', () => {
+    const budget = new FailureBudget(0.25);
+    const begun = Array.from({ length: 100 }, () => budget.begin());
+    expect(() => {
+      for (const one of begun.filter((_, i) => i % 5 === 4)) budget.add(ended(broken('GRADER_FAILED')), one);
+      for (const one of begun.filter((_, i) => i % 5 !== 4)) budget.add(ended(graded), one);
+      budget.settle();
+    }).not.toThrow();
+  });
+
+  it('ends a run though an earlier one is still under way, as soon as it is too much whatever comes of that', () => {
+    const budget = new FailureBudget();
+    budget.begin();
+    add(budget, 14, failed('r'));
+    expect(() => budget.add(failed('r'))).toThrowError(
+      expect.objectContaining({ code: 'FAILURE_BUDGET', message: expect.stringContaining('15 of the last 16 rollouts failed') }),
+    );
+  });
+
+  it('waits for nothing that was given up', () => {
+    const budget = new FailureBudget();
+    const slow = budget.begin();
+    add(budget, 7, failed('r'));
+    budget.leave(slow);
+    expect(() => budget.add(failed('r'))).toThrowError(/8 of the last 8 rollouts failed/);
+  });
+
+  it('is counted at the end of a phase, though others are under way', () => {
+    const budget = new FailureBudget();
+    budget.begin();
+    add(budget, 5, failed('r'));
+    expect(() => budget.settle()).toThrowError(/5 of the last 5 rollouts failed/);
+  });
+});
+
 const graded = { kind: 'graded', reward: { value: 0 } } as const;
 const broken = (code: string) => ({ kind: 'failed', code, message: 'no answer in 10 s' }) as const;
 const ended = (grade: Trajectory['grade'], rolloutId = 'r'): Trajectory =>

@@ -2,7 +2,8 @@
  * When to give up: a run whose rollouts or gradings mostly fail is stopped with the cause instead of spinning.
  *
  * Rollouts are judged over the last 64 once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a
- * short run that failed throughout is noticed too. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
+ * short run that failed throughout is noticed too. They are judged in the order in which they were begun: what fails often fails at
+ * once, and in the order of ending the first ones would all be failures, however few there are. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
  * context does not, and neither does one that the workflow itself rejected: that is a decision, and where all are rejected the run ends
  * for want of signal. Gradings are judged likewise by a coarse share while there are few of them, and by the run's own share over the last
  * 256 once 64 are in. What a grader rejected is no failure; what was never graded is no grading.
@@ -22,11 +23,30 @@ const GRADINGS = { least: 64, most: 256 } as const;
 /** Reasons that an error names. */
 const SHOWN_REASONS = 3;
 
+/** What counts of a rollout; it is kept while those before it are under way, so it is short. */
+interface Ended {
+  readonly rolloutId: string;
+  /** Undefined where it did not fail. */
+  readonly failure: string | undefined;
+  readonly isRejected: boolean;
+  /** Undefined where it was never graded; null where it was, without an error. */
+  readonly gradingError: FailedGrading | null | undefined;
+}
+
+/** A rollout that was begun. */
+export interface Begun {
+  ended?: Ended;
+}
+
 export class FailureBudget {
   readonly #maxErrorShare: number;
-  readonly #recent: Trajectory[] = [];
+  /** In the order of their beginning, from the first that has not ended. */
+  readonly #begun = new Set<Begun>();
+  /** Of those, the failed ones: behind one that takes long. */
+  readonly #failedBehind = new Set<Ended>();
+  readonly #recent: Ended[] = [];
   /** Rollouts whose grading was tried; those that failed are kept, of the others only that they were. */
-  readonly #gradings: (FailedGrading | undefined)[] = [];
+  readonly #gradings: (FailedGrading | null)[] = [];
   #everSampled = false;
 
   /** `maxErrorShare`: of gradings that may fail. 1: no failed grading ends the run. */
@@ -34,15 +54,30 @@ export class FailureBudget {
     this.#maxErrorShare = maxErrorShare;
   }
 
+  begin(): Begun {
+    const begun = {};
+    this.#begun.add(begun);
+    return begun;
+  }
+
+  /** It was given up, which says nothing. */
+  leave(begun: Begun): void {
+    this.#begun.delete(begun);
+  }
+
   /** Throws FAILURE_BUDGET, GRADER_BUDGET or POLICY_BYPASSED when enough is enough. */
-  add(trajectory: Trajectory): void {
+  add(trajectory: Trajectory, begun: Begun = this.begin()): void {
+    const ended = endedOf(trajectory);
+    begun.ended = ended;
     this.#everSampled ||= trajectory.turns.length > 0;
-    this.#recent.push(trajectory);
-    if (this.#recent.length > WINDOW) this.#recent.shift();
-    this.#addGrading(trajectory);
-    if (this.#recent.length >= MINIMUM) this.#judge();
-    else if (this.#recent.length >= CERTAIN) this.#judge(allOf);
-    this.#judgeGradings(this.#gradings.length >= MINIMUM ? moreThan : this.#gradings.length >= CERTAIN ? allOf : never);
+    if (ended.failure !== undefined) this.#failedBehind.add(ended);
+    for (const first of this.#begun) {
+      if (first.ended === undefined) break;
+      this.#count(first, first.ended);
+    }
+    // Too many even if everything under way ends well: one rollout that takes long must not hide it.
+    const [failed, all] = [[...this.#failedBehind], this.#begun.size];
+    if (all >= MINIMUM && moreThan(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everSampled);
   }
 
   /**
@@ -50,40 +85,57 @@ export class FailureBudget {
    * Gradings are not: where phases are short there would never be enough of them to measure the run's share by.
    */
   settle(): void {
+    for (const begun of this.#begun) if (begun.ended !== undefined) this.#count(begun, begun.ended);
     if (this.#recent.length > 0 && this.#recent.length < MINIMUM) this.#judge(allOf);
     if (this.#gradings.length > 0 && this.#gradings.length < MINIMUM) this.#judgeGradings(allOf);
     this.#recent.length = 0;
   }
 
-  #addGrading({ grade, rolloutId }: Trajectory): void {
-    if (grade.kind === 'ungraded') return;
-    this.#gradings.push(grade.kind === 'failed' ? { rolloutId, code: grade.code, message: grade.message } : undefined);
+  #count(begun: Begun, ended: Ended): void {
+    this.#begun.delete(begun);
+    this.#failedBehind.delete(ended);
+    this.#recent.push(ended);
+    if (this.#recent.length > WINDOW) this.#recent.shift();
+    if (ended.gradingError !== undefined) this.#gradings.push(ended.gradingError);
     if (this.#gradings.length > GRADINGS.most) this.#gradings.shift();
+    if (this.#recent.length >= MINIMUM) this.#judge();
+    else if (this.#recent.length >= CERTAIN) this.#judge(allOf);
+    this.#judgeGradings(this.#gradings.length >= MINIMUM ? moreThan : this.#gradings.length >= CERTAIN ? allOf : never);
   }
 
   #judgeGradings(tooMany: TooMany): void {
     const all = this.#gradings.length;
-    const failed = this.#gradings.filter((one) => one !== undefined);
+    const failed = this.#gradings.filter((one) => one !== null);
     const share = all < GRADINGS.least ? Math.max(MAX_ERROR_SHARE, this.#maxErrorShare) : this.#maxErrorShare;
     if (share < 1 && tooMany(failed.length, all, share)) throw gradingError(failed, all, share);
   }
 
   #judge(tooMany: TooMany = moreThan): void {
     const all = this.#recent.length;
-    const failed = this.#recent.filter(isFailure);
-    if (!this.#everSampled && failed.every(({ outcome }) => outcome.kind === 'rejected') && failed.length === all)
-      throw bypassError(all);
+    const failed = this.#recent.filter(({ failure }) => failure !== undefined);
+    if (!this.#everSampled && failed.every(({ isRejected }) => isRejected) && failed.length === all) throw bypassError(all);
     if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everSampled);
   }
 }
 
 /** Not the agent's doing, or nothing was done: such a rollout says nothing about the policy. */
 export function isFailure({ outcome, turns }: Trajectory): boolean {
-  return (
-    outcome.kind === 'failed' ||
-    (outcome.kind === 'rejected' && turns.length === 0) ||
-    (outcome.kind === 'truncated' && outcome.limit === 'deadline')
-  );
+  return failureOf(outcome, turns.length) !== undefined;
+}
+
+function endedOf({ rolloutId, outcome, grade, turns }: Trajectory): Ended {
+  return {
+    rolloutId,
+    failure: failureOf(outcome, turns.length),
+    isRejected: outcome.kind === 'rejected',
+    gradingError: grade.kind === 'ungraded' ? undefined : grade.kind === 'graded' ? null : { rolloutId, ...grade },
+  };
+}
+
+function failureOf(outcome: Trajectory['outcome'], turns: number): string | undefined {
+  if (outcome.kind === 'failed') return outcome.message;
+  if (outcome.kind === 'rejected' && turns === 0) return 'it made no model call';
+  return outcome.kind === 'truncated' && outcome.limit === 'deadline' ? 'it ran into its deadline' : undefined;
 }
 
 interface FailedGrading {
@@ -97,14 +149,9 @@ const moreThan: TooMany = (bad, all, share) => bad / all > share;
 const allOf: TooMany = (bad, all) => bad === all;
 const never: TooMany = () => false;
 
-function failureError(failed: readonly Trajectory[], all: number, sampled: boolean): TrainyardError {
+function failureError(failed: readonly Ended[], all: number, sampled: boolean): TrainyardError {
   const [first] = failed;
-  const cause =
-    first?.outcome.kind === 'failed'
-      ? first.outcome.message
-      : first?.outcome.kind === 'truncated'
-        ? 'it ran into its deadline'
-        : 'it made no model call';
+  const cause = first?.failure ?? '';
   const refused = /^4\d\d /.test(cause);
   const hint =
     sampled || refused

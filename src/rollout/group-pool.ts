@@ -277,8 +277,9 @@ export class GroupPool {
     const { rolloutId, purpose, outcome, grade, endedAt } = trajectory;
     const isEnded = outcome.kind === 'completed' || outcome.kind === 'truncated';
     this.#groups.open(trajectory, endedAt).members.set(rolloutId, isEnded && grade.kind === 'graded');
+    // The same trajectory may arrive twice at once; it is one.
+    if (!this.#known.has(rolloutId)) this.#counts.add(purpose, { kept: 1 });
     this.#known.add(rolloutId);
-    this.#counts.add(purpose, { kept: 1 });
   }
 
   #remember(manifest: BatchManifest): void {

@@ -161,13 +161,13 @@ async function measure(
   const report = reportOf(results.byTask(), { n, temperature });
   if (run !== null) await writeWhole(join(run, 'metrics.json'), `${JSON.stringify(report, null, 2)}\n`);
   const seconds = (performance.now() - started) / 1000;
-  const { success, ci, meanReward, failed, parts: partsOf, metrics } = report;
+  const { success, ci, meanReward, failed, ungraded, parts: partsOf, metrics } = report;
   const named = { ...(partsOf && { parts: partsOf }), ...(metrics && { metrics }) };
   tell({
     type: 'eval-end',
     when: 'only',
     step: 0,
-    score: { success, ci, meanReward, n: report.n, failed, ...named },
+    score: { success, ci, meanReward, n: report.n, failed, ungraded, ...named },
     temperature,
     seconds,
   });

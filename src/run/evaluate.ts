@@ -55,8 +55,8 @@ export function evaluationId(step: number, number: number): string {
 
 export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const rewards = gradedRewards(trajectories);
-  const n = trajectories.length;
   const endings = trajectories.map(endingOf);
+  const n = trajectories.length;
   const count = (ending: Ending): number => endings.filter((one) => one === ending).length;
   const success = n === 0 ? 0 : count('solved') / n;
   return {
@@ -65,6 +65,7 @@ export function scoreOf(trajectories: readonly Trajectory[]): Score {
     meanReward: rewards.length === 0 ? null : meanOf(rewards),
     n,
     failed: count('failed'),
+    ungraded: count('ungraded'),
     ...meansOf(trajectories),
   };
 }

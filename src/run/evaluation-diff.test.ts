@@ -1,5 +1,11 @@
-import { describe, expect, it } from 'vitest';
-import { compare, type Measured, type MeasuredTask } from './evaluation-diff.ts';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { ended } from '../../test/fixtures/evaluation.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
+import { evaluationId } from './evaluate.ts';
+import { compare, type Measured, type MeasuredTask, measuredIn } from './evaluation-diff.ts';
 
 const task = (solved: number, rollouts = 1, meanReward: number | null = solved / rollouts, digest?: string): MeasuredTask => ({
   digest,
@@ -90,5 +96,29 @@ describe('two evaluations', () => {
     expect(success).toMatchObject({ delta: 0, p: 1 });
     expect(success.ci[0]).toBeLessThan(-0.3);
     expect([better, worse]).toEqual([[], []]);
+  });
+
+  it('are told apart from policies that were trained on since: an interrupted training was evaluated before it, not after', async () => {
+    const run = await mkdtemp(join(tmpdir(), 'trainyard-diff-'));
+    onTestFinished(() => rm(run, { recursive: true }));
+    await writeFile(join(run, 'run.json'), JSON.stringify({ settings: {} }));
+    const evaluated = (step: number, number: number) => ({ ...ended(`t${number}`, 1, 1), rolloutId: evaluationId(step, number) });
+    const trained = { ...ended('t', 1, 1), rolloutId: 'g000001-0', purpose: 'train' } as const;
+    {
+      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      for (const one of [evaluated(0, 1), evaluated(0, 2), trained]) await store.append(one);
+      const step = { step: 1, policyVersion: 1, rolloutIds: [trained.rolloutId], checkpoint: null };
+      await store.commit({ ...step, groups: { next: 2, pending: [] }, metrics: {}, createdAt: 0 });
+      await store.append(evaluated(1, 1));
+    }
+    const before = await measuredIn(run);
+    expect(compare(before, { ...before, earlier: undefined }).earlierPolicies).toEqual([
+      `${run} was last evaluated on all tasks after step 0, and took 1`,
+    ]);
+    {
+      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      await store.append(evaluated(1, 2));
+    }
+    expect((await measuredIn(run)).earlier).toBeUndefined();
   });
 });

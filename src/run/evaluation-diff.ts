@@ -13,7 +13,7 @@ import { meanInterval, meanOf } from '../statistics/intervals.ts';
 import { shareDifferenceInterval, signFlipChance } from '../statistics/paired.ts';
 import { evaluationIn } from './evaluation-plan.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
-import { Results, resultOf } from './evaluation-results.ts';
+import { Results, resultOf, type TaskResult } from './evaluation-results.ts';
 import { openStoreOf } from './inspect.ts';
 import { readRunFile } from './run-directory.ts';
 
@@ -25,6 +25,8 @@ export interface Measured {
   readonly unfinished: readonly string[];
   /** What should be the same in both for the comparison to be about the policy. */
   readonly settings: Readonly<Record<string, unknown>>;
+  /** Of a training that was not evaluated after its last step: the step it was evaluated after, and how many it took. */
+  readonly earlier?: { readonly step: number; readonly of: number } | undefined;
 }
 
 export interface MeasuredTask {
@@ -72,6 +74,8 @@ export interface Comparison {
   readonly unfinished: readonly string[];
   /** In words: what else differs. */
   readonly otherDifferences: readonly string[];
+  /** In words: trainings of which not the last policy is compared. */
+  readonly earlierPolicies: readonly string[];
 }
 
 export async function measuredIn(run: string): Promise<Measured> {
@@ -82,7 +86,10 @@ export async function measuredIn(run: string): Promise<Measured> {
   }
   const record = evaluationIn(run);
   await using store = await openStoreOf(run);
-  if (record === undefined) return measuredWhileTraining(run, await store.query({ purpose: 'eval' }));
+  if (record === undefined) {
+    const steps = (await store.manifests()).at(-1)?.step ?? 0;
+    return measuredWhileTraining(run, await store.query({ purpose: 'eval' }), steps);
+  }
   const { tasks, settings, sources } = record;
   const results = new Results(
     tasks.map(({ id, row }) => ({ task: { id, prompt: [] }, number: row })),
@@ -103,15 +110,14 @@ export async function measuredIn(run: string): Promise<Measured> {
 }
 
 /** The last evaluation that has as many tasks as any: those on the way have some of them. */
-function measuredWhileTraining(run: string, trajectories: readonly Trajectory[]): Measured {
+function measuredWhileTraining(run: string, trajectories: readonly Trajectory[], steps: number): Measured {
   const bySteps = Map.groupBy(trajectories, ({ rolloutId }) => /^e(\d+)-\d+$/.exec(rolloutId)?.[1] ?? '');
   bySteps.delete('');
   const most = Math.max(0, ...[...bySteps.values()].map(({ length }) => length));
-  const last =
-    [...bySteps]
-      .filter(([, { length }]) => length === most)
-      .toSorted(([a], [b]) => Number(a) - Number(b))
-      .at(-1)?.[1] ?? [];
+  const [step, last] = [...bySteps]
+    .filter(([, { length }]) => length === most)
+    .toSorted(([a], [b]) => Number(a) - Number(b))
+    .at(-1) ?? ['0', []];
   const { settings } = z
     .object({ settings: z.looseObject({}) })
     .catch({ settings: {} })
@@ -121,6 +127,7 @@ function measuredWhileTraining(run: string, trajectories: readonly Trajectory[])
     tasks: new Map(last.map((trajectory) => [trajectory.taskId, measured([resultOf(trajectory, 1, 1)], undefined)])),
     unfinished: [],
     settings: { ...decisive(settings), n: 1, temperature: 0 },
+    earlier: Number(step) < steps ? { step: Number(step), of: steps } : undefined,
   };
 }
 
@@ -178,6 +185,9 @@ export function compare(a: Measured, b: Measured): Comparison {
     worse: sorted.filter((change) => directionOf(change) < 0).toReversed(),
     ...lists,
     otherDifferences: differencesIn(a.settings, b.settings),
+    earlierPolicies: [a, b].flatMap(({ run, earlier }) =>
+      earlier === undefined ? [] : [`${run} was last evaluated on all tasks after step ${earlier.step}, and took ${earlier.of}`],
+    ),
   };
 }
 

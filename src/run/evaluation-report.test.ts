@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
 import { wilson } from '../statistics/intervals.ts';
+import { scoreOf } from './evaluate.ts';
 import { isReached, reportOf } from './evaluation-report.ts';
 import { Results } from './evaluation-results.ts';
 
@@ -96,5 +97,14 @@ describe('the numbers of an evaluation', () => {
     results.add(ended('a', 1, 1));
     const { byTag } = reportOf(results.byTask(), { n: 1, temperature: 0 });
     expect(JSON.stringify(byTag)).toMatch(/^\{"__proto__":\{"success":1/);
+  });
+
+  it('are, with one rollout a task, those that a training tells of the same rollouts', () => {
+    const all = [1, 0.5, BROKEN, UNGRADABLE, REJECTED].map((how, i) => ended(`t${i}`, 1, how));
+    const results = new Results(tasksNamed('t0', 't1', 't2', 't3', 't4'), 1);
+    for (const trajectory of all) results.add(trajectory);
+    const { success, ci, n, failed, ungraded, meanReward } = reportOf(results.byTask(), { n: 1, temperature: 0 });
+    expect(scoreOf(all)).toEqual({ success, ci, n, failed, ungraded, meanReward });
+    expect([failed, ungraded]).toEqual([2, 1]);
   });
 });

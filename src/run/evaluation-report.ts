@@ -22,10 +22,8 @@ export function reportOf(
     Object.fromEntries(
       triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
     );
-  const tagged = Map.groupBy(
-    tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task }))),
-    ({ tag }) => tag,
-  );
+  const tagged = tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task })));
+  const byTag = [...Map.groupBy(tagged, ({ tag }) => tag)].toSorted(([a], [b]) => (a < b ? -1 : 1));
   return {
     ...sharesOf(tasks, n),
     temperature,
@@ -35,10 +33,10 @@ export function reportOf(
     passHatK: over(passHatK),
     ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
     byTag: Object.fromEntries(
-      [...tagged.keys()].toSorted().map((tag) => [
+      byTag.map(([tag, alike]) => [
         tag,
         sharesOf(
-          tagged.get(tag)!.map(({ task }) => task),
+          alike.map(({ task }) => task),
           n,
         ),
       ]),

@@ -118,6 +118,19 @@ describe('held-out evaluation on the way', () => {
     expect(events.filter((event) => event.type === 'eval-end' && event.step === 4).length).toBe(1);
   });
 
+  it('knows the evaluation after what was the last step, where a run is given more steps', async () => {
+    const skill = (step: number): number => (step === 5 ? 0.8 : 0.2);
+    const shorter = world({ skill, steps: 5, patience: 1 });
+    await shorter.open().onTheWay(2);
+    await shorter.open().full('after', 5);
+    const longer = world({ skill, steps: 9, patience: 1 }).open();
+    await longer.recall(shorter.store, 5);
+    expect(longer.best).toEqual({ step: 5, success: 0.8 });
+    await longer.onTheWay(6);
+    expect(longer.best).toEqual({ step: 5, success: 0.8 });
+    expect(longer.outOfPatience, 'evaluations on the way are what patience counts').toBe(true);
+  });
+
   it('does not count an evaluation that was halted', async () => {
     const { open, halt, events } = world({ skill: () => 1 });
     const heldOut = open();

@@ -50,7 +50,7 @@ export class HeldOut {
   /** Whether `patience` evaluations in a row were no better than an earlier one. */
   get outOfPatience(): boolean {
     const { patience } = this.#options.settings;
-    const successes = [...this.#successes.values()];
+    const successes = [...this.#successes].flatMap(([step, success]) => (this.#isDue(step) ? [success] : []));
     if (patience === 0 || successes.length <= patience) return false;
     return Math.max(...successes.slice(-patience)) <= Math.max(...successes.slice(0, -patience));
   }
@@ -74,10 +74,15 @@ export class HeldOut {
     if (trajectories !== undefined) this.#successes.set(step, scoreOf(trajectories).success);
   }
 
-  /** Reads the evaluations up to this step back from the store. Those that are not whole are left to be run. */
+  /**
+   * Reads the evaluations up to this step back from the store. Those that are not whole are left to be run. Where a run is given more
+   * steps, the one after what was its last step is among them: it may have been the best, and then its checkpoint stays.
+   */
   async recall(store: Store, step: number): Promise<void> {
+    const [first] = this.#some;
+    if (first === undefined) return;
     for (let earlier = 1; earlier <= step; earlier++) {
-      if (!this.#isDue(earlier)) continue;
+      if ((await store.read(evaluationId(earlier, first.number))) === undefined) continue;
       const kept = await Promise.all(this.#some.map(({ number }) => store.read(evaluationId(earlier, number))));
       const whole = kept.filter((trajectory) => trajectory !== undefined);
       if (whole.length === kept.length) this.#successes.set(earlier, scoreOf(whole).success);

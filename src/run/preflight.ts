@@ -80,7 +80,7 @@ async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files
   const held = await read(heldOut, 'heldOut');
   const given: Split = { tasks: train.tasks, heldOut: held.tasks };
   const isSplit = split !== undefined && train.tasks.length > 0;
-  const sides = isSplit ? await attempt(() => splitTasks(train.tasks, { share: split, seed }), given) : given;
+  const sides = isSplit ? await attempt(() => splitTasks(train.tasks, { share: split, seed, minTasks }), given) : given;
   return { ...sides, warnings: [...train.warnings, ...held.warnings, ...seenBefore(sides)], problems };
 }
 

@@ -93,7 +93,7 @@ export async function openWorkshop(
   }: WorkshopOptions,
 ): Promise<Workshop> {
   checkTrainable(entry, trainable);
-  return await openingWith(async (closers) => {
+  return await openingWith<Workshop>(async (closers) => {
     await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
     const absence = new Absence();
@@ -142,6 +142,9 @@ export async function openWorkshop(
         rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(settings.maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
+  }).catch((thrown: unknown) => {
+    // Whatever was being opened says in its own words that it was closed; what counts is by whom.
+    throw stop.aborted ? stop.reason : thrown;
   });
 }
 
@@ -162,10 +165,16 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined
         const kept = await parts.store.read(identity.rolloutId);
         // What failed before the run was taken up again is data; whether it still fails is for new rollouts to show.
         if (kept !== undefined) return kept;
-        const trajectory = await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal);
-        warnOnce(trajectory, warned, warn);
-        budget.add(trajectory);
-        return trajectory;
+        const begun = budget.begin();
+        try {
+          const trajectory = await runAnew({ identity: { ...identity, taskId: task.id }, task, sampling }, signal);
+          warnOnce(trajectory, warned, warn);
+          budget.add(trajectory, begun);
+          return trajectory;
+        } catch (thrown) {
+          budget.leave(begun);
+          throw thrown;
+        }
       } finally {
         release();
       }

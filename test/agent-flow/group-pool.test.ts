@@ -37,6 +37,14 @@ const rows = (fetched: Fetched): readonly string[] | string =>
 const mark = (store: Store, rolloutId: string, excluded: boolean, place: { turn?: number } = {}) =>
   store.mark([{ rolloutId, ...place, excluded, reason: 'by hand', at: 0 }]);
 
+it('counts a trajectory that arrives twice at once as one', async () => {
+  const { pool, fetch } = await opened();
+  await Promise.all([pool.keep(ended('g', 'a')), pool.keep(ended('g', 'a')), pool.keep(ended('g', 'b'))]);
+  expect(pool.counts('train')).toMatchObject({ kept: 2, waiting: 2, readyGroups: 1 });
+  expect(rows(await fetch())).toEqual(['a:0', 'b:0']);
+  expect(pool.counts('train')).toMatchObject({ kept: 2, served: 2, waiting: 0 });
+});
+
 describe('a batch', () => {
   it('is sorted by trajectory and step, in whatever order they came', async () => {
     const { keep, fetch } = await opened();
