@@ -13,7 +13,7 @@ import { meanInterval, meanOf } from '../statistics/intervals.ts';
 import { shareDifferenceInterval, signFlipChance } from '../statistics/paired.ts';
 import { evaluationIn } from './evaluation-plan.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
-import { Results, resultOf, type TaskResult } from './evaluation-results.ts';
+import { Results, resultOf } from './evaluation-results.ts';
 import { openStoreOf } from './inspect.ts';
 import { readRunFile } from './run-directory.ts';
 
