@@ -48,6 +48,13 @@ describe('a grading process', () => {
     expect(await numberOfProcess()).not.toEqual(before);
   });
 
+  it('has functions of Math and the like that nobody can change', async () => {
+    expect(await ask('change a function of Math and answer 1')).toMatchObject({
+      code: 'GRADER_FAILED',
+      message: expect.stringMatching(/Cannot assign to read only property 'max'/),
+    });
+  });
+
   it('in which somebody else writes to the channel gives no reward, not even its own', async () => {
     expect(await ask('answer for every call it can think of, then 1')).toMatchObject({
       code: 'GRADER_FAILED',

@@ -17,7 +17,7 @@ import { CHANNEL_FD, type FromChild, siblingScript, type Thrown, type ToChild } 
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
-/** How often a process is looked over whose calls go well: it takes longer than a trivial call. */
+/** How often a process is looked over whole whose calls go well: it takes longer than a trivial call. */
 const LOOK_MS = 5;
 
 /** One call, besides its input. */
@@ -99,14 +99,14 @@ type LastWord = Extract<FromChild, { readonly kind: 'answer' | 'threw' }>;
 /** Gives the last word of a call, or what is to be said in its place. */
 function lookingOver({ failed }: Served): (said: LastWord) => FromChild {
   if (failed === undefined) return (said) => said;
-  const { builtIn, hasLeftovers } = watchDamage();
+  const { method, builtIn, hasLeftovers } = watchDamage();
   const clock = performance.now.bind(performance);
   let looked = clock();
   return (said) => {
     const isFailure = said.kind === 'threw' || failed(said.value);
-    if (!isFailure && clock() - looked < LOOK_MS) return said;
-    const changed = builtIn();
-    looked = clock();
+    const isWhole = isFailure || clock() - looked >= LOOK_MS;
+    const changed = isWhole ? builtIn() : method();
+    if (isWhole) looked = clock();
     if (!isFailure) return changed === undefined ? said : { kind: 'damaged', id: said.id, builtIn: changed };
     return changed === undefined && !hasLeftovers() ? said : { ...said, spent: true };
   };
