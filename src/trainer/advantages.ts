@@ -11,7 +11,7 @@ import { differ, type Pool, poolsAskedBy, poolsOf } from './reward-pools.ts';
 
 /**
  * With r the reward and n the rewards it is compared with, itself included:
- * `grpo` (r − mean) / (standard deviation + ε), `dr-grpo` r − mean, `rloo` r − mean of the other n − 1.
+ * `grpo` (r − mean) / (standard deviation + ε), `dr-grpo` r − mean, `rloo` r − mean of those that other rollouts got.
  */
 export const ALGORITHMS = ['grpo', 'dr-grpo', 'rloo'] as const;
 export type Algorithm = (typeof ALGORITHMS)[number];
@@ -102,9 +102,11 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
     case 'dr-grpo':
       return (reward) => reward - mean;
     case 'rloo':
+      // Without all of the rollout's own rewards: what a turn is compared with must not depend on how the same rollout went on.
       return (reward, rolloutId) => {
-        const weight = weightOf(pool.get(rolloutId));
-        return reward - (sum - weight * reward) / (all - weight);
+        const own = (pool.get(rolloutId) ?? []).toSorted((a, b) => a - b);
+        const ownSum = sumOf(own.map((one) => ({ reward: one, weight: weightOf(own) })));
+        return reward - (sum - ownSum) / (all - (weighting === 'rollouts' ? 1 : own.length));
       };
   }
 }

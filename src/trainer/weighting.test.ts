@@ -136,11 +136,11 @@ describe('weighed by rollouts', () => {
         const spread = Math.sqrt(mean(given.map((own) => mean(own.map((r) => (r - center) ** 2)))));
         for (const [i, own] of given.entries()) {
           for (const [t, reward] of own.entries()) {
-            const others = given.length * center - reward / own.length;
+            const others = given.filter((_, j) => j !== i);
             const expected = {
               grpo: (reward - center) / (spread + 1e-4),
               'dr-grpo': reward - center,
-              rloo: reward - others / (given.length - 1 / own.length),
+              rloo: reward - mean(others.map(mean)),
             }[algorithm];
             expect(advantage(group[i]!, group[i]!.turns[t]!)).toBeCloseTo(expected, 9);
           }
