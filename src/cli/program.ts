@@ -61,6 +61,12 @@ function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: st
 function fail(emit: (event: RunEvent) => void, shown: RunEvent & { readonly type: 'error' }): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
   emit(event);
-  const lines = [`error ${event.code}: ${event.message}`, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
+  // Who stopped it knows that it is no error.
+  const head = event.code === 'CANCELLED' ? capitalised(event.message) : `error ${event.code}: ${event.message}`;
+  const lines = [head, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
   process.stderr.write(`${lines.map(printable).join('\n')}\n`);
+}
+
+function capitalised(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 }

@@ -27,6 +27,8 @@ export class FailureBudget {
   readonly #recent: Trajectory[] = [];
   /** Rollouts whose grading was tried; those that failed are kept, of the others only that they were. */
   readonly #gradings: (FailedGrading | undefined)[] = [];
+  /** Whether there were gradings before those. */
+  #forgotten = false;
   #everSampled = false;
 
   /** `maxErrorShare`: of gradings that may fail. 1: no failed grading ends the run. */
@@ -51,19 +53,22 @@ export class FailureBudget {
     if (this.#gradings.length > 0 && this.#gradings.length < MINIMUM) this.#judgeGradings(allOf);
     this.#recent.length = 0;
     this.#gradings.length = 0;
+    this.#forgotten = false;
   }
 
   #addGrading({ grade, rolloutId }: Trajectory): void {
     if (grade.kind === 'ungraded') return;
     this.#gradings.push(grade.kind === 'failed' ? { rolloutId, code: grade.code, message: grade.message } : undefined);
-    if (this.#gradings.length > GRADINGS.most) this.#gradings.shift();
+    if (this.#gradings.length <= GRADINGS.most) return;
+    this.#gradings.shift();
+    this.#forgotten = true;
   }
 
   #judgeGradings(tooMany: TooMany): void {
     const all = this.#gradings.length;
     const failed = this.#gradings.filter((one) => one !== undefined);
     const share = all < GRADINGS.least ? Math.max(MAX_ERROR_SHARE, this.#maxErrorShare) : this.#maxErrorShare;
-    if (share < 1 && tooMany(failed.length, all, share)) throw gradingError(failed, all, share);
+    if (share < 1 && tooMany(failed.length, all, share)) throw gradingError(failed, all, share, this.#forgotten);
   }
 
   #judge(tooMany: TooMany = moreThan): void {
@@ -114,19 +119,16 @@ function failureError(failed: readonly Trajectory[], all: number, sampled: boole
   );
 }
 
-function gradingError(failed: readonly FailedGrading[], all: number, share: number): TrainyardError {
+/** What each said is told as it happens, once for each code: here it is only counted, with a rollout to look at. */
+function gradingError(failed: readonly FailedGrading[], all: number, share: number, forgotten: boolean): TrainyardError {
   const byCode = [...Map.groupBy(failed, ({ code }) => code)].toSorted(([, a], [, b]) => b.length - a.length);
-  const reasons = byCode.slice(0, SHOWN_REASONS).map(([code, alike]) => {
-    const { rolloutId, message } = alike[0]!;
-    return `${code} ×${alike.length} (${rolloutId}: ${message})`;
-  });
+  const reasons = byCode.slice(0, SHOWN_REASONS).map(([code, alike]) => `${code} ×${alike.length}, ${alike[0]!.rolloutId}`);
   const more = byCode.length > SHOWN_REASONS ? [`${byCode.length - SHOWN_REASONS} other reasons`] : [];
+  const allowed = failed.length === all ? '' : `, more than ${percent(share)}`;
   return new TrainyardError(
     'GRADER_BUDGET',
-    `${failed.length} of the last ${all} gradings failed, ${percent(failed.length / all)}, at most ${percent(share)} may: ${[...reasons, ...more].join('; ')}`,
-    {
-      hint: 'a failed grading gives no reward, so there is nothing to learn from; fix the grader, or allow more with --max-error-share',
-    },
+    `${failed.length} of the ${forgotten ? 'last' : 'first'} ${all} gradings failed${allowed} (${[...reasons, ...more].join('; ')})`,
+    { hint: 'fix the grader, or allow more with --max-error-share' },
   );
 }
 
