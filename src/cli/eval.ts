@@ -3,7 +3,7 @@ import { resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/eval.ts';
-import { checkWritable, jsonReport, junitReport, writeWhole } from '../run/evaluation-files.ts';
+import { checkWritable, jsonReport, junitReport, writeReport } from '../run/evaluation-files.ts';
 import { isReached } from '../run/evaluation-report.ts';
 import { type EvaluationRequest, usualEvaluationRun } from '../run/evaluation-settings.ts';
 import { checkpointIn } from '../run/run-checkpoint.ts';
@@ -90,6 +90,6 @@ async function writeReports(
   name: string,
   files: { readonly junit: string | undefined; readonly report: string | undefined },
 ): Promise<void> {
-  if (files.report !== undefined) await writeWhole(files.report, jsonReport(name, report, tasks));
-  if (files.junit !== undefined) await writeWhole(files.junit, junitReport(name, tasks));
+  if (files.report !== undefined) await writeReport(files.report, jsonReport(name, report, tasks));
+  if (files.junit !== undefined) await writeReport(files.junit, junitReport(name, tasks));
 }

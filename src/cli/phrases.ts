@@ -5,6 +5,16 @@ export function percent(share: number): string {
   return `${(100 * share).toFixed(1)} %`;
 }
 
+/** With so many digits after the point; what would be lost in them keeps two digits of its own: 0.00042. */
+export function figure(value: number, digits: number): string {
+  return value === 0 || Math.abs(value) >= 10 ** (1 - digits) ? value.toFixed(digits) : `${Number(value.toPrecision(2))}`;
+}
+
+/** 12.3 s, 45 ms. */
+export function took(seconds: number): string {
+  return seconds < 0.1 ? `${Math.ceil(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+}
+
 /** 0:07, 12:31, 3:05:09; days from there on. */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
