@@ -46,15 +46,13 @@ export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   interrupted: 'interrupted',
 };
 
+/** Called as a script of this repository. */
+export const IS_NPM_SCRIPT = ['trainyard', 'demo'].includes(process.env['npm_lifecycle_event'] ?? '');
+
 /** How this program was called, as far as npm says: what a person can type again. */
-const CALLED_AS =
-  process.env['npm_lifecycle_event'] === 'trainyard' || process.env['npm_lifecycle_event'] === 'demo'
-    ? 'npm run trainyard --'
-    : process.env['npm_command'] === 'exec'
-      ? 'npx trainyard'
-      : 'trainyard';
+const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : process.env['npm_command'] === 'exec' ? 'npx trainyard' : 'trainyard';
 
 /** Commands in a text, written so that they work where this one was called. */
 export function asCalled(text: string): string {
-  return text.replaceAll(/\btrainyard (?=train |eval |try |preflight |show |serve )/g, `${CALLED_AS} `);
+  return text.replaceAll(/\btrainyard (?=train |eval |diff |try |preflight |show |serve |curate )/g, `${CALLED_AS} `);
 }
