@@ -34,13 +34,16 @@ export function turnText(turn: TurnSummary, read?: Read): string {
   const rewritten = read?.rewritten ?? null;
   const changed = rewritten ? [changedLine('was', rewritten.was), changedLine('is', rewritten.is)] : [];
   const longest = read === undefined ? LONGEST : LONGEST_READ;
+  const words = wordsOf(response, longest);
+  // After what was asked, no line at all would look like something left out.
+  const answered = read !== undefined && words.length === 0 ? [styleText('dim', '    (said nothing)')] : words;
   return [
     `  ${styleText('bold', `${index}`)} ${printable(thread)} · ${marks.join(' · ')}`,
     ...changed,
     ...(read?.prompt ?? []).flatMap((message) =>
       wordsOf(message, longest).map((line) => styleText('dim', `    ${message.role}: ${line.trimStart()}`)),
     ),
-    ...wordsOf(response, longest),
+    ...answered,
   ].join('\n');
 }
 

@@ -40,7 +40,8 @@ describe('the budget of failed gradings', () => {
     expect(() => budget.add(ended(broken('GRADER_TIMEOUT')))).toThrowError(
       expect.objectContaining({
         code: 'GRADER_BUDGET',
-        message: '4 of the first 64 gradings failed, more than 5 % (GRADER_TIMEOUT ×3, g1-0; GRADER_FAILED ×1, g2-0)',
+        message:
+          '4 of the first 64 gradings failed, more than 5 % (GRADER_TIMEOUT ×3, such as g1-0; GRADER_FAILED ×1, such as g2-0)',
         hint: expect.stringContaining('--max-error-share'),
       }),
     );
@@ -67,13 +68,13 @@ describe('the budget of failed gradings', () => {
     expect(() => add(budget, 2, ended(broken('GRADER_TIMEOUT')))).toThrowError(
       expect.objectContaining({
         code: 'GRADER_BUDGET',
-        message: '6 of the first 21 gradings failed, more than 25 % (GRADER_TIMEOUT ×6, r)',
+        message: '6 of the first 21 gradings failed, more than 25 % (GRADER_TIMEOUT ×6, such as r)',
       }),
     );
     expect(() => add(new FailureBudget(0.05), 8, ended(broken('GRADER_TIMEOUT')))).toThrowError(
       expect.objectContaining({
         code: 'GRADER_BUDGET',
-        message: '8 of the first 8 gradings failed (GRADER_TIMEOUT ×8, r)',
+        message: '8 of the first 8 gradings failed (GRADER_TIMEOUT ×8, such as r)',
       }),
     );
   });

@@ -122,7 +122,9 @@ function failureError(failed: readonly Trajectory[], all: number, sampled: boole
 /** What each said is told as it happens, once for each code: here it is only counted, with a rollout to look at. */
 function gradingError(failed: readonly FailedGrading[], all: number, share: number, forgotten: boolean): TrainyardError {
   const byCode = [...Map.groupBy(failed, ({ code }) => code)].toSorted(([, a], [, b]) => b.length - a.length);
-  const reasons = byCode.slice(0, SHOWN_REASONS).map(([code, alike]) => `${code} ×${alike.length}, ${alike[0]!.rolloutId}`);
+  const reasons = byCode
+    .slice(0, SHOWN_REASONS)
+    .map(([code, alike]) => `${code} ×${alike.length}, such as ${alike[0]!.rolloutId}`);
   const more = byCode.length > SHOWN_REASONS ? [`${byCode.length - SHOWN_REASONS} other reasons`] : [];
   const allowed = failed.length === all ? '' : `, more than ${percent(share)}`;
   return new TrainyardError(

@@ -69,7 +69,7 @@ beforeAll(async () => {
         turn(3, {
           thread: 'judge',
           request: { messages: [said('user', 'Be slow.')], tools: [] },
-          response: { role: 'assistant', content: 'no' },
+          response: { role: 'assistant', content: '' },
         }),
       ],
     }),
@@ -115,7 +115,7 @@ describe('trainyard show', () => {
       ...['system: Be brief.', 'user: What is 2 + 2?', 'lookup({"sum":1})'],
       ...['tool: 4⏎·[31m', `It is 4${'.'.repeat(300)}`],
       ...['user: Is it right?', 'yes'],
-      ...['user: Be slow.', 'no'],
+      ...['user: Be slow.', '(said nothing)'],
     ]);
     expect(stdout).toContain('reward 0.5 (exact 1, metric cost 0.0004)');
   });
