@@ -15,11 +15,11 @@ export async function diffCommand(a: string, b: string, { json }: { readonly jso
 }
 
 export function diffLines(comparison: Comparison): readonly string[] {
-  const { a, b, tasks, success, meanReward, better, worse } = comparison;
+  const { a, b, tasks, success, meanReward, better, worse, sameSuccess } = comparison;
   const [low, high] = success.ci.map(points);
   const rows = [
     ['', 'A', 'B', 'difference', '95 % interval'],
-    ['success', percent(success.a), percent(success.b), points(success.delta), `${low} to ${high}`],
+    ['success', percent(success.a), percent(success.b), points(success.delta), `${low?.replace(' points', '')} to ${high}`],
     ...(meanReward === null ? [] : [rewardRow(meanReward)]),
   ];
   return [
@@ -28,9 +28,15 @@ export function diffLines(comparison: Comparison): readonly string[] {
     ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printable(warning)}`),
     '',
     ...table(rows),
-    `${count(tasks, 'task')}: ${better.length} better, ${worse.length} worse, ${tasks - better.length - worse.length} the same; p = ${success.p.toPrecision(2)} (${verdict(success)})`,
-    ...named('Better', better),
-    ...named('Worse', worse),
+    `Success of ${count(tasks, 'task')}: ${success.better} solved more often, ${success.worse} less often, ${success.same} as often; p = ${success.p.toPrecision(2)} (${verdict(success)})`,
+    ...(meanReward === null
+      ? []
+      : [
+          `Rewards of ${count(meanReward.tasks, 'task')}: ${meanReward.better} higher, ${meanReward.worse} lower, ${meanReward.same} the same`,
+        ]),
+    ...named('Solved more often', better),
+    ...named('Solved less often', worse),
+    ...named('Solved as often, with another reward', sameSuccess),
   ];
 }
 
@@ -87,8 +93,9 @@ function named(title: string, changes: readonly TaskChange[]): readonly string[]
   return ['', `${title}:`, ...table(rows), ...(hidden > 0 ? [`  and ${hidden} more`] : [])];
 }
 
+/** Of two shares: 71 points more is not 71 % more. */
 function points(share: number): string {
-  return `${signed(100 * share, 1)} %`;
+  return `${signed(100 * share, 1)} points`;
 }
 
 function signed(value: number, digits: number): string {

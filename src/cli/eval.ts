@@ -3,7 +3,7 @@ import { resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/eval.ts';
-import { checkWritable, jsonReport, junitReport, writeWhole } from '../run/evaluation-files.ts';
+import { checkWritable, jsonReport, junitReport, writeReport } from '../run/evaluation-files.ts';
 import { isReached } from '../run/evaluation-report.ts';
 import { type EvaluationRequest, usualEvaluationRun } from '../run/evaluation-settings.ts';
 import { checkpointIn } from '../run/run-checkpoint.ts';
@@ -21,6 +21,7 @@ const NOT_GOOD_ENOUGH = 4;
 export interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>> {
   readonly json: boolean;
   readonly turns?: number;
+  readonly graderDeadline?: number;
   readonly checkpoint?: string;
   readonly resume?: string;
   readonly retryFailed?: boolean;
@@ -37,9 +38,13 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   using report = openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
   let run: string | null = null;
+  let hasBegun = false;
   let name = entry ?? resume ?? '';
   const emit: Emit = (event) => {
-    if (event.type === 'eval-start') ({ run, entry: name } = event);
+    if (event.type === 'eval-start') {
+      ({ run, entry: name } = event);
+      hasBegun = true;
+    }
     if (event.type === 'done' && 'success' in event && !isReached(minSuccess, event)) {
       const message = `success is ${percent(event.success)}, expected at least ${percent(minSuccess)}`;
       report.emit({ type: 'warning', code: 'BELOW_MIN_SUCCESS', message });
@@ -50,7 +55,7 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
     report[Symbol.dispose]();
     if (run !== null) process.stderr.write(`${wayOn(run, 'eval').join('\n')}\n`);
   };
-  const result = await guarded(emit, { steps: false, onLeave }, ({ stop }) => {
+  const result = await guarded(emit, { steps: false, hasBegun: () => hasBegun, onLeave }, ({ stop }) => {
     const options = { watchStalls: true, retryFailed };
     if (resume === undefined) {
       const request = { ...settings, entry: entry ?? '', run: settings.run ?? usualEvaluationRun(entry ?? '') };
@@ -85,6 +90,6 @@ async function writeReports(
   name: string,
   files: { readonly junit: string | undefined; readonly report: string | undefined },
 ): Promise<void> {
-  if (files.report !== undefined) await writeWhole(files.report, jsonReport(name, report, tasks));
-  if (files.junit !== undefined) await writeWhole(files.junit, junitReport(name, tasks));
+  if (files.report !== undefined) await writeReport(files.report, jsonReport(name, report, tasks));
+  if (files.junit !== undefined) await writeReport(files.junit, junitReport(name, tasks));
 }

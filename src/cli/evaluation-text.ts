@@ -1,7 +1,7 @@
 /** What an evaluation on its own looks like as plain lines: how it begins, and its numbers as a small table. */
 import { styleText } from 'node:util';
 import type { EvalDone, RunEvent, TagReport } from '../core/events.ts';
-import { asCalled, count, percent } from './phrases.ts';
+import { asCalled, count, figure, percent } from './phrases.ts';
 import { cellsOf, cutTo, printable } from './screen/width.ts';
 
 /** Parts and metrics that are shown, of each. */
@@ -49,7 +49,7 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
 
 /** What graders measured, by name. */
 function named(title: string, means: Readonly<Record<string, number>> = {}): readonly string[] {
-  const shown = Object.entries(means).map(([name, mean]) => `${printable(name)} ${mean.toFixed(3)}`);
+  const shown = Object.entries(means).map(([name, mean]) => `${printable(name)} ${figure(mean, 3)}`);
   const more = shown.length > MOST_NAMES ? [`+${shown.length - MOST_NAMES} more`] : [];
   return shown.length === 0 ? [] : [`${title}  ${[...shown.slice(0, MOST_NAMES), ...more].join('   ')}`];
 }

@@ -13,13 +13,15 @@ import { watch } from './watchdog.ts';
 export interface Guarded {
   /** The work takes steps and can end softly, after the one in hand; other work is stopped by the first signal. */
   readonly steps: boolean;
+  /** Whether anything ran that could be interrupted; where it is not given, something always did. */
+  readonly hasBegun?: () => boolean;
   /** Has the last word when a second signal ends the process. */
   readonly onLeave?: () => void;
 }
 
 export async function guarded<T>(
   emit: Emit,
-  { steps, onLeave }: Guarded,
+  { steps, onLeave, hasBegun = () => true }: Guarded,
   work: (interrupts: Interrupts) => Promise<T>,
 ): Promise<T> {
   using interrupts = catchInterrupts(emit, steps, onLeave);
@@ -59,7 +61,7 @@ export async function guarded<T>(
   try {
     return await work(interrupts);
   } catch (failure) {
-    throw bySignal(first(failure, emit), interrupts.by);
+    throw bySignal(first(failure, emit), interrupts.by, hasBegun());
   } finally {
     process.stdout.off('error', unread);
     for (const [event, handler] of Object.entries(handlers)) process.off(event, handler);
@@ -74,10 +76,11 @@ function first(failure: unknown, emit: Emit): unknown {
   return first(suppressed, emit);
 }
 
-/** Whoever noticed that the work was cancelled cannot know by which signal; the exit code depends on it. */
-function bySignal(failure: unknown, signal: Interrupt | undefined): unknown {
+/** Whoever noticed that the work was cancelled cannot know by which signal, nor what else was going on; the exit code depends on it. */
+function bySignal(failure: unknown, signal: Interrupt | undefined, hasBegun: boolean): unknown {
   if (signal === undefined || !(failure instanceof TrainyardError) || failure.code !== 'CANCELLED') return failure;
-  return new TrainyardError('CANCELLED', failure.message, {
+  if (!hasBegun) return new TrainyardError('CANCELLED', 'interrupted before anything ran', { cause: signal });
+  return new TrainyardError('CANCELLED', 'interrupted', {
     cause: signal,
     ...(failure.hint === undefined ? {} : { hint: failure.hint }),
   });

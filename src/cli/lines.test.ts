@@ -49,7 +49,34 @@ suite('plain lines', () => {
     expect(lines(warning)).toEqual(['warning STRAY_REJECTION: a·[31m⏎b (·)']);
   });
 
-  it('are none for progress and errors', () => {
+  it('say how far it is where nothing else was said for ten seconds, and then not again for ten', () => {
+    let clock = 0;
+    const said: string[] = [];
+    const out = { write: (line: string) => said.push(line) > 0 } as unknown as NodeJS.WritableStream;
+    const emit = textLines(out, () => clock);
+    const at = (seconds: number, event: RunEvent): void => {
+      clock = 1000 * seconds;
+      emit(event);
+    };
+    for (let second = 0; second < 24; second++)
+      at(second, progress({ phase: 'evaluating', done: second, of: 30, failed: second > 15 ? 3 : 0 }));
+    expect(said).toEqual(['Evaluating: 10 of 30 rollouts\n', 'Evaluating: 20 of 30 rollouts, 3 failed\n']);
+    at(25, stepEnd());
+    at(34, progress());
+    expect(said).toHaveLength(3);
+    at(35, progress());
+    at(99, progress({ done: 0, of: 0 }));
+    expect(said.slice(3)).toEqual(['Rolling out: 37 of 64 rollouts\n']);
+  });
+
+  it('keep small numbers that plain rounding would lose, and times below a tenth of a second', () => {
+    expect(lines(stepEnd({ metrics: { cost: 0.000_423, none: 0, part: 0.25 } }))[1]?.trim()).toBe(
+      'cost 0.00042  none 0.00  part 0.25',
+    );
+    expect(lines(stepEnd({ rolloutSeconds: 0.01, trainSeconds: 0.002, saveSeconds: 0 }))[0]).toMatch(/ {2}12 ms$/);
+  });
+
+  it('are none for errors, and at a terminal for progress, which the view shows', () => {
     expect(lines(progress())).toEqual([]);
     expect(lines({ type: 'error', code: 'INTERNAL', message: 'm' })).toEqual([]);
   });

@@ -3,7 +3,7 @@ import { styleText } from 'node:util';
 import type { RunEnding, RunEvent, TrainDone } from '../core/events.ts';
 import { measureCommand, resumeCommand } from '../run/command-line.ts';
 import { evaluationStart, evaluationSummary } from './evaluation-text.ts';
-import { asCalled, count, duration, percent, STOPPED } from './phrases.ts';
+import { asCalled, count, duration, figure, percent, STOPPED, took } from './phrases.ts';
 import { printable } from './screen/width.ts';
 
 type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
@@ -13,7 +13,7 @@ const BAR = 24;
 /** Parts and metrics that a step shows; the others are counted. */
 const MOST_MEASURES = 8;
 
-/** `entry` is the one of the run's first event. Nothing for events that only a live view shows, and for errors: they go to stderr. */
+/** `entry` is the one of the run's first event. Nothing for progress, and for errors: they go to stderr. */
 export function describe(event: RunEvent, entry: string): readonly string[] {
   switch (event.type) {
     case 'run-start':
@@ -42,6 +42,13 @@ export function describe(event: RunEvent, entry: string): readonly string[] {
   }
 }
 
+/** For whoever reads a log and wonders whether anything goes on. */
+export function progressLines({ phase, done, of, failed = 0 }: Event<'progress'>): readonly string[] {
+  if (of === 0) return [];
+  const broken = failed > 0 ? `, ${failed} failed` : '';
+  return [`${phase === 'evaluating' ? 'Evaluating' : 'Rolling out'}: ${done} of ${of} rollouts${broken}`];
+}
+
 function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, server }: Event<'run-start'>): readonly string[] {
   const what = `${styleText('bold', entry)}`;
   const doing =
@@ -61,7 +68,7 @@ function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval
     during: `Held-out success after step ${step}`,
     after: 'Held-out success after training',
   };
-  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${seconds.toFixed(1)} s)`;
+  return `${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
 }
 
 function step(event: Event<'step-end'>): string {
@@ -71,10 +78,10 @@ function step(event: Event<'step-end'>): string {
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
   const nothing = ungraded > 0 ? `  ${ungraded} not graded` : '';
   const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
-  const seconds = (event.rolloutSeconds + event.trainSeconds + event.saveSeconds).toFixed(1);
+  const seconds = took(event.rolloutSeconds + event.trainSeconds + event.saveSeconds);
   return (
     `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
-    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds} s${failures}`
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds}${failures}`
   );
 }
 
@@ -82,7 +89,7 @@ function step(event: Event<'step-end'>): string {
 function measures({ parts = {}, metrics = {} }: Event<'step-end'>): readonly string[] {
   const all = [...Object.entries(parts), ...Object.entries(metrics)];
   if (all.length === 0) return [];
-  const shown = all.slice(0, MOST_MEASURES).map(([name, mean]) => `${printable(name)} ${mean.toFixed(2)}`);
+  const shown = all.slice(0, MOST_MEASURES).map(([name, mean]) => `${printable(name)} ${figure(mean, 2)}`);
   const more = all.length > shown.length ? [`+${all.length - shown.length} more`] : [];
   return [`          ${styleText('dim', [...shown, ...more].join('  '))}`];
 }
@@ -91,12 +98,12 @@ function summary(event: TrainDone, entry: string): readonly string[] {
   const { before, after, steps, seconds, run, ending } = event;
   const change =
     before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
-  const took = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
+  const whole = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
   const head = ending === 'interrupted' ? 'Interrupted after' : 'Done in';
   const stopped = STOPPED[ending];
   return [
     '',
-    `${styleText('bold', `${head} ${took}, ${count(steps, 'step')}${change}`)}`,
+    `${styleText('bold', `${head} ${whole}, ${count(steps, 'step')}${change}`)}`,
     ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
     ...models(event, entry),
     ...(run === null ? [] : [`Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`]),

@@ -5,6 +5,16 @@ export function percent(share: number): string {
   return `${(100 * share).toFixed(1)} %`;
 }
 
+/** With so many digits after the point; what would be lost in them keeps two digits of its own: 0.00042. */
+export function figure(value: number, digits: number): string {
+  return value === 0 || Math.abs(value) >= 10 ** (1 - digits) ? value.toFixed(digits) : `${Number(value.toPrecision(2))}`;
+}
+
+/** 12.3 s, 45 ms. */
+export function took(seconds: number): string {
+  return seconds < 0.1 ? `${Math.ceil(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+}
+
 /** 0:07, 12:31, 3:05:09; days from there on. */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
@@ -36,15 +46,13 @@ export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   interrupted: 'interrupted',
 };
 
+/** Called as a script of this repository. */
+export const IS_NPM_SCRIPT = ['trainyard', 'demo'].includes(process.env['npm_lifecycle_event'] ?? '');
+
 /** How this program was called, as far as npm says: what a person can type again. */
-const CALLED_AS =
-  process.env['npm_lifecycle_event'] === 'trainyard' || process.env['npm_lifecycle_event'] === 'demo'
-    ? 'npm run trainyard --'
-    : process.env['npm_command'] === 'exec'
-      ? 'npx trainyard'
-      : 'trainyard';
+const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : process.env['npm_command'] === 'exec' ? 'npx trainyard' : 'trainyard';
 
 /** Commands in a text, written so that they work where this one was called. */
 export function asCalled(text: string): string {
-  return text.replaceAll(/\btrainyard (?=train |eval |try |preflight |show |serve )/g, `${CALLED_AS} `);
+  return text.replaceAll(/\btrainyard (?=train |eval |diff |try |preflight |show |serve |curate )/g, `${CALLED_AS} `);
 }

@@ -7,7 +7,7 @@ import { Command, CommanderError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { EXIT_OF } from './interrupt.ts';
-import { asCalled } from './phrases.ts';
+import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
 import { printable } from './screen/width.ts';
 import { addVerbs, type Ended } from './verbs.ts';
@@ -53,7 +53,11 @@ function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: st
   if (thrown.exitCode === 0) return 0;
   if (thrown.code === 'commander.help') return 2;
   const message = thrown.message.replace(/^error: /, '').replaceAll('\n', ' ');
-  fail(emit, { type: 'error', code: 'USAGE', message, hint: `see trainyard ${verb === undefined ? '' : `${verb} `}--help` });
+  // Of `npm run trainyard eval x.ts --n 4` npm keeps the flag for itself, and passes on the 4.
+  const isSwallowed = IS_NPM_SCRIPT && thrown.code === 'commander.excessArguments';
+  const help = `see trainyard ${verb === undefined ? '' : `${verb} `}--help`;
+  const hint = isSwallowed ? `npm swallows flags that do not follow --: npm run trainyard -- ${verb ?? '<verb>'} …` : help;
+  fail(emit, { type: 'error', code: 'USAGE', message, hint });
   return 2;
 }
 
@@ -61,6 +65,12 @@ function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: st
 function fail(emit: (event: RunEvent) => void, shown: RunEvent & { readonly type: 'error' }): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
   emit(event);
-  const lines = [`error ${event.code}: ${event.message}`, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
+  // Who stopped it knows that it is no error.
+  const head = event.code === 'CANCELLED' ? capitalised(event.message) : `error ${event.code}: ${event.message}`;
+  const lines = [head, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
   process.stderr.write(`${lines.map(printable).join('\n')}\n`);
+}
+
+function capitalised(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 }

@@ -3,11 +3,14 @@ import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { turnSummary } from '../core/turn-summary.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
-import { exclusionsOf, openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
-import { count } from './phrases.ts';
+import { exclusionsOf, newMessages, openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
+import { count, figure } from './phrases.ts';
 import { endingLines } from './rollout-text.ts';
 import { printable } from './screen/width.ts';
 import { turnText } from './turn-text.ts';
+
+/** Parts and metrics of a rollout in the list; all of them are shown of one alone. */
+const MOST_MEASURES = 6;
 
 export interface ShowFlags {
   readonly forks: boolean;
@@ -25,7 +28,7 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
   if (rolloutId === undefined) {
     const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map(inShort);
     const shown = flags.forks ? lines.filter(({ forks }) => Object.keys(forks).length > 0) : lines;
-    for (const line of shown.slice(-flags.limit)) out(rolloutText(line), line);
+    for (const line of shown.slice(-flags.limit)) out([rolloutText(line), ...measuresText(line)].join(' · '), line);
     if (!flags.json) console.log(total(lines, shown.length, flags.limit));
     return 0;
   }
@@ -39,12 +42,17 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
   if (!flags.json) console.log(rolloutText(line));
   for (const turn of trajectory.turns) {
     const summary = turnSummary(turn);
-    const rewritten = rewrittenAt(turn, trajectory.turns);
+    const read = { rewritten: rewrittenAt(turn, trajectory.turns), prompt: newMessages(turn, trajectory.turns) };
     const excluded = line.excludedTurns[turn.index] ?? line.excluded;
     const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printable(excluded)}`)}`;
-    out(`${turnText(summary, rewritten)}${mark}`, { ...summary, rewritten, excluded });
+    const missing =
+      turn.request.messages.length === 0 && summary.promptTokens > 0
+        ? '\n    (asked in tokens: there are no messages to show)'
+        : '';
+    out(`${turnText(summary, read)}${missing}${mark}`, { type: 'turn', ...summary, ...read, excluded });
   }
-  if (!flags.json) console.log(endingLines(trajectory).join('\n'));
+  const { outcome, grade, output, metadata, metrics, logs } = trajectory;
+  out(endingLines(trajectory).join('\n'), { type: 'ended', outcome, grade, output, metadata, metrics, logs });
   return 0;
 }
 
@@ -77,6 +85,14 @@ function rolloutText({
     ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printable(excluded)}`)]),
     ...(turnsOut === 0 ? [] : [styleText('yellow', `${count(turnsOut, 'turn')} excluded`)]),
   ].join(' · ');
+}
+
+/** What its reward is made of, and what else the grader measured. */
+function measuresText({ parts = {}, metrics = {} }: RolloutLine): readonly string[] {
+  const all = Object.entries({ ...parts, ...metrics });
+  const shown = all.slice(0, MOST_MEASURES).map(([name, value]) => `${printable(name)} ${figure(value, 2)}`);
+  const more = all.length > shown.length ? [`+${all.length - shown.length} more`] : [];
+  return shown.length === 0 ? [] : [styleText('dim', [...shown, ...more].join('  '))];
 }
 
 function total(lines: readonly RolloutLine[], shown: number, limit: number): string {

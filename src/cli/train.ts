@@ -13,6 +13,7 @@ interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>> {
   readonly json: boolean;
   readonly resume?: string;
   readonly turns?: number;
+  readonly graderDeadline?: number;
 }
 
 export async function trainCommand(given: string | undefined, { json, ...flags }: TrainFlags): Promise<number> {
@@ -30,7 +31,7 @@ export async function trainCommand(given: string | undefined, { json, ...flags }
     report[Symbol.dispose]();
     if (run !== undefined) process.stderr.write(`${wayOn(run).join('\n')}\n`);
   };
-  return await guarded(emit, { steps: true, onLeave }, async (interrupts) => {
+  return await guarded(emit, { steps: true, hasBegun: () => run !== undefined, onLeave }, async (interrupts) => {
     const { finish, stop } = interrupts;
     const { ending } = await start(emit, { finish, stop, since: 0, watchStalls: true });
     return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
@@ -39,7 +40,10 @@ export async function trainCommand(given: string | undefined, { json, ...flags }
 
 type Start = (emit: Emit, options: TrainOptions) => Promise<TrainResult>;
 
-function startOf(entry: string | undefined, { resume: earlier, ...settings }: Omit<TrainFlags, 'json' | 'turns'>): Start {
+function startOf(
+  entry: string | undefined,
+  { resume: earlier, ...settings }: Omit<TrainFlags, 'json' | 'turns' | 'graderDeadline'>,
+): Start {
   if (earlier === undefined) {
     if (entry !== undefined) return (emit, options) => train({ entry, ...settings }, emit, options);
     throw new TrainyardError('USAGE', 'missing required argument: entry', {

@@ -251,6 +251,12 @@ function shared(command: Command): Command {
       `processes of a workflow with isolation "process" (default: two a core, at most 16, here ${EVAL_DEFAULTS.workflowWorkers})`,
       positive,
     )
+    .option('--grader-workers <n>', `processes that grade (default: ${EVAL_DEFAULTS.graderWorkers})`, positive)
+    .option(
+      '--grader-deadline <time>',
+      `for one grading, such as 90s or 10m (default: ${EVAL_DEFAULTS.graderDeadlineMs / 1000}s)`,
+      duration,
+    )
     .option('--threads <n>', `threads of the embedded policy (default: the cores, here ${EVAL_DEFAULTS.threads})`, positive)
     .option('--seed <n>', `seed of everything random (default: ${EVAL_DEFAULTS.seed})`, natural)
     .option('--transcripts <n>', 'held-out conversations to show (default: 0)', natural)

@@ -175,13 +175,15 @@ export type RunEvent =
       readonly seconds: number;
     }
   | ({ readonly type: 'step-end' } & StepReport)
-  /** For a live view only, several times a second: neither printed in a pipe nor kept in events.jsonl. */
+  /** For a live view, several times a second; in a pipe a line where there was silence. Not kept in events.jsonl. */
   | {
       readonly type: 'progress';
       readonly phase: Phase;
       /** Rollouts done, of those that this phase is known to need. 0 of 0 where there is nothing to count. */
       readonly done: number;
       readonly of: number;
+      /** Of those done, where it is counted: rollouts that failed, or whose grading did. */
+      readonly failed?: number;
       /** Tokens sampled since the run started. */
       readonly sampledTokens: number;
     }

@@ -47,6 +47,8 @@ export class FailureBudget {
   readonly #recent: Ended[] = [];
   /** Rollouts whose grading was tried; those that failed are kept, of the others only that they were. */
   readonly #gradings: (FailedGrading | null)[] = [];
+  /** Whether there were gradings before those. */
+  #forgotten = false;
   #everSampled = false;
 
   /** `maxErrorShare`: of gradings that may fail. 1: no failed grading ends the run. */
@@ -97,7 +99,10 @@ export class FailureBudget {
     this.#recent.push(ended);
     if (this.#recent.length > WINDOW) this.#recent.shift();
     if (ended.gradingError !== undefined) this.#gradings.push(ended.gradingError);
-    if (this.#gradings.length > GRADINGS.most) this.#gradings.shift();
+    if (this.#gradings.length > GRADINGS.most) {
+      this.#gradings.shift();
+      this.#forgotten = true;
+    }
     if (this.#recent.length >= MINIMUM) this.#judge();
     else if (this.#recent.length >= CERTAIN) this.#judge(allOf);
     this.#judgeGradings(this.#gradings.length >= MINIMUM ? moreThan : this.#gradings.length >= CERTAIN ? allOf : never);
@@ -107,7 +112,7 @@ export class FailureBudget {
     const all = this.#gradings.length;
     const failed = this.#gradings.filter((one) => one !== null);
     const share = all < GRADINGS.least ? Math.max(MAX_ERROR_SHARE, this.#maxErrorShare) : this.#maxErrorShare;
-    if (share < 1 && tooMany(failed.length, all, share)) throw gradingError(failed, all, share);
+    if (share < 1 && tooMany(failed.length, all, share)) throw gradingError(failed, all, share, this.#forgotten);
   }
 
   #judge(tooMany: TooMany = moreThan): void {
@@ -164,19 +169,18 @@ function failureError(failed: readonly Ended[], all: number, sampled: boolean): 
   );
 }
 
-function gradingError(failed: readonly FailedGrading[], all: number, share: number): TrainyardError {
+/** What each said is told as it happens, once for each code: here it is only counted, with a rollout to look at. */
+function gradingError(failed: readonly FailedGrading[], all: number, share: number, forgotten: boolean): TrainyardError {
   const byCode = [...Map.groupBy(failed, ({ code }) => code)].toSorted(([, a], [, b]) => b.length - a.length);
-  const reasons = byCode.slice(0, SHOWN_REASONS).map(([code, alike]) => {
-    const { rolloutId, message } = alike[0]!;
-    return `${code} ×${alike.length} (${rolloutId}: ${message})`;
-  });
+  const reasons = byCode
+    .slice(0, SHOWN_REASONS)
+    .map(([code, alike]) => `${code} ×${alike.length}, such as ${alike[0]!.rolloutId}`);
   const more = byCode.length > SHOWN_REASONS ? [`${byCode.length - SHOWN_REASONS} other reasons`] : [];
+  const allowed = failed.length === all ? '' : `, more than ${percent(share)}`;
   return new TrainyardError(
     'GRADER_BUDGET',
-    `${failed.length} of the last ${all} gradings failed, ${percent(failed.length / all)}, at most ${percent(share)} may: ${[...reasons, ...more].join('; ')}`,
-    {
-      hint: 'a failed grading gives no reward, so there is nothing to learn from; fix the grader, or allow more with --max-error-share',
-    },
+    `${failed.length} of the ${forgotten ? 'last' : 'first'} ${all} gradings failed${allowed} (${[...reasons, ...more].join('; ')})`,
+    { hint: 'fix the grader, or allow more with --max-error-share' },
   );
 }
 

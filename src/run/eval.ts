@@ -15,7 +15,7 @@ import { shortPath } from './command-line.ts';
 import { writeWhole } from './evaluation-files.ts';
 import { type EvaluationPlan, type EvaluationResumeRequest, planEvaluation, planResumedEvaluation } from './evaluation-plan.ts';
 import { reportOf } from './evaluation-report.ts';
-import { type Pending, Results, type TaskResult } from './evaluation-results.ts';
+import { endingOf, type Pending, Results, type TaskResult } from './evaluation-results.ts';
 import type { EvaluationRequest } from './evaluation-settings.ts';
 import { createRunDirectory, type RunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { samplingAt } from './settings.ts';
@@ -190,10 +190,13 @@ async function runAll(
   const artifacts = settings.run === undefined ? undefined : join(settings.run, 'artifacts');
   const rollouts = workshop.rolloutsInto(journal.store, artifacts);
   const sampling = samplingAt(settings.temperature, settings);
-  let done = 0;
+  let [done, failed] = [0, 0];
   await inParallel(pending, settings.concurrency, async ({ identity, task }) => {
-    results.add(await rollouts.run(identity, task, sampling));
-    tell({ type: 'progress', phase: 'evaluating', done: ++done, of: pending.length, sampledTokens: rollouts.sampledTokens });
+    const trajectory = await rollouts.run(identity, task, sampling);
+    results.add(trajectory);
+    if (endingOf(trajectory) === 'failed') failed++;
+    const { sampledTokens } = rollouts;
+    tell({ type: 'progress', phase: 'evaluating', done: ++done, of: pending.length, failed, sampledTokens });
   });
   rollouts.settle();
 }

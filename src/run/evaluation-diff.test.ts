@@ -64,6 +64,15 @@ describe('two evaluations', () => {
     expect(() => other(measured('b', {}))).toThrow(/b has no task that was evaluated/);
   });
 
+  it('count success and rewards apart: a reward that rose solves nothing', () => {
+    const a = measured('a', { won: task(0, 1, 0), nearer: task(0, 1, 0.1), further: task(1, 1, 1.5), same: task(1) });
+    const b = measured('b', { won: task(1, 1, 1), nearer: task(0, 1, 0.4), further: task(1, 1, 1), same: task(1) });
+    const { success, meanReward, better, worse, sameSuccess } = compare(a, b);
+    expect(success).toMatchObject({ better: 1, worse: 0, same: 3 });
+    expect(meanReward).toMatchObject({ better: 2, worse: 1, same: 1, tasks: 4 });
+    expect([better, worse, sameSuccess].map((list) => list.map(({ id }) => id))).toEqual([['won'], [], ['further', 'nearer']]);
+  });
+
   it('say what else differs between them', () => {
     const tasks = { x: task(1) };
     const a = measured('a', tasks, { settings: { n: 1, temperature: 0, entry: 'x.ts', code: { 'x.ts': 'd1' } } });

@@ -46,6 +46,13 @@ export interface Sides {
   readonly delta: number;
 }
 
+/** Tasks in which B has more of a measure than A, less, and the same. */
+export interface Counts {
+  readonly better: number;
+  readonly worse: number;
+  readonly same: number;
+}
+
 export interface TaskChange {
   readonly id: string;
   readonly success: Sides;
@@ -58,15 +65,17 @@ export interface Comparison {
   readonly b: string;
   /** Tasks that both have. */
   readonly tasks: number;
-  /** `ci`: 95 % of the mean difference. `p`: chance of one at least as large, were there none. */
-  readonly success: Sides & { readonly ci: readonly [number, number]; readonly p: number };
-  /** Over the tasks that were graded in both; null if none was. */
-  readonly meanReward: (Sides & { readonly ci: readonly [number, number] | null; readonly tasks: number }) | null;
+  /** `ci`: 95 % of the mean difference. `p`: chance of one at least as large, were there none. Counted are tasks by their success. */
+  readonly success: Sides & Counts & { readonly ci: readonly [number, number]; readonly p: number };
+  /** Over the tasks that were graded in both, and counted by their rewards alone; null if none was. */
+  readonly meanReward: (Sides & Counts & { readonly ci: readonly [number, number] | null; readonly tasks: number }) | null;
   /** Rollouts of these tasks that failed: not solved, though the policy may not be to blame. */
   readonly failed: { readonly a: number; readonly b: number };
-  /** By how much they changed, the largest first. */
+  /** By how much their success changed, the largest first. */
   readonly better: readonly TaskChange[];
   readonly worse: readonly TaskChange[];
+  /** Solved as often as before, with another reward; the largest change first. */
+  readonly sameSuccess: readonly TaskChange[];
   /** Not compared: tasks of one side only, tasks whose row differs, tasks that lack rollouts. */
   readonly onlyInA: readonly string[];
   readonly onlyInB: readonly string[];
@@ -175,14 +184,18 @@ export function compare(a: Measured, b: Measured): Comparison {
     tasks: pairs.length,
     success: {
       ...meanSides(changes.map(({ success }) => success)),
+      ...countsOf(deltas),
       ci: shareDifferenceInterval(deltas),
       // Whole numbers: both shares over their common denominator.
       p: signFlipChance(pairs.map(({ left, right }) => right.solved * left.rollouts - left.solved * right.rollouts)),
     },
     meanReward: rewardsOf(changes.flatMap(({ meanReward }) => meanReward ?? [])),
     failed: { a: sumOf(pairs.map(({ left }) => left.failed)), b: sumOf(pairs.map(({ right }) => right.failed)) },
-    better: sorted.filter((change) => directionOf(change) > 0),
-    worse: sorted.filter((change) => directionOf(change) < 0).toReversed(),
+    better: sorted.filter(({ success }) => success.delta > 0),
+    worse: sorted.filter(({ success }) => success.delta < 0).toReversed(),
+    sameSuccess: sorted
+      .filter((change) => change.success.delta === 0 && rewardDelta(change) !== 0)
+      .toSorted((one, other) => Math.abs(rewardDelta(other)) - Math.abs(rewardDelta(one))),
     ...lists,
     otherDifferences: differencesIn(a.settings, b.settings),
     earlierPolicies: [a, b].flatMap(({ run, earlier }) =>
@@ -191,9 +204,9 @@ export function compare(a: Measured, b: Measured): Comparison {
   };
 }
 
-/** Above 0 where it got better: by its success and, where that is the same, by its reward. */
-function directionOf(change: TaskChange): number {
-  return change.success.delta || rewardDelta(change);
+function countsOf(deltas: readonly number[]): Counts {
+  const [better, worse] = [deltas.filter((delta) => delta > 0).length, deltas.filter((delta) => delta < 0).length];
+  return { better, worse, same: deltas.length - better - worse };
 }
 
 function rewardDelta({ meanReward }: TaskChange): number {
@@ -218,7 +231,8 @@ function meanSides(all: readonly Sides[]): Sides {
 
 function rewardsOf(all: readonly Sides[]): Comparison['meanReward'] {
   if (all.length === 0) return null;
-  return { ...meanSides(all), ci: meanInterval(all.map(({ delta }) => delta)), tasks: all.length };
+  const deltas = all.map(({ delta }) => delta);
+  return { ...meanSides(all), ...countsOf(deltas), ci: meanInterval(deltas), tasks: all.length };
 }
 
 function differencesIn(a: Measured['settings'], b: Measured['settings']): readonly string[] {

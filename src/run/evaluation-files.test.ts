@@ -1,10 +1,10 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed } from '../../test/fixtures/evaluation.ts';
-import { checkWritable, jsonReport, junitReport, writeWhole } from './evaluation-files.ts';
+import { checkWritable, jsonReport, junitReport, writeReport, writeWhole } from './evaluation-files.ts';
 import { reportOf } from './evaluation-report.ts';
 import { Results } from './evaluation-results.ts';
 
@@ -91,11 +91,11 @@ describe('a file that is asked for', () => {
   afterAll(() => rmSync(folder, { recursive: true }));
 
   it('is refused before anything runs where it cannot be written', () => {
-    expect(() => checkWritable(join(folder, 'none/x.xml'), '--junit')).toThrow(
-      /--junit: expected a file that can be written, found no folder/,
-    );
     expect(() => checkWritable(folder, '--report')).toThrow(/--report: .*found the folder/);
-    expect(() => checkWritable(join(folder, 'plain.txt/x.xml'), '--junit')).toThrow(/plain\.txt, which is no folder/);
+    for (const path of ['plain.txt/x.xml', 'plain.txt/deep/in/x.xml'])
+      expect(() => checkWritable(join(folder, path), '--junit')).toThrow(
+        /--junit: expected a file that can be written, found .*plain\.txt, which is no folder/,
+      );
     expect(() => checkWritable(join(folder, 'x.xml'), '--junit')).not.toThrow();
   });
 
@@ -105,6 +105,17 @@ describe('a file that is asked for', () => {
     for (const own of ['run.json', 'store.sqlite', 'store.sqlite-wal', 'metrics.json', 'events.jsonl', 'lock']) {
       expect(() => checkWritable(join(run, own), '--report', run)).toThrow(/a file of the evaluation itself/);
     }
+  });
+
+  it('may be in folders that are still to be made: when it is written, not before', async () => {
+    const path = join(folder, 'none/yet/x.xml');
+    expect(() => checkWritable(path, '--junit')).not.toThrow();
+    expect(existsSync(join(folder, 'none'))).toBe(false);
+    await writeReport(path, 'x');
+    expect(readFileSync(path, 'utf8')).toBe('x');
+    await expect(writeReport(join(folder, 'plain.txt/x.xml'), 'x')).rejects.toThrow(
+      expect.objectContaining({ code: 'STORE_FAILED' }),
+    );
   });
 
   it('is written through a link and into a device, which stay what they are', async () => {
@@ -117,7 +128,7 @@ describe('a file that is asked for', () => {
   });
 
   it('leaves nothing half-written where writing fails', async () => {
-    await expect(writeWhole(join(folder, 'none', 'x.xml'), 'x')).rejects.toThrow(
+    await expect(writeWhole(join(folder, 'nowhere', 'x.xml'), 'x')).rejects.toThrow(
       expect.objectContaining({ code: 'STORE_FAILED' }),
     );
     expect(readdirSync(folder).filter((name) => name.includes('unfinished'))).toEqual([]);

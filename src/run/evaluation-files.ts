@@ -1,6 +1,6 @@
 /** Files about an evaluation, for other programs: metrics.json, a JSON report, JUnit XML. Written whole or not at all. */
 import { accessSync, constants, existsSync, statSync } from 'node:fs';
-import { open, realpath, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, open, realpath, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, resolve } from 'node:path';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { EvaluationReport } from '../core/events.ts';
@@ -10,22 +10,20 @@ import type { TaskResult } from './evaluation-results.ts';
 /** Files that an evaluation itself has in its directory. */
 const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
 
-/** Before anything is spent: throws USAGE where the file could not be written in the end. The directory of the `run` may still be made. */
+/** Before anything is spent: throws USAGE where the file could not be written in the end. Folders that are not there may still be made. */
 export function checkWritable(path: string, flag: string, run?: string): void {
   const found = obstacle(path, run);
   if (found === undefined) return;
   throw new TrainyardError('USAGE', `${flag}: expected a file that can be written, found ${found}`, {
-    hint: `give ${flag} the name of a new file, in a folder that is there`,
+    hint: `give ${flag} the name of a new file, where files may be written`,
   });
 }
 
 function obstacle(path: string, run: string | undefined): string | undefined {
-  const folder = dirname(path);
-  if (run !== undefined && resolve(folder) === resolve(run)) {
-    if (OF_THE_RUN.test(basename(path))) return `${path}, a file of the evaluation itself`;
-    if (!existsSync(folder)) return undefined;
-  }
-  if (!existsSync(folder)) return `no folder ${folder}`;
+  const isOfTheRun = run !== undefined && resolve(dirname(path)) === resolve(run) && OF_THE_RUN.test(basename(path));
+  if (isOfTheRun) return `${path}, a file of the evaluation itself`;
+  let folder = resolve(dirname(path));
+  while (!existsSync(folder) && folder !== dirname(folder)) folder = dirname(folder);
   if (!statSync(folder).isDirectory()) return `${folder}, which is no folder`;
   if (existsSync(path) && statSync(path).isDirectory()) return `the folder ${path}`;
   return isWritable(folder) || isDevice(path) ? undefined : `${folder}, where nothing may be written`;
@@ -61,6 +59,16 @@ export async function writeWhole(path: string, text: string): Promise<void> {
       throw thrown;
     }
   });
+}
+
+/** Makes the folders that it lacks. */
+export async function writeReport(path: string, text: string): Promise<void> {
+  await boundary(
+    'STORE_FAILED',
+    `cannot make the folder of ${path}`,
+    async () => await mkdir(dirname(path), { recursive: true }),
+  );
+  await writeWhole(path, text);
 }
 
 /** The numbers, and what they are made of task by task. Holds no answers. */

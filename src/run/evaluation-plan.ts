@@ -14,12 +14,12 @@ import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import type { Entry } from '../rollout/discovery.ts';
-import { resumeCommand } from './command-line.ts';
+import { resumeCommand, shortPath } from './command-line.ts';
 import { digestOf, modelDigest } from './digests.ts';
 import type { NumberedTask } from './evaluate.ts';
 import { rowsOf } from './evaluation-rows.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from './evaluation-settings.ts';
-import { absolute, flagOf } from './plan.ts';
+import { absolute, flagOf, shown } from './plan.ts';
 import { preflight } from './preflight.ts';
 import { isEvaluation, readRunFile } from './run-directory.ts';
 import { withoutUndefined } from './settings.ts';
@@ -148,20 +148,22 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
       const [before, after] = [begun.settings[name], now.settings[name]];
       return isDeepStrictEqual(before, after)
         ? []
-        : [`${typeof before === 'object' ? name : flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`];
+        : [`${typeof before === 'object' ? name : flagOf(name)} was ${shown(before, name)}, now it is ${shown(after, name)}`];
     });
   // Where values are given again, what they hold is compared.
   const paths = [...GIVEN_AS_VALUES].flatMap((name) => {
     const [before, after] = [begun.settings[name], now.settings[name]];
     const isOther = before !== undefined && after !== undefined && before !== after;
-    return isOther ? [`${name === 'entry' ? 'the entry' : flagOf(name)} was ${shown(before)}, now it is ${shown(after)}`] : [];
+    return isOther
+      ? [`${name === 'entry' ? 'the entry' : flagOf(name)} was ${shown(before, name)}, now it is ${shown(after, name)}`]
+      : [];
   });
   return [
     ...settings,
     ...paths,
     ...changedTasks(begun, now),
     ...(begun.model === now.model ? [] : [`the model in ${String(now.settings['model'])} has changed`]),
-    ...changedSources(begun.sources, now.sources),
+    ...changedSources(begun.sources, now.sources, now.settings['entry']),
   ];
 }
 
@@ -174,15 +176,18 @@ function changedTasks({ tasks: before }: EvaluationRecord, { tasks: after }: Eva
   ];
 }
 
-function changedSources(before: EvaluationRecord['sources'], after: EvaluationRecord['sources']): readonly string[] {
+/** They are kept by their paths from the entry's folder, and named as a person in this folder would write them. */
+function changedSources(
+  before: EvaluationRecord['sources'],
+  after: EvaluationRecord['sources'],
+  entry: unknown,
+): readonly string[] {
+  const folder = typeof entry === 'string' ? dirname(entry) : '.';
   const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
   return files.map(
-    (file) => `${file} ${before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed'}`,
+    (file) =>
+      `${shortPath(resolve(folder, file))} ${before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed'}`,
   );
-}
-
-function shown(value: unknown): string {
-  return value === undefined ? 'not given' : JSON.stringify(value);
 }
 
 async function recordOf(settings: EvaluationSettings, entry: Entry, tasks: readonly NumberedTask[]): Promise<EvaluationRecord> {

@@ -4,6 +4,7 @@
  */
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import type { Store } from '../core/contracts.ts';
 import { exclusionsIn } from '../core/curation.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -93,6 +94,21 @@ export function rewrittenAt({ fork, request }: Turn, turns: readonly Turn[]): Re
   const from = fork?.message === undefined ? undefined : turns.find(({ index }) => index === fork.from);
   if (from === undefined || fork?.message === undefined) return null;
   return { was: [...from.request.messages, from.response][fork.message] ?? null, is: request.messages[fork.message] ?? null };
+}
+
+/** What a turn was asked that its conversation did not hold already: all of it in the first turn of a thread. */
+export function newMessages(
+  { index, thread, after, fork, request: { messages } }: Turn,
+  turns: readonly Turn[],
+): readonly Message[] {
+  const from =
+    turns.find((turn) => turn.index === (after ?? fork?.from)) ??
+    turns.findLast((turn) => turn.thread === thread && turn.index < index);
+  if (from === undefined) return messages;
+  const heard = [...from.request.messages, from.response];
+  if (after !== undefined) return messages.slice(heard.length);
+  const differs = messages.findIndex((message, i) => !isDeepStrictEqual(message, heard[i]));
+  return messages.slice(fork?.message ?? (differs === -1 ? messages.length : differs));
 }
 
 function samplesOf({ turns, rolloutId, groupId }: Trajectory): number | null {

@@ -132,7 +132,7 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
     if (MAY_CHANGE.has(name) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
     throw impossible(
-      `the run was begun with ${flagOf(name)} ${JSON.stringify(begun[name])}, now it is ${JSON.stringify(value)}`,
+      `the run was begun with ${flagOf(name)} ${shown(begun[name], name)}, now it is ${shown(value, name)}`,
       `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
     );
   }
@@ -145,9 +145,15 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
   return shownFrom(settings as unknown as TrainSettings);
 }
 
-/** As it is written on the command line. */
+/** As it is written on the command line, where times have a unit of their own. */
 export function flagOf(setting: string): string {
-  return `--${setting.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+  return `--${setting.replace(/Ms$/, '').replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+}
+
+/** The value of a setting, as a person reads it. */
+export function shown(value: unknown, setting: string): string {
+  if (value === undefined) return 'not given';
+  return setting.endsWith('Ms') && typeof value === 'number' ? `${value / 1000}s` : JSON.stringify(value);
 }
 
 const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;

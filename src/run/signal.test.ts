@@ -18,6 +18,12 @@ describe('means by name', () => {
     expect(meansOf(all)).toEqual({ parts: { format: 0.5, exact: 0 }, metrics: { tries: 3 } });
   });
 
+  it('are in one order, whatever the order in which rewards hold them', () => {
+    const names = (all: readonly Trajectory[]): readonly string[] => Object.keys(meansOf(all).parts ?? {});
+    expect(names([graded({ wish: 1, correct: 0 }), graded({ length: 1, correct: 1 })])).toEqual(['correct', 'length', 'wish']);
+    expect(names([graded({ correct: 1, length: 1 }), graded({ correct: 0, wish: 1 })])).toEqual(['correct', 'length', 'wish']);
+  });
+
   it('are left out where there are none', () => {
     expect(meansOf([trajectory({ kind: 'graded', reward: { value: 1 } }), failed])).toEqual({});
     expect(meansOf([])).toEqual({});

@@ -42,13 +42,18 @@ export function meansIn(rewards: readonly Means[]): Means {
 
 function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)[]): Record<string, number> | undefined {
   const values = new Map<string, number[]>();
-  for (const [name, value] of all.flatMap((one) => Object.entries(one ?? {}))) {
+  // Sorted: rewards made now and rewards read from a store hold them in different orders.
+  for (const [name, value] of all.flatMap((one) => Object.entries(one ?? {}).toSorted(byName))) {
     const known = values.get(name);
     if (known !== undefined) known.push(value);
     else if (values.size < MOST_NAMES) values.set(name, [value]);
   }
   if (values.size === 0) return undefined;
-  return Object.fromEntries(Array.from(values, ([name, of]) => [name, meanOf(of)]));
+  return Object.fromEntries(Array.from(values, ([name, of]) => [name, meanOf(of)] as const).toSorted(byName));
+}
+
+function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]): number {
+  return a < b ? -1 : a > b ? 1 : 0;
 }
 
 /** What a step's rollouts were like, trained or not. */

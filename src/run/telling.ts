@@ -58,11 +58,18 @@ export function telling(emit: Emit, verb: 'train' | 'eval' = 'train'): Telling {
   return Object.assign(tell, { guarding });
 }
 
+function onward({ hint }: TrainyardError, command: string): string {
+  return `${hint === undefined ? '' : `${hint}; `}go on with: ${command}`;
+}
+
+/** An evaluation of two versions of the code would be one of neither: what is fixed is measured anew. */
+function anew({ code, hint }: TrainyardError, command: string): string {
+  if (code === 'GRADER_BUDGET') return `fix the grader and begin anew, or allow more: ${command} --max-error-share 1`;
+  return `${hint}, and begin anew; or go on as it is: ${command}`;
+}
+
 function withWayOn(thrown: unknown, verb: 'train' | 'eval', command: string): unknown {
   if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
-  // An evaluation of two versions of the code would be one of neither.
-  const isOfCode = verb === 'eval' && thrown.code.endsWith('_BUDGET');
-  const wayOn = isOfCode ? `with other code begin anew, with the same go on: ${command}` : `go on with: ${command}`;
-  const hint = thrown.hint === undefined ? wayOn : `${thrown.hint}; ${wayOn}`;
+  const hint = verb === 'eval' && thrown.code.endsWith('_BUDGET') ? anew(thrown, command) : onward(thrown, command);
   return new TrainyardError(thrown.code, messageOf(thrown), { cause: thrown, hint });
 }

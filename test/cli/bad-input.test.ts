@@ -40,6 +40,18 @@ describe('usage', () => {
     expect(code).toBe(2);
   });
 
+  it('says where the flag of a value went that npm passed on without it', async () => {
+    const throughNpm = start(['eval', 'my/agent.ts', '4'], ROOT, 'export npm_lifecycle_event=trainyard');
+    expect(await throughNpm.ended).toMatchObject({
+      code: 2,
+      stderr: expect.stringMatching(
+        /too many arguments.*\n {2}npm swallows flags that do not follow --: npm run trainyard -- eval …\n$/,
+      ),
+    });
+    const plain = start(['eval', 'my/agent.ts', '4'], ROOT, 'unset npm_lifecycle_event npm_command');
+    expect((await plain.ended).stderr).toMatch(/too many arguments.*\n {2}see trainyard eval --help\n$/);
+  });
+
   it('--help exits 0 and names the verbs', async () => {
     const { code, stdout } = await trainyard('--help');
     expect(stdout).toMatch(/train[\s\S]*eval/);

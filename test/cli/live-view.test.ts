@@ -110,8 +110,26 @@ describe('in a pipe', () => {
     child.kill(signal);
     const { code: found, stdout, stderr } = await ended;
     expect(stdout).toContain('warning INTERRUPTED: stopping; once more to leave at once');
-    expect(stderr).toContain('error CANCELLED');
-    expect(stderr).toMatch(/go on with: .*trainyard.* eval --resume /);
+    expect(stderr).toMatch(/^Interrupted\n {2}go on with: .*trainyard.* eval --resume .*\n$/);
     expect(found).toBe(code);
+  });
+
+  it('trainyard eval that is stopped before anything ran says so, in text and as the last event', async () => {
+    const late = `import { defineGrader, defineWorkflow } from 'trainyard';
+console.error('importing');
+await new Promise((resolve) => { setInterval(() => {}, 1000); process.once('SIGINT', resolve); });
+export default defineWorkflow(async () => {});
+export const grader = defineGrader(() => 1);\n`;
+    const entry = await home.write('slow-start.ts', late);
+    const { child, ended } = start(['eval', entry, '--held-out', join(home.dir, 'slow.jsonl'), '--json']);
+    child.stderr.once('data', () => child.kill('SIGINT'));
+    const { code, stdout, stderr } = await ended;
+    expect(stderr).toMatch(/^importing\n(?:.*\n)*Interrupted before anything ran\n$/);
+    expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toEqual({
+      type: 'error',
+      code: 'CANCELLED',
+      message: 'interrupted before anything ran',
+    });
+    expect(code).toBe(130);
   });
 });

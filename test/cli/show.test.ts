@@ -40,6 +40,40 @@ beforeAll(async () => {
       turns: [turn(0, {}), turn(1, { fork, response: coloured })],
     }),
   );
+  const said = (role: 'system' | 'user', content: string) => ({ role, content });
+  const asked = [said('system', 'Be brief.'), said('user', 'What is 2 + 2?')];
+  const function_ = { name: 'lookup', arguments: '{"sum":1}' };
+  const call = {
+    role: 'assistant' as const,
+    content: null,
+    tool_calls: [{ id: 'c', type: 'function' as const, function: function_ }],
+  };
+  const result = { role: 'tool' as const, content: '4\n\u001b[31m', tool_call_id: 'c' };
+  const last = { role: 'assistant' as const, content: `It is 4${'.'.repeat(300)}` };
+  await store.append(
+    randomTrajectory(3, {
+      ...common,
+      grade: { kind: 'graded', reward: { value: 0.5, parts: { exact: 1 }, metrics: { cost: 0.0004 } } },
+      purpose: 'eval',
+      rolloutId: 'asked',
+      logs: [],
+      turns: [
+        turn(0, { request: { messages: asked, tools: [] }, response: call }),
+        // A client may send a call back in other words for nothing.
+        turn(1, { after: 0, request: { messages: [...asked, { ...call, content: '' }, result], tools: [] }, response: last }),
+        turn(2, {
+          thread: 'judge',
+          request: { messages: [said('user', 'Is it right?')], tools: [] },
+          response: { role: 'assistant', content: 'yes' },
+        }),
+        turn(3, {
+          thread: 'judge',
+          request: { messages: [said('user', 'Be slow.')], tools: [] },
+          response: { role: 'assistant', content: '' },
+        }),
+      ],
+    }),
+  );
 });
 afterAll(() => home.remove());
 
@@ -49,7 +83,8 @@ describe('trainyard show', () => {
     expect(code).toBe(0);
     expect(stdout).toMatch(/plain · task t · completed · reward 1 · 1 turn · 1 sample\n/);
     expect(stdout).toMatch(/forked · .* · 2 turns · 2 samples · forks: edited_message\n/);
-    expect(stdout).toContain('2 rollouts, 1 with forks');
+    expect(stdout).toMatch(/asked · .* · reward 0\.5 · 4 turns · not for training · exact 1\.00 {2}cost 0\.0004\n/);
+    expect(stdout).toContain('3 rollouts, 1 with forks');
   });
 
   it('with --forks lists only those that did not simply go on', async () => {
@@ -68,6 +103,40 @@ describe('trainyard show', () => {
     expect(stdout).toContain('edited_message at message 1, instead of going on from turn 0');
     expect(stdout).toContain('was assistant: answer 0');
     expect(stdout).not.toContain('\u001b[31m');
+  });
+
+  it('shows what was asked: all of it in the first turn of a thread, then only what is new', async () => {
+    const { stdout } = await trainyard('show', home.dir, 'asked');
+    const texts = stdout
+      .split('\n')
+      .slice(1)
+      .filter((line) => /^ {4}\S/.test(line));
+    expect(texts.map((line) => line.trim())).toEqual([
+      ...['system: Be brief.', 'user: What is 2 + 2?', 'lookup({"sum":1})'],
+      ...['tool: 4⏎·[31m', `It is 4${'.'.repeat(300)}`],
+      ...['user: Is it right?', 'yes'],
+      ...['user: Be slow.', '(said nothing)'],
+    ]);
+    expect(stdout).toContain('reward 0.5 (exact 1, metric cost 0.0004)');
+  });
+
+  it('shows the same as JSON, with the grade at the end', async () => {
+    const { stdout } = await trainyard('show', home.dir, 'asked', '--json');
+    const said = stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    expect(said.map(({ type, prompt }) => [type, prompt?.length])).toEqual([
+      ...[
+        ['turn', 2],
+        ['turn', 1],
+        ['turn', 1],
+        ['turn', 1],
+      ],
+      ['ended', undefined],
+    ]);
+    expect(said[0].prompt[1]).toEqual({ role: 'user', content: 'What is 2 + 2?' });
+    expect(said.at(-1)).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 0.5, parts: { exact: 1 } } } });
   });
 
   it('says what to do when there is no such run or rollout', async () => {

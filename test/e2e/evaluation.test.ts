@@ -287,9 +287,9 @@ describe('trainyard eval', () => {
     await evaluateOnly(asked);
     await writeFile(tasks, '{"id":"a","prompt":"one"}\n{"id":"b","prompt":"other"}\n');
     await appendFile(join(home.dir, 'least.ts'), '// changed\n');
-    const again = resumeEvaluation({ run, n: 4, limits: { turns: 3, tokens: 100, deadlineMs: 1000 } });
+    const again = resumeEvaluation({ run, n: 4, limits: { turns: 3, tokens: 100, deadlineMs: 1000 }, graderDeadlineMs: 2500 });
     await expect(again).rejects.toThrow(
-      /^4 things are not as they were: --n was 1, now it is 4; limits was \{.*\}, now it is \{.*\}; tasks have changed: row 2; least\.ts has changed$/,
+      /^5 things are not as they were: --n was 1, now it is 4; limits was \{.*\}, now it is \{.*\}; --grader-deadline was 10s, now it is 2\.5s; tasks have changed: row 2; \S+\/least\.ts has changed$/,
     );
     // How fast it goes may change.
     await writeFile(
@@ -297,7 +297,7 @@ describe('trainyard eval', () => {
       '{"id":"a","prompt":"one"}\n{"id":"b","prompt":"two"}\n{"id":"c","prompt":"another, that was not evaluated"}\n',
     );
     await home.write('least.ts', 'export const least = 1;');
-    expect(await resumeEvaluation({ run, concurrency: 1, transcripts: 2 })).toMatchObject({ n: 2 });
+    expect(await resumeEvaluation({ run, concurrency: 1, transcripts: 2, graderWorkers: 1 })).toMatchObject({ n: 2 });
     await expect(evaluateOnly(asked)).rejects.toThrow(
       expect.objectContaining({ code: 'RUN_NOT_EMPTY', hint: expect.stringContaining('trainyard eval --resume') }),
     );
@@ -307,7 +307,7 @@ describe('trainyard eval', () => {
   it('ends with its numbers as one line of JSON, writes reports, and exits with 4 below --min-success', async () => {
     await home.write('least.ts', 'export const least = 1000;');
     const entry = await home.write('agent.ts', ENTRY);
-    const [run, junit, report] = ['cli', 'junit.xml', 'report.json'].map((name) => join(home.dir, name)) as [
+    const [run, junit, report] = ['cli', 'reports/junit.xml', 'reports/report.json'].map((name) => join(home.dir, name)) as [
       string,
       string,
       string,
@@ -365,7 +365,10 @@ describe('trainyard eval', () => {
       ['--checkpoint', 'a', '--model', 'b', '--retry-failed'],
       'found both --checkpoint and --model: give one of them; --retry-failed: expected --resume',
     ],
-    [['--junit', '/nowhere/at/all.xml'], 'found no folder /nowhere/at'],
+    [['--junit', '/dev/null/at/all.xml'], 'found /dev/null, which is no folder'],
+    [['--grader-workers', '0'], 'expected at least 1'],
+    [['--grader-deadline', 'soon'], 'expected a time such as 90s, 10m or 2h, found "soon"'],
+    [['--grader-deadline', '0'], 'graderDeadlineMs'],
     [['--checkpoint', '/nowhere'], 'found /nowhere'],
   ])('refuses %j before anything runs', async (flags, message) => {
     const { code, stderr } = await trainyard(
