@@ -9,6 +9,7 @@ import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { type Schema, schemaFault, TOO_INVOLVED } from '../../core/json-schema.ts';
 import type { Json, Reward } from '../../core/types.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { checkSchema } from './check-schema.ts';
 import { checkEquality, isList, isObject, type JsonEquality, jsonEqual } from './json-equal.ts';
 import { jsonInText } from './json-in-text.ts';
@@ -30,6 +31,7 @@ const MOST_FIELDS = 200;
 
 /** Throws GRADER_INVALID for a schema that cannot be checked in full. */
 export function jsonMatch(options: JsonMatchOptions): Grader {
+  checkOptionNames('jsonMatch', options, ['schema', 'equals', 'tolerance', 'anyOrder', 'byField', 'of']);
   const { schema, equals, byField = false, of } = options;
   if (schema === undefined && equals === undefined) throw invalid('expected schema, equals or both, found neither');
   if (equals !== undefined && equals !== 'answer') throw invalid(`equals is ${JSON.stringify(equals)}, expected "answer"`);

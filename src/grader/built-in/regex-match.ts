@@ -2,6 +2,7 @@
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { REGEX_LIMIT_MS, regexWithin, statelessRegex } from './regex-within.ts';
 import { answerOf, type ReadSaid, saidBy } from './said.ts';
 
@@ -15,6 +16,7 @@ export interface RegexMatchOptions {
 
 /** Without a pattern, the task's answer is one: a text. Throws GRADER_INVALID for a pattern that is none. */
 export function regexMatch(pattern?: RegExp | string, options: RegexMatchOptions = {}): Grader {
+  checkOptionNames('regexMatch', options, ['flags', 'limitMs', 'of']);
   const { flags, limitMs = REGEX_LIMIT_MS, of } = options;
   if (!(Number.isSafeInteger(limitMs) && limitMs >= 1)) {
     throw new TrainyardError('GRADER_INVALID', `regexMatch: limitMs is ${limitMs}, expected a whole number from 1 up`);

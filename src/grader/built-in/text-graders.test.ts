@@ -48,8 +48,8 @@ describe.each(Object.entries(all))('%s', (name, make: (options?: never) => Grade
   });
 
   it('names everything that is wrong with its options at once', () => {
-    expect(() => make({ of: 'text', other: 1 } as never)).toThrow(/of is text, expected a function.*; it has no option other/);
-    expect(() => make(5 as never)).toThrow(/expected an object of options, found 5/);
+    expect(() => make({ of: 'text', other: 1 } as never)).toThrow(/it has no option other.*; of is text, expected a function/);
+    expect(() => make(5 as never)).toThrow(/expected an object of options, found a number/);
   });
 
   it('cannot score a task without an answer', async () => {

@@ -10,6 +10,7 @@ import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { asJson, MAX_NESTING, nestingOf } from '../../core/json.ts';
 import type { Json, ToolCall } from '../../core/types.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { checkEquality, isList, isObject, type JsonEquality, jsonEqual, mostPairs } from './json-equal.ts';
 import { answerOf } from './said.ts';
 
@@ -43,6 +44,7 @@ interface MadeCall {
 }
 
 export function toolCalls(options: ToolCallsOptions = {}): Grader {
+  checkOptionNames('toolCalls', options, ['expected', 'inOrder', 'others', 'arguments', 'partial', 'tolerance', 'anyOrder']);
   const { expected, inOrder = true, others = false, arguments: manner = 'exact', partial = false } = options;
   if (manner !== 'exact' && manner !== 'subset') {
     throw new TrainyardError('GRADER_INVALID', `toolCalls: arguments is ${JSON.stringify(manner)}, expected "exact" or "subset"`);

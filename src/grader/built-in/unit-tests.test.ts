@@ -115,7 +115,7 @@ describe('the code grader', () => {
       strict: true,
     } as unknown as UnitTestsOptions;
     expect(() => unitTests(wrong)).toThrow(
-      /no option strict;.*language: expected.*found "ruby"; sandbox: .*timeoutMs: .*found 0; memoryMb: .*found 1\.5; tolerance: .*found -1/,
+      /no option strict, .*language: expected.*found "ruby"; sandbox: .*timeoutMs: .*found 0; memoryMb: .*found 1\.5; tolerance: .*found -1/,
     );
   });
 

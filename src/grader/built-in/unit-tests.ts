@@ -8,13 +8,13 @@
 
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
-import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
 import { openSandbox } from '../../processes/sandbox/sandbox.ts';
 import { pythonHome } from '../code/python-home.ts';
 import { runTests } from '../code/run-tests.ts';
 import { testsOf } from '../code/tests-of.ts';
 import type { Verdict } from '../code/verdict.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { type CodeLanguage, codeInText } from './code-in-text.ts';
 import { answerOf, type ReadSaid, saidBy } from './said.ts';
 
@@ -47,7 +47,7 @@ const OWN_MS = 60_000;
 
 /** Throws GRADER_INVALID, and SANDBOX_MISSING where a sandbox is required and not there: when it is made, before anything is graded. */
 export function unitTests(options: UnitTestsOptions): Grader {
-  checkOptions(options);
+  checkOptionNames('unitTests', options, OPTIONS, { faults: () => faultsIn(options) });
   const { language, timeoutMs = DEFAULT_TIMEOUT_MS, memoryMb = DEFAULT_MEMORY_MB, tolerance = DEFAULT_TOLERANCE } = options;
   const sandbox = openSandbox({ level: options.sandbox ?? 'required' });
   if (language === 'python') pythonHome();
@@ -71,26 +71,21 @@ function rewardOf(verdict: Verdict, { task }: GraderInput, { partial = false }: 
   return { value: partial ? passed / total : Number(success), success, metrics: { passed, total } };
 }
 
-function checkOptions(options: UnitTestsOptions): void {
-  const problems: string[] = [];
-  const given: Readonly<Record<string, unknown>> = { ...options };
-  const unknown = Object.keys(given).filter((name) => !OPTIONS.includes(name));
-  if (unknown.length > 0) problems.push(`no option ${unknown.join(', ')}; there are ${OPTIONS.join(', ')}`);
-  if (given['language'] !== 'javascript' && given['language'] !== 'python') {
-    problems.push(`language: expected 'javascript' or 'python', found ${JSON.stringify(given['language'])}`);
+function* faultsIn(options: UnitTestsOptions): Generator<string> {
+  const { language, sandbox = 'best', tolerance = 0 } = options;
+  if (language !== 'javascript' && language !== 'python') {
+    yield `language: expected 'javascript' or 'python', found ${JSON.stringify(language)}`;
   }
-  if (!['required', 'best', undefined].includes(given['sandbox'] as string)) {
-    problems.push(`sandbox: expected 'required' or 'best', found ${JSON.stringify(given['sandbox'])}`);
+  if (sandbox !== 'required' && sandbox !== 'best') {
+    yield `sandbox: expected 'required' or 'best', found ${JSON.stringify(sandbox)}`;
   }
-  for (const name of ['timeoutMs', 'memoryMb']) {
-    const value = given[name];
-    if (value !== undefined && !(Number.isSafeInteger(value) && Number(value) >= 1)) {
-      problems.push(`${name}: expected a whole number from 1 up, found ${String(value)}`);
+  for (const name of ['timeoutMs', 'memoryMb'] as const) {
+    const value = options[name] ?? 1;
+    if (!(Number.isSafeInteger(value) && value >= 1)) {
+      yield `${name}: expected a whole number from 1 up, found ${String(value)}`;
     }
   }
-  const { tolerance } = options;
-  if (tolerance !== undefined && !(tolerance >= 0 && Number.isFinite(tolerance))) {
-    problems.push(`tolerance: expected a number from 0 up, found ${String(tolerance)}`);
+  if (!(Number.isFinite(tolerance) && tolerance >= 0)) {
+    yield `tolerance: expected a number from 0 up, found ${String(tolerance)}`;
   }
-  if (problems.length > 0) throw new TrainyardError('GRADER_INVALID', `unitTests: ${problems.join('; ')}`);
 }

@@ -1,5 +1,5 @@
 /** What graders of right and wrong return, and the check of the options that they are made with. */
-import { TrainyardError } from '../../core/errors.ts';
+import { checkOptionNames } from '../option-names.ts';
 import type { ReadSaid } from './said.ts';
 
 export interface Verdict {
@@ -19,19 +19,16 @@ const EXPECTED: Readonly<Record<Extract<Kind, string>, string>> = {
   texts: 'a list of texts',
 };
 
-/** Throws GRADER_INVALID with everything that is wrong: a misspelt option would otherwise silently change what is right. */
-export function checkOptions(grader: string, given: unknown, kinds: Readonly<Record<string, Kind>>): void {
-  if (typeof given !== 'object' || given === null) {
-    throw new TrainyardError('GRADER_INVALID', `${grader}: expected an object of options, found ${String(given)}`);
-  }
-  const problems = Object.entries(given).flatMap(([name, value]) => {
-    const kind = Object.hasOwn(kinds, name) ? kinds[name] : undefined;
-    if (kind === undefined) return [`it has no option ${name}, expected ${Object.keys(kinds).join(', ')}`];
-    if (value === undefined || fits(value, kind)) return [];
-    const expected = typeof kind === 'string' ? EXPECTED[kind] : kind.map((one) => `'${one}'`).join(' or ');
-    return [`${name} is ${String(value)}, expected ${expected}`];
-  });
-  if (problems.length > 0) throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`);
+/** Throws GRADER_INVALID with everything that is wrong. */
+export function checkOptions(grader: string, given: object, kinds: Readonly<Record<string, Kind>>): void {
+  const faults = (): readonly string[] =>
+    Object.entries(given).flatMap(([name, value]) => {
+      const kind = Object.hasOwn(kinds, name) ? kinds[name] : undefined;
+      if (kind === undefined || value === undefined || fits(value, kind)) return [];
+      const expected = typeof kind === 'string' ? EXPECTED[kind] : kind.map((one) => `'${one}'`).join(' or ');
+      return [`${name} is ${String(value)}, expected ${expected}`];
+    });
+  checkOptionNames(grader, given, Object.keys(kinds), { faults });
 }
 
 function fits(value: unknown, kind: Kind): boolean {

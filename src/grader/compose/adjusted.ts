@@ -5,6 +5,7 @@
 import type { Grader, GraderResult } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
 import type { Reward } from '../../core/types.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { checkFinite, checkGrader, inherited, invalid, isSuccess, isUngraded, rewardOf } from './component.ts';
 
 export interface ClipOptions {
@@ -20,8 +21,10 @@ export interface ScaleOptions {
 }
 
 /** Its metric `clipped` is 1 where something was outside of the bounds. */
-export function clipped(grader: Grader, { min, max }: ClipOptions): Grader {
+export function clipped(grader: Grader, options: ClipOptions): Grader {
   checkGrader(grader, 'clipped');
+  checkOptionNames('clipped', options, ['min', 'max']);
+  const { min, max } = options;
   if (min === undefined && max === undefined) throw invalid('clipped: expected min, max or both, found neither');
   if (min !== undefined) checkFinite(min, 'clipped: min');
   if (max !== undefined) checkFinite(max, 'clipped: max');
@@ -38,8 +41,10 @@ export function clipped(grader: Grader, { min, max }: ClipOptions): Grader {
   });
 }
 
-export function scaled(grader: Grader, { by = 1, plus = 0 }: ScaleOptions): Grader {
+export function scaled(grader: Grader, options: ScaleOptions): Grader {
   checkGrader(grader, 'scaled');
+  checkOptionNames('scaled', options, ['by', 'plus']);
+  const { by = 1, plus = 0 } = options;
   checkFinite(by, 'scaled: by');
   checkFinite(plus, 'scaled: plus');
   return adjusted(`scaled(${grader.name})`, grader, (reward) => changedIn(reward, (value) => value * by + plus));

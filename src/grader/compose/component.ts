@@ -18,6 +18,10 @@ export type Components = readonly (readonly [name: string, grader: Grader])[];
 /** Throws GRADER_INVALID where it is none. `where` begins the message. */
 export function checkGrader(given: unknown, where: string): asserts given is Grader {
   if (typeof given === 'object' && given !== null && 'grade' in given && typeof given.grade === 'function') return;
+  if (typeof given === 'function') {
+    const hint = 'call what makes a grader, such as exactMatch(); wrap what grades in defineGrader(…)';
+    throw invalid(`${where}: expected a grader, found ${given.name ? `the function ${given.name}` : 'a function'}`, hint);
+  }
   throw invalid(`${where}: expected a grader, found ${given === null ? 'null' : typeof given}`, 'make one with defineGrader(…)');
 }
 

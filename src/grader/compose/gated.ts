@@ -4,6 +4,7 @@
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { checkFinite, checkGrader, inherited, isSuccess, isUngraded, partsOf, rewardOf, untrainedOf } from './component.ts';
 
 export interface GatedOptions {
@@ -12,9 +13,11 @@ export interface GatedOptions {
 }
 
 /** Its parts are `gate` and, where it was asked, `score`. Where the gate is open, the reward is the grader's. */
-export function gated(gate: Grader, grader: Grader, { floor = 0 }: GatedOptions = {}): Grader {
+export function gated(gate: Grader, grader: Grader, options: GatedOptions = {}): Grader {
   checkGrader(gate, 'gated: the gate');
   checkGrader(grader, 'gated: the grader');
+  checkOptionNames('gated', options, ['floor']);
+  const { floor = 0 } = options;
   checkFinite(floor, 'gated: floor');
   return defineGrader({
     name: `gated(${gate.name}, ${grader.name})`,

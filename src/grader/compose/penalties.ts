@@ -5,6 +5,7 @@ import type { Grader, GraderInput, GraderTurn } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { regexWithin, statelessRegex } from '../built-in/regex-within.ts';
 import { type ReadSaid, saidBy } from '../built-in/said.ts';
+import { checkOptionNames } from '../option-names.ts';
 import { checkFinite, invalid } from './component.ts';
 
 export interface LengthPenaltyOptions {
@@ -19,7 +20,9 @@ export interface LengthPenaltyOptions {
 }
 
 /** Minus (length − free) / per, from 0 down to −most. The length is its metric. */
-export function lengthPenalty({ unit, free, per, most = 1 }: LengthPenaltyOptions): Grader {
+export function lengthPenalty(options: LengthPenaltyOptions): Grader {
+  checkOptionNames('lengthPenalty', options, ['unit', 'free', 'per', 'most']);
+  const { unit, free, per, most = 1 } = options;
   if (unit !== 'tokens' && unit !== 'characters') {
     throw invalid(`lengthPenalty: unit is ${JSON.stringify(unit)}, expected "tokens" or "characters"`);
   }
@@ -45,8 +48,10 @@ export function lengthPenalty({ unit, free, per, most = 1 }: LengthPenaltyOption
 export function formatPenalty(
   test: RegExp | ((said: string) => boolean),
   cost: number,
-  { of }: { readonly of?: ReadSaid } = {},
+  options: { readonly of?: ReadSaid } = {},
 ): Grader {
+  checkOptionNames('formatPenalty', options, ['of']);
+  const { of } = options;
   checkFinite(cost, 'formatPenalty: cost');
   if (cost <= 0) throw invalid(`formatPenalty: cost is ${cost}, expected more than 0`);
   if (!(test instanceof RegExp) && typeof test !== 'function') {
@@ -76,7 +81,9 @@ export interface RepetitionPenaltyOptions {
 const LONGEST_PHRASE = { words: 5, characters: 4 } as const;
 
 /** Minus `cost` where the policy said one thing over and over in one of its turns. How often is in its metrics. */
-export function repetitionPenalty({ cost, words = 10, characters = 200 }: RepetitionPenaltyOptions): Grader {
+export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
+  checkOptionNames('repetitionPenalty', options, ['cost', 'words', 'characters']);
+  const { cost, words = 10, characters = 200 } = options;
   for (const [name, value] of Object.entries({ cost, words, characters })) {
     checkFinite(value, `repetitionPenalty: ${name}`);
     if (value <= 0) throw invalid(`repetitionPenalty: ${name} is ${value}, expected more than 0`);

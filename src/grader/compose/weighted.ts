@@ -8,6 +8,7 @@ import type { Grader, GraderInput, GraderResult, Ungraded } from '../../core/con
 import { defineGrader } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Reward } from '../../core/types.ts';
+import { checkOptionNames } from '../option-names.ts';
 import {
   type Components,
   checkFinite,
@@ -32,8 +33,10 @@ const BY = ['byTurn', 'byThread', 'byRole'] as const;
 /** `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. Its parts are the components' own values, before weights. */
 export function weighted(
   components: Readonly<Record<string, readonly [grader: Grader, weight: number]>>,
-  { success }: WeightedOptions = {},
+  options: WeightedOptions = {},
 ): Grader {
+  checkOptionNames('weighted', options, ['success']);
+  const { success } = options;
   const names = checkedNames(components, 'weighted');
   const weights = names.map((name) => {
     const pair: unknown = components[name];

@@ -2,8 +2,8 @@
 import type { ChatServer } from '../../core/chat-completions.ts';
 import type { GraderContext } from '../../core/contracts.ts';
 import { unscorable } from '../../core/define-grader.ts';
-import { TrainyardError } from '../../core/errors.ts';
 import type { ReadSaid } from '../built-in/said.ts';
+import { checkOptionNames, unknownOptions } from '../option-names.ts';
 import type { Patience } from './asking.ts';
 
 /** An OpenAI-compatible server. */
@@ -36,12 +36,16 @@ export interface JudgeOptions extends Partial<Patience> {
   readonly of?: ReadSaid;
 }
 
+const SHOWN = ['instructions', 'scale', 'successFrom', 'showPrompt', 'showAnswer', 'maxCharacters', 'of'] as const;
+const ASKED = ['model', 'cache', 'price', 'timeoutMs', 'tries', 'backoffMs', 'maxTokens'] as const;
+const OPTIONS: readonly (keyof JudgeOptions)[] = [...SHOWN, ...ASKED];
+const ENDPOINT: readonly string[] = ['baseURL', 'model', 'apiKeyEnv'] satisfies readonly (keyof JudgeEndpoint)[];
+
 export const PATIENCE: Patience = { timeoutMs: 30_000, tries: 3, backoffMs: 500, maxTokens: 1024 };
 
 export function checkOptions(options: JudgeOptions, whose: string): void {
-  const faults = [...faultsIn(options)];
-  if (faults.length === 0) return;
-  throw new TrainyardError('GRADER_INVALID', `${whose}: ${faults.join('; ')}`, {
+  checkOptionNames(whose, options, OPTIONS, {
+    faults: () => faultsIn(options),
     hint: `write ${whose}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`,
   });
 }
@@ -62,8 +66,11 @@ function* faultsIn(options: JudgeOptions): Generator<string> {
     if (value === undefined || (Number.isSafeInteger(value) && value >= least)) continue;
     yield `${name} is ${String(value)}, expected a whole number from ${least} up`;
   }
-  for (const [name, value] of Object.entries(options.price ?? {})) {
-    if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${value}, expected a number from 0 up`;
+  const price: Readonly<Record<string, unknown>> = options.price ?? { prompt: 0, completion: 0 };
+  yield* unknownOptions(price, ['prompt', 'completion'], 'price');
+  for (const name of ['prompt', 'completion']) {
+    const value = Number(price[name]);
+    if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${String(price[name])}, expected a number from 0 up`;
   }
 }
 
@@ -72,6 +79,11 @@ function* endpointFaults(model: unknown): Generator<string> {
     yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
     return;
   }
+  // A key in the source would be copied with it; it is not repeated here.
+  const secret = Object.keys(model).find((key) => /key|token|secret/i.test(key) && !ENDPOINT.includes(key));
+  if (secret !== undefined) yield `model has no ${secret}; put the key into the environment and name the variable in apiKeyEnv`;
+  const others = Object.fromEntries(Object.entries(model).filter(([key]) => key !== secret));
+  yield* unknownOptions(others, ENDPOINT, 'model');
   const { baseURL, model: name, apiKeyEnv } = model as Partial<Record<keyof JudgeEndpoint, unknown>>;
   const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
   // Not repeated in the message: it may hold a password.
