@@ -57,18 +57,30 @@ export function unitTests(options: UnitTestsOptions): Grader {
     grade: async (input, { signal }) => {
       const given = options.tests === undefined ? answerOf(input) : options.tests(input);
       const tests = testsOf(given ?? null, options.entry, input.task.id);
-      const code = codeInText(saidBy(input, options.of), language);
-      return rewardOf(await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal }), input, options);
+      const { code, isFenced } = codeInText(saidBy(input, options.of), language);
+      const verdict = await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal });
+      return rewardOf(verdict, isFenced, input, options);
     },
   });
 }
 
-function rewardOf(verdict: Verdict, { task }: GraderInput, { partial = false }: UnitTestsOptions): GraderResult {
+function rewardOf(
+  verdict: Verdict,
+  isFenced: boolean,
+  { task }: GraderInput,
+  { partial = false }: UnitTestsOptions,
+): GraderResult {
   if (verdict.kind === 'fault') return unscorable(`the tests of task ${JSON.stringify(task.id)} cannot be run: ${verdict.why}`);
   const total = verdict.passed.length;
   const passed = verdict.passed.filter(Boolean).length;
   const success = passed === total;
-  return { value: partial ? passed / total : Number(success), success, metrics: { passed, total } };
+  const { loaded, defined, timedOut } = verdict.course;
+  const metrics = {
+    ...{ passed, total, fenced: Number(isFenced), timedOut: Number(timedOut) },
+    ...(loaded === undefined ? {} : { loaded: Number(loaded) }),
+    ...(defined === undefined ? {} : { defined: Number(defined) }),
+  };
+  return { value: partial ? passed / total : Number(success), success, metrics };
 }
 
 function* faultsIn(options: UnitTestsOptions): Generator<string> {
