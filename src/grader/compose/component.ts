@@ -42,19 +42,21 @@ export function invalid(message: string, hint?: string): TrainyardError {
   return new TrainyardError('GRADER_INVALID', message, hint === undefined ? {} : { hint });
 }
 
-/** What the whole inherits: the strictest concurrency, the most retries. `asked`: whether deadlines pass one after the other. */
+/** What the whole inherits: the strictest concurrency, the most retries, all variables. `asked`: whether deadlines pass one after the other. */
 export function inherited(
   graders: readonly Grader[],
   asked: 'together' | 'in turn',
-): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy'> {
+): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy' | 'needsEnv'> {
   const given = (name: 'concurrency' | 'deadlineMs' | 'retries'): number[] => graders.flatMap((grader) => grader[name] ?? []);
   const [concurrency, deadlines, retries] = [given('concurrency'), given('deadlineMs'), given('retries')];
+  const needsEnv = [...new Set(graders.flatMap((grader) => grader.needsEnv ?? []))];
   const deadlineMs = asked === 'together' ? Math.max(...deadlines) : deadlines.reduce((sum, one) => sum + one, 0);
   return {
     ...(concurrency.length === 0 ? {} : { concurrency: Math.min(...concurrency) }),
     ...(deadlines.length === 0 ? {} : { deadlineMs }),
     ...(retries.length === 0 ? {} : { retries: Math.max(...retries) }),
     ...(graders.some((grader) => grader.asksPolicy) ? { asksPolicy: true } : {}),
+    ...(needsEnv.length === 0 ? {} : { needsEnv }),
   };
 }
 
