@@ -1,6 +1,6 @@
 /** What graders are made with: no factory takes an option that it does not have, or says what is wrong in the words of the engine. */
 import { describe, expect, it } from 'vitest';
-import * as graders from '../graders.ts';
+import * as graders from '../../src/graders.ts';
 
 const exact = graders.exactMatch();
 const model = { baseURL: 'http://localhost:1', model: 'm' };
@@ -38,7 +38,14 @@ function refusal(make: () => unknown): string {
   return 'accepted';
 }
 
+/** What takes no options of a grader. */
+const OTHERS = ['gradeOnce', 'maximum', 'minimum', 'openSandbox', 'rejected', 'unscorable'];
+
 describe('what a grader is made with', () => {
+  it('is checked here for every factory that there is', () => {
+    expect([...FACTORIES.map(([name]) => name), ...OTHERS].toSorted()).toEqual(Object.keys(graders).toSorted());
+  });
+
   it.each(FACTORIES)('%s refuses an option that it does not have, and what is no object of options', (name, make, option) => {
     const misspelt = `${option.slice(0, -1)}x${option.slice(-1)}`;
     const meant = option.length < 4 ? '' : `, did you mean ${option}?`;
