@@ -19,13 +19,15 @@ export interface GraderOptions {
   readonly retries?: number;
   /** Whether `ctx.model` is wanted: the run's own policy, as a judge. */
   readonly asksPolicy?: boolean;
+  /** Environment variables that it cannot grade without, such as keys: where one is not set, the run does not start. */
+  readonly needsEnv?: readonly string[];
   grade: GradeFunction;
 }
 
 /** Made once in each process, so that what is loaded in its constructor is loaded once. */
 export type GraderClass = new () => Pick<GraderOptions, 'grade'> & Partial<GraderOptions>;
 
-const OPTIONS = ['name', 'concurrency', 'deadlineMs', 'retries', 'asksPolicy', 'grade'] as const;
+const OPTIONS = ['name', 'concurrency', 'deadlineMs', 'retries', 'asksPolicy', 'needsEnv', 'grade'] as const;
 
 /** Marks what goes from what the agent did (and the task's answer) to a reward as a grader. Throws GRADER_INVALID for anything else. */
 export function defineGrader(given: GradeFunction | GraderOptions | GraderClass): Grader {
@@ -40,10 +42,11 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
     });
   }
   if (name === undefined) checkNames(options);
-  const { concurrency, deadlineMs, retries, asksPolicy } = options;
+  const { concurrency, deadlineMs, retries, asksPolicy, needsEnv } = options;
   checkNumber('concurrency', concurrency, 1);
   checkNumber('deadlineMs', deadlineMs, 1);
   checkNumber('retries', retries, 0);
+  checkVariables(needsEnv);
   return {
     [graderSymbol]: true,
     name: options.name ?? name ?? (options.grade.name || 'grader'),
@@ -51,6 +54,7 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
     ...(deadlineMs === undefined ? {} : { deadlineMs }),
     ...(retries === undefined ? {} : { retries }),
     ...(asksPolicy === undefined ? {} : { asksPolicy }),
+    ...(needsEnv === undefined ? {} : { needsEnv }),
     grade: (input, ctx) => options.grade(input, ctx),
   };
 }
@@ -65,6 +69,11 @@ export function unscorable(why: string): never {
   throw new TrainyardError('GRADER_UNSCORABLE', why);
 }
 
+/** The variables that the grader needs and this process does not have. */
+export function missingEnv({ needsEnv = [] }: Grader): readonly string[] {
+  return needsEnv.filter((name) => (process.env[name]?.trim() ?? '') === '');
+}
+
 function made(Class: GraderClass): GraderOptions {
   try {
     return new Class();
@@ -77,6 +86,13 @@ function checkNames(options: object): void {
   const unknown = Object.keys(options).filter((key) => !(OPTIONS as readonly string[]).includes(key));
   if (unknown.length === 0) return;
   throw new TrainyardError('GRADER_INVALID', `a grader has no ${unknown.join(', ')}; it may have ${OPTIONS.join(', ')}`);
+}
+
+function checkVariables(names: unknown): void {
+  const isList =
+    names === undefined || (Array.isArray(names) && names.every((name) => typeof name === 'string' && /^\w+$/.test(name)));
+  // Not repeated: what is no name may be the key itself.
+  if (!isList) throw new TrainyardError('GRADER_INVALID', 'needsEnv: expected a list of names of environment variables');
 }
 
 function checkNumber(name: string, value: unknown, least: number): void {

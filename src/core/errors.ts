@@ -29,7 +29,7 @@ export const ERROR_CODES = {
   WORKFLOW_INIT_FAILED: { boundary: 'usage', exit: 2, summary: 'A workflow cannot be made, or its setup failed.' },
   CONFIG_INVALID: { boundary: 'usage', exit: 2, summary: 'A workflow’s or grader’s config is malformed, or there are several.' },
   GRADER_INVALID: { boundary: 'usage', exit: 2, summary: 'A grader’s definition is malformed.' },
-  GRADER_INIT_FAILED: { boundary: 'usage', exit: 2, summary: 'A grader cannot be made.' },
+  GRADER_INIT_FAILED: { boundary: 'usage', exit: 2, summary: 'A grader cannot be made, or lacks what it needs.' },
   GRADER_NOT_FOUND: { boundary: 'usage', exit: 2, summary: 'The entry exports no grader.' },
   RUN_LOCKED: { boundary: 'run', exit: 1, summary: 'Another process is using the run directory.' },
   RUN_NOT_EMPTY: { boundary: 'usage', exit: 2, summary: 'The run directory already holds a run.' },

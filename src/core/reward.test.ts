@@ -23,12 +23,35 @@ describe('a reward', () => {
     );
   });
 
-  it('is a plain copy: what else the grader returned is left behind', () => {
-    const result = { value: 1, parts: { style: 0.5 }, reason: 'good' };
+  it('is a plain copy', () => {
+    const result = { value: 1, parts: { style: 0.5 } };
     const reward = toReward(result);
     expect(reward).toEqual({ value: 1, parts: { style: 0.5 } });
     expect(reward.parts).not.toBe(result.parts);
     expect(toReward({ value: 1, parts: undefined })).toEqual({ value: 1 });
+  });
+
+  it('has nothing that a reward has not: a misspelt name would be dropped', () => {
+    const list = 'value, success, parts, metrics, byTurn, byThread, byRole, untrained';
+    for (const [result, says] of [
+      [{ value: 1, sucess: false }, `a reward has no 'sucess'; did you mean success?`],
+      [{ value: 1, part: { style: 1 } }, `a reward has no 'part'; did you mean parts?`],
+      [{ value: 1, Success: false }, `a reward has no 'Success'; did you mean success?`],
+      [{ value: 1, byTrun: { 0: 1 } }, `a reward has no 'byTrun'; did you mean byTurn?`],
+      [{ value: 1, reason: 'good' }, `a reward has no 'reason'; it may have ${list}`],
+    ] as const) {
+      expect(refusal(result)).toEqual(bad(says));
+    }
+    // Of the workflow's own reward, as a grader is given it.
+    const stored = { value: 1, byTurn: { 0: 1 }, source: 'workflow', credit: { turnDiscount: 0.9, per: 'turn' } };
+    expect(toReward(stored)).toEqual({ value: 1, byTurn: { 0: 1 } });
+  });
+
+  it('says what was most likely forgotten', () => {
+    expect(refusal(true)).toEqual(bad('; write Number(…) around it'));
+    expect(refusal({ value: false })).toEqual(bad('; write Number(…) around it'));
+    expect(refusal({ value: 1, parts: { a: true } })).toEqual(bad('; write Number(…) around it'));
+    expect(refusal(undefined)).toEqual(bad('; is a `return` missing?'));
   });
 
   it('may name threads that are not trained, which the rollout must have', () => {

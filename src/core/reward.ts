@@ -2,11 +2,12 @@
  * What a grader or a workflow may give as a reward, checked: a finite number, or a finite `value` with what it is made of. Rewards are at most
  * 1e30 from 0: advantages are single floats, and the squares and sums on the way to them must not become infinite.
  *
- * The result is a fresh plain object; anything else that was put on it is left behind. Nothing is rounded, clamped or replaced: what is
- * not a reward is an error, never a number.
+ * The result is a fresh plain object. Nothing is rounded, clamped or replaced, and nothing is left behind unseen: what is not a reward is an
+ * error, never a number.
  */
 import { describeValue, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
+import { nearName } from './near-name.ts';
 import { turnNamed } from './turn-names.ts';
 import type { Reward, RolloutIdentity, Turn } from './types.ts';
 
@@ -18,16 +19,21 @@ const LONGEST_NAME = 1_000;
 /** What is only looked at may be any finite number. */
 const LOOKED_AT: readonly Named[] = ['parts', 'metrics'];
 const LARGEST_REWARD = 1e30;
+/** What a reward may have, as messages list it. */
+const KEYS = ['value', 'success', 'parts', 'metrics', 'byTurn', 'byThread', 'byRole', 'untrained'] as const;
+/** Of a reward that was checked before, such as the workflow's own that a grader passes on: said anew, whatever it says. */
+const STORED = ['source', 'credit'] as const;
 
 /** Throws GRADER_BAD_REWARD, saying what `who` returned. `turns`: how many the rollout has, for rewards that come as a list. */
 export function toReward(result: unknown, who = 'the grader', turns = 0): Reward {
   if (typeof result === 'number') return { value: amount(result, `${who} returned`) };
   if (typeof result !== 'object' || result === null || Array.isArray(result)) {
     throw badReward(
-      `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, metrics?, byTurn?, byThread?, byRole? }`,
+      `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, metrics?, byTurn?, byThread?, byRole? }${likely(result)}`,
     );
   }
   if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
+  checkKeys(result, who);
   const value = amount(result.value, `${who} returned an object whose \`value\` is`);
   const success = 'success' in result ? result.success : undefined;
   if (success !== undefined && typeof success !== 'boolean') {
@@ -65,6 +71,18 @@ export function settledReward(reward: Reward, identity: RolloutIdentity, turns: 
   const twice = settled.find(([index]) => seen.size === seen.add(index).size)?.[0];
   if (twice !== undefined) throw badReward(`two rewards are for turn ${twice}, which has several names; expected one`);
   return { ...reward, byTurn: Object.fromEntries(settled) };
+}
+
+/** A misspelt `success` would silently be no success at all. */
+function checkKeys(result: object, who: string): void {
+  const unknown = Object.keys(result).find((key) => !([...KEYS, ...STORED] as readonly string[]).includes(key));
+  if (unknown === undefined) return;
+  const meant = nearName(unknown, KEYS);
+  const instead = meant === undefined ? `it may have ${KEYS.join(', ')}` : `did you mean ${meant}?`;
+  throw badReward(
+    `${who} returned an object with ${describeValue(unknown)}; a reward has no ${describeValue(unknown)}; ${instead}`,
+    'what is to be seen goes into `metrics`, as numbers',
+  );
 }
 
 function numbers(name: Named, given: unknown, who: string): Readonly<Record<string, number>> {
@@ -117,7 +135,7 @@ function amount(value: unknown, found: string): number {
 
 function finite(value: unknown, found: string): number {
   if (typeof value === 'number' && Number.isFinite(value)) return value;
-  throw badReward(`${found} ${describeValue(value)}, expected a finite number`);
+  throw badReward(`${found} ${describeValue(value)}, expected a finite number${likely(value)}`);
 }
 
 function isPlainObject(value: unknown): value is Record<string, unknown> {
@@ -126,6 +144,12 @@ function isPlainObject(value: unknown): value is Record<string, unknown> {
   return prototype === null || prototype === Object.prototype;
 }
 
-function badReward(message: string): TrainyardError {
-  return new TrainyardError('GRADER_BAD_REWARD', message, { hint: 'return a finite number, for example 1 or 0' });
+/** What was most likely forgotten. In the message, because of a failed grading nothing else is kept. */
+function likely(found: unknown): string {
+  if (typeof found === 'boolean') return '; write Number(…) around it';
+  return found === undefined ? '; is a `return` missing?' : '';
+}
+
+function badReward(message: string, hint = 'return a finite number, for example 1 or 0'): TrainyardError {
+  return new TrainyardError('GRADER_BAD_REWARD', message, { hint });
 }

@@ -3,8 +3,10 @@
  * its input, under its deadline, and whatever it does becomes a `Grade`. Runs in this process; nothing is sampled or stored.
  */
 import type { Grader, GraderInput, GraderModel } from '../core/contracts.ts';
+import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade, Json, Message, PromptMessage } from '../core/types.ts';
+import { checkGrader } from './compose/component.ts';
 import { inlineGrader } from './inline.ts';
 
 export interface GradedCase {
@@ -35,14 +37,18 @@ const FIELDS: readonly (keyof GradedCase)[] = [
   ...(['truncated', 'artifactsDir', 'model'] as const),
 ];
 
-/** Throws USAGE for a case that no rollout could be; never for what the grader does. */
+/** Throws GRADER_INVALID for what is no grader and USAGE for a case that no rollout could be; never for what the grader does. */
 export async function gradeOnce(grader: Grader, given: GradedCase): Promise<Grade> {
+  checkGrader(grader, 'gradeOnce');
   const input = inputOf(given);
   await using runner = inlineGrader(grader, grader.deadlineMs === undefined ? {} : { deadlineMs: grader.deadlineMs });
   return await runner.grade(input, given.model);
 }
 
 function inputOf(given: GradedCase): GraderInput {
+  const found: unknown = given;
+  if (typeof found !== 'object' || found === null)
+    throw wrong(`gradeOnce got ${describeValue(found)} for a case, expected an object`);
   const unknown = Object.keys(given).filter((name) => !(FIELDS as readonly string[]).includes(name));
   if (unknown.length > 0) throw wrong(`gradeOnce knows no ${unknown.join(', ')}; expected some of ${FIELDS.join(', ')}`);
   const { said, answer, metadata } = given;

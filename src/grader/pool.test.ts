@@ -119,7 +119,7 @@ describe('a grader that fails', () => {
     ['throw undefined', 'GRADER_FAILED', /threw a value that is not an Error: undefined/],
     ['throw something odd', 'GRADER_FAILED', /threw a value that is not an Error: .*Circular/],
     ['reject later outside the call', 'GRADER_FAILED', /exited with code 1, having printed:[\s\S]*left behind/],
-    ['exit with 0', 'GRADER_FAILED', /exited with code 0 before it answered/],
+    ['exit with 0', 'GRADER_FAILED', /exited with code 0 before it answered; did it call process\.exit\?$/],
     ['exit with 3', 'GRADER_FAILED', /exited with code 3, having printed:\n\[31mdisk on fire\[0m\n/],
     ['kill itself', 'GRADER_FAILED', /killed by SIGKILL/],
     ['open a pool', 'GRADER_FAILED', /opened inside a grading process/],

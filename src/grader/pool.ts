@@ -213,7 +213,7 @@ function gradeOf(answer: Answer, turns: number): Grade {
     case 'unsendable':
       return failed(`the input cannot be sent to the grader: ${answer.message}`);
     case 'ended':
-      return failed(`the grader's process ${answer.how} before it answered`);
+      return failed(`the grader's process ${answer.how} before it answered${likely(answer.how)}`);
   }
 }
 
@@ -233,6 +233,11 @@ function checkedGrade(value: unknown, turns: number): Grade {
     return { kind: 'failed', code, message: shortWhy(message) };
   }
   return failed(`the grader's process answered ${describeValue(value)}, expected a grade`);
+}
+
+/** Nothing that goes wrong exits with 0. */
+function likely(how: string): string {
+  return /^exited with code 0\b/.test(how) ? '; did it call process.exit?' : '';
 }
 
 function failed(message: string): Grade {

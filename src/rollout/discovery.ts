@@ -6,7 +6,8 @@
 import { realpath, stat } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { type EntryModule, type Grader, type Workflow, workflowSymbol } from '../core/contracts.ts';
+import { isClass, kindOf } from '../core/classes.ts';
+import { type EntryModule, type Grader, graderSymbol, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { asGrader, asWorkflow } from '../core/lower.ts';
@@ -79,12 +80,15 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   const mistakesOfWorkflows = mistakes;
   const graders = exportsOf(exports, (value) => asGrader(value, module), module);
   const graderIsMissing = graders.length === 0 && mistakes === mistakesOfWorkflows;
-  if (chosen === undefined && workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports));
+  const meant = graderIsMissing ? exports.find(([name, value]) => isMeantAsGrader(name, value)) : undefined;
+  const others = exports.filter((one) => one !== meant);
+  if (chosen === undefined && workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports, others));
+  if (meant !== undefined) module.problem(noGraderYet(...meant));
   only('workflow', workflows, path, module);
   only('grader', graders, path, module);
   const [workflow] = workflows;
   const [grader] = graders;
-  if (workflow?.value.needsGrader && graderIsMissing) module.problem(noGrader(path, workflow.name));
+  if (workflow?.value.needsGrader && graderIsMissing && meant === undefined) module.problem(noGrader(path, workflow.name));
   if (mistakes > 0) return undefined;
   const graded = grader === undefined ? {} : { grader: grader.value, graderModule: { url, exportName: grader.name } };
   if (chosen !== undefined) return { workflow: chosen, ...graded };
@@ -152,10 +156,46 @@ function noGrader(path: string, workflow: string): TrainyardError {
   });
 }
 
-function noWorkflow(path: string, exports: EntryModule['exports']): TrainyardError {
+/** Without it the rollouts would go on, and each would lack its reward. What carries the symbol is an abstract base. */
+function isMeantAsGrader(name: string, value: unknown): boolean {
+  const isMarked = value instanceof Object && graderSymbol in value;
+  return !isMarked && (name === 'grader' || (/grader$/i.test(name) && gradesItself(value)));
+}
+
+function gradesItself(value: unknown): boolean {
+  if (typeof value !== 'object' && typeof value !== 'function') return false;
+  const has = (of: unknown): boolean => of instanceof Object && 'grade' in of && typeof of.grade === 'function';
+  return has(value) || (typeof value === 'function' && has(value.prototype));
+}
+
+function noGraderYet(name: string, value: unknown): TrainyardError {
+  const wrap = `wrap it in defineGrader(…)`;
+  if (typeof value !== 'function') {
+    const hint = gradesItself(value) ? wrap : `write export const ${name} = defineGrader(({ task, messages }) => …)`;
+    return new TrainyardError('GRADER_INVALID', `the export ${name} is no grader, it is ${article(kindOf(value))}`, { hint });
+  }
+  if (isClass(value))
+    return new TrainyardError('GRADER_INVALID', `the export ${name} is a plain class, no grader`, { hint: wrap });
+  // One that was written here has the name of the export.
+  const made = value.name !== '' && value.name !== name ? value.name : undefined;
+  return new TrainyardError(
+    'GRADER_INVALID',
+    `the export ${name} is ${made ? `the function ${made}` : 'a plain function'}, no grader`,
+    {
+      hint: made ? `if ${made} makes graders, call it: ${name} = ${made}(…); if it grades, ${wrap}` : wrap,
+    },
+  );
+}
+
+function article(kind: string): string {
+  return /^(Undefined|Null)$/.test(kind) ? kind.toLowerCase() : `${/^[AEIO]/.test(kind) ? 'an' : 'a'} ${kind}`;
+}
+
+/** `others`: what may have been meant as one. */
+function noWorkflow(path: string, exports: EntryModule['exports'], others: EntryModule['exports']): TrainyardError {
   const names = exports.map(([name]) => name).join(', ') || 'nothing';
   return new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
-    hint: unmarked(exports, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
+    hint: unmarked(others, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
   });
 }
 

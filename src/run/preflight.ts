@@ -3,6 +3,7 @@
  */
 
 import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
+import { missingEnv } from '../core/define-grader.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
 import type { Task } from '../core/types.ts';
@@ -59,7 +60,8 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
   const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
   const ofFlows = problemsOf([...tasks, ...heldOut]);
-  return { entry: found.entry, tasks, heldOut, warnings, problems: [...found.problems, ...problems, ...ofFlows] };
+  const all = [...warnings, ...missingVariables(found.entry)];
+  return { entry: found.entry, tasks, heldOut, warnings: all, problems: [...found.problems, ...problems, ...ofFlows] };
 }
 
 async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files): Promise<Omit<Inspection, 'entry'>> {
@@ -89,6 +91,16 @@ function seenBefore(sides: Split): Dataset['warnings'] {
   if (seen === 0) return [];
   const message = `${seen} of ${sides.heldOut.length} held-out tasks ask what a training task asks: success on them says little`;
   return [{ code: 'HELD_OUT_SEEN', message }];
+}
+
+/** No problem yet: what is looked over here may be run elsewhere. */
+function missingVariables(entry: Entry | undefined): Dataset['warnings'] {
+  const { grader } = entry ?? {};
+  const missing = grader === undefined ? [] : missingEnv(grader);
+  return missing.map((name) => ({
+    code: 'GRADER_ENV_MISSING',
+    message: `the grader ${grader?.name} needs the environment variable ${name}, which is not set here`,
+  }));
 }
 
 /** A flow that the entry exports may give way to another one that a task names. */

@@ -5,6 +5,7 @@
 
 import { Absence } from '../core/absence.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
+import { missingEnv } from '../core/define-grader.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { linkSignals } from '../core/linked-signal.ts';
@@ -205,6 +206,17 @@ export async function openGrader(
   signal: AbortSignal,
 ): Promise<GraderRunner | InlineGraderRunner> {
   const { concurrency = Infinity, deadlineMs = graderDeadlineMs, retries = graderRetries } = grader;
+  const [missing] = missingEnv(grader);
+  if (missing !== undefined) {
+    // Grading processes have this one's environment.
+    throw new TrainyardError(
+      'GRADER_INIT_FAILED',
+      `the grader ${grader.name} needs the environment variable ${missing}, which is not set`,
+      {
+        hint: `set ${missing} where the run is started`,
+      },
+    );
+  }
   if (graderModule === undefined) {
     const runner = inlineGrader(grader, { deadlineMs, retries });
     return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);

@@ -10,10 +10,17 @@ const NAMES: Readonly<Record<CodeLanguage, readonly string[]>> = {
   python: ['python', 'py', 'python3', 'python2'],
 };
 
-export function codeInText(text: string, language: CodeLanguage): string {
+export interface FoundCode {
+  readonly code: string;
+  /** Whether it was in a block; without any, the whole text is taken. */
+  readonly isFenced: boolean;
+}
+
+export function codeInText(text: string, language: CodeLanguage): FoundCode {
   const blocks = fencedBlocks(text);
   const own = blocks.findLast(({ name }) => NAMES[language].includes(name));
-  return (own ?? blocks.findLast(({ name }) => name === '') ?? blocks.at(-1))?.code ?? text;
+  const block = own ?? blocks.findLast(({ name }) => name === '') ?? blocks.at(-1);
+  return { code: block?.code ?? text, isFenced: block !== undefined };
 }
 
 interface Block {

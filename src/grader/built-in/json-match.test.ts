@@ -180,7 +180,7 @@ describe('jsonMatch', () => {
     [{ equals: 'other' as never }, /expected 'answer'/],
     [{ schema: {}, partial: true }, /partial needs equals/],
     [{ equals: 'answer', tolerance: -1 }, /tolerance is -1/],
-    [{ equals: 'answer', tolerence: 1 } as never, /it has no option tolerence, expected schema, equals/],
+    [{ equals: 'answer', tolerence: 1 } as never, /it has no option tolerence, did you mean tolerance\?/],
     [null as never, /expected an object of options, found null/],
     [{ schema: { default: new Date(0) } as never }, /expected plain JSON/],
     [{ schema: 7 as never }, /expected a schema/],

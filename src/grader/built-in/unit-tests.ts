@@ -72,17 +72,29 @@ export function unitTests(options: UnitTestsOptions): Grader {
     grade: async (input, { signal }) => {
       const given = options.tests === undefined ? answerOf(input) : options.tests(input);
       const tests = testsOf(given ?? null, options.entry, input.task.id);
-      const code = codeInText(saidBy(input, options.of), language);
+      const { code, isFenced } = codeInText(saidBy(input, options.of), language);
       sandbox ??= open();
-      return rewardOf(await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal }), input, options);
+      const result = await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal });
+      return rewardOf(result, isFenced, input, options);
     },
   });
 }
 
-function rewardOf(result: TestsResult, { task }: GraderInput, { partial = false }: UnitTestsOptions): GraderResult {
+function rewardOf(
+  result: TestsResult,
+  isFenced: boolean,
+  { task }: GraderInput,
+  { partial = false }: UnitTestsOptions,
+): GraderResult {
   if (result.kind === 'fault') return unscorable(`the tests of task ${JSON.stringify(task.id)} cannot be run: ${result.why}`);
   const total = result.passed.length;
   const passed = result.passed.filter(Boolean).length;
   const success = passed === total;
-  return { value: partial ? passed / total : Number(success), success, metrics: { passed, total } };
+  const { loaded, defined, timedOut } = result.course;
+  const metrics = {
+    ...{ passed, total, fenced: Number(isFenced), timedOut: Number(timedOut) },
+    ...(loaded === undefined ? {} : { loaded: Number(loaded) }),
+    ...(defined === undefined ? {} : { defined: Number(defined) }),
+  };
+  return { value: partial ? passed / total : Number(success), success, metrics };
 }

@@ -88,7 +88,8 @@ function verdictOf({ tests }: CodeRun, answer: HarnessAnswer): TestsResult {
       : answer.results.map(
           ({ why, output }, index) => why || (samePrinted(output, tests.tests[index]!.output) ? '' : 'another output'),
         );
-  return { kind: 'ran', passed: why.map((one) => one === ''), why };
+  const course = answer.kind === 'ran' ? answer.course : { timedOut: why.includes('time is up') };
+  return { kind: 'ran', passed: why.map((one) => one === ''), why, course };
 }
 
 function parsed(text: string): HarnessAnswer | undefined {

@@ -54,7 +54,7 @@ async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramT
       else why.push(result.code !== 0 ? `exit code ${result.code}` : samePrinted(result.stdout, output) ? '' : 'another output');
     }
   }
-  return { kind: 'ran', passed: why.map((one) => one === ''), why };
+  return { kind: 'ran', passed: why.map((one) => one === ''), why, course: { timedOut: why.includes('timeout') } };
 }
 
 async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { kind: 'function' }): Promise<TestsResult> {
@@ -72,10 +72,10 @@ async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { ki
   const { entry, setup } = tests;
   const order = { code: run.code, tests: tests.tests, entry: entry ?? null, setup, tolerance: run.tolerance };
   try {
-    const said = await between(pair, JSON.stringify(order), run.timeoutMs);
+    const { said, timedOut } = await between(pair, JSON.stringify(order), run.timeoutMs);
     const end = await pair.tester.ended;
     if (run.signal?.aborted) throw new TrainyardError('CANCELLED', 'the tests were cancelled');
-    return verdictOf(tests, said, end);
+    return verdictOf(tests, said, end, timedOut);
   } finally {
     pair.subject.kill();
     pair.tester.kill();
@@ -105,18 +105,28 @@ function asked(run: CodeRun, python: PythonHome, args: readonly string[]): Sandb
   };
 }
 
+interface Heard {
+  readonly said: readonly string[];
+  readonly timedOut: boolean;
+}
+
 /**
  * Carries lines between the two until the tests are done; gives what the tests said to us. Throws SANDBOX_FAILED where one of them did not
  * even begin. The code's time begins when both did.
  */
-async function between({ subject, tester }: Pair, order: string, timeoutMs: number): Promise<readonly string[]> {
+async function between({ subject, tester }: Pair, order: string, timeoutMs: number): Promise<Heard> {
   const answers = linesOf(subject);
   const lines = linesOf(tester);
   const said: string[] = [];
   let reachedCode = false;
   if ((await answers.next()).value !== READY) throw await notBegun(subject);
   if ((await lines.next()).value !== TESTER_READY) throw await notBegun(tester);
-  const timers = [setTimeout(() => subject.kill(), timeoutMs), setTimeout(() => tester.kill(), timeoutMs + OWN_MS)];
+  let timedOut = false;
+  const timeIsUp = (): void => {
+    timedOut = true;
+    subject.kill();
+  };
+  const timers = [setTimeout(timeIsUp, timeoutMs), setTimeout(() => tester.kill(), timeoutMs + OWN_MS)];
   try {
     void relay(answers, tester);
     tester.stdin.write(`${order}\n`);
@@ -131,7 +141,7 @@ async function between({ subject, tester }: Pair, order: string, timeoutMs: numb
   }
   // From its first word to the code on, whatever becomes of it is the code's doing.
   if (said.length === 0 && !reachedCode) throw await notBegun(tester);
-  return said;
+  return { said, timedOut };
 }
 
 function linesOf({ stdout }: ConfinedProcess): AsyncIterator<string> & AsyncIterable<string> {
@@ -152,23 +162,28 @@ async function notBegun(process: ConfinedProcess): Promise<TrainyardError> {
 
 interface Said {
   readonly fault?: string;
+  readonly loaded?: boolean;
+  readonly defined?: boolean;
   readonly test?: number;
   readonly passed?: boolean;
   readonly why?: string | null;
 }
 
-function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEnd): TestsResult {
+function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEnd, timedOut: boolean): TestsResult {
   const said = lines.map((line) => JSON.parse(line) as Said);
   const fault = said.find((one) => one.fault !== undefined)?.fault;
   if (fault !== undefined) return { kind: 'fault', why: fault };
   const byTest = new Map(said.flatMap((one) => (one.test === undefined ? [] : [[one.test, one] as const])));
   // Nobody else cancels it than the end of its time.
   const unsaid = tester.kind === 'cancelled' ? 'timeout' : tester.kind;
-  if (byTest.size === 0) return allFailed(tests, unsaid);
+  const { loaded, defined } = said.find((one) => one.loaded !== undefined) ?? { loaded: false, defined: false };
+  const course = { loaded, defined, timedOut };
+  if (byTest.size === 0) return { ...allFailed(tests, unsaid), course };
   const reason = (index: number): string => byTest.get(index)?.why ?? (byTest.has(index) ? '' : unsaid);
   return {
     kind: 'ran',
     passed: tests.tests.map((_, index) => byTest.get(index)?.passed === true),
     why: tests.tests.map((_, index) => reason(index)),
+    course,
   };
 }

@@ -55,7 +55,7 @@ export function testsOf(given: Json, entry: string | undefined, taskId: string):
   const fault = (problems: readonly string[]): never =>
     unscorable(`the tests of task ${JSON.stringify(taskId)} cannot be used: ${problems.join('; ')}`);
   const around = typeof given === 'object' && given !== null && !Array.isArray(given) ? wrapped.safeParse(given) : undefined;
-  if (around !== undefined && !around.success) return fault(problemsIn(around.error));
+  if (around !== undefined && !around.success) return fault(problemsIn(around.error, given));
   const said = around?.data ?? {};
   const tests = around === undefined ? given : (said.tests ?? said.test ?? said.test_list);
   const name = said.entry ?? said.entry_point ?? entry;
@@ -92,12 +92,35 @@ function programOfChecks(
 
 function checked<T>(schema: z.ZodType<T>, value: Json, fault: (problems: readonly string[]) => never): T {
   const result = schema.safeParse(value);
-  return result.success ? result.data : fault(problemsIn(result.error));
+  return result.success ? result.data : fault(problemsIn(result.error, value));
 }
 
 const MOST_PROBLEMS = 5;
 
-function problemsIn(error: z.ZodError): readonly string[] {
-  const all = error.issues.map(({ path, message }) => `${path.join('.') || 'tests'}: ${message}`);
+/** In our words, with tests counted from 1. Kinds of what was found are named, never what it is: tests are answers. */
+function problemsIn(error: z.ZodError, given: Json): readonly string[] {
+  const all = error.issues.map((issue) => `${placeOf(issue.path)}${faultOf(issue, given)}`);
   return all.length <= MOST_PROBLEMS ? all : [...all.slice(0, MOST_PROBLEMS), `and ${all.length - MOST_PROBLEMS} more`];
+}
+
+function placeOf([first, ...rest]: readonly PropertyKey[]): string {
+  if (first === undefined) return '';
+  const place = typeof first === 'number' ? `test ${first + 1}` : String(first);
+  return `${[place, ...rest.map(String)].join(': ')}: `;
+}
+
+const KINDS: Readonly<Record<string, string>> = { array: 'a list', string: 'a text', object: 'an object' };
+
+function faultOf(issue: z.core.$ZodIssue, given: Json): string {
+  const value = issue.path.reduce<unknown>((at, key) => (at as Readonly<Record<PropertyKey, unknown>> | undefined)?.[key], given);
+  const found = Array.isArray(value)
+    ? 'a list'
+    : value === undefined
+      ? 'nothing'
+      : value === null
+        ? 'null'
+        : (KINDS[typeof value] ?? `a ${typeof value}`);
+  if (issue.code === 'unrecognized_keys') return `it has no ${issue.keys.map((key) => JSON.stringify(key)).join(', ')}`;
+  if (issue.code === 'invalid_type') return `expected ${KINDS[issue.expected] ?? issue.expected}, found ${found}`;
+  return issue.code === 'invalid_union' ? `expected a value of JSON, found ${found}` : issue.message;
 }

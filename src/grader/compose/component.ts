@@ -19,6 +19,10 @@ export type Components = readonly (readonly [name: string, grader: Grader])[];
 /** Throws GRADER_INVALID where it is none. `where` begins the message. */
 export function checkGrader(given: unknown, where: string): asserts given is Grader {
   if (typeof given === 'object' && given !== null && 'grade' in given && typeof given.grade === 'function') return;
+  if (typeof given === 'function') {
+    const hint = 'call what makes a grader, such as exactMatch(); wrap what grades in defineGrader(…)';
+    throw invalid(`${where}: expected a grader, found ${given.name ? `the function ${given.name}` : 'a function'}`, hint);
+  }
   throw invalid(`${where}: expected a grader, found ${given === null ? 'null' : typeof given}`, 'make one with defineGrader(…)');
 }
 
@@ -40,22 +44,24 @@ export function invalid(message: string, hint?: string): TrainyardError {
 }
 
 /**
- * What the whole inherits: the strictest concurrency, the most retries, time enough for all of them. `asked`: whether their deadlines pass one
+ * What the whole inherits: the strictest concurrency, the most retries, time enough for all of them, all variables. `asked`: whether their deadlines pass one
  * after the other. Where only some have a deadline the others get the usual one.
  */
 export function inherited(
   graders: readonly Grader[],
   asked: 'together' | 'in turn',
-): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy'> {
+): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy' | 'needsEnv'> {
   const given = (name: 'concurrency' | 'deadlineMs' | 'retries'): number[] => graders.flatMap((grader) => grader[name] ?? []);
   const [concurrency, retries] = [given('concurrency'), given('retries')];
   const deadlines = graders.map(({ deadlineMs = DEFAULT_DEADLINE_MS }) => deadlineMs);
+  const needsEnv = [...new Set(graders.flatMap((grader) => grader.needsEnv ?? []))];
   const deadlineMs = asked === 'together' ? Math.max(...deadlines) : deadlines.reduce((sum, one) => sum + one, 0);
   return {
     ...(concurrency.length === 0 ? {} : { concurrency: Math.min(...concurrency) }),
     ...(given('deadlineMs').length === 0 ? {} : { deadlineMs }),
     ...(retries.length === 0 ? {} : { retries: Math.max(...retries) }),
     ...(graders.some((grader) => grader.asksPolicy) ? { asksPolicy: true } : {}),
+    ...(needsEnv.length === 0 ? {} : { needsEnv }),
   };
 }
 

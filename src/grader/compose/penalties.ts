@@ -73,7 +73,9 @@ export interface RepetitionPenaltyOptions {
 const LONGEST_PHRASE = { words: 5, characters: 4 } as const;
 
 /** Minus `cost` where the policy said one thing over and over in one of its turns. How often is in its metrics. */
-export function repetitionPenalty({ cost, words = 10, characters = 200 }: RepetitionPenaltyOptions): Grader {
+export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
+  checkOptions('repetitionPenalty', options, { cost: 'number', words: 'number', characters: 'number' });
+  const { cost, words = 10, characters = 200 } = options;
   for (const [name, value] of Object.entries({ cost, words, characters })) {
     checkFinite(value, `repetitionPenalty: ${name}`);
     if (value <= 0) throw invalid(`repetitionPenalty: ${name} is ${value}, expected more than 0`);

@@ -9,6 +9,7 @@ import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts'
 import { defineGrader } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { answerOf, saidBy } from '../built-in/said.ts';
+import { unknownOptions } from '../options.ts';
 import { type Asked, askJudge, MOST_WAIT_MS } from './asking.ts';
 import type { OptionalParameter } from './completion.ts';
 import { cleaned, type Shown } from './fence.ts';
@@ -64,7 +65,7 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
   };
   return defineGrader({
     name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
-    ...(model === 'policy' ? { asksPolicy: true } : {}),
+    ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
     deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
     async grade(input, ctx) {
       const said = saidBy(input, of);
@@ -126,7 +127,13 @@ function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string
     yield `found ${criteria.length} criteria, expected from 1 to ${MOST_CRITERIA}`;
   }
   const seen = new Set<string>();
-  for (const [i, { name, description, weight = 1 }] of criteria.entries()) {
+  for (const [i, criterion] of criteria.entries()) {
+    if (typeof criterion !== 'object' || criterion === null) {
+      yield `criterion ${i + 1} is no { name, description, weight }`;
+      continue;
+    }
+    const { name, description, weight = 1 } = criterion;
+    yield* unknownOptions(criterion, ['name', 'description', 'weight'], `criterion ${i + 1}`);
     if (typeof name !== 'string' || name === '' || name === '__proto__') yield `criterion ${i + 1} has no usable name`;
     else if (seen.has(name)) yield `two criteria are named ${JSON.stringify(name)}`;
     seen.add(name);
@@ -134,7 +141,7 @@ function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string
     if (!(Number.isFinite(weight) && weight > 0))
       yield `the weight of criterion ${i + 1} is ${weight}, expected a number above 0`;
   }
-  const total = criteria.reduce((sum, { weight = 1 }) => sum + weight, 0);
-  if (total === Infinity && criteria.every(({ weight = 1 }) => weight < Infinity))
-    yield 'the weights are too large to be added up';
+  const weights = criteria.map((criterion) => criterion?.weight ?? 1);
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  if (total === Infinity && weights.every((weight) => weight < Infinity)) yield 'the weights are too large to be added up';
 }

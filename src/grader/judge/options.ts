@@ -2,7 +2,7 @@
 import type { ChatServer } from '../../core/chat-completions.ts';
 import type { GraderContext } from '../../core/contracts.ts';
 import { unscorable } from '../../core/define-grader.ts';
-import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
+import { checkOptions, type OptionKinds, type TextOptions, unknownOptions } from '../options.ts';
 import type { Patience } from './asking.ts';
 
 /** An OpenAI-compatible server. */
@@ -33,6 +33,8 @@ export interface JudgeOptions extends TextOptions, Partial<Patience> {
   /** What a million tokens cost, for the metric `cost`. */
   readonly price?: { readonly prompt: number; readonly completion: number };
 }
+
+const ENDPOINT: readonly string[] = ['baseURL', 'model', 'apiKeyEnv'] satisfies readonly (keyof JudgeEndpoint)[];
 
 export const PATIENCE: Patience = { timeoutMs: 30_000, tries: 3, backoffMs: 500, maxTokens: 1024 };
 
@@ -67,8 +69,11 @@ function* faultsIn(options: Partial<JudgeOptions>): Generator<string> {
   if (cache !== undefined && typeof cache !== 'boolean' && (typeof cache !== 'string' || cache === '')) {
     yield 'cache: expected true, false or a directory';
   }
-  for (const [name, value] of Object.entries(options.price ?? {})) {
-    if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${value}, expected a number from 0 up`;
+  const price: Readonly<Record<string, unknown>> = options.price ?? { prompt: 0, completion: 0 };
+  yield* unknownOptions(price, ['prompt', 'completion'], 'price');
+  for (const name of ['prompt', 'completion']) {
+    const value = Number(price[name]);
+    if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${String(price[name])}, expected a number from 0 up`;
   }
 }
 
@@ -77,6 +82,11 @@ function* endpointFaults(model: unknown): Generator<string> {
     yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
     return;
   }
+  // A key in the source would be copied with it; it is not repeated here.
+  const secret = Object.keys(model).find((key) => /key|token|secret/i.test(key) && !ENDPOINT.includes(key));
+  if (secret !== undefined) yield `model has no ${secret}; put the key into the environment and name the variable in apiKeyEnv`;
+  const others = Object.fromEntries(Object.entries(model).filter(([key]) => key !== secret));
+  yield* unknownOptions(others, ENDPOINT, 'model');
   const { baseURL, model: name, apiKeyEnv } = model as Partial<Record<keyof JudgeEndpoint, unknown>>;
   const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
   // Not repeated in the message: it may hold a password.

@@ -14,7 +14,7 @@ import {
 import { type HarnessAnswer, type HarnessOrder, READY } from './order.ts';
 import { REALM } from './realm.ts';
 import { PROGRAM, SUBJECT } from './subject.ts';
-import { TESTER } from './tester.ts';
+import { OWN_MODULES, TESTER } from './tester.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 const MOST_STACK_BYTES = 512 * 1024;
@@ -134,6 +134,10 @@ function functions(
       return { kind: 'fault', why: 'a test is not JavaScript' };
     }
   }
+  const lacking = order.tests
+    .map((test) => ('source' in test ? lackedBy(`${order.setup}\n${test.source}`) : undefined))
+    .find(Boolean);
+  if (lacking !== undefined) return { kind: 'fault', why: `a test requires ${lacking}, which tests do not have` };
   const why = loaded(subject, order.code);
   const outcome = (test: QuickJSHandle): string => {
     try {
@@ -145,7 +149,25 @@ function functions(
   const results = tests.map((test) => why || outcome(test));
   const lacks = tester.context.getString(tester.context.getProp(made, 'lacks'));
   if (lacks !== '') return { kind: 'fault', why: `a test uses ${lacks} and does not define it` };
-  return { kind: 'ran', why: results };
+  const isDefined = why === '' && tester.context.dump(tester.context.getProp(made, 'isComplete')) === true;
+  return {
+    kind: 'ran',
+    why: results,
+    course: { loaded: why === '', defined: isDefined, timedOut: subject.timeIsUp || tester.timeIsUp },
+  };
+}
+
+/**
+ * A module that a test requires and does not have. Read off its text, whatever the code under test will do: a call that fails later may be one
+ * that only wrong code leads to. A test that is prepared for it, with `try` or a `require` of its own, is left to itself.
+ */
+function lackedBy(source: string): string | undefined {
+  const text = source.replace(/\/\*[\s\S]*?\*\/|^[ \t]*\/\/.*$/gm, '');
+  if (/\btry\b|\.catch\b|\bif\b|\brequire\s*=|\bfunction\s+require\b|throws|rejects|toThrow/.test(text)) return undefined;
+  const names = [
+    ...text.matchAll(/(?<![\w$.'"`]|(?:&&|\|\||\?|:)\s*)(?:require|import)\s*\(\s*(['"`])([^'"`\\\n]+)\1\s*\)/g),
+  ].map(([, , name]) => name!);
+  return names.find((name) => !OWN_MODULES.test(name));
 }
 
 /** '' or why the code does not even load. */

@@ -22,7 +22,11 @@ export type HarnessOrder =
 
 export type HarnessAnswer =
   /** One for each test: '' where it passed. */
-  | { readonly kind: 'ran'; readonly why: readonly string[] }
+  | {
+      readonly kind: 'ran';
+      readonly why: readonly string[];
+      readonly course: { readonly loaded: boolean; readonly defined: boolean; readonly timedOut: boolean };
+    }
   /** One for each input. */
   | { readonly kind: 'printed'; readonly results: readonly { readonly why: string; readonly output: string }[] }
   /** The tests cannot be run. */

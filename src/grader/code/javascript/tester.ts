@@ -3,10 +3,13 @@
  * No code under test runs here.
  */
 
+/** What tests may require. */
+export const OWN_MODULES = /^(node:)?assert(\/strict)?$/;
+
 /**
- * An expression: `(peer, entry) => { compiled, calling, lacks }`. The first two make a test of its source: a function that gives '' or why the test
+ * An expression: `(peer, entry) => { compiled, calling, lacks, isComplete }`. The first two make a test of its source: a function that gives '' or why the test
  * failed. `compiled` throws for what is no JavaScript. `lacks` is something that compares and that a test used without having it: the code under
- * test is never asked for that.
+ * test is never asked for that. `isComplete`: whether the code had all that tests asked it for.
  */
 export const TESTER = String.raw`
 (function (peer, entry) {
@@ -103,20 +106,32 @@ export const TESTER = String.raw`
   globalThis.expect = (value) => Object.assign(matchers(value, true), { not: matchers(value, false) });
   globalThis.console = { assert, log: quiet, error: quiet, warn: quiet, info: quiet, debug: quiet };
   globalThis.require = (name) => {
-    if (/^(node:)?assert(\/strict)?$/.test(name)) return assert;
+    if (${OWN_MODULES}.test(name)) return assert;
     throw new Error('tests have no module ' + name);
   };
   /** Names that the tests' own surroundings have are theirs: code that redefines Math does not get to be it. */
   const compares = /^(assert\w*|expect|should|chai|jest|test|it|describe|deepEqual|isDeepStrictEqual|isEqual|_)$/;
-  const made = { lacks: '' };
+  const made = { lacks: '', isComplete: true };
+  const has = (name) => {
+    const isThere = peer.ask({ do: 'defined', name }) === true;
+    made.isComplete &&= isThere;
+    return isThere;
+  };
   const isTheirs = (name) => {
-    if (!compares.test(name)) return peer.ask({ do: 'defined', name }) === true;
+    if (!compares.test(name)) return has(name);
     made.lacks ||= name;
     return false;
   };
+  let isEntryKnown = false;
+  const named = (name) => {
+    // The others were asked for when it was seen whether they are the code's.
+    if (name === entry && !isEntryKnown) has(name);
+    isEntryKnown ||= name === entry;
+    return peer.ask({ do: 'name', name });
+  };
   const scope = new Proxy({}, {
     has: (_, name) => typeof name === 'string' && (name === entry || (!(name in globalThis) && isTheirs(name))),
-    get: (_, name) => (typeof name === 'string' ? peer.ask({ do: 'name', name }) : undefined),
+    get: (_, name) => (typeof name === 'string' ? named(name) : undefined),
   });
 
   const outcome = (fn) => {
@@ -136,7 +151,7 @@ export const TESTER = String.raw`
     },
     calling: (source, tolerance) => () => outcome(async () => {
       const { args, expected } = JSON.parse(source);
-      const found = await peer.ask({ do: 'name', name: entry })(...args);
+      const found = await named(entry)(...args);
       insist(same(found, expected, true, tolerance));
     }),
   });

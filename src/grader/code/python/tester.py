@@ -81,7 +81,7 @@ def main():
     sources = [setup] + [test["source"] for test in tests if "source" in test]
     for source in sources:
         try:
-            ast.parse(source)
+            compile(source, "test.py", "exec")
         except (SyntaxError, ValueError) as error:
             return say("V", json.dumps({"fault": f"a test is not Python: {error}"}))
     peer = wire.Peer(read.readline, lambda text: say("U", text), wire.StandIn)
@@ -91,10 +91,12 @@ def main():
     except BaseException as error:
         return say("V", json.dumps({"fault": f"the tests' set-up raised {type(error).__name__}"}))
     names = free_names(sources) - {entry}
-    fault = provide(scope, names)
+    fault = provide(scope, names) or lacking([test["source"] for test in tests if "source" in test])
     if fault:
         return say("V", json.dumps({"fault": fault}))
-    why = prepare(peer, scope, given["code"], entry, names)
+    course = {"loaded": False, "defined": False}
+    why = prepare(peer, scope, given["code"], entry, names, course)
+    say("V", json.dumps(course))
     for number, test in enumerate(tests):
         failure = why or run(peer, scope, test, entry, given["tolerance"])
         # Also where the test took it for an exception that it expected.
@@ -115,16 +117,45 @@ def provide(scope, names):
             return f"a test uses {name} and does not define it; define or import it in the test or in `setup`"
 
 
-def prepare(peer, scope, code, entry, names):
+def lacking(sources):
+    """What tests import and is not there, if anything. Found before there is any code under test, and whatever it will do: an import that fails
+    later may be one that only wrong code leads to. What a test may be prepared for, in `try`, `with` or `if`, is left to the test.
+    """
+    if any(re.search(r"\bsys\s*\.\s*(modules|path|meta_path)\b|\bimportlib\b", source) for source in sources):
+        return None
+    for source in sources:
+        for node in imports_in(ast.parse(source)):
+            try:
+                exec(compile(ast.Module(body=[node], type_ignores=[]), "test.py", "exec"), {"__name__": "tests"})
+            except ImportError as error:
+                return f"a test imports {error.name or 'something'}, which is not installed"
+            except BaseException:
+                pass
+
+
+def imports_in(node):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child
+        elif not isinstance(child, PREPARED):
+            yield from imports_in(child)
+
+
+PREPARED = tuple(getattr(ast, name) for name in ("Try", "TryStar", "If", "While", "With", "AsyncWith", "Match") if hasattr(ast, name))
+
+
+def prepare(peer, scope, code, entry, names, course):
     """Binds what tests use of the code under test. Names that Python has are Python's own: code that redefines `abs` does not get to be it."""
     try:
         peer.ask({"do": "load", "code": code})
+        course.update(loaded=True, defined=True)
         for name in sorted(names | ({entry} if entry else set())):
             if name != entry and (name in scope or hasattr(builtins, name)):
                 continue
             try:
                 scope[name] = peer.ask({"do": "name", "name": name})
             except NameError:
+                course["defined"] = False
                 if name == entry:
                     return f"the code defines no {entry}"
     except (Exception, wire.Gone) as error:
