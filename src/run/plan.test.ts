@@ -67,7 +67,7 @@ describe('tasks of a run', () => {
 
   it.each([
     [{ tasks: 5 }, 'tasks: expected a path, or a list or iterable of rows'],
-    [{ split: 1 }, 'split: '],
+    [{ split: 1 }, 'split: expected a share between 0 and 1'],
     [{ split: 0 }, 'split: '],
     [{ split: 0.1, heldOut: [] }, 'found both'],
     [{ minTasks: 0 }, 'minTasks: '],
