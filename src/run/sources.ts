@@ -6,6 +6,8 @@
 import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, relative, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Entry } from '../rollout/discovery.ts';
 import { digestOf } from './digests.ts';
 
 /** More than any agent has; a loop of links must end somewhere. */
@@ -16,8 +18,29 @@ const RELATIVE_IMPORT = /\b(?:from|import|require)\s*\(?\s*(['"])(\.{1,2}\/[^'"\
 /** What `require`, and loaders of TypeScript, try after a path that has no ending. */
 const ENDINGS = ['', '.ts', '.mts', '.cts', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
 
+/** By path relative to the folder of the entry; none of an entry that was given as a value. */
+export type Sources = Readonly<Record<string, string>>;
+
+/** Of everything that a run's entry is made of. */
+export async function sourcesOf(given: unknown, flows: string | undefined, entry: Entry): Promise<Record<string, string>> {
+  if (typeof given !== 'string') return {};
+  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) =>
+    module?.url.startsWith('file:') === true ? [fileURLToPath(module.url.replace(/[?#].*$/, ''))] : [],
+  );
+  const files = [resolve(given), ...(flows === undefined ? [] : [resolve(flows)]), ...modules];
+  return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
+}
+
+/** Each file that is not as it was, in words. */
+export function changedSources(before: Sources, after: Sources): readonly string[] {
+  const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
+  return files.map(
+    (file) => `${file} ${before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed'}`,
+  );
+}
+
 /** By path relative to `folder`. A file that cannot be read is left out: another error says so. */
-export async function sourceDigests(folder: string, files: readonly string[]): Promise<Readonly<Record<string, string>>> {
+export async function sourceDigests(folder: string, files: readonly string[]): Promise<Sources> {
   const digests = new Map<string, string>();
   const seen = new Set<string>();
   const waiting = files.map((file) => resolve(file));
