@@ -1,5 +1,6 @@
 /** `trainyard try`: one rollout to look at. */
-import { readFile } from 'node:fs/promises';
+import { readFile, rm } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { scratch, trainyard } from './command.ts';
 
@@ -110,6 +111,31 @@ describe('trainyard try', () => {
     expect(unnamed).toMatchObject({ code: 2, stderr: expect.stringContaining('expected the name of a flow') });
     const nothing = await trainyard('try');
     expect(nothing).toMatchObject({ code: 2, stderr: expect.stringContaining('missing required argument: entry') });
+  });
+
+  it.each([
+    ['here', ''],
+    ['isolated', "isolation: 'process', "],
+  ])('gives a folder for files, %s, and says where they are', async (name, isolation) => {
+    const file = await home.write(
+      `files-${name}.ts`,
+      `import { readFileSync, writeFileSync } from 'node:fs';
+      import { defineGrader, defineWorkflow } from 'trainyard';
+      export default defineWorkflow({ ${isolation}run: async (ctx) => {
+        ${CALL}
+        if (ctx.task.id === 'a') writeFileSync(ctx.artifactsDir + '/log.txt', 'seen');
+      } });
+      export const grader = defineGrader(({ task, artifactsDir }) =>
+        task.id === 'a' && readFileSync(artifactsDir + '/log.txt', 'utf8') === 'seen' ? 1 : 0);`,
+    );
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const folder = /^ {2}files: (.+)$/m.exec(stdout)?.[1] ?? '';
+    expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
+    expect(await readFile(join(folder, 'log.txt'), 'utf8')).toBe('seen');
+    await rm(dirname(dirname(folder)), { recursive: true });
+    const { stdout: without } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
+    expect(without).toContain('completed · reward 0');
+    expect(without).not.toContain('files:');
   });
 
   it('says which tasks there are when there is no such one', async () => {
