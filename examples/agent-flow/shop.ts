@@ -33,5 +33,5 @@ export const grader = defineGrader(({ task, messages }) => {
   const last = messages.at(-1);
   if (last?.role !== 'assistant' || last.tool_calls?.length) return 0;
   const numbers = last.content?.match(/\d+(?:\.\d+)?/g) ?? [];
-  return numbers.length === 1 && Number(numbers[0]) === task.answer ? 1 : 0;
+  return numbers.length === 1 && String(Number(numbers[0])) === String(task.answer) ? 1 : 0;
 });

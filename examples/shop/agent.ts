@@ -85,6 +85,7 @@ function calculator(expression: string): object {
 export const grader = defineGrader(({ task, messages }) => {
   const last = messages.at(-1);
   if (last?.role !== 'assistant' || last.tool_calls?.length) return 0;
+  // As texts: an answer is a number in JSON, and a text in CSV.
   const numbers = last.content?.match(/\d+(?:\.\d+)?/g) ?? [];
-  return numbers.length === 1 && Number(numbers[0]) === task.answer ? 1 : 0;
+  return numbers.length === 1 && String(Number(numbers[0])) === String(task.answer) ? 1 : 0;
 });

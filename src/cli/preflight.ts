@@ -36,7 +36,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
     console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found }));
   } else {
     const lines = ok
-      ? ['Ready:', ...Object.entries(found).filter(isWorthALine).map(lineOf)]
+      ? [readyLine(inspection), ...Object.entries(found).filter(isWorthALine).map(lineOf)]
       : inspection.problems.flatMap(problemLines);
     const warned = warnings.map(({ code, message }) => `Warning ${code}: ${message}`);
     for (const line of [...lines, ...warned]) console.log(printable(line));
@@ -82,6 +82,8 @@ const ABSENT: Readonly<Record<string, string>> = {
   concurrency: 'as many as the run has',
   grader: 'none: run must return rewards',
   graderConcurrency: 'as many as the run has processes for it',
+  tasks: 'none: put train.jsonl beside the entry, or give --tasks',
+  heldOut: 'none: put held-out.jsonl beside the entry, or give --held-out; without them a training is not measured',
 };
 const WIDTH = 18;
 
@@ -90,7 +92,16 @@ function isWorthALine([key]: [string, Json], _: number, found: readonly [string,
   return key !== 'graderConcurrency' || found.some(([name, value]) => name === 'grader' && value !== null);
 }
 
-function lineOf([key, value]: [string, Json]): string {
+/** What there is may be in order, and still not be enough to train on. */
+function readyLine({ tasks, heldOut }: Inspection): string {
+  if (tasks.length > 0) return 'Ready:';
+  return heldOut.length > 0
+    ? 'Ready to evaluate; there are no tasks to train on:'
+    : 'The entry is in order; there are no tasks yet:';
+}
+
+function lineOf([key, found]: [string, Json]): string {
+  const value = (key === 'tasks' || key === 'heldOut') && found === 0 ? null : found;
   return `  ${(LABELS[key] ?? key).padEnd(WIDTH)}${key === 'roles' ? rolesText(value as Record<string, boolean>) : String(value ?? ABSENT[key])}`;
 }
 

@@ -27,6 +27,7 @@ export async function tryCommand(
       say(describe(event, ''), event);
   };
   let hint: readonly string[] = [];
+  let files: string | undefined;
   const observer = {
     onStart: (task: Task) => {
       const words = task.prompt.map(({ role, content }) => `    ${role}: ${printable(content)}`);
@@ -42,11 +43,15 @@ export async function tryCommand(
       const lines = ownFrames(stack).map((line) => styleText('red', printable(line)));
       if (json || lines.length > 0) say(lines, { type: 'threw', stack });
     },
+    onFiles: (folder: string) => {
+      files = folder;
+    },
     warn: (code: string, message: string) => emit({ type: 'warning', code, message }),
   };
   const trajectory = await guarded(emit, { steps: false }, ({ stop }) => tryOnce(request, observer, stop));
   const { outcome, grade, output, metadata, metrics, logs } = trajectory;
-  say([...endingLines(trajectory), ...hint], { type: 'ended', outcome, grade, output, metadata, metrics, logs });
+  const kept = files === undefined ? [] : [`  files: ${printable(files)}`];
+  say([...endingLines(trajectory), ...hint, ...kept], { type: 'ended', outcome, grade, output, metadata, metrics, logs, files });
   return succeeded(trajectory) ? 0 : 1;
 }
 

@@ -197,7 +197,7 @@ function evaluationFlags(command: Command): Command {
 /** Numbers of a training run; each is the setting of the same name. */
 const TRAIN_FLAGS: readonly (readonly [flag: string, meaning: string, parse: (text: string) => unknown, byDefault: unknown])[] = [
   ['--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks],
-  ['--split <share>', 'hold out this share of the tasks, such as 0.1, instead of a file', number, undefined],
+  ['--split <share>', 'hold out this share of the tasks, such as 0.1, instead of a file', share, undefined],
   ['--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps],
   ['--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group],
   ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],

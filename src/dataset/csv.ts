@@ -8,6 +8,13 @@ import { fromCells } from './cells.ts';
 import { type CsvRecord, recordsOf } from './csv-records.ts';
 import { invalid, type RawRow } from './rows.ts';
 
+const COMMAS_HINT = 'write the file again with commas between the cells, under a name that ends in .csv';
+
+/** A file that says by its name that tabs are between its cells. */
+export function refuseTabs(path: string): never {
+  throw invalid(`${path}: the columns of a .tsv file are separated by tabs, expected commas`, { hint: COMMAS_HINT });
+}
+
 export async function* readCsv(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<RawRow> {
   let header: readonly string[] | undefined;
   let number = 0;
@@ -31,9 +38,8 @@ function headerOf({ cells }: CsvRecord, path: string): readonly string[] {
   const [only = ''] = names;
   const separator = /[;\t|]/.exec(only)?.[0];
   if (names.length === 1 && separator !== undefined) {
-    throw invalid(`${path}: expected columns separated by commas, found ${JSON.stringify(separator)} between their names`, {
-      hint: 'write the file again with commas between the cells',
-    });
+    const found = separator === '\t' ? 'tabs' : JSON.stringify(separator);
+    throw invalid(`${path}: expected columns separated by commas, found ${found} between their names`, { hint: COMMAS_HINT });
   }
   const blank = names.indexOf('');
   if (blank !== -1) throw invalid(`${path}: column ${blank + 1} has no name in the first line`);

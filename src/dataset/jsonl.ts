@@ -11,6 +11,7 @@ const NEWLINE = 0x0a;
 export async function* readJsonl(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<RawRow> {
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   let number = 0;
+  let isFirst = true;
   for await (const { bytes, isEnded } of linesOf(chunks, path)) {
     number++;
     const place = `line ${number}`;
@@ -22,7 +23,25 @@ export async function* readJsonl(chunks: AsyncIterable<Uint8Array>, path: string
       continue;
     }
     if (number === 1) text = text.replace(/^\uFEFF/, '');
-    if (text.trim() !== '') yield rowOf(text, place, isEnded);
+    if (text.trim() === '') continue;
+    if (isFirst) refuseOneValue(text.trim(), path);
+    isFirst = false;
+    yield rowOf(text, place, isEnded);
+  }
+}
+
+/** JSON over many lines, or all rows in one list: said of the file, not of each line. `text`: of the first line. */
+function refuseOneValue(text: string, path: string): void {
+  const name = /^[\w./-]+$/.test(path) ? path : '<file>';
+  if (text.startsWith('[')) {
+    throw invalid(`${path} is a JSON list, expected one JSON object a line`, {
+      hint: `write it again with one object a line: jq -c '.[]' ${name} > tasks.jsonl`,
+    });
+  }
+  if (text === '{') {
+    throw invalid(`${path}: the first JSON object goes on over more lines, expected one JSON object a line`, {
+      hint: `write it again with one object a line: jq -c . ${name} > tasks.jsonl`,
+    });
   }
 }
 
@@ -68,8 +87,7 @@ function rowOf(text: string, place: string, isEnded: boolean): RawRow {
   }
   const { value } = parsed;
   if (!isRecord(value)) {
-    const hint = Array.isArray(value) ? '; one object a line, not all of them in one list' : '';
-    return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}${hint}` };
+    return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}` };
   }
   return { kind: 'row', place, row: value };
 }

@@ -34,7 +34,19 @@ describe('what is wrong', () => {
         /^rows: row 1: unknown column anwser, did you mean answer\?; row 1: unknown column difficulty, put it into metadata$/,
       ),
     );
+    await expect(rows({ question: 'a', gold: 1 })).rejects.toMatchObject(
+      refused(/unknown column question, did you mean prompt\?; row 1: unknown column gold, did you mean answer\?/),
+    );
+    // A row that has one already means another thing by it.
+    await expect(rows({ prompt: 'a', question: 'b' })).rejects.toMatchObject(refused('column question, put it into metadata'));
     await expect(rows({ answer: 1 }, { answer: 2 })).rejects.toMatchObject(refused(/^rows row 1: missing required columns/));
+  });
+
+  it('with one row’s fields is told with what to write instead, where null would do', async () => {
+    await expect(rows({ prompt: 'a', answer: 1 }, { prompt: 'b' })).rejects.toMatchObject(
+      refused(/\(missing: answer\); write null where a row has no answer$/),
+    );
+    expect(await rows({ prompt: 'a', answer: 1 }, { prompt: 'b', answer: null })).toHaveLength(2);
   });
 
   it('with ids is that two rows have one', async () => {

@@ -8,7 +8,7 @@ import { extname } from 'node:path';
 import { getHeapStatistics } from 'node:v8';
 import type { Task } from '../core/types.ts';
 import { columnProblems, difference } from './columns.ts';
-import { readCsv } from './csv.ts';
+import { readCsv, refuseTabs } from './csv.ts';
 import { openDataFile } from './data-file.ts';
 import { checkHead, HEAD_BYTES } from './file-head.ts';
 import { givenRows } from './given-rows.ts';
@@ -64,6 +64,7 @@ export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   checkHead(source, await file.slice(0, HEAD_BYTES));
   const extension = extname(source).toLowerCase();
   if (extension === '.parquet') yield* readParquet(source);
+  else if (extension === '.tsv') refuseTabs(source);
   else if (extension === '.csv') yield* readCsv(file.chunks(), source);
   else yield* readJsonl(file.chunks(), source);
 }

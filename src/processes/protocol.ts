@@ -24,7 +24,12 @@ export interface Thrown {
   /** With the kind of error and, for an Error, where. */
   readonly description: string;
   readonly code: ErrorCode | undefined;
+  /** For an Error: as it was there, cut to a bound. */
+  readonly stack?: string | undefined;
 }
+
+/** Characters of a stack that are sent, and believed. */
+export const MOST_STACK = 8_000;
 
 export type FromChild =
   /** `closes`: whether it has something to close before it is ended. */
@@ -52,9 +57,10 @@ export function isFromChild(message: unknown): message is FromChild {
 /** It is stored and shown: another code or no text would fail whoever does that. */
 function isThrown(given: unknown): given is Thrown {
   if (typeof given !== 'object' || given === null) return false;
-  const { message, description, code } = given as Partial<Record<keyof Thrown, unknown>>;
+  const { message, description, code, stack } = given as Partial<Record<keyof Thrown, unknown>>;
   const isKnown = code === undefined || (typeof code === 'string' && Object.hasOwn(ERROR_CODES, code));
-  return typeof message === 'string' && typeof description === 'string' && isKnown;
+  const isStack = stack === undefined || (typeof stack === 'string' && stack.length <= MOST_STACK);
+  return typeof message === 'string' && typeof description === 'string' && isKnown && isStack;
 }
 
 /** The script of this name beside a module: TypeScript when run from source, JavaScript when run from the package. */

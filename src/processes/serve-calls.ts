@@ -13,7 +13,7 @@ import { openChannel } from './channel.ts';
 import { watchDamage } from './damage.ts';
 import { setLineage } from './lineage.ts';
 import { endOwnGroup } from './process-group.ts';
-import { CHANNEL_FD, type FromChild, siblingScript, type Thrown, type ToChild } from './protocol.ts';
+import { CHANNEL_FD, type FromChild, MOST_STACK, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
@@ -126,6 +126,7 @@ function thrownOf(thrown: unknown): Thrown {
     message: messageOf(thrown),
     description: describeThrown(thrown),
     code: codeOf(thrown),
+    stack: stackOf(thrown),
   };
 }
 
@@ -133,6 +134,14 @@ function thrownOf(thrown: unknown): Thrown {
 function codeOf(thrown: unknown): Thrown['code'] {
   try {
     return thrown instanceof TrainyardError ? thrown.code : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function stackOf(thrown: unknown): string | undefined {
+  try {
+    return thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined;
   } catch {
     return undefined;
   }

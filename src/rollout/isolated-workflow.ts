@@ -13,13 +13,14 @@ import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts'
 import { reducedEnvironment } from '../processes/environment.ts';
 import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
-import { siblingScript } from '../processes/protocol.ts';
+import { siblingScript, type Thrown } from '../processes/protocol.ts';
 import { startError } from '../processes/start-error.ts';
 import { findWalls, type Walls } from '../processes/walls.ts';
 import type { ModuleExport } from './discovery.ts';
 import { Inboxes } from './inboxes.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { MOST_REASON, type OwnContext, Rejection } from './rollout-context.ts';
+import { explained } from './wall-errors.ts';
 
 export interface IsolationOptions {
   /** Where the processes find the workflow. */
@@ -63,11 +64,11 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   const script = siblingScript(import.meta.url, 'workflow-child');
   const env = reducedEnvironment(workflow.env);
   const inboxes = new Inboxes();
-  const within = await wallsOf(options, inboxes);
+  const { explain, ...within } = await wallsOf(options, inboxes);
   const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, ...within };
   let pool: ProcessPool;
   try {
-    pool = await opened(openProcessPool({ program, workers, signal }));
+    pool = await opened(openProcessPool({ program, workers, signal }), explain);
   } catch (thrown) {
     await inboxes[Symbol.asyncDispose]();
     throw thrown;
@@ -80,7 +81,7 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
       };
       const answer = await pool.call(orderOf(workflow, own), { signal: own.ctx.signal, onNote });
       if (own.folder !== null) await inboxes.collect(inbox, own.folder);
-      return endingOf(answer, own.ctx.signal);
+      return endingOf(answer, own.ctx.signal, explain);
     },
     [Symbol.asyncDispose]: async () => {
       await pool[Symbol.asyncDispose]();
@@ -89,23 +90,33 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   };
 }
 
+/** Says of a message whether a wall is behind it. */
+type Explain = (message: string) => string;
+
+interface Surroundings extends Pick<ChildProgram, 'within' | 'namespace'> {
+  readonly explain: Explain;
+}
+
 /** What each process is started through: walls, else what else the system has. */
-async function wallsOf({ walls, warn }: IsolationOptions, inboxes: Inboxes): Promise<Pick<ChildProgram, 'within' | 'namespace'>> {
-  if (walls === undefined) return {};
+async function wallsOf({ walls, warn }: IsolationOptions, inboxes: Inboxes): Promise<Surroundings> {
+  const explain: Explain = (message) => message;
+  if (walls === undefined) return { explain };
   const { readOnly, artifacts } = walls;
   const hidden = [...walls.hidden, inboxes.root];
   const wanted = (): Walls => ({ hidden, readOnly, ...(artifacts && { shown: { folder: inboxes.open(), at: artifacts } }) });
   const found = await findWalls(wanted());
-  if (found.kind === 'walls') return { within: () => found.around(wanted()) };
+  if (found.kind === 'walls') {
+    return { within: () => found.around(wanted()), explain: (message) => explained(message, { hidden, readOnly }, artifacts) };
+  }
   warn?.('ISOLATION_WEAK', `rollouts have processes of their own, and can still read and change this user's files: ${found.why}`);
-  return { namespace: true };
+  return { namespace: true, explain };
 }
 
-async function opened(opening: Promise<ProcessPool>): Promise<ProcessPool> {
+async function opened(opening: Promise<ProcessPool>, explain: Explain): Promise<ProcessPool> {
   try {
     return await opening;
   } catch (error) {
-    throw error instanceof UnusableProcess ? startFailure(error.failure) : error;
+    throw error instanceof UnusableProcess ? startFailure(error.failure, explain) : error;
   }
 }
 
@@ -137,7 +148,7 @@ function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
   } catch {}
 }
 
-function endingOf(answer: Answer, signal: AbortSignal): unknown {
+function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknown {
   switch (answer.kind) {
     case 'answered': {
       const ending = (answer.value ?? {}) as Partial<RolloutEnding>;
@@ -147,11 +158,11 @@ function endingOf(answer: Answer, signal: AbortSignal): unknown {
       throw new TrainyardError('WORKFLOW_FAILED', "the workflow's process answered what no rollout ends with");
     }
     case 'threw':
-      throw new TrainyardError(answer.thrown.code ?? 'WORKFLOW_FAILED', answer.thrown.message);
+      throw thrownThere(answer.thrown, explain);
     case 'ended':
       throw new TrainyardError('WORKFLOW_FAILED', `the workflow's process ${answer.how} before it returned`);
     case 'unusable':
-      throw startFailure(answer.failure);
+      throw startFailure(answer.failure, explain);
     case 'unsendable':
       throw new TrainyardError('WORKFLOW_FAILED', `the task cannot be sent to another process: ${answer.message}`);
     case 'late':
@@ -162,8 +173,16 @@ function endingOf(answer: Answer, signal: AbortSignal): unknown {
   }
 }
 
-function startFailure(failure: StartFailure): TrainyardError {
-  return startError(failure, {
+/** With the stack it had there: the place in the user's file. */
+function thrownThere({ code, message, stack }: Thrown, explain: Explain): TrainyardError {
+  const error = new TrainyardError(code ?? 'WORKFLOW_FAILED', explain(message));
+  if (stack !== undefined) error.stack = stack;
+  return error;
+}
+
+function startFailure(failure: StartFailure, explain: Explain): TrainyardError {
+  const told = failure.kind === 'refused' ? { ...failure, message: explain(failure.message) } : failure;
+  return startError(told, {
     whose: 'the workflow',
     starting: 'before it was ready',
     code: 'WORKFLOW_INIT_FAILED',

@@ -5,8 +5,7 @@
  * otherwise half of its rollouts would be of something else. All that changed is named at once.
  */
 import { existsSync, statSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
@@ -14,7 +13,7 @@ import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import type { Entry } from '../rollout/discovery.ts';
-import { resumeCommand, shortPath } from './command-line.ts';
+import { resumeCommand } from './command-line.ts';
 import { digestOf, modelDigest } from './digests.ts';
 import type { NumberedTask } from './evaluate.ts';
 import { rowsOf } from './evaluation-rows.ts';
@@ -23,7 +22,7 @@ import { absolute, flagOf, shown } from './plan.ts';
 import { preflight } from './preflight.ts';
 import { isEvaluation, readRunFile } from './run-directory.ts';
 import { withoutUndefined } from './settings.ts';
-import { sourceDigests } from './sources.ts';
+import { changedSources, sourcesOf } from './sources.ts';
 
 /** An evaluation to go on with; settings that are given again must agree with it, but for those that may change. */
 export type EvaluationResumeRequest = { readonly run: string } & Partial<EvaluationRequest>;
@@ -176,20 +175,6 @@ function changedTasks({ tasks: before }: EvaluationRecord, { tasks: after }: Eva
   ];
 }
 
-/** They are kept by their paths from the entry's folder, and named as a person in this folder would write them. */
-function changedSources(
-  before: EvaluationRecord['sources'],
-  after: EvaluationRecord['sources'],
-  entry: unknown,
-): readonly string[] {
-  const folder = typeof entry === 'string' ? dirname(entry) : '.';
-  const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
-  return files.map(
-    (file) =>
-      `${shortPath(resolve(folder, file))} ${before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed'}`,
-  );
-}
-
 async function recordOf(settings: EvaluationSettings, entry: Entry, tasks: readonly NumberedTask[]): Promise<EvaluationRecord> {
   const { run: _, entry: given, heldOut, ...kept } = absolute(settings);
   // A record has no place for values; of tasks it has the digests.
@@ -199,17 +184,9 @@ async function recordOf(settings: EvaluationSettings, entry: Entry, tasks: reado
     settings: JSON.parse(JSON.stringify({ ...named, ...kept })) as EvaluationRecord['settings'],
     tasks: tasks.map(({ task, number }) => ({ row: number, id: task.id, digest: digestOf([JSON.stringify(task)]) })),
     model: await modelDigest(settings.model),
-    sources: typeof given === 'string' ? await sourceDigests(dirname(given), filesOf(given, settings.flows, entry)) : {},
+    sources: await sourcesOf(given, settings.flows, entry),
     kernels: bestVariant(),
   };
-}
-
-/** The user's files that everything else is imported from. */
-function filesOf(entry: string, flows: string | undefined, { workflowModule, graderModule }: Entry): readonly string[] {
-  const modules = [workflowModule, graderModule].flatMap((module) =>
-    module?.url.startsWith('file:') === true ? [fileURLToPath(module.url.replace(/[?#].*$/, ''))] : [],
-  );
-  return [...new Set([resolve(entry), ...(flows === undefined ? [] : [resolve(flows)]), ...modules])];
 }
 
 function impossible(changes: readonly string[], hint: string): TrainyardError {

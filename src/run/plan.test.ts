@@ -1,5 +1,5 @@
 /** What a run that is taken up again must still be. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -77,7 +77,7 @@ describe('tasks of a run', () => {
 
   it.each([
     [{ tasks: 5 }, 'tasks: expected a path, or a list or iterable of rows'],
-    [{ split: 1 }, 'split: '],
+    [{ split: 1 }, 'split: expected a share between 0 and 1'],
     [{ split: 0 }, 'split: '],
     [{ split: 0.1, heldOut: [] }, 'found both'],
     [{ minTasks: 0 }, 'minTasks: '],
@@ -86,5 +86,54 @@ describe('tasks of a run', () => {
       code: 'USAGE',
       message: expect.stringContaining(message),
     });
+  });
+});
+
+describe('the code of a run', () => {
+  const from = (file: string) => JSON.stringify(new URL(`../core/${file}`, import.meta.url).href);
+  const tasks = [1, 2, 3, 4].map((i) => ({ prompt: `Question ${i}?`, answer: i }));
+
+  async function begun() {
+    const entry = join(folder, 'agent.ts');
+    await writeFile(join(folder, 'right.ts'), 'export const right = 1;');
+    await writeFile(
+      entry,
+      `import { defineWorkflow } from ${from('define.ts')};
+      import { defineGrader } from ${from('define-grader.ts')};
+      import { right } from './right.ts';
+      export default defineWorkflow(async () => undefined);
+      export const grader = defineGrader(() => right);`,
+    );
+    const run = join(folder, 'run');
+    await mkdir(run);
+    const { record, identity, warnings } = await planNew({ entry, model: folder, run, tasks });
+    expect(warnings).toEqual([]);
+    const keep = (kept: object) => writeFile(join(run, 'run.json'), JSON.stringify(kept));
+    await keep(record);
+    return { record, identity, keep, again: () => planResumed({ run, tasks }) };
+  }
+
+  it('may change, a file that the entry imports too: it is named once, and the run stays the run it was', async () => {
+    const { identity, keep, again } = await begun();
+    expect((await again()).warnings).toEqual([]);
+    await writeFile(join(folder, 'right.ts'), 'export const right = 0;');
+    const changed = await again();
+    const message = expect.stringMatching(/^since the run began: right\.ts has changed; /);
+    expect(changed.warnings).toEqual([{ code: 'ENTRY_CHANGED', message }]);
+    expect(changed.identity).toBe(identity);
+    await keep(changed.record);
+    expect((await again()).warnings).toEqual([]);
+  });
+
+  it('of a run that was begun before this was kept is compared by its entry', async () => {
+    const { record, identity, keep, again } = await begun();
+    const { sources: _, ...old } = record;
+    await keep(old);
+    await writeFile(join(folder, 'right.ts'), 'export const right = 0;');
+    const same = await again();
+    expect(same).toMatchObject({ warnings: [], identity });
+    expect(Object.keys(same.record.sources ?? {})).toEqual(['agent.ts', 'right.ts']);
+    await keep({ ...old, entry: 'of other bytes' });
+    expect((await again()).warnings).toMatchObject([{ code: 'ENTRY_CHANGED' }]);
   });
 });

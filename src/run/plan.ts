@@ -17,6 +17,7 @@ import { type Checked, preflight } from './preflight.ts';
 import { isEvaluation, readRunFile } from './run-directory.ts';
 import { baseURLOf, TRAIN_DEFAULTS, type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
 import { checkSettings } from './settings-check.ts';
+import { changedSources, sourcesOf } from './sources.ts';
 
 /** A run to go on with; settings that are given again must agree with it, but for those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
@@ -40,9 +41,11 @@ const recordSchema = z.object({
   heldOut: z.string(),
   model: z.string(),
   entry: z.string(),
+  /** Runs of before this was kept have none. */
+  sources: z.record(z.string(), z.string()).optional(),
   kernels: z.enum(KERNEL_VARIANTS),
 });
-/** The settings with paths made absolute, digests of tasks, model folder and entry file, and what computes. */
+/** The settings with paths made absolute, digests of tasks, model folder, entry file and each file of the user's code, and what computes. */
 export type RunRecord = z.infer<typeof recordSchema>;
 
 /** They decide how much is done or how fast, never what. */
@@ -60,6 +63,9 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   'minTasks',
   'maxErrorShare',
 ]);
+
+/** Of files that changed. */
+const MOST_NAMED = 5;
 
 /** A record has no place for values; of tasks it has the digest. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
@@ -95,7 +101,7 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
   if (now.heldOut !== begun.heldOut) throw impossible('the held-out tasks have changed since the run began', asBefore);
   if (now.model !== begun.model) throw impossible(`the model in ${settings.model} has changed since the run began`, asBefore);
   const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
-  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry };
+  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry, sources: now.sources };
   return {
     settings,
     ...checked,
@@ -108,18 +114,35 @@ export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
       ...(kernels === begun.kernels
         ? []
         : [{ code: 'OTHER_KERNELS', message: `the run was begun with the ${begun.kernels} kernels, which this machine lacks` }]),
-      ...(now.entry === begun.entry
-        ? []
-        : [{ code: 'ENTRY_CHANGED', message: 'the entry file has changed since the run began; rollouts made before are kept' }]),
+      ...codeWarnings(begun, now),
     ],
   };
+}
+
+/** A run may go on with other code; whoever reads its results has to know. */
+function codeWarnings(begun: RunRecord, now: RunRecord): RunPlan['warnings'] {
+  const changed = changedCode(begun, now);
+  if (changed.length === 0) return [];
+  const more = changed.length > MOST_NAMED ? ` and ${changed.length - MOST_NAMED} more files` : '';
+  const named = `${changed.slice(0, MOST_NAMED).join(', ')}${more}`;
+  const message = `since the run began: ${named}; it goes on with the code as it is now, rollouts made before are kept`;
+  return [{ code: 'ENTRY_CHANGED', message }];
+}
+
+function changedCode(begun: RunRecord, now: RunRecord): readonly string[] {
+  // An entry that is given as a value has no files to compare.
+  const isComparable = begun.entry !== '' && now.entry !== '';
+  if (isComparable && begun.sources !== undefined && now.sources !== undefined) {
+    return changedSources(begun.sources, now.sources, now.settings.entry);
+  }
+  return begun.entry === now.entry ? [] : ['the entry has changed'];
 }
 
 function tasksIn({ tasks }: TrainSettings): string {
   return typeof tasks === 'string' ? `the tasks in ${tasks}` : 'the tasks';
 }
 
-function identityOf({ settings, entry: _, ...record }: RunRecord): string {
+function identityOf({ settings, entry: _, sources: _sources, ...record }: RunRecord): string {
   const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
   return createHash('sha256')
     .update(JSON.stringify({ ...record, settings: decisive.toSorted() }))
@@ -173,7 +196,7 @@ function shownFrom(settings: TrainSettings): TrainSettings {
   return { ...settings, ...Object.fromEntries(paths) };
 }
 
-async function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): Promise<RunRecord> {
+async function recordOf(settings: TrainSettings, { entry: found, tasks, heldOut }: Checked): Promise<RunRecord> {
   // The budgets are of one command, not of the run.
   const { run: _run, maxTime: _maxTime, maxTokens: _maxTokens, entry, ...kept } = absolute(settings);
   const values = Object.entries({ entry, ...kept }).filter(
@@ -186,6 +209,7 @@ async function recordOf(settings: TrainSettings, { tasks, heldOut }: Checked): P
     heldOut: digestOf([JSON.stringify(heldOut)]),
     model: await modelDigest(settings.model),
     entry: typeof entry === 'string' ? await digestOfFiles(dirname(entry), [basename(entry)]) : '',
+    sources: await sourcesOf(entry, settings.flows, found),
     kernels: bestVariant(),
   };
 }

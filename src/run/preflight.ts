@@ -11,6 +11,7 @@ import type { TaskSource } from '../dataset/rows.ts';
 import { type Split, seenInTraining, splitTasks } from '../dataset/split.ts';
 import { type Dataset, readDataset } from '../dataset/tasks.ts';
 import { type Entry, together } from '../rollout/discovery.ts';
+import { answerWarnings } from './answer-warnings.ts';
 import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';
 
 export interface Files {
@@ -60,8 +61,13 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
   const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
   const ofFlows = problemsOf([...tasks, ...heldOut]);
-  const all = [...warnings, ...missingVariables(found.entry)];
-  return { entry: found.entry, tasks, heldOut, warnings: all, problems: [...found.problems, ...problems, ...ofFlows] };
+  return {
+    entry: found.entry,
+    tasks,
+    heldOut,
+    warnings: [...warnings, ...missingVariables(found.entry), ...answerWarnings(found.entry?.grader, files, { tasks, heldOut })],
+    problems: [...found.problems, ...problems, ...ofFlows],
+  };
 }
 
 async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files): Promise<Omit<Inspection, 'entry'>> {

@@ -6,6 +6,7 @@ import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 const count = z.int().min(1).max(1_000_000);
 const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
 const share = z.number().min(0).max(1);
+const SOME_SHARE = 'expected a share between 0 and 1, such as 0.1, so that both sides have tasks';
 const positive = z.number().gt(0);
 const file = z.string().min(1);
 const tasks = z.union([file, z.custom((value) => isIterable(value))], 'expected a path, or a list or iterable of rows');
@@ -40,7 +41,7 @@ const trainShape = {
   run: file,
   tasks,
   minTasks: count,
-  split: z.number().gt(0).lt(1).optional(),
+  split: z.number().gt(0, SOME_SHARE).lt(1, SOME_SHARE).optional(),
   steps: count,
   group: count.min(2, 'expected at least 2: a rollout is compared with the others of its group'),
   groupsPerStep: count,

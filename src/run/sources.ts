@@ -6,6 +6,9 @@
 import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, relative, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Entry } from '../rollout/discovery.ts';
+import { shortPath } from './command-line.ts';
 import { digestOf } from './digests.ts';
 
 /** More than any agent has; a loop of links must end somewhere. */
@@ -16,8 +19,31 @@ const RELATIVE_IMPORT = /\b(?:from|import|require)\s*\(?\s*(['"])(\.{1,2}\/[^'"\
 /** What `require`, and loaders of TypeScript, try after a path that has no ending. */
 const ENDINGS = ['', '.ts', '.mts', '.cts', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
 
+/** By path relative to the folder of the entry; none of an entry that was given as a value. */
+export type Sources = Readonly<Record<string, string>>;
+
+/** Of everything that a run's entry is made of. */
+export async function sourcesOf(given: unknown, flows: string | undefined, entry: Entry): Promise<Record<string, string>> {
+  if (typeof given !== 'string') return {};
+  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) =>
+    module?.url.startsWith('file:') === true ? [fileURLToPath(module.url.replace(/[?#].*$/, ''))] : [],
+  );
+  const files = [resolve(given), ...(flows === undefined ? [] : [resolve(flows)]), ...modules];
+  return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
+}
+
+/** Each file that is not as it was, in words. They are kept by their paths from the entry's folder, and named as a person here would write them. */
+export function changedSources(before: Sources, after: Sources, entry: unknown): readonly string[] {
+  const folder = typeof entry === 'string' ? dirname(entry) : '.';
+  const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
+  return files.map(
+    (file) =>
+      `${shortPath(resolve(folder, file))} ${before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed'}`,
+  );
+}
+
 /** By path relative to `folder`. A file that cannot be read is left out: another error says so. */
-export async function sourceDigests(folder: string, files: readonly string[]): Promise<Readonly<Record<string, string>>> {
+export async function sourceDigests(folder: string, files: readonly string[]): Promise<Sources> {
   const digests = new Map<string, string>();
   const seen = new Set<string>();
   const waiting = files.map((file) => resolve(file));

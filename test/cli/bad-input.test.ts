@@ -32,6 +32,7 @@ describe('usage', () => {
     [['train', 'x.ts', '--steps', 'many'], 'whole number'],
     [['train', 'x.ts', '--steps', '0'], 'at least 1'],
     [['train', 'x.ts', '--group', '1'], 'at least 2'],
+    [['train', 'x.ts', '--split', '10'], 'expected a share from 0 to 1, found "10"'],
     [['train', 'x.ts', '--run'], 'argument missing'],
   ])('%j exits 2', async (args, message) => {
     const { code, stderr } = await trainyard(...args);

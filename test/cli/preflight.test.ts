@@ -60,6 +60,43 @@ describe('a good entry', () => {
   });
 });
 
+describe('tasks', () => {
+  const graded = () =>
+    home.write(
+      'graded.ts',
+      `import { defineGrader, defineWorkflow } from 'trainyard';
+      export default defineWorkflow(async () => 'done');
+      export const grader = defineGrader(({ task, output }) => Number(output === task.answer));`,
+    );
+
+  it('that are not there are said to be missing', async () => {
+    const { code, stdout } = await trainyard('preflight', await graded());
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^The entry is in order; there are no tasks yet:\n/);
+    expect(stdout).not.toContain('Ready');
+    expect(stdout).toMatch(/\n {2}tasks +none: .*--tasks\n {2}held-out tasks +none: .*--held-out/);
+  });
+
+  it.each([
+    ['none.jsonl', '{"prompt":"a"}\n{"prompt":"b"}\n', 'NO_ANSWERS: no task has an answer, and there is a grader: fine if'],
+    ['some.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":null}\n', 'NO_ANSWERS: 1 of 2 tasks have no answer'],
+    ['texts.csv', 'prompt,answer\na,1\nb,-2.5\n', 'NUMBERS_ARE_TEXTS: all answers of a CSV file look like numbers'],
+  ])('of %s are warned about', async (name, text, warning) => {
+    const tasks = await home.write(name, text);
+    const { code, stdout } = await trainyard('preflight', await graded(), '--tasks', tasks, '--min-tasks', '2');
+    expect(code).toBe(0);
+    expect(stdout).toContain(`Warning ${warning}`);
+    expect(stdout.match(/Warning/g)).toHaveLength(1);
+  });
+
+  it('of a file with tabs are refused by what is wrong', async () => {
+    const tasks = await home.write('tasks.tsv', 'prompt\tanswer\na\t1\n');
+    const { code, stdout } = await trainyard('preflight', await graded(), '--tasks', tasks);
+    expect(code).toBe(2);
+    expect(stdout).toContain('separated by tabs, expected commas');
+  });
+});
+
 describe('a bad entry', () => {
   it('is told everything at once, tasks included', async () => {
     const entry = await home.write(

@@ -1,7 +1,11 @@
 /** `trainyard try`: one rollout to look at. */
-import { readFile } from 'node:fs/promises';
+import { readFile, rm } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { findWalls } from '../../src/processes/walls.ts';
 import { scratch, trainyard } from './command.ts';
+
+const hasWalls = (await findWalls({ hidden: [], readOnly: [] })).kind === 'walls';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let tasks: string;
@@ -111,6 +115,66 @@ describe('trainyard try', () => {
     const nothing = await trainyard('try');
     expect(nothing).toMatchObject({ code: 2, stderr: expect.stringContaining('missing required argument: entry') });
   });
+
+  it.each([
+    ['here', ''],
+    ['isolated', "isolation: 'process', "],
+  ])('gives a folder for files, %s, and says where they are', async (name, isolation) => {
+    const file = await home.write(
+      `files-${name}.ts`,
+      `import { readFileSync, writeFileSync } from 'node:fs';
+      import { defineGrader, defineWorkflow } from 'trainyard';
+      export default defineWorkflow({ ${isolation}run: async (ctx) => {
+        ${CALL}
+        if (ctx.task.id === 'a') writeFileSync(ctx.artifactsDir + '/log.txt', 'seen');
+      } });
+      export const grader = defineGrader(({ task, artifactsDir }) =>
+        task.id === 'a' && readFileSync(artifactsDir + '/log.txt', 'utf8') === 'seen' ? 1 : 0);`,
+    );
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const folder = /^ {2}files: (.+)$/m.exec(stdout)?.[1] ?? '';
+    expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
+    expect(await readFile(join(folder, 'log.txt'), 'utf8')).toBe('seen');
+    await rm(dirname(dirname(folder)), { recursive: true });
+    const { stdout: without } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
+    expect(without).toContain('completed · reward 0');
+    expect(without).not.toContain('files:');
+  });
+
+  it('shows where an isolated workflow threw, in its own file', async () => {
+    const file = await home.write(
+      'thrown-apart.ts',
+      `import { defineGrader, defineWorkflow } from 'trainyard';
+      export default defineWorkflow({ isolation: 'process', run: async () => {
+        throw new Error('no such item');
+      } });\n${GRADER}`,
+    );
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:3/);
+    expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
+    expect(stdout).not.toContain('src/rollout/workflow-child.ts');
+  });
+
+  it.skipIf(!hasWalls)(
+    'says why an isolated workflow cannot write beside its entry, and where it may (needs namespaces)',
+    async () => {
+      const file = await home.write(
+        'beside.ts',
+        `import { writeFileSync } from 'node:fs';
+      import { defineGrader, defineWorkflow } from 'trainyard';
+      export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
+        writeFileSync(new URL('log.txt', import.meta.url), 'seen');
+      } });\n${GRADER}`,
+      );
+      const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+      expect(code).toBe(1);
+      expect(stdout).toMatch(/at .*beside\.ts:4/);
+      expect(stdout).toMatch(
+        /WORKFLOW_FAILED: EROFS: .*log\.txt' \(the project is read-only under isolation: write to ctx\.artifactsDir or os\.tmpdir\(\)\)/,
+      );
+    },
+  );
 
   it('says which tasks there are when there is no such one', async () => {
     const file = await entry('good.ts', CALL, GRADER);

@@ -66,7 +66,9 @@ describe('what a grader is made with', () => {
       graders.lengthPenalty,
       graders.repetitionPenalty,
     ] as Make[]) {
-      expect(refusal(() => make(undefined as never))).toMatch(/^GRADER_INVALID: \w+: expected an object of options, found undefined$/);
+      expect(refusal(() => make(undefined as never))).toMatch(
+        /^GRADER_INVALID: \w+: expected an object of options, found undefined$/,
+      );
     }
     expect(refusal(() => graders.clipped(exact, undefined as never))).toMatch(/^GRADER_INVALID: clipped: expected an object of/);
     expect(refusal(() => graders.rubric([null] as never, { model }))).toMatch(
