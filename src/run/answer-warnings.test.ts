@@ -20,6 +20,12 @@ it('says that answers are missing of each side, and nothing without a grader or 
   expect(answerWarnings(grader, {}, { tasks: [], heldOut: [] })).toEqual([]);
 });
 
+it('says nothing where all that there is to grade by is metadata', () => {
+  const only = tasks(undefined, undefined).map((task) => ({ ...task, metadata: { want: 1 } }));
+  expect(codes('a.jsonl', only)).toEqual([]);
+  expect(codes('a.jsonl', [...only, ...tasks('7')])).toEqual(['NO_ANSWERS']);
+});
+
 it.each<[string, Json[], boolean]>([
   ['a.csv', ['1', ' -2.50 ', '1,200', '.5', '+3'], true],
   ['A.CSV', ['7'], true],

@@ -35,6 +35,8 @@ function hasAnswer({ answer }: Task): boolean {
 function withoutAnswer(tasks: readonly Task[], what: string): Dataset['warnings'] {
   const without = tasks.filter((task) => !hasAnswer(task)).length;
   if (without === 0) return [];
+  // Then the metadata is all there is to grade by, and whoever wrote it knows.
+  if (without === tasks.length && tasks.every(({ metadata }) => metadata !== undefined)) return [];
   const are = without === tasks.length ? `no ${what} has an answer` : `${without} of ${tasks.length} ${what}s have no answer`;
   return [{ code: 'NO_ANSWERS', message: `${are}, and there is a grader: fine if it does not need one, else add "answer"` }];
 }

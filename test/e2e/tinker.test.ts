@@ -154,7 +154,7 @@ describe('a run through a Tinker server', () => {
     child.kill('SIGINT');
     expect(await ended).toMatchObject({
       code: 130,
-      stderr: expect.stringContaining('interrupted before the run began') as string,
+      stderr: expect.stringContaining('Interrupted before anything ran') as string,
     });
   });
 

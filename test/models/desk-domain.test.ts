@@ -44,9 +44,8 @@ describe('the desk’s task files', () => {
   });
 
   it('tell the clerk the item and neither number nor colour', () => {
-    for (const { prompt, answer, metadata } of [...training, ...heldOut]) {
-      const [, quantity, item, colour] = /^(\d) "(.+)" in (\w+)$/.exec(answer) ?? [];
-      expect(metadata.want).toBe(answer);
+    for (const { prompt, metadata } of [...training, ...heldOut]) {
+      const [, quantity, item, colour] = /^(\d) "(.+)" in (\w+)$/.exec(metadata.want) ?? [];
       expect(prompt).toContain(`"${item}"`);
       expect(prompt.replace(`"${item}"`, '')).not.toMatch(new RegExp(`${quantity}|${colour}`));
     }
