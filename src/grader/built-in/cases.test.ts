@@ -1,5 +1,6 @@
 /** The built-in graders against the tables of `test/fixtures/graders`: every case by itself, in both directions of surprise. */
 import { describe, expect, it } from 'vitest';
+import { gradeOf } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { GradedCase } from '../../../test/fixtures/graders/case.ts';
 import { CHOICE_CASES, COUNTDOWN_CASES } from '../../../test/fixtures/graders/choice-cases.ts';
 import { LAST_NUMBER_CASES, MARKED_CASES, MATH_CASES } from '../../../test/fixtures/graders/math-cases.ts';
@@ -11,8 +12,7 @@ import {
   NUMBER_CASES,
   STRICT_NUMBER_CASES,
 } from '../../../test/fixtures/graders/text-cases.ts';
-import type { Grader, GraderInput } from '../../core/contracts.ts';
-import { callGrader } from '../call.ts';
+import type { Grader } from '../../core/contracts.ts';
 import { countdown } from './countdown.ts';
 import { exactMatch } from './exact-match.ts';
 import { mathMatch } from './math-match.ts';
@@ -20,18 +20,8 @@ import { multipleChoice } from './multiple-choice.ts';
 import { normalisedMatch } from './normalised-match.ts';
 import { numberMatch } from './number-match.ts';
 
-const inputOf = ({ said, answer, metadata }: GradedCase): GraderInput => ({
-  task: { id: 't', prompt: [], answer, ...(metadata === undefined ? {} : { metadata }) },
-  messages: [{ role: 'assistant', content: said }],
-  threads: {},
-  turns: [],
-  output: undefined,
-  result: {},
-  truncated: undefined,
-  artifactsDir: null,
-});
-const graded = (grader: Grader, one: GradedCase) =>
-  callGrader(grader, inputOf(one), { signal: new AbortController().signal, model: undefined });
+const graded = (grader: Grader, { said, answer, metadata }: GradedCase) =>
+  gradeOf(grader, { said, task: { id: 't', prompt: [], answer, ...(metadata === undefined ? {} : { metadata }) } });
 
 const TABLES: readonly (readonly [string, Grader, readonly GradedCase[]])[] = [
   ['exactMatch()', exactMatch(), EXACT_CASES],

@@ -1,25 +1,15 @@
 /** What must never pass, drawn at random: another number in any spelling, a difference too small to see, two answers at once. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { Grader, GraderInput } from '../../core/contracts.ts';
+import { gradeOf } from '../../../test/fixtures/grader/rollout-input.ts';
+import type { Grader } from '../../core/contracts.ts';
 import type { Json } from '../../core/types.ts';
-import { callGrader } from '../call.ts';
 import { mathMatch, sameMath } from './math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
 
 const graded = async (grader: Grader, said: string, answer: Json): Promise<unknown> => {
-  const input: GraderInput = {
-    task: { id: 't', prompt: [], answer },
-    messages: [{ role: 'assistant', content: said }],
-    threads: {},
-    turns: [],
-    output: undefined,
-    result: {},
-    truncated: undefined,
-    artifactsDir: null,
-  };
-  const grade = await callGrader(grader, input, { signal: new AbortController().signal, model: undefined });
+  const grade = await gradeOf(grader, { said, answer });
   return grade.kind === 'graded' ? grade.reward.value : grade;
 };
 

@@ -1,9 +1,9 @@
 /** What holds for every text, whoever wrote it: an answer equals itself in any spelling, graders never throw, and work is bounded. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { Grader, GraderInput } from '../../core/contracts.ts';
+import { gradeOf } from '../../../test/fixtures/grader/rollout-input.ts';
+import type { Grader } from '../../core/contracts.ts';
 import type { Json } from '../../core/types.ts';
-import { callGrader } from '../call.ts';
 import { countdown } from './countdown.ts';
 import { exactMatch } from './exact-match.ts';
 import { MOST_WORK, newWork } from './math/work.ts';
@@ -150,18 +150,7 @@ describe('every grader of texts', () => {
     [multipleChoice(), 'B'],
     [countdown(), { numbers: [1, 2], target: 3 }],
   ];
-  const inputOf = (said: string, answer: Json): GraderInput => ({
-    task: { id: 't', prompt: [], answer },
-    messages: [{ role: 'assistant', content: said }],
-    threads: {},
-    turns: [],
-    output: undefined,
-    result: {},
-    truncated: undefined,
-    artifactsDir: null,
-  });
-  const grade = (grader: Grader, said: string, answer: Json) =>
-    callGrader(grader, inputOf(said, answer), { signal: new AbortController().signal, model: undefined });
+  const grade = (grader: Grader, said: string, answer: Json) => gradeOf(grader, { said, answer });
 
   it('grades whatever was said', async () => {
     await fc.assert(
