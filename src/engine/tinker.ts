@@ -1,7 +1,7 @@
 /**
  * Samples from a model at a Tinker server, through a sampling session: weights that never change, served as one policy version.
  *
- * What comes back is checked before anybody trains on it. A Tinker server does not stream: `onTokens` gets everything at once. Its
+ * What comes back is checked by the gateway, as every engine's answers are. A Tinker server does not stream: `onTokens` gets everything at once. Its
  * log-probabilities are those of the plain softmax, whatever temperature, top-k and top-p the tokens were sampled with; so what is
  * sampled with other settings than temperature 1 and no truncation serves for evaluation only, and the trainer refuses it.
  */
@@ -13,7 +13,6 @@ import { sampleCallToJson, sampleReplyFromJson } from '../tinker/json.ts';
 import { Places } from '../tinker/places.ts';
 import { decodeSampleReply } from '../tinker/protobuf.ts';
 import type { SampleReply } from '../tinker/types.ts';
-import { checkSampled } from './check-sampled.ts';
 
 export interface TinkerEngineParts {
   readonly connection: TinkerConnection;
@@ -68,12 +67,12 @@ export class TinkerEngine implements Engine {
   }
 
   async #ask(request: SampleRequest, signal: AbortSignal | undefined): Promise<SampleResult> {
-    const { accepted, maxTokens, policyVersion } = await this.#doors.within(signal, () => this.#submit(request, signal));
+    const { accepted, policyVersion } = await this.#doors.within(signal, () => this.#submit(request, signal));
     const payload = await accepted.result();
     const reply = await this.#connection.decode('asample', () =>
       payload.kind === 'protobuf' ? decodeSampleReply(payload.bytes) : sampleReplyFromJson(payload.value),
     );
-    return { ...this.#only(reply, maxTokens, request.stopIds), policyVersion };
+    return { ...onlySequence(reply), policyVersion };
   }
 
   async #submit({ promptIds, sampling, stopIds, seed }: SampleRequest, signal: AbortSignal | undefined) {
@@ -100,16 +99,17 @@ export class TinkerEngine implements Engine {
       repeatable: true,
       signal,
     });
-    return { accepted, maxTokens, policyVersion: served.policyVersion };
+    return { accepted, policyVersion: served.policyVersion };
   }
+}
 
-  #only({ sequences }: SampleReply, maxTokens: number, stopIds: readonly number[]): Omit<SampleResult, 'policyVersion'> {
-    const [sequence] = sequences;
-    if (sequence === undefined || sequences.length !== 1) {
-      throw new TrainyardError('POLICY_GARBLED', `asample gave ${sequences.length} sequences, expected 1`);
-    }
-    return checkSampled(sequence, { vocabSize: this.vocabSize, maxTokens, stopIds });
+function onlySequence({ sequences }: SampleReply): Omit<SampleResult, 'policyVersion'> {
+  const [sequence] = sequences;
+  if (sequence === undefined || sequences.length !== 1) {
+    throw new TrainyardError('POLICY_GARBLED', `asample gave ${sequences.length} sequences, expected 1`);
   }
+  const { tokens: ids, logprobs = new Float32Array(0), stopReason } = sequence;
+  return { ids, logprobs, stopReason };
 }
 
 /** The wire's seeds have 31 bits, for servers that keep them in 32; equal seeds stay equal. */

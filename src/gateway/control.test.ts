@@ -23,7 +23,7 @@ interface Opened {
 
 function start(options: Partial<GatewayOptions> = {}) {
   const time = { now: 1_000_000 };
-  const engine = scriptedEngine({ vocabSize: 512, contextLength: 4096, reply: () => say(ANSWER) });
+  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply: () => say(ANSWER) });
   const clock = { now: () => time.now };
   const gateway = new Gateway({ engine, renderer, modelName: 'policy', sessionDefaults, clock, ...options });
   const admin = bearer(gateway.key('admin'));
@@ -97,7 +97,7 @@ describe('a session over HTTP', () => {
   });
 
   it('is not opened by a gateway that has no settings for it', async () => {
-    const engine = scriptedEngine({ vocabSize: 512, contextLength: 64, reply: () => [] });
+    const engine = scriptedEngine({ vocabSize: 1024, contextLength: 64, reply: () => [] });
     const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
     expect((await call(gateway, 'POST', '/sessions', bearer(gateway.key('admin')))).status).toBe(404);
   });
@@ -152,7 +152,7 @@ describe('sessions that nobody uses', () => {
       await heldBack;
       return say(ANSWER);
     };
-    const { gateway, time } = start({ engine: scriptedEngine({ vocabSize: 512, contextLength: 4096, reply }) });
+    const { gateway, time } = start({ engine: scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply }) });
     const session = gateway.open(specOf('r1', { limits: { turns: 4, tokens: 1000, deadlineMs: 3 * HOUR } }));
     time.now += 2 * HOUR;
     const first = gateway.fetch(`${session.model().baseURL}/chat/completions`, {

@@ -42,7 +42,7 @@ interface Options {
 
 function open(options: Options = {}): { gateway: Gateway; session: Session; engine: ScriptedEngine } {
   const engine = scriptedEngine({
-    vocabSize: 512,
+    vocabSize: 1024,
     contextLength: options.context ?? 4096,
     reply: (_, call, signal) => options.reply?.(call, signal) ?? say(options.replies?.[call] ?? ANSWER),
   });

@@ -208,15 +208,6 @@ describe('generate with token ids', () => {
     expect(samplesOf(session.seal())).toHaveLength(1);
   });
 
-  it('asked again where nothing was sampled are no continuation', async () => {
-    const { session } = open({ reply: () => [] });
-    for (const _ of [0, 1]) await session.model().generate({ promptIds: [5] });
-    expect(session.turns.map(({ sampledIds, after }) => [sampledIds.length, after])).toEqual([
-      [0, undefined],
-      [0, undefined],
-    ]);
-  });
-
   it('go on from what training takes them to continue, whatever the order of the calls', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.nat({ max: 4 }), { maxLength: 5 }), async (picks) => {

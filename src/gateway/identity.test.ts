@@ -143,7 +143,7 @@ describe('the routes', () => {
     seed: 1,
   };
   const start = () => {
-    const engine = scriptedEngine({ vocabSize: 512, contextLength: 4096, reply: () => say(ANSWER) });
+    const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply: () => say(ANSWER) });
     return new Gateway({ engine, renderer, modelName: 'org/policy', sessionDefaults });
   };
 

@@ -15,6 +15,7 @@ import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 import type { Assistant } from '../tokens/speech.ts';
+import { checkIds, checkSampled } from './check-sampled.ts';
 import { defaultModelOf } from './default-model.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
@@ -142,6 +143,7 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
   const view = listener || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, begun) : undefined;
   let seen = 0;
   const onTokens = (ids: Int32Array, logprobs: Float32Array) => {
+    checkIds(ids, engine.vocabSize);
     const pieces = view!.push(ids);
     const kept = view!.stoppedAt === undefined ? ids.length : view!.stoppedAt - seen;
     asked.onSampled(kept);
@@ -153,8 +155,18 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
     return view!.stoppedAt === undefined ? undefined : { keep: kept };
   };
   const { groupId } = seat.session.spec.identity;
-  const request = { promptIds: prompt.promptIds, sampling, stopIds: renderer.stopIds, seed, affinity: groupId };
-  const result = await engine.sample(request, signal, view && onTokens);
+  // A copy: what is recorded and trained must not hang on what the engine does with its arguments.
+  const request = {
+    promptIds: prompt.promptIds.slice(),
+    sampling: { ...sampling },
+    stopIds: renderer.stopIds,
+    seed,
+    affinity: groupId,
+  };
+  const servedBefore = engine.policyVersion;
+  const given = await engine.sample(request, signal, view && onTokens);
+  const kept = view?.stoppedAt === undefined ? undefined : seen;
+  const result = checkSampled(given, { engine, request: { ...request, sampling }, servedBefore, kept });
   await breath();
   const assistant = renderer.readResponse(result.ids, stopTexts, begun);
   const rest = view?.end(result.ids, assistant);

@@ -24,7 +24,7 @@ afterEach(async () => {
 
 async function bench(workers: number) {
   const reply = ({ seed }: { seed: number }): number[] => [...tokenizer.encodeRendered(`said ${seed}<|im_end|>`)];
-  const engine = scriptedEngine({ vocabSize: 512, contextLength: 4096, reply });
+  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply });
   const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
   stack.push(await listen(gateway));
   const module = { url: new URL('../fixtures/processes/hostile.ts', import.meta.url).href, exportName: 'hostile' };

@@ -58,7 +58,7 @@ async function bench(workflow: Workflow, { workers = 1, limits = {}, stop = new 
   const reply = ({ seed, promptIds }: { seed: number; promptIds: Int32Array }): number[] => [
     ...tokenizer.encodeRendered(`said ${seed % 89} to ${promptIds.length}<|im_end|>`),
   ];
-  const engine = scriptedEngine({ vocabSize: 512, contextLength: 4096, reply });
+  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply });
   const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
   stack.push(await listen(gateway));
   const module = { url, exportName: 'isolated' };

@@ -39,7 +39,7 @@ interface Options {
 
 async function bench(options: Options = {}) {
   const engine = scriptedEngine({
-    vocabSize: 512,
+    vocabSize: 1024,
     contextLength: 4096,
     reply: (_, call) => options.reply?.(call) ?? [...tokenizer.encodeRendered(`answer ${call}<|im_end|>`)],
   });

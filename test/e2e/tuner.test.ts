@@ -302,7 +302,7 @@ describe('roles', () => {
 
   it('may have the model handle of another gateway as their default', async () => {
     const engine = scriptedEngine({
-      ...{ vocabSize: 512, contextLength: 4096 },
+      ...{ vocabSize: 1024, contextLength: 4096 },
       reply: () => [...tokenizer.encodeRendered('from elsewhere<|im_end|>')],
     });
     const elsewhere = new Gateway({ engine, renderer, modelName: 'frozen' }).open({

@@ -40,7 +40,7 @@ interface Given {
 
 async function gradeOf({ turnDiscount, grade, returned }: Given): Promise<Grade> {
   const reply = (_: unknown, call: number): number[] => [...tokenizer.encodeRendered(`answer ${call}<|im_end|>`)];
-  const engine = scriptedEngine({ vocabSize: 512, contextLength: 4096, reply });
+  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply });
   const task = { id: 't', prompt: [{ role: 'user', content: 'hello' }] } as const;
   const trajectory = await runRollout(
     {

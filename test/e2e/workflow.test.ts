@@ -36,7 +36,7 @@ interface Options {
 
 async function yardOf(workflow: Workflow, { grade, artifacts, trainable }: Options = {}) {
   const engine = scriptedEngine({
-    vocabSize: 512,
+    vocabSize: 1024,
     contextLength: 4096,
     reply: () => [...tokenizer.encodeRendered('fine<|im_end|>')],
   });

@@ -51,22 +51,12 @@ describe('the Tinker engine', () => {
     });
   });
 
-  it.each([
-    ['an id outside the vocabulary', { tokens: [4, 10, 9] }, /id 10/],
-    ['a log-probability too few', { logprobs: [-1, -1] }, /2 log-probabilities|logprobs/],
-    ['no log-probabilities', { logprobs: null }, /no log-probabilities/],
-    ['a positive log-probability', { logprobs: [-1, 0.5, -1] }, /log-probability 0.5/],
-    ['no ids', { tokens: [], logprobs: [] }, /no ids/],
-    ['more than asked for', { tokens: [4, 4, 4, 4, 4, 4, 4, 4, 9], logprobs: Array(9).fill(-1) }, /9 ids/],
-    ['a stop without its stop id', { tokens: [4, 5, 6] }, /last id 6/],
-    ['ids after a stop id', { tokens: [4, 9, 5], stop_reason: 'length' }, /after stop id 9/],
-    ['text for ids', { tokens: ['a', 'b', 'c'] }, /tokens/],
-  ])('does not believe a server that samples %s', async (_, change, message) => {
+  it('does not believe a server that samples text for ids', async () => {
     const [sequence] = sampled.sequences;
-    await withEngine(answering({ sequences: [{ ...sequence, ...change }] }), async (engine) => {
+    await withEngine(answering({ sequences: [{ ...sequence, tokens: ['a', 'b', 'c'] }] }), async (engine) => {
       await expect(engine.sample(request)).rejects.toMatchObject({
         code: 'POLICY_GARBLED',
-        message: expect.stringMatching(message),
+        message: expect.stringMatching(/tokens/),
       });
     });
   });
@@ -83,12 +73,6 @@ describe('the Tinker engine', () => {
         code: 'POLICY_GARBLED',
         message: expect.stringMatching(/2 sequences/),
       });
-    });
-  });
-
-  it('calls it a stop where the budget ran out at a stop id', async () => {
-    await withEngine(answering({ sequences: [{ ...sampled.sequences[0], stop_reason: 'length' }] }), async (engine) => {
-      expect((await engine.sample(request)).stopReason).toBe('stop');
     });
   });
 
