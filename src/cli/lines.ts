@@ -3,7 +3,7 @@ import { styleText } from 'node:util';
 import type { RunEnding, RunEvent, TrainDone } from '../core/events.ts';
 import { measureCommand, resumeCommand } from '../run/command-line.ts';
 import { evaluationStart, evaluationSummary } from './evaluation-text.ts';
-import { asCalled, count, duration, figure, percent, STOPPED, took } from './phrases.ts';
+import { agreementText, asCalled, count, duration, figure, percent, STOPPED, took } from './phrases.ts';
 import { printable } from './screen/width.ts';
 
 type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
@@ -21,7 +21,7 @@ export function describe(event: RunEvent, entry: string): readonly string[] {
     case 'eval-end':
       return [evaluation(event)];
     case 'step-end':
-      return [step(event), ...measures(event)];
+      return [step(event), ...measures(event), ...agreement(event)];
     case 'transcript':
       return [
         '',
@@ -92,6 +92,12 @@ function measures({ parts = {}, metrics = {} }: Event<'step-end'>): readonly str
   const shown = all.slice(0, MOST_MEASURES).map(([name, mean]) => `${printable(name)} ${figure(mean, 2)}`);
   const more = all.length > shown.length ? [`+${all.length - shown.length} more`] : [];
   return [`          ${styleText('dim', [...shown, ...more].join('  '))}`];
+}
+
+/** Only where there is something to see: the embedded policy agrees with itself to the bit. */
+function agreement(event: Event<'step-end'>): readonly string[] {
+  const isExact = event.largestDifference === 0 && event.ratio === 1;
+  return isExact || event.ratio === undefined ? [] : [`          ${styleText('dim', agreementText(event))}`];
 }
 
 function summary(event: TrainDone, entry: string): readonly string[] {

@@ -1,5 +1,5 @@
 /** Numbers and endings in the words that the plain lines and the screen share. */
-import type { RunEnding } from '../core/events.ts';
+import type { RunEnding, StepReport } from '../core/events.ts';
 
 export function percent(share: number): string {
   return `${(100 * share).toFixed(1)} %`;
@@ -13,6 +13,12 @@ export function figure(value: number, digits: number): string {
 /** 12.3 s, 45 ms. */
 export function took(seconds: number): string {
   return seconds < 0.1 ? `${Math.ceil(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+}
+
+/** How the engine's log-probabilities compare with the trainer's. */
+export function agreementText({ ratio = 1, offPolicyKl = 0, clipped = 0, largestDifference }: Partial<StepReport>): string {
+  const largest = largestDifference === undefined ? [] : [`largest difference ${figure(largestDifference, 3)}`];
+  return [`ratio ${figure(ratio, 3)}`, `KL ${figure(offPolicyKl, 3)}`, ...largest, `${percent(clipped)} clipped`].join(' · ');
 }
 
 /** 0:07, 12:31, 3:05:09; days from there on. */

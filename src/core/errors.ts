@@ -65,6 +65,11 @@ export const ERROR_CODES = {
   POLICY_UNREACHABLE: { boundary: 'engine', exit: 1, summary: 'The server of the policy cannot be reached or does not answer.' },
   POLICY_REFUSED: { boundary: 'engine', exit: 2, summary: 'The server of the policy refused a request.' },
   POLICY_GARBLED: { boundary: 'engine', exit: 1, summary: 'The server of the policy answered something that cannot be used.' },
+  POLICY_DISAGREES: {
+    boundary: 'trainer',
+    exit: 1,
+    summary: 'Engine and trainer give the same tokens different log-probabilities.',
+  },
   POLICY_LOST: { boundary: 'engine', exit: 1, summary: 'The server of the policy no longer has the weights in training.' },
   SAMPLE_REFUSED: { boundary: 'trainer', exit: 1, summary: 'A sample cannot be trained as it was sampled.' },
   TRAINER_FAILED: { boundary: 'trainer', exit: 1, summary: 'The trainer could not take a step.' },

@@ -82,6 +82,15 @@ export interface StepReport {
   readonly trainedTokens: number;
   readonly loss: number;
   readonly gradNorm?: number;
+  /** Of the trainer's probability of a token to the engine's, mean over the trained tokens. */
+  readonly ratio?: number;
+  /** Estimate of KL(policy that sampled ‖ policy in training), mean over the trained tokens. */
+  readonly offPolicyKl?: number;
+  /** Share of the trained tokens whose ratio was clipped. */
+  readonly clipped?: number;
+  /** Of the two log-probabilities of a token, over the tokens that the version in training sampled: there only rounding tells them apart. */
+  readonly meanDifference?: number;
+  readonly largestDifference?: number;
   /** Waiting for rollouts, training, and writing checkpoint and manifest. */
   readonly rolloutSeconds: number;
   readonly trainSeconds: number;

@@ -253,7 +253,6 @@ export interface Mark extends Exclusion {
   readonly at: number;
 }
 
-/** Which rollouts made which policy version. Committed together with the version, after the checkpoint is on disk. */
 /** Which turns are too old to be handed out, and whether such ones are left out or count less. */
 export interface StaleRule {
   /** The version that is trained now. */
@@ -263,6 +262,7 @@ export interface StaleRule {
   readonly rule: 'drop' | 'weigh';
 }
 
+/** Which rollouts made which policy version. Committed together with the version, after the checkpoint is on disk. */
 export interface BatchManifest {
   readonly step: number;
   /** The version this step produced. */
@@ -276,6 +276,8 @@ export interface BatchManifest {
   readonly stale?: StaleRule;
   /** Checkpoint folder, relative to the run directory; null where checkpoints are rarer than steps. */
   readonly checkpoint: string | null;
+  /** Digests of the samples that were trained and of the checkpoint's files, by which the step can be proved later. */
+  readonly digests?: { readonly samples: string; readonly weights?: string };
   /** Where the numbering of groups stood when the batch was taken, so that a run can be taken up again behind it. */
   readonly groups: { readonly next: number; readonly pending: readonly number[] };
   readonly metrics: Readonly<Record<string, number>>;

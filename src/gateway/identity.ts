@@ -5,6 +5,7 @@
  * `x-rollout-id`. Whatever else a request says about its identity must agree: a header that contradicts is 403, and the path of a
  * rollout that the key is not for is 404, whether or not there is such a rollout.
  */
+import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Call } from './call.ts';
 import { Refusal } from './http-errors.ts';
@@ -40,8 +41,21 @@ export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string
   const session = sessionOf(sessions, grant, pathSegment, call);
   const role = grant.role ?? 'default';
   const thread = call.header('x-sample-id') ?? role;
+  checkRollout(session);
   checkThread(session, grant.role, thread);
   return { session, role, thread };
+}
+
+/** Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's. */
+export function checkRollout({ rolloutId }: LiveSession): void {
+  const running = currentRollout()?.rolloutId ?? rolloutId;
+  if (running === rolloutId) return;
+  const message = `code of rollout ${running} called with the model handle of rollout ${rolloutId}`;
+  throw new Refusal(
+    'identity_conflict',
+    message,
+    'take ctx.model() anew in each rollout; a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)',
+  );
 }
 
 /** Throws REQUEST_INVALID where this is no name of a conversation, or another seat's. `role`: of the caller, where its key is of one. */

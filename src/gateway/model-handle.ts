@@ -10,7 +10,7 @@ import { fetchInThread } from '../core/thread-header.ts';
 import { completionId } from '../core/turn-names.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { readRequest, renamed } from './generate.ts';
-import { checkThread } from './identity.ts';
+import { checkRollout, checkThread } from './identity.ts';
 import { answer, type SamplerParts } from './sampling.ts';
 import type { Seat } from './sessions.ts';
 
@@ -56,6 +56,7 @@ export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
 export async function generate(parts: GenerateParts, seat: Seat, request: GenerateRequest): Promise<Generated> {
   const { session, role, thread } = seat;
   session.assertOpen();
+  checkRollout(session);
   checkThread(session, role, thread);
   parts.checkReady();
   const { question, bytes, heard } = readRequest(request, session, session.heard.get(thread));
@@ -91,13 +92,12 @@ function generationOf({ session }: Seat, recorded: Turn): Generated {
 }
 
 function copyOf(turn: Turn): Turn {
-  const { promptIds, sampledIds, logprobs, response } = turn;
+  const { promptIds, sampledIds, logprobs, ...words } = turn;
   return {
-    ...turn,
+    ...plainCopy(words),
     promptIds: promptIds.slice(),
     sampledIds: sampledIds.slice(),
     logprobs: logprobs.slice(),
-    response: plainCopy(response),
   };
 }
 

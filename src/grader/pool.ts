@@ -57,6 +57,7 @@ export interface GraderPoolOptions {
   readonly bare?: boolean;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
+  readonly sources?: ChildProgram['sources'];
 }
 
 export interface GraderPool extends GraderRunner {
@@ -78,7 +79,8 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
   const retries = checkedRetries(options.retries ?? 0);
   const contained = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
-  const program = options.bare === true ? { ...contained, namespace: false, controlGroup: false } : contained;
+  const bare = options.bare === true ? { namespace: false, controlGroup: false } : {};
+  const program = { ...contained, ...bare, sources: options.sources };
   const user = new PoolUser(keyOf(program, workers), { deadlineMs, retries });
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;

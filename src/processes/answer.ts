@@ -20,6 +20,8 @@ export interface ChildProgram {
   readonly controlGroup?: boolean;
   /** Instead of `namespace`: what a process is started through, asked for each of them: a command that ends in starting the one after it. */
   readonly within?: () => readonly string[];
+  /** Digests, by file, of the user's code that each process imports: one that would import other code than the first is not used. */
+  readonly sources?: (() => Promise<Readonly<Record<string, string>>>) | undefined;
 }
 
 export interface CallOptions {

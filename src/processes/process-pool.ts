@@ -79,6 +79,8 @@ class Pool implements ProcessPool {
   #emptySlots = 0;
   #lastFailure: { readonly failure: StartFailure; readonly at: number } | undefined;
   #closed = false;
+  /** As they were when the pool was opened. */
+  #sources: Readonly<Record<string, string>> | undefined;
   #forgetSignal = (): void => {};
 
   constructor({ program, workers, deadlineMs }: ProcessPoolOptions) {
@@ -93,6 +95,7 @@ class Pool implements ProcessPool {
     this.#forgetSignal = () => signal?.removeEventListener('abort', close);
     try {
       signal?.throwIfAborted();
+      this.#sources = await this.#program.sources?.();
       const started = await Promise.all(Array.from({ length: this.#workers }, () => this.#start()));
       for (const child of started) void this.#keepFilled(child);
     } catch (error) {
@@ -186,8 +189,20 @@ class Pool implements ProcessPool {
     void child.gone.then(() => this.#processes.delete(child));
     const failure = await child.ready(START_DEADLINE_MS);
     if (failure !== undefined) throw new UnusableProcess(failure);
+    const changed = await this.#changedSource();
+    if (changed !== undefined) {
+      await child.close();
+      const message = `${changed} has changed since the run began; put it back as it was, or begin a new run`;
+      throw new UnusableProcess({ kind: 'unstartable', message });
+    }
     this.#offer(child);
     return child;
+  }
+
+  /** Looked for when a process has imported them: what it imported is then either what the others did, or named. */
+  async #changedSource(): Promise<string | undefined> {
+    const [before, now] = [this.#sources ?? {}, (await this.#program.sources?.()) ?? {}];
+    return [...Object.keys(before), ...Object.keys(now)].find((file) => before[file] !== now[file]);
   }
 
   /** Keeps one slot filled until the pool closes or starting is hopeless. */

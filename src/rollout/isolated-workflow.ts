@@ -32,6 +32,7 @@ export interface IsolationOptions {
   /** Put up around each process where the system can; else `warn` is told. */
   readonly walls?: RunWalls | undefined;
   readonly warn?: Warn;
+  readonly sources?: ChildProgram['sources'];
 }
 
 export interface RunWalls extends Pick<Walls, 'hidden' | 'readOnly'> {
@@ -65,7 +66,7 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   const env = reducedEnvironment(workflow.env);
   const inboxes = new Inboxes();
   const { explain, ...within } = await wallsOf(options, inboxes);
-  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, ...within };
+  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, sources: options.sources, ...within };
   let pool: ProcessPool;
   try {
     pool = await opened(openProcessPool({ program, workers, signal }), explain);

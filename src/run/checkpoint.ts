@@ -71,10 +71,7 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
   const unfinished = join(dir, `${name}.unfinished`);
   try {
     await boundary('STORE_FAILED', `cannot write checkpoint ${name}`, async () => {
-      await mkdir(unfinished);
-      await trainer.save(unfinished);
-      await copyRest(model, unfinished);
-      const label = { run: identity, step, files: await digestsOf(unfinished) };
+      const label = { run: identity, step, files: await savedFiles(trainer, unfinished, model) };
       await writeFile(join(unfinished, LABEL), `${JSON.stringify(label, null, 2)}\n`);
       for (const file of await readdir(unfinished)) await sync(join(unfinished, file));
       await sync(unfinished);
@@ -87,21 +84,35 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
   }
 }
 
+/** Writes a model folder; gives the digest of each of its files. */
+export async function savedFiles(trainer: Trainer, folder: string, model: string): Promise<Record<string, string>> {
+  await mkdir(folder);
+  await trainer.save(folder);
+  await copyRest(model, folder);
+  return await digestsOf(folder);
+}
+
 /** Loads the checkpoint of a step, after checking that it is what was saved. Nothing is loaded when it is not. */
 export async function loadCheckpoint(trainer: Trainer, { dir, step, identity }: Omit<CheckpointOptions, 'model'>): Promise<void> {
   const folder = join(dir, checkpointName(step));
-  const text = await readFile(join(folder, LABEL), 'utf8').catch(() => '{}');
-  const label = labelSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${LABEL} is not JSON`, () => JSON.parse(text)));
-  if (!label.success) throw new TrainyardError('CHECKPOINT_MISMATCH', `it has no readable ${LABEL}`);
-  if (label.data.run !== identity || label.data.step !== step) {
+  const label = await labelIn(folder);
+  if (label.run !== identity || label.step !== step) {
     throw new TrainyardError('CHECKPOINT_MISMATCH', 'it is of another run or another step');
   }
   const found = await digestsOf(folder);
-  const changed = Object.entries(label.data.files).filter(([name, digest]) => found[name] !== digest);
+  const changed = Object.entries(label.files).filter(([name, digest]) => found[name] !== digest);
   if (changed.length > 0) {
     throw new TrainyardError('CHECKPOINT_MISMATCH', `${changed.map(([name]) => name).join(', ')} changed since it was saved`);
   }
   await trainer.load(folder);
+}
+
+/** What the checkpoint in this folder says of itself. Throws CHECKPOINT_MISMATCH. */
+export async function labelIn(folder: string): Promise<z.infer<typeof labelSchema>> {
+  const text = await readFile(join(folder, LABEL), 'utf8').catch(() => '{}');
+  const label = labelSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${LABEL} is not JSON`, () => JSON.parse(text)));
+  if (label.success) return label.data;
+  throw new TrainyardError('CHECKPOINT_MISMATCH', `it has no readable ${LABEL}`);
 }
 
 /** Out of the way, but not removed: somebody may want to look at it. */

@@ -117,7 +117,7 @@ async function openJournal({ settings: { run }, isResumed, record }: EvaluationP
   const held = { trains: false };
   const directory = await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held));
   try {
-    const store = await openSqliteStore(directory.storePath);
+    const store = await openSqliteStore(directory.storePath, directory.id);
     return {
       store,
       directory,

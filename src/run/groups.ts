@@ -41,8 +41,8 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
   const who = `the workflow ${name} was asked whether to accept group ${group[0]?.groupId}`;
   let accepted: unknown;
   try {
-    // A list of its own: what it takes out of it is still trained.
-    accepted = accepts([...group]);
+    // A copy: what it changes there is still trained as it was.
+    accepted = accepts(structuredClone(group));
   } catch (cause) {
     throw new TrainyardError('WORKFLOW_FAILED', `${who} and threw ${describeThrown(cause)}`, { cause });
   }

@@ -5,13 +5,14 @@
  * manifests name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run
  * that was killed ends with the weights of one that was not.
  */
+import type { Store } from '../core/contracts.ts';
 import { withoutExcluded } from '../core/curation.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import type { Warn } from '../core/events.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import { discardUncommitted, loadCheckpoint, savedSteps, setAside } from './checkpoint.ts';
-import { batchOf, type Ledger, update } from './step.ts';
+import type { TrainSettings } from './settings.ts';
+import { batchOf, type Ledger, type StepInHand, update } from './step.ts';
 
 const SERVER_TROUBLE: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST']);
 
@@ -21,7 +22,7 @@ export interface Resumption {
   readonly groups: Position;
 }
 
-export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
+export async function takeUp(ledger: Ledger): Promise<Resumption> {
   const { trainer, directory, store, settings } = ledger;
   const manifests = await store.manifests();
   const last = manifests.at(-1);
@@ -37,14 +38,14 @@ export async function takeUp(ledger: Ledger, warn: Warn): Promise<Resumption> {
     await trainer.publish(0);
     return { step: 0, groups: START };
   }
-  const loaded = await loadNewest(ledger, warn);
-  for (const manifest of manifests) if (manifest.step > loaded) await computeAgain(ledger, manifest, warn);
+  const loaded = await loadNewest(ledger);
+  for (const manifest of manifests) if (manifest.step > loaded) await computeAgain(ledger, manifest);
   await trainer.publish(last.policyVersion);
   return { step: last.step, groups: last.groups };
 }
 
 /** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy is. */
-async function loadNewest({ trainer, directory, identity, settings }: Ledger, warn: Warn): Promise<number> {
+async function loadNewest({ trainer, directory, identity, settings, warn }: Ledger): Promise<number> {
   for (const step of (await savedSteps(directory.checkpoints)).toReversed()) {
     try {
       await loadCheckpoint(trainer, { dir: directory.checkpoints, step, identity });
@@ -63,7 +64,22 @@ async function loadNewest({ trainer, directory, identity, settings }: Ledger, wa
   return 0;
 }
 
-async function computeAgain({ trainer, store, settings }: Ledger, manifest: BatchManifest, warn: Warn): Promise<void> {
+async function computeAgain({ trainer, store, settings, warn }: Ledger, manifest: BatchManifest): Promise<void> {
+  const { loss, gradNorm } = await update(trainer, await stepAgain(store, manifest, settings), settings);
+  if (loss !== manifest.metrics['loss'] || gradNorm !== manifest.metrics['gradNorm']) {
+    warn(
+      'NOT_REPRODUCED',
+      `step ${manifest.step} computed again gave loss ${loss} instead of ${manifest.metrics['loss']}: another kind of processor, or other settings`,
+    );
+  }
+}
+
+/** The step of a manifest as it was taken, from the rollouts that it names. Throws STORE_FORMAT where they are no longer what they were. */
+export async function stepAgain(
+  store: Store,
+  manifest: BatchManifest,
+  settings: TrainSettings,
+): Promise<Pick<StepInHand, 'step' | 'batch' | 'learningRate'>> {
   const members = await Promise.all(manifest.rolloutIds.map((id) => store.read(id)));
   const groupIds = new Set(members.flatMap((trajectory) => trajectory?.groupId ?? []));
   // Whole groups: a rollout that gave no sample still took part in its group's mean.
@@ -75,11 +91,5 @@ async function computeAgain({ trainer, store, settings }: Ledger, manifest: Batc
       hint: 'the store was changed by something else; begin a new run',
     });
   }
-  const { loss, gradNorm } = await update(trainer, batch, manifest.metrics['learningRate'] ?? settings.learningRate, settings);
-  if (loss !== manifest.metrics['loss'] || gradNorm !== manifest.metrics['gradNorm']) {
-    warn(
-      'NOT_REPRODUCED',
-      `step ${manifest.step} computed again gave loss ${loss} instead of ${manifest.metrics['loss']}: another kind of processor, or other settings`,
-    );
-  }
+  return { step: manifest.step, batch, learningRate: manifest.metrics['learningRate'] ?? settings.learningRate };
 }

@@ -19,7 +19,7 @@ describe('a run directory', () => {
     await mkdir(path);
     await writeFile(join(path, 'run.json.unfinished'), '{"set');
     await (await createRunDirectory(path, { a: 1 }))[Symbol.asyncDispose]();
-    expect(readRunFile(path)).toEqual({ a: 1 });
+    expect(readRunFile(path)).toEqual({ a: 1, id: expect.any(String) });
     await rm(join(path, 'checkpoints'), { recursive: true });
     await rm(join(path, 'events.jsonl'));
     await (await reopenRunDirectory(path))[Symbol.asyncDispose]();

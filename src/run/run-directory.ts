@@ -4,6 +4,7 @@
  * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one. A
  * directory with a run.json can be taken up again; it is written first, whole or not at all.
  */
+import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { mkdir, open, readdir, rename, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
@@ -19,6 +20,8 @@ const EVENTS_FILE = 'events.jsonl';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
+  /** No other run has it; undefined of a run that was begun before runs had one. */
+  readonly id: string | undefined;
   readonly storePath: string;
   readonly checkpoints: string;
   /** As a person would write it. */
@@ -34,7 +37,8 @@ export async function createRunDirectory(path: string, record: object, { trains 
   // A workflow may change the working directory; the run's files stay where they were meant to be.
   const root = resolve(path);
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
-  return await locked(path, root, async () => {
+  const id = randomUUID();
+  return await locked(path, root, id, async () => {
     const held = (await readdir(root)).filter((name) => !name.startsWith('lock') && name !== UNFINISHED_RUN_FILE);
     if (held.length > 0) {
       const hint = held.includes('run.json')
@@ -42,7 +46,7 @@ export async function createRunDirectory(path: string, record: object, { trains 
         : 'give --run another directory, or remove this one';
       throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
     }
-    await writeRunFile(root, record);
+    await writeRunFile(root, { ...record, id });
     if (trains) await mkdir(join(root, 'checkpoints'));
   });
 }
@@ -61,7 +65,8 @@ export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDis
 /** Locks the directory of a run that is taken up again. */
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
   const root = resolve(path);
-  return await locked(path, root, async () => {
+  const { id } = readRunFile(path) as { readonly id?: string };
+  return await locked(path, root, id, async () => {
     if (trains) await mkdir(join(root, 'checkpoints'), { recursive: true });
     cutTornLine(join(root, EVENTS_FILE));
   });
@@ -99,7 +104,7 @@ function verbOf(root: string): 'train' | 'eval' {
   }
 }
 
-async function locked(path: string, root: string, prepare: () => Promise<void>): Promise<RunDirectory> {
+async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
   const lock = takeLock(root);
   try {
     await prepare();
@@ -110,11 +115,12 @@ async function locked(path: string, root: string, prepare: () => Promise<void>):
   const events = openSync(join(root, EVENTS_FILE), 'a');
   return {
     path,
+    id,
     storePath: join(root, 'store.sqlite'),
     checkpoints: join(root, 'checkpoints'),
     checkpointPath: (step) => join(path, 'checkpoints', checkpointName(step)),
     log: (event) => writeLine(events, event),
-    keep: (record) => writeRunFile(root, record),
+    keep: (record) => writeRunFile(root, { ...record, id }),
     [Symbol.asyncDispose]: async () => {
       closeSync(events);
       lock.close();

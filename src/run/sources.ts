@@ -7,7 +7,7 @@ import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Entry } from '../rollout/discovery.ts';
+import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { shortPath } from './command-line.ts';
 import { digestOf } from './digests.ts';
 
@@ -25,11 +25,19 @@ export type Sources = Readonly<Record<string, string>>;
 /** Of everything that a run's entry is made of. */
 export async function sourcesOf(given: unknown, flows: string | undefined, entry: Entry): Promise<Record<string, string>> {
   if (typeof given !== 'string') return {};
-  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) =>
-    module?.url.startsWith('file:') === true ? [fileURLToPath(module.url.replace(/[?#].*$/, ''))] : [],
-  );
+  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) => (module && fileOf(module)) ?? []);
   const files = [resolve(given), ...(flows === undefined ? [] : [resolve(flows)]), ...modules];
   return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
+}
+
+/** Of what a process imports for this export, now; undefined of what is no file. */
+export function sourcesOfModule(module: ModuleExport | undefined): (() => Promise<Sources>) | undefined {
+  const file = module && fileOf(module);
+  return file === undefined ? undefined : () => sourceDigests('.', [file]);
+}
+
+function fileOf({ url }: ModuleExport): string | undefined {
+  return url.startsWith('file:') ? fileURLToPath(url.replace(/[?#].*$/, '')) : undefined;
 }
 
 /** Each file that is not as it was, in words. They are kept by their paths from the entry's folder, and named as a person here would write them. */

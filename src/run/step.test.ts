@@ -8,6 +8,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { randomTrajectory } from '../testing/trajectories.ts';
+import { AgreementBound } from '../trainer/agreement.ts';
 import { savedSteps } from './checkpoint.ts';
 import { Recovery } from './recovery.ts';
 import { takeUp } from './resume.ts';
@@ -120,8 +121,17 @@ async function ledgerOf(policy: CountingPolicy, store: Store): Promise<Ledger> {
     async () => {},
   );
   const settings = { ...trainSettings({ entry: 'agent.ts', steps: 5 }), model: folder };
-  const ledger: Ledger = { trainer: policy, recovery, directory, store, settings, identity: 'this run' };
-  recovery.restore = async () => void (await takeUp(ledger, () => {}));
+  const ledger: Ledger = {
+    trainer: policy,
+    recovery,
+    directory,
+    store,
+    settings,
+    identity: 'this run',
+    bound: new AgreementBound(),
+    warn: () => {},
+  };
+  recovery.restore = async () => void (await takeUp(ledger));
   return ledger;
 }
 

@@ -1,13 +1,16 @@
 /** One step: gradient and update, and how it is made to last. */
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
-import type { Phase } from '../core/events.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Phase, StepReport, Warn } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
 import type { Exclusion, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
+import { type Agreement, type AgreementBound, agreementOf } from '../trainer/agreement.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
-import { checkpointName, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
+import { checkpointName, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
+import { filesDigest, samplesDigest } from './digests.ts';
 import type { Recovery } from './recovery.ts';
 import type { RunDirectory } from './run-directory.ts';
 import type { TrainSettings } from './settings.ts';
@@ -18,25 +21,40 @@ export interface Update {
   /** Undefined where the trainer does not tell. */
   readonly gradNorm: number | undefined;
   readonly learningRate: number;
-  /** Means over the trained tokens. */
+  /** Means over the trained tokens; `meanDifference` and `largestDifference` over those that the version in training sampled. */
   readonly metrics: Readonly<Record<string, number>>;
+  readonly agreement: Agreement | undefined;
 }
 
 export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings): Batch {
   return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
 }
 
-/** Gradient and optimizer update. The same batch, rate and settings on the same weights give the same weights. */
-export async function update(trainer: Trainer, batch: Batch, learningRate: number, settings: TrainSettings): Promise<Update> {
+/** Gradient and optimizer update of step `step`. The same batch, rate and settings on the same weights give the same weights. */
+export async function update(
+  trainer: Trainer,
+  { step, batch, learningRate }: Pick<StepInHand, 'step' | 'batch' | 'learningRate'>,
+  settings: TrainSettings,
+): Promise<Update> {
   const { kl } = settings;
   const { samples } = kl > 0 ? attachReference(batch, await trainer.forward(batch.samples, 'reference')) : batch;
   // Both are sent before either is waited for: where the policy is far away, that is one journey instead of two.
-  const [{ loss, metrics }, { gradNorm }] = await Promise.all([
+  const [{ loss, metrics, logprobs }, { gradNorm }] = await Promise.all([
     trainer.forwardBackward(samples, kl > 0 ? withKl(ppo(settings), kl) : ppo(settings)),
     trainer.optimStep({ ...settings.adam, learningRate }),
   ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
-  return { loss, gradNorm, learningRate, metrics: Object.fromEntries(means) };
+  const agreement = agreementOf(samples, logprobs, step - 1);
+  const { meanDifference, largestDifference } = agreement ?? {};
+  const differences = agreement === undefined ? {} : { meanDifference, largestDifference };
+  return { loss, gradNorm, learningRate, agreement, metrics: { ...Object.fromEntries(means), ...differences } };
+}
+
+const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;
+
+/** Of a step's metrics: how the engine's log-probabilities compare with the trainer's. */
+export function agreementIn(metrics: Update['metrics']): Pick<StepReport, (typeof AGREEMENT)[number]> {
+  return Object.fromEntries(AGREEMENT.flatMap((name) => (metrics[name] === undefined ? [] : [[name, metrics[name]]])));
 }
 
 /** What the steps of a run are written to. */
@@ -48,6 +66,9 @@ export interface Ledger {
   readonly settings: TrainSettings;
   /** What tells this run from another. */
   readonly identity: string;
+  /** How far engine and trainer may be apart. */
+  readonly bound: AgreementBound;
+  readonly warn: Warn;
 }
 
 export interface StepInHand {
@@ -74,12 +95,13 @@ export interface TakenStep extends Update {
  */
 export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (phase: Phase) => void): Promise<TakenStep> {
   const { trainer, recovery, directory, settings } = ledger;
-  const { step, batch, best } = inHand;
+  const { step, best } = inHand;
   const start = performance.now();
   const { updated, trainedAt } = await recovery.exclusively(async (again) => {
     const { updated, trainedAt, checkpoint } = await again(async () => {
       onPhase('training');
-      const updated = await update(trainer, batch, inHand.learningRate, settings);
+      const updated = await update(trainer, inHand, settings);
+      requireAgreement(ledger, step, updated);
       const trainedAt = performance.now();
       onPhase('saving');
       const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(ledger, step) : null;
@@ -93,19 +115,36 @@ export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (pha
   return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
+/** Warns where the engine's log-probabilities cannot be explained; throws POLICY_DISAGREES where not even staleness could explain them. */
+function requireAgreement({ bound, settings, warn }: Ledger, step: number, { agreement, metrics }: Update): void {
+  const expected = agreement && bound.exceededBy(agreement);
+  if (agreement === undefined || expected === undefined) return;
+  const { tokens, meanDifference, largestDifference } = agreement;
+  const { ratio = Number.NaN, clipped = Number.NaN } = metrics;
+  const seen = `largest ${largestDifference.toPrecision(3)}, mean ratio ${ratio.toPrecision(3)}, ${(100 * clipped).toFixed(0)} % clipped`;
+  const message = `step ${step}: the log-probabilities of the engine and of the trainer, of the same ${tokens} tokens under the same weights, differ by ${meanDifference.toPrecision(3)} on average (${seen}), expected ${expected}`;
+  if (settings.staleness > 0) return warn('POLICY_DISAGREES', message);
+  throw new TrainyardError('POLICY_DISAGREES', message, {
+    hint: 'nothing of this step was kept: the engine samples from other weights than those that are trained, or reports other log-probabilities than it sampled with; check the server, then go on with --resume',
+  });
+}
+
 async function commit(
-  { store }: Ledger,
+  { store, directory }: Ledger,
   { step, batch, excluded = [], groups, means }: StepInHand,
   update: Update,
   isSaved: boolean,
 ): Promise<void> {
   const { loss, gradNorm, learningRate, metrics } = update;
+  const folder = join(directory.checkpoints, checkpointName(step));
+  const weights = isSaved ? { weights: filesDigest((await labelIn(folder)).files) } : {};
   await store.commit({
     step,
     policyVersion: step,
     rolloutIds: batch.rolloutIds,
     ...(excluded.length === 0 ? {} : { excluded }),
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
+    digests: { samples: samplesDigest(batch.samples), ...weights },
     groups,
     metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics, ...named(means) },
     createdAt: Date.now(),

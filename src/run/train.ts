@@ -14,6 +14,7 @@ import { linkUntilSettled } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { AgreementBound } from '../trainer/agreement.ts';
 import { curatedHarvest } from './curated-harvest.ts';
 import { endingAt, endingWithoutSignal } from './ending.ts';
 import { groupsOf } from './groups.ts';
@@ -24,7 +25,7 @@ import { type Resumption, takeUp } from './resume.ts';
 import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
 import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
 import { meansOf, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
-import { batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
+import { agreementIn, batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
 import { reserved } from './walls.ts';
 import { openWorkshop, type Rollouts } from './workshop.ts';
@@ -94,7 +95,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   });
   begun.settle();
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
-  await using opened = await openSqliteStore(directory.storePath);
+  await using opened = await openSqliteStore(directory.storePath, directory.id);
   const store = through.store?.(opened) ?? opened;
   const { policy, recovery } = workshop;
   const { trainer } = policy;
@@ -104,9 +105,10 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
     for (const { code, message } of plan.warnings) warn(code, message);
     await keepHeldOut(settings, heldOut);
     if (settings.kl > 0) await recovery.step(() => trainer.freezeReference());
-    const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity };
-    recovery.restore = async () => void (await takeUp(ledger, warn));
-    const from = isResumed ? await recovery.step(() => takeUp(ledger, warn)) : { step: 0, groups: START };
+    const bound = new AgreementBound((await store.manifests())[0]?.metrics['meanDifference']);
+    const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity, bound, warn };
+    recovery.restore = async () => void (await takeUp(ledger));
+    const from = isResumed ? await recovery.step(() => takeUp(ledger)) : { step: 0, groups: START };
     if (isResumed) await directory.keep(record);
     const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
     const resumedAt = isResumed ? { resumedAt: from.step } : {};
@@ -160,10 +162,11 @@ async function learn(parts: Parts): Promise<TrainResult> {
       const means = meansOf(trajectoriesOf(harvest.groups));
       const { excluded } = harvest;
       const inHand = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
-      const { loss, gradNorm, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
+      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
       scheduler.published(step);
       parts.tell({
         ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
+        ...agreementIn(metrics),
         ...rolloutReport(harvest),
         ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
       });

@@ -33,6 +33,7 @@ import { withPolicy } from './policy-judge.ts';
 import { Recovery } from './recovery.ts';
 import type { EvalSettings, TrainSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
+import { sourcesOfModule } from './sources.ts';
 import { type RunFiles, wallsOf } from './walls.ts';
 
 export interface Workshop extends AsyncDisposable {
@@ -111,7 +112,7 @@ export async function openWorkshop(
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule;
     const walls = entry.workflow.isolation === 'process' ? wallsOf({ ...files, module }) : undefined;
-    const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn };
+    const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
     if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
@@ -224,7 +225,17 @@ export async function openGrader(
   const { url, exportName } = graderModule;
   // A process grades one rollout at a time.
   const workers = Math.min(graderWorkers, concurrency);
-  return await openGraderPool({ module: url, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal });
+  const sources = sourcesOfModule(graderModule);
+  return await openGraderPool({
+    module: url,
+    exportName,
+    workers,
+    deadlineMs,
+    retries,
+    memoryMb: graderMemoryMb,
+    signal,
+    sources,
+  });
 }
 
 function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {

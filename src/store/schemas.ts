@@ -186,6 +186,7 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
     z.strictObject({ policyVersion: z.int().min(0), most: z.int().min(0), rule: z.enum(['drop', 'weigh']) }),
   ),
   checkpoint: z.string().nullable(),
+  digests: z.exactOptional(z.object({ samples: z.string(), weights: z.exactOptional(z.string()) })),
   groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
   metrics: z.record(z.string(), z.number()),
   createdAt: z.number(),

@@ -52,8 +52,9 @@ const TABLES = `
   ) STRICT;
 `;
 
-/** Files of before there were marks have no such table. */
-const MARKS = `
+/** Files of before there were marks, or before runs had ids, have no such tables. */
+const LATER_TABLES = `
+  CREATE TABLE IF NOT EXISTS owner (run TEXT NOT NULL) STRICT;
   CREATE TABLE IF NOT EXISTS marks (
     seq INTEGER PRIMARY KEY,
     rollout_id TEXT NOT NULL REFERENCES trajectories (rollout_id),
@@ -63,11 +64,11 @@ const MARKS = `
 `;
 
 /** Throws STORE_FORMAT for a file that is not a store of this version, STORE_FAILED when the file cannot be used. */
-export async function openStoreFile(path: string): Promise<DatabaseSync> {
+export async function openStoreFile(path: string, run?: string): Promise<DatabaseSync> {
   const deadline = Date.now() + BUSY_TIMEOUT_MS;
   while (true) {
     try {
-      return tryOpen(path);
+      return tryOpen(path, run);
     } catch (cause) {
       // SQLite does not wait by itself where two processes turn the same new file to WAL mode.
       if (!isBusy(cause) || Date.now() > deadline) throw sqliteError(path, 'open the store', cause);
@@ -76,7 +77,7 @@ export async function openStoreFile(path: string): Promise<DatabaseSync> {
   }
 }
 
-function tryOpen(path: string): DatabaseSync {
+function tryOpen(path: string, run: string | undefined): DatabaseSync {
   refuseLostFile(path);
   const database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
   try {
@@ -84,7 +85,8 @@ function tryOpen(path: string): DatabaseSync {
     const isNew = inTransaction(database, 'DEFERRED', () => checkFormat(path, database));
     makeDurable(path, database);
     if (isNew) inTransaction(database, 'IMMEDIATE', () => createTables(path, database));
-    else if (!hasTable(database, 'marks')) inTransaction(database, 'IMMEDIATE', () => database.exec(MARKS));
+    else if (!hasTable(database, 'owner')) inTransaction(database, 'IMMEDIATE', () => database.exec(LATER_TABLES));
+    if (run !== undefined) inTransaction(database, 'IMMEDIATE', () => checkOwner(path, database, run));
     return database;
   } catch (cause) {
     database.close();
@@ -151,7 +153,20 @@ function makeDurable(path: string, database: DatabaseSync): void {
 function createTables(path: string, database: DatabaseSync): void {
   // Another process may have created them since the first look.
   if (!checkFormat(path, database)) return;
-  database.exec(`${TABLES} ${MARKS} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
+  database.exec(`${TABLES} ${LATER_TABLES} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
+}
+
+/** A store belongs to the first run that opens it: another's rollouts would be taken for its own. */
+function checkOwner(path: string, database: DatabaseSync, run: string): void {
+  const owner = Object.values(database.prepare('SELECT run FROM owner').get() ?? {})[0];
+  if (owner === undefined) database.prepare('INSERT INTO owner VALUES (?)').run(run);
+  else if (owner !== run) {
+    throw formatError(
+      path,
+      `found the store of run ${owner}, expected that of run ${run}`,
+      'put back the store of this run.json',
+    );
+  }
 }
 
 function hasTable(database: DatabaseSync, name: string): boolean {

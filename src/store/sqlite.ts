@@ -27,9 +27,12 @@ import { openStoreFile } from './sqlite-file.ts';
 import { blobIn, integerIn, type Row, Statements, selection, textIn } from './sqlite-statements.ts';
 import { closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
 
-/** Opens the store in this file, creating it when there is none. The folder must exist. */
-export async function openSqliteStore(path: string): Promise<Store> {
-  return new SqliteStore(path, await openStoreFile(path));
+/**
+ * Opens the store in this file, creating it when there is none. The folder must exist. `run`: the id of the run whose store it is; another
+ * run's is refused.
+ */
+export async function openSqliteStore(path: string, run?: string): Promise<Store> {
+  return new SqliteStore(path, await openStoreFile(path, run));
 }
 
 type Columns = RolloutIdentity & { readonly outcome: Outcome['kind'] };

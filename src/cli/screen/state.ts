@@ -42,6 +42,8 @@ export interface ViewState {
   readonly recent: readonly Pace[];
   readonly seconds: { readonly rollout: number; readonly train: number; readonly save: number };
   readonly groups: { readonly all: number; readonly withSignal: number } | null;
+  /** Of the last step: the engine's log-probabilities beside the trainer's. */
+  readonly agreement: Pick<StepReport, 'ratio' | 'offPolicyKl' | 'clipped' | 'largestDifference'> | null;
   readonly staleGroups: number;
   readonly failedRollouts: number;
   readonly failedGrades: number;
@@ -89,6 +91,7 @@ export function startOf(title: Title, now: number): ViewState {
     recent: [],
     seconds: { rollout: 0, train: 0, save: 0 },
     groups: null,
+    agreement: null,
     staleGroups: 0,
     failedRollouts: 0,
     failedGrades: 0,
@@ -168,6 +171,7 @@ function withStep(state: ViewState, report: StepReport): ViewState {
       save: state.seconds.save + save,
     },
     groups: { all: report.groups, withSignal: report.groups - report.groupsWithoutSignal },
+    agreement: report.ratio === undefined ? state.agreement : report,
     staleGroups: state.staleGroups + report.staleGroups,
     failedRollouts: state.failedRollouts + report.failedRollouts,
     failedGrades: state.failedGrades + report.failedGrades,

@@ -7,7 +7,7 @@
  */
 import { basename, sep } from 'node:path';
 import type { Phase } from '../../core/events.ts';
-import { amount, count, duration, percent } from '../phrases.ts';
+import { agreementText, amount, count, duration, percent } from '../phrases.ts';
 import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
 import { cutLine, firstThatFits, type Line, lineWidth, piece, type Style } from './line.ts';
 import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
@@ -54,6 +54,7 @@ export function viewOf(state: ViewState, columns: number, rows: number): readonl
     { rank: 2, lines: timeRow(state, layout) },
     { rank: 3, lines: speedRow(state, layout) },
     { rank: 1, lines: groupsRow(state, layout) },
+    { rank: 0.95, lines: agreementRow(state, layout) },
     { rank: 4, lines: failuresRow(state, layout) },
     { rank: 3.5, lines: ungradedRow(state, layout) },
   ];
@@ -229,6 +230,13 @@ function groupsRow({ groups, staleGroups }: ViewState, layout: Layout): readonly
   const signal = `${groups.withSignal} of ${groups.all} with signal`;
   const stale = staleGroups > 0 ? [`${signal}, ${staleGroups} stale so far`, `${signal}, ${staleGroups} stale`] : [];
   return wordsRow(layout, 'groups', plain([...stale, signal, `${groups.withSignal}/${groups.all} signal`]));
+}
+
+/** Whether what is trained is what was sampled. */
+function agreementRow({ agreement }: ViewState, layout: Layout): readonly Line[] {
+  if (agreement === null) return [];
+  const [ratio] = agreementText(agreement).split(' · ');
+  return wordsRow(layout, 'logprobs', plain([agreementText(agreement), `${ratio}`]));
 }
 
 function failuresRow({ failedRollouts, failedGrades }: ViewState, layout: Layout): readonly Line[] {
