@@ -60,5 +60,5 @@ const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : process.env['npm_comm
 
 /** Commands in a text, written so that they work where this one was called. */
 export function asCalled(text: string): string {
-  return text.replaceAll(/\btrainyard (?=train |eval |diff |try |preflight |show |serve |curate )/g, `${CALLED_AS} `);
+  return text.replaceAll(/\btrainyard (?=train |eval |diff |try |preflight |show |serve |curate |verify )/g, `${CALLED_AS} `);
 }

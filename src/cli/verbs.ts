@@ -26,6 +26,7 @@ import { showCommand } from './show.ts';
 import { TINKER_DEFAULTS, tinkerCommand } from './tinker.ts';
 import { trainCommand } from './train.ts';
 import { tryCommand } from './try.ts';
+import { verifyCommand } from './verify.ts';
 
 /** Told the exit code of the verb that ran. */
 export type Ended = (code: number) => void;
@@ -40,6 +41,7 @@ export function addVerbs(program: Command, ended: Ended): void {
   addTinker(program, ended);
   addShow(program, ended);
   addCurate(program, ended);
+  addVerify(program, ended);
 }
 
 function addTrain(program: Command, ended: Ended): void {
@@ -163,6 +165,16 @@ function addShow(program: Command, ended: Ended): void {
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
     .option('--json', 'one JSON object a line', false)
     .action(async (run, rollout, flags) => ended(await showCommand(run, rollout, flags)));
+}
+
+function addVerify(program: Command, ended: Ended): void {
+  program
+    .command('verify')
+    .description('do a run again from its store, and say whether turns, rewards, steps and checkpoints are as they were kept')
+    .exitOverride()
+    .argument('<run>', 'directory of a training run or an evaluation')
+    .option('--json', 'one JSON object', false)
+    .action(async (run, flags) => ended(await verifyCommand(run, flags)));
 }
 
 function addCurate(program: Command, ended: Ended): void {

@@ -267,6 +267,8 @@ export interface Grader {
   readonly retries?: number;
   /** Whether it needs `ctx.model`. */
   readonly asksPolicy?: boolean;
+  /** Whether it asks a model, which may say something else the next time: `trainyard verify` takes its rewards as they were kept. */
+  readonly judges?: boolean;
   /** Names of environment variables that it cannot grade without. */
   readonly needsEnv?: readonly string[];
   /** May say that there is nothing to grade: such a rollout is kept, and neither trained nor compared with. */

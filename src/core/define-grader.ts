@@ -19,6 +19,8 @@ export interface GraderOptions {
   readonly retries?: number;
   /** Whether `ctx.model` is wanted: the run's own policy, as a judge. */
   readonly asksPolicy?: boolean;
+  /** Whether it asks a model, which may say something else the next time: then `trainyard verify` does not grade again. */
+  readonly judges?: boolean;
   /** Environment variables that it cannot grade without, such as keys: where one is not set, the run does not start. */
   readonly needsEnv?: readonly string[];
   grade: GradeFunction;
@@ -27,7 +29,7 @@ export interface GraderOptions {
 /** Made once in each process, so that what is loaded in its constructor is loaded once. */
 export type GraderClass = new () => Pick<GraderOptions, 'grade'> & Partial<GraderOptions>;
 
-const OPTIONS = ['name', 'concurrency', 'deadlineMs', 'retries', 'asksPolicy', 'needsEnv', 'grade'] as const;
+const OPTIONS = ['name', 'concurrency', 'deadlineMs', 'retries', 'asksPolicy', 'judges', 'needsEnv', 'grade'] as const;
 
 /** Marks what goes from what the agent did (and the task's answer) to a reward as a grader. Throws GRADER_INVALID for anything else. */
 export function defineGrader(given: GradeFunction | GraderOptions | GraderClass): Grader {
@@ -42,7 +44,7 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
     });
   }
   if (name === undefined) checkNames(options);
-  const { concurrency, deadlineMs, retries, asksPolicy, needsEnv } = options;
+  const { concurrency, deadlineMs, retries, asksPolicy, judges, needsEnv } = options;
   checkNumber('concurrency', concurrency, 1);
   checkNumber('deadlineMs', deadlineMs, 1);
   checkNumber('retries', retries, 0);
@@ -54,6 +56,7 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
     ...(deadlineMs === undefined ? {} : { deadlineMs }),
     ...(retries === undefined ? {} : { retries }),
     ...(asksPolicy === undefined ? {} : { asksPolicy }),
+    ...(judges === undefined ? {} : { judges }),
     ...(needsEnv === undefined ? {} : { needsEnv }),
     grade: (input, ctx) => options.grade(input, ctx),
   };

@@ -210,6 +210,8 @@ export interface Trajectory extends RolloutIdentity {
   readonly abandoned?: readonly AbandonedCall[];
   /** What the workflow said of itself when it returned. */
   readonly output?: Json;
+  /** The reward and the success that it returned, where a grader had the last word. */
+  readonly returned?: { readonly reward?: Reward; readonly success?: boolean };
   readonly metadata?: Readonly<Record<string, Json>>;
   readonly metrics?: Readonly<Record<string, number>>;
   readonly logs?: readonly LogLine[];

@@ -47,7 +47,7 @@ export function contextOf(parts: ContextParts): OwnContext {
   const task: TaskView = plainCopy({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
   const { identity, session, signal } = parts;
   const logs: LogLine[] = [];
-  const folder = folderOf(parts.artifacts, identity.rolloutId);
+  const folder = artifactsFolder(parts.artifacts, identity.rolloutId);
   let artifactsDir: string | null | undefined;
   let rejection: Rejection | undefined;
   const ctx: WorkflowContext = {
@@ -76,7 +76,8 @@ export function contextOf(parts: ContextParts): OwnContext {
   return { ctx, folder, logs, artifactsDir: () => artifactsDir ?? null, rejected: () => rejection };
 }
 
-function folderOf(root: string | undefined, rolloutId: string): string | null {
+/** Where a rollout's files are kept, below `root`. */
+export function artifactsFolder(root: string | undefined, rolloutId: string): string | null {
   return root === undefined ? null : join(root, encodeURIComponent(rolloutId).replaceAll('.', '%2E'));
 }
 

@@ -138,6 +138,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     ...identity,
     outcome,
     ...keptOf(result, sealed),
+    ...(grade.kind === 'graded' && grade.reward.source === 'workflow' ? {} : returnedBy(result)),
     ...(logs.length > 0 ? { logs } : {}),
     ...(session.abandoned.length > 0 ? { abandoned: session.abandoned } : {}),
     grade,
@@ -176,6 +177,12 @@ function keptOf(
     ...(metadata === undefined ? {} : { metadata }),
     ...(metrics === undefined ? {} : { metrics }),
   };
+}
+
+/** What the grader was told beside the output. */
+function returnedBy({ reward, success }: SettledResult): Pick<Trajectory, 'returned'> {
+  if (reward === undefined && success === undefined) return {};
+  return { returned: { ...(reward && { reward }), ...(success === undefined ? {} : { success }) } };
 }
 
 function onlyTrained(turns: readonly Turn[], trained: readonly number[]): readonly Turn[] {
@@ -233,7 +240,14 @@ function outcomeOf(ending: Ending<SettledResult>, session: Session): Outcome {
   return { kind: 'completed' };
 }
 
-async function gradeOf(parts: RolloutParts, { identity, task }: RolloutSpec, rollout: GradableRollout): Promise<Grade> {
+type GradingParts = Pick<RolloutParts, 'grader' | 'workflow' | 'turnDiscount' | 'graderInput'>;
+
+/** Never throws for what the grader did. Throws REWARD_MISSING where nobody gives a reward. */
+export async function gradeOf(
+  parts: GradingParts,
+  { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
+  rollout: GradableRollout,
+): Promise<Grade> {
   const { outcome, turns, result } = rollout;
   const { grader, workflow } = parts;
   const gradable =
@@ -262,7 +276,7 @@ async function gradeOf(parts: RolloutParts, { identity, task }: RolloutSpec, rol
  * What the workflow says of credit holds. The steps of a flow were credited with all that followed when they were told; and rewards by thread
  * or role alone stay so, or they would be compared across roles.
  */
-function creditedByRun({ turnDiscount, workflow }: RolloutParts, reward: Reward, { turns, result }: GradableRollout): Reward {
+function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward, { turns, result }: GradableRollout): Reward {
   if (turnDiscount === undefined || result.credit !== undefined) return reward;
   const { byTurn, byThread, byRole, source } = reward;
   const isSaid = byTurn === undefined ? (byThread ?? byRole) !== undefined : isFlow(workflow) && source === 'workflow';

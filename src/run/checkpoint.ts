@@ -122,7 +122,8 @@ export async function setAside(dir: string, step: number): Promise<void> {
   await rename(folder, `${folder}.unreadable`);
 }
 
-async function digestsOf(folder: string): Promise<Record<string, string>> {
+/** Of each file but the label. */
+export async function digestsOf(folder: string): Promise<Record<string, string>> {
   const digests: Record<string, string> = {};
   for (const name of (await readdir(folder)).toSorted()) {
     if (name !== LABEL)

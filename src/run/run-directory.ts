@@ -72,6 +72,12 @@ export async function reopenRunDirectory(path: string, { trains = true } = {}): 
   });
 }
 
+/** For looking at a run that nobody goes on with meanwhile. */
+export function lockRun(path: string): Disposable {
+  const lock = takeLock(resolve(path));
+  return { [Symbol.dispose]: () => lock.close() };
+}
+
 /** What run.json of an earlier run holds. */
 export function readRunFile(path: string): unknown {
   const file = join(path, RUN_FILE);

@@ -169,6 +169,7 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   turns: z.array(turn),
   abandoned: z.exactOptional(z.array(abandoned)),
   output: z.exactOptional(json),
+  returned: z.exactOptional(z.object({ reward: z.exactOptional(reward), success: z.exactOptional(z.boolean()) })),
   metadata: z.exactOptional(z.record(z.string(), json)),
   metrics: numbers,
   logs: z.exactOptional(z.array(z.object({ at: z.number(), text: z.string() }))),

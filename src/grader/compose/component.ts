@@ -50,7 +50,7 @@ export function invalid(message: string, hint?: string): TrainyardError {
 export function inherited(
   graders: readonly Grader[],
   asked: 'together' | 'in turn',
-): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy' | 'needsEnv'> {
+): Pick<Grader, 'concurrency' | 'deadlineMs' | 'retries' | 'asksPolicy' | 'judges' | 'needsEnv'> {
   const given = (name: 'concurrency' | 'deadlineMs' | 'retries'): number[] => graders.flatMap((grader) => grader[name] ?? []);
   const [concurrency, retries] = [given('concurrency'), given('retries')];
   const deadlines = graders.map(({ deadlineMs = DEFAULT_DEADLINE_MS }) => deadlineMs);
@@ -61,6 +61,7 @@ export function inherited(
     ...(given('deadlineMs').length === 0 ? {} : { deadlineMs }),
     ...(retries.length === 0 ? {} : { retries: Math.max(...retries) }),
     ...(graders.some((grader) => grader.asksPolicy) ? { asksPolicy: true } : {}),
+    ...(graders.some((grader) => grader.judges) ? { judges: true } : {}),
     ...(needsEnv.length === 0 ? {} : { needsEnv }),
   };
 }

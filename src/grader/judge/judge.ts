@@ -65,6 +65,7 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
   };
   return defineGrader({
     name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
+    judges: true,
     ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
     deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
     async grade(input, ctx) {

@@ -1,0 +1,51 @@
+/** `trainyard verify`: does a run again and says whether everything is as it was kept. Returns the exit code: 1 where something is not. */
+import { styleText } from 'node:util';
+import type { Emit } from '../core/events.ts';
+import { type Verification, verify } from '../run/verify.ts';
+import { guarded } from './guard.ts';
+import { count, took } from './phrases.ts';
+import { jsonLines, textLines } from './report.ts';
+import { printable } from './screen/width.ts';
+
+/** Milliseconds between two lines about how far it is. */
+const SILENCE = 5_000;
+
+export async function verifyCommand(run: string, { json }: { readonly json: boolean }): Promise<number> {
+  const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
+  const started = performance.now();
+  let told = started;
+  const onStep = (done: number, of: number): void => {
+    if (json || performance.now() - told < SILENCE) return;
+    told = performance.now();
+    console.log(`${done} of ${count(of, 'step')} done again`);
+  };
+  const result = await guarded(emit, { steps: false }, ({ stop }) =>
+    verify(run, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
+  );
+  const seconds = (performance.now() - started) / 1000;
+  console.log(
+    json ? JSON.stringify({ type: 'verified', run, ...result, seconds }) : verificationLines(result, seconds).join('\n'),
+  );
+  return result.different === 0 ? 0 : 1;
+}
+
+export function verificationLines(result: Verification, seconds: number): readonly string[] {
+  const { turns, rewards, steps, checkpoints, different, first, unchecked } = result;
+  const done = [
+    `${count(turns, 'turn')} sampled again`,
+    `${count(rewards, 'reward')} graded again`,
+    `${count(steps, 'step')} taken again`,
+    `${count(checkpoints, 'checkpoint')} compared`,
+  ];
+  return [
+    ...(first === null
+      ? []
+      : [
+          `${styleText('red', 'different')} ${printable(first.where)}: kept ${printable(first.kept)}, now ${printable(first.again)}`,
+          `  ${printable(first.meaning)}`,
+        ]),
+    ...unchecked.map((what) => `${styleText('yellow', 'not checked')} ${printable(what)}`),
+    `${done.join(', ')} in ${took(seconds)}`,
+    styleText('bold', `{ turns: ${turns}, rewards: ${rewards}, steps: ${steps}, different: ${different} }`),
+  ];
+}
