@@ -1,7 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ask, clientOf, LOOKUP, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
-import type { GenerateRequest } from '../core/contracts.ts';
+import { runInRollout } from '../core/context.ts';
+import type { GenerateRequest, WorkflowContext } from '../core/contracts.ts';
 import type { TrainyardError } from '../core/errors.ts';
 import type { Message, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -167,6 +168,34 @@ describe('what generate refuses', () => {
     const { session } = open({ contextLength: 4 });
     await expect(session.model().generate({ promptIds: [1, 2, 3, 4] })).rejects.toMatchObject({ code: 'CONTEXT_OVERFLOW' });
     expect(session).toMatchObject({ limitHit: 'context', turns: [] });
+  });
+});
+
+describe('a model handle', () => {
+  it('gives copies: what the caller changes is neither stored nor trained', async () => {
+    const { session } = open();
+    const { turn } = await session.model().generate({ messages: ask });
+    const before = structuredClone(session.turns);
+    Object.assign(turn!.sampling.effective, { temperature: 0.5 });
+    Object.assign(turn!.request.messages[0]!, { content: 'something else' });
+    turn!.logprobs.fill(-9);
+    expect(session.seal()).toEqual(before);
+  });
+
+  it('of another rollout is refused to code that is known to run in this one, and records nothing', async () => {
+    const { session: other } = open();
+    const handle = other.model();
+    const here = { rolloutId: 'r2' } as WorkflowContext;
+    const asked = {
+      method: 'POST',
+      headers: { authorization: `Bearer ${handle.apiKey}` },
+      body: JSON.stringify({ messages: ask }),
+    };
+    const message = expect.stringMatching(/code of rollout r2 called with the model handle of rollout r1/);
+    await expect(runInRollout(here, () => handle.generate({ messages: ask }))).rejects.toMatchObject({ message });
+    const reply = await runInRollout(here, () => handle.fetch(`${handle.baseURL}/chat/completions`, asked));
+    expect([reply.status, await reply.json()]).toMatchObject([403, { error: { message, code: 'identity_conflict' } }]);
+    expect(other.seal()).toEqual([]);
   });
 });
 

@@ -75,10 +75,20 @@ describe('groups that a workflow does not accept', () => {
     expect(() => isAccepted({ name: 'picky', accepts: late }, [])).toThrowError(/returned Promise.*expected true or false/);
   });
 
-  it('cannot take rollouts out of a group by looking at it', () => {
-    const group = [{ rolloutId: 'a' }, { rolloutId: 'b' }] as unknown as Trajectory[];
-    const accepts = (given: readonly Trajectory[]): boolean => (given as Trajectory[]).splice(0).length === 2;
+  it('cannot change a group, nor take rollouts out of it, by looking at it', () => {
+    const turns = [{ logprobs: Float32Array.of(-1, -2) }];
+    const group = [
+      { rolloutId: 'a', turns },
+      { rolloutId: 'b', turns },
+    ] as unknown as Trajectory[];
+    const before = structuredClone(group);
+    const accepts = (given: readonly Trajectory[]): boolean => {
+      Object.assign(given[0]!, { grade: { kind: 'graded', reward: { value: 9 } } });
+      given[0]!.turns[0]!.logprobs.fill(-9);
+      return (given as Trajectory[]).splice(0).length === 2;
+    };
     expect(isAccepted({ name: 'greedy', accepts }, group)).toBe(true);
+    expect(group).toEqual(before);
     expect(group).toHaveLength(2);
   });
 });

@@ -1,0 +1,161 @@
+/** Runs that prove themselves, and runs with a lie in them: each lie is named by `verify`, or was refused before it could be trained. */
+import { cp, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Store } from '../../src/core/contracts.ts';
+import { engineWith } from '../../src/core/engine-with.ts';
+import type { RunEvent } from '../../src/core/events.ts';
+import type { Engine } from '../../src/core/policy.ts';
+import { evaluateOnly } from '../../src/run/eval.ts';
+import { resume, type TrainOptions, train } from '../../src/run/train.ts';
+import { verify } from '../../src/run/verify.ts';
+import { trainyard } from '../cli/command.ts';
+import { type Home, smallHome } from './small-run.ts';
+
+const SIZE = { group: 4, groupsPerStep: 2, threads: 1 } as const;
+let home: Home;
+let whole: string;
+
+beforeAll(async () => {
+  home = await smallHome();
+  ({ run: whole } = await trained('whole', 3));
+});
+afterAll(() => home.remove());
+
+async function trained(name: string, steps: number, through: TrainOptions['through'] = {}, staleness = 0) {
+  const run = join(home.dir, name);
+  const events: RunEvent[] = [];
+  await train({ ...SIZE, entry: home.entry, run, steps, evalEvery: 2, staleness }, (event) => events.push(event), { through });
+  return { run, events };
+}
+
+async function copied(name: string): Promise<string> {
+  const run = join(home.dir, name);
+  await cp(whole, run, { recursive: true });
+  return run;
+}
+
+/** The engine, with what it says of log-probabilities changed. */
+const lying =
+  (lie: (logprob: number) => number) =>
+  (engine: Engine): Engine =>
+    engineWith(engine, async (request, signal, onTokens) => {
+      const honest = await engine.sample(request, signal, onTokens);
+      return { ...honest, logprobs: honest.logprobs.map(lie) };
+    });
+
+describe('a run that nobody lied in', () => {
+  it('has no difference, and is as it was afterwards', async () => {
+    const files = ['run.json', 'events.jsonl', 'checkpoints/step-000003/checkpoint.json'];
+    const bytes = () => Promise.all(files.map((file) => readFile(join(whole, file), 'utf8')));
+    const before = await bytes();
+    const result = await verify(whole);
+    expect(result).toEqual({
+      ...{ steps: 3, checkpoints: 3, different: 0, first: null, unchecked: [] },
+      turns: expect.any(Number),
+      rewards: expect.any(Number),
+    });
+    expect([result.turns, result.rewards].every((count) => count >= 24)).toBe(true);
+    expect(await bytes()).toEqual(before);
+  });
+
+  it('says so on the command line', async () => {
+    const { code, stdout, stderr } = await trainyard('verify', whole);
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    expect(stdout.trim().split('\n').at(-1)).toMatch(/^\{ turns: \d+, rewards: \d+, steps: 3, different: 0 \}$/);
+  });
+
+  it('has none either if it was taken up again, or ran ahead of the trainer', async () => {
+    const { run } = await trained('resumed', 2, {}, 1);
+    await resume({ run, steps: 3 });
+    expect(await verify(run)).toMatchObject({ steps: 3, different: 0 });
+  });
+
+  it('may be an evaluation', async () => {
+    const run = join(home.dir, 'evaluation');
+    await evaluateOnly({ entry: home.entry, run, n: 2, threads: 1 });
+    expect(await verify(run)).toMatchObject({ turns: 20, rewards: 10, steps: 0, different: 0 });
+  });
+});
+
+describe('an engine that lies', () => {
+  it('ends the run before the step is kept, with what was seen', async () => {
+    for (const [name, lie] of Object.entries<(logprob: number) => number>({ flat: () => -3, certain: () => 0 })) {
+      await expect(trained(`lie-${name}`, 2, { engine: lying(lie) })).rejects.toMatchObject({
+        code: 'POLICY_DISAGREES',
+        message: expect.stringMatching(/step 1: .* differ by .* on average \(largest .*, mean ratio .*clipped\), expected/),
+      });
+    }
+  });
+
+  it('is warned of where the run is asynchronous', async () => {
+    const { events } = await trained('lie-stale', 2, { engine: lying(() => -3) }, 1);
+    expect(events.some((event) => event.type === 'warning' && event.code === 'POLICY_DISAGREES')).toBe(true);
+    const step = events.find((event) => event.type === 'step-end');
+    expect(step).toMatchObject({ ratio: expect.any(Number), clipped: expect.any(Number), largestDifference: expect.any(Number) });
+  });
+
+  it('is found by verify where the lie is too small to stop for', async () => {
+    const { run } = await trained('lie-small', 1, { engine: lying((logprob) => logprob - 0.001) });
+    const { different, first } = await verify(run);
+    expect(different).toBeGreaterThan(0);
+    expect(first).toMatchObject({
+      where: expect.stringMatching(/rollout .*, turn/),
+      kept: expect.stringContaining('log-probability'),
+    });
+  });
+});
+
+describe('what was changed', () => {
+  it('rewards that the store keeps otherwise than they were trained', async () => {
+    const store = (own: Store): Store => ({
+      append: (trajectory) => {
+        const { grade } = trajectory;
+        const other = grade.kind === 'graded' ? { ...grade, reward: { value: 1 - grade.reward.value } } : grade;
+        return own.append({ ...trajectory, grade: other });
+      },
+      read: (id) => own.read(id),
+      query: (filter) => own.query(filter),
+      count: (filter) => own.count(filter),
+      commit: (manifest) => own.commit(manifest),
+      manifests: () => own.manifests(),
+      mark: (marks) => own.mark(marks),
+      marks: () => own.marks(),
+      [Symbol.asyncDispose]: () => own[Symbol.asyncDispose](),
+    });
+    const { run } = await trained('other-rewards', 1, { store });
+    expect(await verify(run)).toMatchObject({
+      first: { where: expect.stringMatching(/^rollout/), meaning: expect.stringContaining('reward') },
+    });
+  });
+
+  it('a grader that was edited since', async () => {
+    const source = await readFile(home.entry, 'utf8');
+    const warnings: string[] = [];
+    try {
+      await writeFile(home.entry, source.replace('(sum % 3) / 2', '(sum % 2)'));
+      const result = await verify(whole, { warn: (code) => warnings.push(code) });
+      expect(result).toMatchObject({ first: { where: expect.stringMatching(/^rollout/), again: expect.any(String) } });
+      expect(warnings).toContain('ENTRY_CHANGED');
+    } finally {
+      await writeFile(home.entry, source);
+    }
+  });
+
+  it('the weights of a checkpoint', async () => {
+    const run = await copied('other-weights');
+    const file = join(run, 'checkpoints', 'step-000003', 'model.safetensors');
+    const weights = await readFile(file);
+    weights[weights.length - 1]! ^= 1;
+    await writeFile(file, weights);
+    expect(await verify(run)).toMatchObject({ different: 1, first: { where: 'checkpoint of step 3' } });
+  });
+
+  it('the store, for another run’s: neither verified nor gone on with', async () => {
+    const [run, { run: other }] = [await copied('foreign'), await trained('other', 1)];
+    await cp(join(other, 'store.sqlite'), join(run, 'store.sqlite'));
+    const refusal = { code: 'STORE_FORMAT', message: expect.stringContaining('found the store of run') };
+    await expect(verify(run)).rejects.toMatchObject(refusal);
+    await expect(resume({ run, steps: 4 })).rejects.toMatchObject(refusal);
+  });
+});
