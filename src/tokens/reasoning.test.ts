@@ -5,8 +5,8 @@ import type { CallFormat } from './formats/format.ts';
 import { hermes } from './formats/hermes.ts';
 import { type Assistant, type Manner, type Piece, parseAssistant, Speech } from './speech.ts';
 
-const tagged: Manner = { format: hermes, thinks: 'tagged' };
-const prompted: Manner = { format: hermes, thinks: 'prompted' };
+const tagged: Manner = { format: hermes, thinks: 'tagged', beforeCalls: '' };
+const prompted: Manner = { format: hermes, thinks: 'prompted', beforeCalls: '' };
 const call = '<tool_call>{"name":"f","arguments":{}}</tool_call>';
 
 describe('thoughts, where the template has a place for them', () => {
@@ -94,6 +94,7 @@ const speechText = fc
     fc.array(phrase, { maxLength: 12 }),
   )
   .map(([thought, first, parts]) => thought + first + parts.join(''));
+const beforeCallsOf = fc.constantFrom('', '\n', '\n\n', ' \n');
 
 function together(pieces: readonly Piece[], reasoned: boolean): Assistant {
   const of = (kind: 'text' | 'reasoning') => pieces.flatMap((piece) => (piece.kind === kind ? [piece.text] : []));
@@ -109,11 +110,12 @@ describe.each(FORMATS)('what is said in the format $name', (format) => {
   it.each(['unmarked', 'tagged', 'prompted'] as const)('is the same in any parts as at once, with thoughts %s', (thinks) => {
     const calls = { some: 0, none: 0 };
     fc.assert(
-      fc.property(speechText, fc.array(fc.nat(200), { maxLength: 60 }), (text, cuts) => {
-        const expected = parseAssistant(text, { format, thinks });
+      fc.property(speechText, beforeCallsOf, fc.array(fc.nat(200), { maxLength: 60 }), (text, beforeCalls, cuts) => {
+        const manner = { format, thinks, beforeCalls };
+        const expected = parseAssistant(text, manner);
         calls[expected.toolCalls.length > 0 ? 'some' : 'none']++;
         const places = [...new Set([0, ...cuts.map((cut) => cut % (text.length + 1)), text.length])].toSorted((a, b) => a - b);
-        const speech = new Speech({ format, thinks });
+        const speech = new Speech(manner);
         const pieces = places.flatMap((place, i) => [...speech.push(text.slice(place, places[i + 1] ?? text.length), false)]);
         pieces.push(...speech.push('', true));
         expect(together(pieces, expected.reasoning !== undefined)).toEqual(expected);
@@ -126,7 +128,7 @@ describe.each(FORMATS)('what is said in the format $name', (format) => {
   });
 
   it('has a call as soon as it is closed, and text as soon as it is none', () => {
-    const speech = new Speech({ format, thinks: 'tagged' });
+    const speech = new Speech({ format, thinks: 'tagged', beforeCalls: '\n' });
     const text = CALLS[format.name];
     const before = [...text.slice(0, -1)].flatMap((character) => [...speech.push(character, false)]);
     expect(before).toEqual([]);
@@ -137,7 +139,7 @@ describe.each(FORMATS)('what is said in the format $name', (format) => {
   it('loses no text: what is no call is content', () => {
     fc.assert(
       fc.property(speechText, (text) => {
-        const { content, toolCalls } = parseAssistant(text, { format, thinks: 'unmarked' });
+        const { content, toolCalls } = parseAssistant(text, { format, thinks: 'unmarked', beforeCalls: '\n' });
         if (toolCalls.length === 0) expect(content).toBe(text);
         for (const one of toolCalls) expect(() => JSON.parse(one.arguments)).not.toThrow();
       }),

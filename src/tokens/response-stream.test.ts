@@ -126,7 +126,7 @@ describe('a response, while it is sampled', () => {
     ['mistral', mistral, '[TOOL_CALLS]', '[{"name": "f"}, T'],
     ['llama', llama, '', '{"name": "f", x'],
   ] as const)('is text as soon as it can be no call any more, in the words of %s', (_, format, mark, rest) => {
-    const speech = new Speech({ format, thinks: 'unmarked' });
+    const speech = new Speech({ format, thinks: 'unmarked', beforeCalls: '' });
     expect(speech.push(mark + rest.slice(0, -1), false)).toEqual([]);
     const given = speech.push(`${rest.at(-1)} `, false).map((piece) => piece.kind === 'text' && piece.text);
     expect(given.join('')).toBe(`${mark}${rest} `);

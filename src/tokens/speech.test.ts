@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { parseAssistant } from './speech.ts';
+import { PLAIN_MANNER, parseAssistant, Speech } from './speech.ts';
 
 const tagged = (json: string) => `<tool_call>${json}</tool_call>`;
 
@@ -20,26 +20,38 @@ const jsonText = fc
   });
 const spacing = fc.constantFrom('', ' ', '\n', '\n\t ');
 const plainText = fc.string({ unit: 'grapheme' }).filter((text) => !text.includes('tool_call'));
+/** Text next to a call: words, often with white space at their end, or nothing else. */
+const around = fc
+  .tuple(fc.oneof(plainText, fc.constant('')), fc.constantFrom('', '\n', '\n\n', ' \n', ' '))
+  .map((parts) => parts.join(''));
+const beforeCallsOf = fc.constantFrom('', '\n', '\n\n');
+
+/** Of the texts before, between and behind calls: all up to the last words, less what the template writes between those and a call. */
+function contentOf(texts: readonly string[], beforeCalls: string): string | null {
+  const last = texts.findLastIndex((text) => text.trim() !== '');
+  if (last === -1) return null;
+  const words = texts.slice(0, last + 1).join('');
+  return last < texts.length - 1 && words.endsWith(beforeCalls) ? words.slice(0, words.length - beforeCalls.length) : words;
+}
 
 describe('reading tool calls', () => {
   it('finds generated calls, with their arguments as they were written, and the text around them', () => {
     const part = fc.record({
-      before: plainText,
+      before: around,
       name: fc.string({ unit: 'grapheme', minLength: 1 }),
       args: jsonText,
       space: spacing,
       swap: fc.boolean(),
     });
     fc.assert(
-      fc.property(fc.array(part, { minLength: 1, maxLength: 4 }), plainText, (parts, rest) => {
+      fc.property(fc.array(part, { minLength: 1, maxLength: 4 }), around, beforeCallsOf, (parts, rest, beforeCalls) => {
         const text = parts.map(({ before, name, args, space: s, swap }) => {
           const members = [`"name"${s}:${s}${JSON.stringify(name)}`, `"arguments"${s}:${s}${args}`];
           return before + tagged(`${s}{${s}${(swap ? members.toReversed() : members).join(`${s},${s}`)}${s}}${s}`);
         });
-        const parsed = parseAssistant(text.join('') + rest);
+        const parsed = parseAssistant(text.join('') + rest, { ...PLAIN_MANNER, beforeCalls });
         expect(parsed.toolCalls).toEqual(parts.map(({ name, args }) => ({ name, arguments: args })));
-        const around = parts.map(({ before }) => before).join('') + rest;
-        expect(parsed.content).toBe(around.trim() === '' ? null : around);
+        expect(parsed.content).toBe(contentOf([...parts.map(({ before }) => before), rest], beforeCalls));
       }),
       { numRuns: 500 },
     );
@@ -126,5 +138,22 @@ describe('reading tool calls', () => {
   it('survives very deep nesting', () => {
     const deep = '['.repeat(50_000) + ']'.repeat(50_000);
     expect(() => parseAssistant(tagged(`{"name":"f","arguments":${deep}}`))).not.toThrow();
+  });
+
+  it('holds white space back until it is known whose it is', () => {
+    const call = tagged('{"name":"f","arguments":{}}');
+    const speech = new Speech({ ...PLAIN_MANNER, beforeCalls: '\n\n' });
+    const push = (text: string, last = false) =>
+      speech.push(text, last).map((piece) => (piece.kind === 'text' ? piece.text : piece.kind));
+    expect(push('I look.\n')).toEqual(['I look.']);
+    expect(push('\n')).toEqual([]);
+    expect(push('\n')).toEqual(['\n']);
+    expect(push(call)).toEqual(['call']);
+    expect(push(' ')).toEqual([]);
+    expect(push(`\n${call}`)).toEqual(['call']);
+    expect(push('So.\n')).toEqual(['\n\n \nSo.']);
+    expect(push(call)).toEqual(['\n', 'call']);
+    expect(push('\n', true)).toEqual([]);
+    expect(speech.said.content).toBe('I look.\n\n\n \nSo.\n');
   });
 });

@@ -1,20 +1,20 @@
 /**
  * What the policy says, as text → reasoning, content and tool calls, each piece as soon as no later text can change it.
  *
- * Held back until then: what may become a tag or a call, and white space that may turn out to be all there is around calls or
- * thoughts. Where the template keeps thoughts apart, a response that begins with `<think>` is reasoning up to `</think>`, or to its end;
- * line breaks around the two parts are the template's and belong to neither. Elsewhere such tags are text; but a call inside them is
- * something thought of, not something done: it stays text.
+ * Held back until then: what may become a tag or a call, and white space that may turn out to be nobody's words. Such is what the
+ * template writes between text and a call, and all around calls that no word follows. Where the template keeps thoughts apart, a response
+ * that begins with `<think>` is reasoning up to `</think>`, or to its end; line breaks around the two parts are the template's and belong
+ * to neither. Elsewhere such tags are text; but a call inside them is something thought of, not something done: it stays text.
  *
  * Shown in any parts, the pieces put together are those of the text shown at once. Tokens and their ids are others' business.
  */
-import { type CallFormat, type CallReader, type ParsedCall, type Place, startOf } from './formats/format.ts';
+import { type CallFormat, type CallReader, endLike, type ParsedCall, type Place, startOf } from './formats/format.ts';
 import { hermes } from './formats/hermes.ts';
 
 export interface Assistant {
   /** What the policy thought, where its template keeps that apart and the policy did. */
   readonly reasoning?: string;
-  /** All text outside calls; null if there are calls and nothing but white space around them. */
+  /** Text outside calls: what the template has to be given to write it again. Null if there are calls and no words around them. */
   readonly content: string | null;
   readonly toolCalls: readonly ParsedCall[];
 }
@@ -28,9 +28,11 @@ export type Piece =
 export interface Manner {
   readonly format: CallFormat;
   readonly thinks: 'unmarked' | 'tagged' | 'prompted';
+  /** White space that the template writes between text and a call. */
+  readonly beforeCalls: string;
 }
 
-export const PLAIN_MANNER: Manner = { format: hermes, thinks: 'unmarked' };
+export const PLAIN_MANNER: Manner = { format: hermes, thinks: 'unmarked', beforeCalls: '' };
 
 const THINK = '<think>';
 const THINK_END = '</think>';
@@ -62,13 +64,17 @@ export class Speech {
   #reasoning: string | undefined;
   /** Line breaks at the end of the thoughts so far. */
   #breaks = '';
-  /** White space with nothing but calls before it. */
+  readonly #beforeCalls: string;
+  /** White space that is content only if a word follows, or no call does. */
   #space = '';
+  /** Whether no word came yet, or none after the last call. */
+  #silent = true;
   #content: string | null = null;
   readonly #calls: ParsedCall[] = [];
 
-  constructor({ format, thinks }: Manner) {
+  constructor({ format, thinks, beforeCalls }: Manner) {
     this.#read = format.reader();
+    this.#beforeCalls = beforeCalls;
     this.#part = thinks === 'prompted' ? 'reasoning' : thinks === 'tagged' ? 'opening' : 'speaking';
     if (thinks === 'prompted') this.#reasoning = '';
   }
@@ -83,10 +89,7 @@ export class Speech {
     this.#pieces = [];
     this.#undecided += text;
     while (this.#undecided !== '' && this.#advance(last));
-    if (last && this.#calls.length === 0 && this.#content === null) {
-      this.#content = this.#space;
-      if (this.#space !== '') this.#pieces.push({ kind: 'text', text: this.#space });
-    }
+    if (last && (this.#calls.length === 0 || !this.#silent)) this.#give(this.#space);
     return this.#pieces;
   }
 
@@ -135,6 +138,8 @@ export class Speech {
     const step = this.#read(this.#undecided, last, this.#place);
     if (step?.kind === 'calls') {
       this.#take(step.length);
+      if (!this.#silent && this.#space !== this.#beforeCalls) this.#give(this.#space);
+      this.#silent = true;
       for (const call of step.calls) this.#pieces.push({ kind: 'call', index: this.#calls.push(call) - 1, call });
       if (this.#place === 'start') this.#place = 'after calls';
       return true;
@@ -172,14 +177,17 @@ export class Speech {
   }
 
   #say(text: string): void {
-    if (text === '') return;
-    if (this.#content === null && text.trim() === '') {
-      this.#space += text;
-      return;
-    }
-    const said = this.#content === null ? this.#space + text : text;
-    this.#content = (this.#content ?? '') + said;
-    this.#pieces.push({ kind: 'text', text: said });
+    const words = this.#space + text;
+    this.#silent &&= text.trim() === '';
+    const end = this.#silent ? 0 : endLike(this.#beforeCalls, words);
+    if (end > 0) this.#give(words.slice(0, end));
+    this.#space = words.slice(end);
+  }
+
+  #give(text: string): void {
+    this.#space = '';
+    this.#content = (this.#content ?? '') + text;
+    if (text !== '') this.#pieces.push({ kind: 'text', text });
   }
 }
 

@@ -1,16 +1,18 @@
 /**
- * How a model writes, found from its chat template when it is loaded: the format of tool calls, where thoughts stand, and what tool-call
- * ids must look like. Each by asking the template to render something and looking at what it wrote.
+ * How a model writes, found from its chat template when it is loaded: the format of tool calls and the white space before them, where
+ * thoughts stand, and what tool-call ids must look like. Each by asking the template to render something and looking at what it wrote.
  */
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate } from './chat-template.ts';
-import { findFormat, PROBE_CALL } from './formats/find-format.ts';
+import { findFormat, PROBE_CALL, readsProbe } from './formats/find-format.ts';
+import type { CallFormat } from './formats/format.ts';
 import type { Manner } from './speech.ts';
 
 /** Longer ids than any template is known to demand. */
 const LONGEST_ID = 64;
 
 const question: Message = { role: 'user', content: 'x' };
+const SAID = 'Let me see.';
 export const probeTool: Tool = {
   type: 'function',
   function: { name: PROBE_CALL.name, description: 'x', parameters: { type: 'object', properties: { key: { type: 'string' } } } },
@@ -30,8 +32,15 @@ export function turnText(template: ChatTemplate, messages: readonly Message[], t
 
 export function mannerOf(template: ChatTemplate): Manner {
   const format = findFormat(turnText(template, callWithId('call00000'), [probeTool]));
-  if (!template.knowsThoughts) return { format, thinks: 'unmarked' };
-  return { format, thinks: promptsThoughts(template) ? 'prompted' : 'tagged' };
+  const beforeCalls = beforeCallsOf(template, format);
+  if (!template.knowsThoughts) return { format, thinks: 'unmarked', beforeCalls };
+  return { format, thinks: promptsThoughts(template) ? 'prompted' : 'tagged', beforeCalls };
+}
+
+/** None where the template writes no text before calls. */
+function beforeCallsOf(template: ChatTemplate, format: CallFormat): string {
+  const [, behind] = turnText(template, callWithId('call00000', SAID), [probeTool])?.split(SAID) ?? [];
+  return behind !== undefined && readsProbe(format, behind) ? /^\s*/.exec(behind)![0] : '';
 }
 
 /** Whether the generation prompt opens the thoughts itself. */
@@ -47,12 +56,12 @@ export function toolCallIdLengthOf(template: ChatTemplate): number | undefined {
   return undefined;
 }
 
-/** A question, the probe's call and its result. */
-export function callWithId(id: string): readonly Message[] {
+/** A question, the probe's call, behind text if there is any, and its result. */
+export function callWithId(id: string, content = ''): readonly Message[] {
   const tool_calls = [{ id, type: 'function' as const, function: PROBE_CALL }];
   return [
     question,
-    { role: 'assistant', content: '', tool_calls },
+    { role: 'assistant', content, tool_calls },
     { role: 'tool', content: 'x', tool_call_id: id, name: PROBE_CALL.name },
   ];
 }

@@ -33,7 +33,7 @@ export interface UnitTestsOptions extends TextOptions {
   readonly memoryMb?: number;
   /** The reward is the share of tests that passed, instead of 1 for all and 0 otherwise. */
   readonly partial?: boolean;
-  /** Between floating-point numbers in tests of `args`. Default 1e-6. */
+  /** In tests of `args`, where the expected number is not whole. Default 1e-6. */
   readonly tolerance?: number;
 }
 

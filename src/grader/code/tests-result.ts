@@ -23,7 +23,7 @@ export interface CodeRun {
   /** For all tests together. */
   readonly timeoutMs: number;
   readonly memoryMb: number;
-  /** Between floating-point numbers, relative and absolute. */
+  /** Where the expected number is not whole: relative to it, absolute below 1. */
   readonly tolerance: number;
   readonly signal?: AbortSignal | undefined;
 }

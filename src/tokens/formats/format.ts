@@ -55,10 +55,12 @@ export function markedReader(
 export function startOf(mark: string, text: string, last: boolean): number {
   const whole = text.indexOf(mark);
   if (whole !== -1) return whole;
-  if (!last) {
-    for (let at = Math.max(0, text.length - mark.length + 1); at < text.length; at++) {
-      if (mark.startsWith(text.slice(at))) return at;
-    }
-  }
-  return text.length;
+  return last ? text.length : endLike(mark, text);
+}
+
+/** Where the longest end of the text starts that the mark begins with; the text's length if there is none. */
+export function endLike(mark: string, text: string): number {
+  let at = Math.max(0, text.length - mark.length);
+  while (!mark.startsWith(text.slice(at))) at++;
+  return at;
 }

@@ -6,7 +6,7 @@ import { llama } from './llama.ts';
 import { mistral } from './mistral.ts';
 import { qwen3Coder } from './qwen3-coder.ts';
 
-const read = (format: CallFormat, text: string) => parseAssistant(text, { format, thinks: 'unmarked' });
+const read = (format: CallFormat, text: string) => parseAssistant(text, { format, thinks: 'unmarked', beforeCalls: '' });
 
 describe('calls in the words of Qwen3-Coder', () => {
   const call = (body: string) => `<tool_call>\n<function=${body}</function>\n</tool_call>`;
@@ -147,7 +147,7 @@ describe('a call that was only thought of', () => {
     expect(read(format, text)).toEqual({ content: text, toolCalls: [] });
     expect(read(format, `<think>${call}`)).toEqual({ content: `<think>${call}`, toolCalls: [] });
     expect(read(format, `${text}${call}`)).toEqual({ content: text, toolCalls: [{ name: 'f', arguments: '{}' }] });
-    const thought = parseAssistant(`<think>${call}</think>${call}`, { format, thinks: 'tagged' });
+    const thought = parseAssistant(`<think>${call}</think>${call}`, { format, thinks: 'tagged', beforeCalls: '' });
     expect(thought).toEqual({ reasoning: call, content: null, toolCalls: [{ name: 'f', arguments: '{}' }] });
   });
 });

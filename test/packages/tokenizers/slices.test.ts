@@ -172,7 +172,7 @@ describe('the thoughts of Qwen3', () => {
     const ids = qwen3.tokenizer.encodeRendered(`<think>\nI could ${hermesCall}\n</think>\n\nYes 🙂.\n${hermesCall}<|im_end|>`);
     const whole = qwen3.renderer.readResponse(ids);
     const toolCalls = [{ name: 'f', arguments: '{"a": 1}' }];
-    expect(whole).toEqual({ reasoning: `I could ${hermesCall}`, content: 'Yes 🙂.\n', toolCalls });
+    expect(whole).toEqual({ reasoning: `I could ${hermesCall}`, content: 'Yes 🙂.', toolCalls });
     expect(textOf(streamed(qwen3.renderer, ids), 'reasoning')).toBe(whole.reasoning);
     expect(textOf(streamed(qwen3.renderer, ids), 'text')).toBe(whole.content);
   });

@@ -17,7 +17,7 @@ export const TESTER = String.raw`
 
   function same(a, b, strict, tolerance) {
     if (Object.is(a, b)) return true;
-    if (typeof a === 'number' && typeof b === 'number') return a === b || Math.abs(a - b) <= tolerance * Math.max(1, Math.abs(a), Math.abs(b));
+    if (typeof a === 'number' && typeof b === 'number') return a === b || (!Number.isInteger(b) && Math.abs(a - b) <= tolerance * Math.max(1, Math.abs(b)));
     const areObjects = typeof a === 'object' && a !== null && typeof b === 'object' && b !== null;
     if (!areObjects) return !strict && a == b && typeof a !== 'function' && typeof a !== 'object' && typeof b !== 'object';
     const [left, right] = [data(a), data(b)];

@@ -8,7 +8,6 @@ import ast
 import builtins
 import importlib
 import json
-import math
 import os
 import re
 import sys
@@ -42,21 +41,16 @@ def free_names(sources):
 
 
 def equal(found, expected, tolerance):
-    """Data as JSON has it: tuples are lists, keys are texts, and numbers are equal within the tolerance."""
+    """Data as JSON has it: tuples are lists, sets are not, keys are texts. Whole numbers are equal or not; others within the tolerance."""
     if isinstance(expected, bool) or isinstance(found, bool) or expected is None or found is None:
         return found is expected
     if isinstance(expected, (int, float)):
         if not isinstance(found, (int, float)):
             return False
-        if isinstance(expected, int) and isinstance(found, int):
-            return found == expected
-        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance) or found == expected or (found != found and expected != expected)
+        return found == expected or (expected % 1 != 0 and abs(found - expected) <= tolerance * max(1, abs(expected)))
     if isinstance(expected, str):
         return isinstance(found, str) and found == expected
     if isinstance(expected, list):
-        if isinstance(found, (set, frozenset)):
-            found = sorted(found)
-            expected = sorted(expected)
         return isinstance(found, (list, tuple)) and len(found) == len(expected) and all(equal(a, b, tolerance) for a, b in zip(found, expected))
     if not isinstance(found, dict) or len(found) != len(expected):
         return False
