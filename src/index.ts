@@ -117,6 +117,7 @@ export type { ResumeRequest } from './run/plan.ts';
 export { type RolloutBatchRequest, rolloutBatch } from './run/rollout-batch.ts';
 export { BASE_MODEL, type TrainRequest, type TrainSettings } from './run/settings.ts';
 export { resume, type TrainOptions, type TrainResult, train } from './run/train.ts';
+export { type Difference, type Verification, type VerifyOptions, verify } from './run/verify.ts';
 export { memoryStore } from './store/memory.ts';
 export { openSqliteStore } from './store/sqlite.ts';
 export { loadRenderer, type Renderer } from './tokens/renderer.ts';

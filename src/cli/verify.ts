@@ -20,7 +20,7 @@ export async function verifyCommand(run: string, { json }: { readonly json: bool
     console.log(`${done} of ${count(of, 'step')} done again`);
   };
   const result = await guarded(emit, { steps: false }, ({ stop }) =>
-    verify(run, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
+    verify({ run }, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
   );
   const seconds = (performance.now() - started) / 1000;
   console.log(

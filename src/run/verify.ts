@@ -24,9 +24,9 @@ import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { digestsOf, savedFiles } from './checkpoint.ts';
 import { filesDigest, samplesDigest } from './digests.ts';
-import { planResumedEvaluation } from './evaluation-plan.ts';
+import { type EvaluationResumeRequest, planResumedEvaluation } from './evaluation-plan.ts';
 import { openPolicy } from './open-policy.ts';
-import { planResumed, type RunPlan } from './plan.ts';
+import { planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import type { Policy } from './policy.ts';
 import { stepAgain } from './resume.ts';
 import { isEvaluation, lockRun, readRunFile } from './run-directory.ts';
@@ -61,12 +61,13 @@ export interface VerifyOptions {
   readonly onStep?: (done: number, of: number) => void;
 }
 
-/** Throws where the run cannot be taken up at all: RESUME_IMPOSSIBLE, STORE_FORMAT. Differences are no error. */
+/** Throws where the run cannot be taken up at all: RESUME_IMPOSSIBLE, STORE_FORMAT. A run begun from TypeScript is given its entry and tasks again. */
 export async function verify(
-  run: string,
+  request: ResumeRequest,
   { warn = () => {}, stop = new AbortController().signal, onStep = () => {} }: VerifyOptions = {},
 ): Promise<Verification> {
-  const plan = await planOf(run);
+  const { run } = request;
+  const plan = await planOf(request);
   for (const { code, message } of plan.warnings) warn(code, message);
   using _lock = lockRun(run);
   const { id } = readRunFile(run) as { readonly id?: string };
@@ -75,15 +76,17 @@ export async function verify(
   const trajectories = await store.query();
   await gradeAgain(plan, trajectories, found, stop);
   await trainAgain({ plan, store, trajectories, found, warn, stop, onStep });
-  return found.result;
+  const { counts, different, first, unchecked } = found;
+  return { ...counts, different, first, unchecked: [...unchecked] };
 }
 
 type VerifyPlan = Pick<RunPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'>;
 
 /** An evaluation is a run that takes no steps. */
-async function planOf(run: string): Promise<VerifyPlan> {
-  if (!isEvaluation(readRunFile(run))) return await planResumed({ run });
-  const { tasks, settings, ...plan } = await planResumedEvaluation({ run });
+async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
+  const { run } = request;
+  if (!isEvaluation(readRunFile(run))) return await planResumed(request);
+  const { tasks, settings, ...plan } = await planResumedEvaluation(request as EvaluationResumeRequest);
   return {
     ...plan,
     settings: { ...TRAIN_DEFAULTS, ...settings, run, tasks: [] },
@@ -93,31 +96,14 @@ async function planOf(run: string): Promise<VerifyPlan> {
 }
 
 class Findings {
-  readonly #counts = { turns: 0, rewards: 0, steps: 0, checkpoints: 0 };
-  readonly #unchecked = new Map<string, number>();
-  #different = 0;
-  #first: Difference | null = null;
-
-  count(what: 'turns' | 'rewards' | 'steps' | 'checkpoints'): void {
-    this.#counts[what]++;
-  }
-
-  unchecked(what: string): void {
-    this.#unchecked.set(what, (this.#unchecked.get(what) ?? 0) + 1);
-  }
+  readonly counts = { turns: 0, rewards: 0, steps: 0, checkpoints: 0 };
+  readonly unchecked = new Set<string>();
+  different = 0;
+  first: Difference | null = null;
 
   differs(difference: Difference): void {
-    this.#different++;
-    this.#first ??= difference;
-  }
-
-  get different(): number {
-    return this.#different;
-  }
-
-  get result(): Verification {
-    const unchecked = [...this.#unchecked].map(([what, times]) => (times === 1 ? what : `${what} (${times})`));
-    return { ...this.#counts, different: this.#different, first: this.#first, unchecked };
+    this.different++;
+    this.first ??= difference;
   }
 }
 
@@ -129,21 +115,22 @@ async function gradeAgain(
 ): Promise<void> {
   const { settings, entry } = plan;
   const { grader } = entry;
-  if (grader === undefined) return found.unchecked('rewards: the workflow gave them itself');
-  if (grader.asksPolicy || grader.judges) return found.unchecked(`rewards: ${grader.name} asks a model, whose verdicts are kept`);
+  if (grader === undefined) return void found.unchecked.add('rewards: the workflow gave them itself');
+  if (grader.asksPolicy || grader.judges)
+    return void found.unchecked.add(`rewards: ${grader.name} asks a model, whose verdicts are kept`);
   await using runner = await openGrader(settings, grader, entry.graderModule, stop);
   const tasks = { train: byId(plan.tasks), eval: byId(plan.heldOut) };
   await inParallel(trajectories, settings.concurrency, async (trajectory) => {
     stop.throwIfAborted();
     const { rolloutId, purpose, taskId, grade } = trajectory;
-    if (grade.kind === 'failed') return found.unchecked('rewards: their grading failed');
+    if (grade.kind === 'failed') return void found.unchecked.add('rewards: their grading failed');
     if (grade.kind === 'graded' && grade.reward.source === 'workflow') {
-      return found.unchecked('rewards: the workflow gave them itself');
+      return void found.unchecked.add('rewards: the workflow gave them itself');
     }
     const task = tasks[purpose].get(taskId);
     const where = `rollout ${rolloutId}`;
     if (task === undefined) return found.differs({ where, kept: `task ${taskId}`, again: 'no such task', meaning: FOREIGN });
-    found.count('rewards');
+    found.counts.rewards++;
     const again = await regraded(plan, trajectory, task, runner);
     const [before, now] = [comparable(grade), comparable(again)];
     if (isDeepStrictEqual(before, now)) return;
@@ -239,9 +226,9 @@ async function policyOf({ plan, found, warn, stop }: Replay): Promise<Policy | u
   const { vocabSize } = await loadRenderer(settings.model);
   const opening = openPolicy(settings, vocabSize, { warn, stop, kernels });
   if (settings.engine === 'embedded') return await opening;
-  found.unchecked('turns: a Tinker server is not asked to sample them again');
+  found.unchecked.add('turns: a Tinker server is not asked to sample them again');
   return await opening.catch((thrown: unknown) => {
-    found.unchecked(`steps: the server cannot train them again: ${messageOf(thrown)}`);
+    found.unchecked.add(`steps: the server cannot train them again: ${messageOf(thrown)}`);
     return undefined;
   });
 }
@@ -257,7 +244,7 @@ async function sampleAgain(
     const { promptIds, sampledIds, logprobs, sampling } = turn;
     const request = { promptIds, sampling: sampling.effective, stopIds, seed: sampling.seed, affinity: rolloutId };
     const result = await engine.sample(request, stop);
-    found.count('turns');
+    found.counts.turns++;
     // A text that ends an answer may come before the policy does.
     const isCut = turn.stopReason === 'stop' && !stopIds.includes(sampledIds.at(-1)!);
     const length = isCut ? sampledIds.length : result.ids.length;
@@ -299,7 +286,7 @@ async function takeAgain(
   }
   if (policy === undefined) return;
   const updated = await update(policy.trainer, inHand, settings);
-  found.count('steps');
+  found.counts.steps++;
   if (settings.engine === 'tinker') {
     const expected = updated.agreement && bound.exceededBy(updated.agreement);
     if (expected === undefined) return;
@@ -330,7 +317,7 @@ async function compareWeights({ trainer }: Policy, manifest: BatchManifest, { pl
     const onDisk = folder !== undefined && existsSync(folder) ? await digestsOf(folder) : undefined;
     const kept = [...(digests?.weights === undefined ? [] : [digests.weights]), ...(onDisk ? [filesDigest(onDisk)] : [])];
     if (kept.length === 0) return;
-    found.count('checkpoints');
+    found.counts.checkpoints++;
     const again = filesDigest(files);
     const other = kept.find((digest) => digest !== again);
     if (other === undefined) return;

@@ -49,7 +49,7 @@ describe('a run that nobody lied in', () => {
     const files = ['run.json', 'events.jsonl', 'checkpoints/step-000003/checkpoint.json'];
     const bytes = () => Promise.all(files.map((file) => readFile(join(whole, file), 'utf8')));
     const before = await bytes();
-    const result = await verify(whole);
+    const result = await verify({ run: whole });
     expect(result).toEqual({
       ...{ steps: 3, checkpoints: 3, different: 0, first: null, unchecked: [] },
       turns: expect.any(Number),
@@ -68,13 +68,13 @@ describe('a run that nobody lied in', () => {
   it('has none either if it was taken up again, or ran ahead of the trainer', async () => {
     const { run } = await trained('resumed', 2, {}, 1);
     await resume({ run, steps: 3 });
-    expect(await verify(run)).toMatchObject({ steps: 3, different: 0 });
+    expect(await verify({ run })).toMatchObject({ steps: 3, different: 0 });
   });
 
   it('may be an evaluation', async () => {
     const run = join(home.dir, 'evaluation');
     await evaluateOnly({ entry: home.entry, run, n: 2, threads: 1 });
-    expect(await verify(run)).toMatchObject({ turns: 20, rewards: 10, steps: 0, different: 0 });
+    expect(await verify({ run })).toMatchObject({ turns: 20, rewards: 10, steps: 0, different: 0 });
   });
 });
 
@@ -97,7 +97,7 @@ describe('an engine that lies', () => {
 
   it('is found by verify where the lie is too small to stop for', async () => {
     const { run } = await trained('lie-small', 1, { engine: lying((logprob) => logprob - 0.001) });
-    const { different, first } = await verify(run);
+    const { different, first } = await verify({ run });
     expect(different).toBeGreaterThan(0);
     expect(first).toMatchObject({
       where: expect.stringMatching(/rollout .*, turn/),
@@ -124,7 +124,7 @@ describe('what was changed', () => {
       [Symbol.asyncDispose]: () => own[Symbol.asyncDispose](),
     });
     const { run } = await trained('other-rewards', 1, { store });
-    expect(await verify(run)).toMatchObject({
+    expect(await verify({ run })).toMatchObject({
       first: { where: expect.stringMatching(/^rollout/), meaning: expect.stringContaining('reward') },
     });
   });
@@ -134,7 +134,7 @@ describe('what was changed', () => {
     const warnings: string[] = [];
     try {
       await writeFile(home.entry, source.replace('(sum % 3) / 2', '(sum % 2)'));
-      const result = await verify(whole, { warn: (code) => warnings.push(code) });
+      const result = await verify({ run: whole }, { warn: (code) => warnings.push(code) });
       expect(result).toMatchObject({ first: { where: expect.stringMatching(/^rollout/), again: expect.any(String) } });
       expect(warnings).toContain('ENTRY_CHANGED');
     } finally {
@@ -148,14 +148,14 @@ describe('what was changed', () => {
     const weights = await readFile(file);
     weights[weights.length - 1]! ^= 1;
     await writeFile(file, weights);
-    expect(await verify(run)).toMatchObject({ different: 1, first: { where: 'checkpoint of step 3' } });
+    expect(await verify({ run })).toMatchObject({ different: 1, first: { where: 'checkpoint of step 3' } });
   });
 
   it('the store, for another run’s: neither verified nor gone on with', async () => {
     const [run, { run: other }] = [await copied('foreign'), await trained('other', 1)];
     await cp(join(other, 'store.sqlite'), join(run, 'store.sqlite'));
     const refusal = { code: 'STORE_FORMAT', message: expect.stringContaining('found the store of run') };
-    await expect(verify(run)).rejects.toMatchObject(refusal);
+    await expect(verify({ run })).rejects.toMatchObject(refusal);
     await expect(resume({ run, steps: 4 })).rejects.toMatchObject(refusal);
   });
 });
