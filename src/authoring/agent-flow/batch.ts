@@ -6,7 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { orAborted } from '../../core/linked-signal.ts';
+import { linkSignals, orAborted } from '../../core/linked-signal.ts';
 import type { Json, PromptMessage } from '../../core/types.ts';
 import { runEpisode } from './episode.ts';
 import type { FlowRegistry } from './flow-registry.ts';
@@ -95,7 +95,10 @@ export class AgentFlowWorker {
     const { timeoutMs = TIMEOUT_MS } = this.#options;
     const started = performance.now();
     const trajectoryUid = randomBytes(16).toString('hex');
-    const signal = AbortSignal.any([outer, AbortSignal.timeout(Math.ceil(timeoutMs))]);
+    const late = new AbortController();
+    // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
+    const timer = setTimeout(() => late.abort(), timeoutMs);
+    const { signal, release } = linkSignals(outer, late.signal);
     const seconds = (): number => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
@@ -103,6 +106,9 @@ export class AgentFlowWorker {
     } catch (thrown) {
       const error = signal.aborted && !outer.aborted ? `not done within ${timeoutMs} ms` : messageOf(thrown);
       return { kind: 'failed', numSteps: 0, error, trajectoryUid, seconds: seconds() };
+    } finally {
+      clearTimeout(timer);
+      release();
     }
   }
 
