@@ -97,14 +97,14 @@ export class AgentFlowWorker {
     const trajectoryUid = randomBytes(16).toString('hex');
     const late = new AbortController();
     // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
-    const timer = setTimeout(() => late.abort(), timeoutMs);
+    const timer = setTimeout(() => late.abort(new Error(`not done within ${timeoutMs} ms`)), timeoutMs);
     const { signal, release } = linkSignals(outer, late.signal);
     const seconds = (): number => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
       return { kind: 'completed', numSteps, trajectoryUid, seconds: seconds() };
     } catch (thrown) {
-      const error = signal.aborted && !outer.aborted ? `not done within ${timeoutMs} ms` : messageOf(thrown);
+      const error = messageOf(signal.aborted ? signal.reason : thrown);
       return { kind: 'failed', numSteps: 0, error, trajectoryUid, seconds: seconds() };
     } finally {
       clearTimeout(timer);
@@ -122,7 +122,7 @@ export class AgentFlowWorker {
       await conclude(door, fields);
       return numSteps;
     } catch (thrown) {
-      const error = signal.aborted ? messageOf(signal.reason) : messageOf(thrown);
+      const error = messageOf(signal.aborted ? signal.reason : thrown);
       await conclude(door, fields, error.slice(0, 2000)).catch(() => undefined);
       throw thrown;
     }
