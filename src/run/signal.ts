@@ -89,9 +89,16 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
   return trajectories.length > 0 && trajectories.every(isSuccess);
 }
 
-/** What the grader says it is; where it does not say, a reward of 1 or more. */
-export function isSuccess({ grade }: Trajectory): boolean {
-  return grade.kind === 'graded' && (grade.reward.success ?? grade.reward.value >= 1);
+/**
+ * What the grader says it is; where it does not say, a reward of 1 or more. Where roles have rewards of their own, those of the trained ones
+ * count: one side of a game may be trained today, the other tomorrow, and `value` knows of neither.
+ */
+export function isSuccess({ grade, turns }: Trajectory): boolean {
+  if (grade.kind !== 'graded') return false;
+  const { success, value, byRole } = grade.reward;
+  const roles = byRole === undefined ? [] : turns.filter(({ trainable }) => trainable).map(({ role }) => role);
+  const earned = roles.map((role) => (Object.hasOwn(byRole!, role) ? byRole![role]! : value));
+  return success ?? (earned.length === 0 ? [value] : earned).every((reward) => reward >= 1);
 }
 
 /** `failed`: the rollout or its grading broke. `ungraded`: the workflow or the grader said that there is nothing to score. */

@@ -35,6 +35,8 @@ export interface ViewState {
   readonly reward: number | null;
   readonly evaluations: readonly Point[];
   readonly success: { readonly first: number; readonly last: Point; readonly best: Point } | null;
+  /** Tasks of the last evaluation. */
+  readonly evalTasks: number;
   /** Of the last evaluation, and of all during training. */
   readonly evalSeconds: number;
   readonly evalSecondsDuring: number;
@@ -84,6 +86,7 @@ export function startOf(title: Title, now: number): ViewState {
     reward: null,
     evaluations: [],
     success: null,
+    evalTasks: 0,
     evalSeconds: 0,
     evalSecondsDuring: 0,
     recent: [],
@@ -118,8 +121,11 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
       return withStep(state, event);
     case 'warning':
       return { ...state, finishing: state.finishing || event.code === 'INTERRUPTED' };
-    case 'done':
-      return { ...state, activity: null, over: true };
+    case 'done': {
+      // What the run recommends, whatever single scores looked like.
+      const best = 'best' in event && event.best !== null ? { best: { step: event.best.step, value: event.best.success } } : {};
+      return { ...state, success: state.success && { ...state.success, ...best }, activity: null, over: true };
+    }
     case 'transcript':
     case 'error':
       return state;
@@ -137,14 +143,16 @@ function doing(state: ViewState, phase: Phase, done: number, of: number): ViewSt
 }
 
 function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'eval-end' }): ViewState {
-  const last = { step: event.step, value: event.score.success };
+  const { success: value, n } = event.score;
+  const last = { step: event.step, value };
   const { first, best } = state.success ?? { first: last.value, best: last };
   const during = event.when === 'during' ? event.seconds : 0;
   const known = {
     ...state,
     evaluations: withPoint(state.evaluations, last),
-    // The latest of equals, as the run itself counts.
-    success: { first, last, best: last.value >= best.value ? last : best },
+    // The latest of equals, as the run itself counts; what was measured on other tasks is not compared.
+    success: { first, last, best: last.value >= best.value || n !== state.evalTasks ? last : best },
+    evalTasks: n,
     evalSeconds: event.seconds,
     evalSecondsDuring: state.evalSecondsDuring + during,
   };
