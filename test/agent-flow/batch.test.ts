@@ -216,9 +216,10 @@ describe('Step', () => {
         return (thrown as Error).message;
       }
     })();
-    for (const name of ['promptIds', 'responseIds', 'trajectoryUid', 'promptUid', 'stepIndex', 'reward', 'isLast', 'rewrd']) {
+    for (const name of ['promptIds', 'responseIds', 'trajectoryUid', 'promptUid', 'stepIndex', 'reward', 'isLast']) {
       expect(message).toContain(`${name}: `);
     }
+    expect(message).toContain('a step has no option rewrd, did you mean reward?');
     expect(() => new Step({ ...right, rolloutLogProbs: [-1] })).toThrow('expected 2, one for each of responseIds, found 1');
     expect(() => new Step({ ...right, rolloutLogProbs: [1, 2] })).toThrow('up to 0');
   });

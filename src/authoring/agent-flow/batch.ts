@@ -6,13 +6,15 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { linkSignals, orAborted } from '../../core/linked-signal.ts';
+import { link, orAborted } from '../../core/linked-signal.ts';
+import { checkNames } from '../../core/near-name.ts';
 import type { Json, PromptMessage } from '../../core/types.ts';
 import { runEpisode } from './episode.ts';
 import type { FlowRegistry } from './flow-registry.ts';
 import type { FlowFields } from './flow-types.ts';
 import { completeTrajectory, type GatewayDoor, type SamplingParams } from './gateway-client.ts';
 
+const OPTIONS = ['flows', 'defaultFlow', 'gatewayUrl', 'gatewayKey', 'samplingParams', 'workers', 'timeoutMs', 'fetch'];
 const WORKERS = 8;
 const TIMEOUT_MS = 600_000;
 /** Beyond this timers fire at once. */
@@ -59,6 +61,7 @@ export class AgentFlowManager {
   readonly #options: ManagerOptions;
 
   constructor(options: ManagerOptions) {
+    checkNames(options, OPTIONS, 'AgentFlowManager');
     const { workers = WORKERS, timeoutMs = TIMEOUT_MS } = options;
     if (!(Number.isSafeInteger(workers) && workers >= 1))
       throw new TrainyardError('USAGE', `workers: expected 1 or more, found ${workers}`);
@@ -96,9 +99,10 @@ export class AgentFlowWorker {
     const started = performance.now();
     const trajectoryUid = randomBytes(16).toString('hex');
     const late = new AbortController();
+    const { signal } = late;
     // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
     const timer = setTimeout(() => late.abort(new Error(`not done within ${timeoutMs} ms`)), timeoutMs);
-    const { signal, release } = linkSignals(outer, late.signal);
+    const release = link(late, outer);
     const seconds = (): number => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
