@@ -52,16 +52,14 @@ export async function guarded<T>(
     process.stderr.write(`error WORKFLOW_FAILED: ${cause} in the middle of the run\n`);
     process.exitCode = 1;
   };
-  let isRead = true;
   const unread = (error: NodeJS.ErrnoException): void => {
-    if (error.code !== 'EPIPE' || !isRead) return;
-    isRead = false;
+    if (error.code !== 'EPIPE') return;
     process.stderr.write(`The reader of the output has left; ${serves ? 'serving goes on' : 'the work ends here'}\n`);
     if (!serves) interrupts.unread();
   };
   const handlers = { unhandledRejection: stray, uncaughtException: thrown, exit: leave };
   for (const [event, handler] of Object.entries(handlers)) process.on(event, handler);
-  process.stdout.on('error', unread);
+  process.stdout.once('error', unread);
   using _watchdog = watch();
   try {
     return await work(interrupts);
@@ -73,16 +71,12 @@ export async function guarded<T>(
   }
 }
 
-/**
- * For the whole process: what is said to nobody is no error. EPIPE: the reader of a pipe left. EIO: the terminal was closed; SIGHUP tells
- * whether that was meant to end us.
- */
+/** For the whole process: what is said to a pipe that nobody reads (EPIPE) or to a closed terminal (EIO) is no error. */
 export function outliveReaders(): void {
-  const lost = (error: NodeJS.ErrnoException): void => {
+  const unheard = (error: NodeJS.ErrnoException): void => {
     if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
   };
-  process.stdout.on('error', lost);
-  process.stderr.on('error', lost);
+  for (const out of [process.stdout, process.stderr]) out.on('error', unheard);
 }
 
 /** What went wrong first is why the work ended; what failed while it was closed after that is only told. */

@@ -1,7 +1,6 @@
 /**
- * Ctrl-C, SIGTERM, a closed terminal (SIGHUP) and a reader of our output that left (SIGPIPE), in two degrees. The first one asks the work to
- * finish what it has in hand; a second one leaves at once. After all but Ctrl-C there may be nobody to send a second one, so the patience
- * is bounded.
+ * Ctrl-C, SIGTERM, a closed terminal (SIGHUP), a reader of our output that left (SIGPIPE), in two degrees. The first one asks the work to finish
+ * what it has in hand; a second one leaves at once. After all but Ctrl-C there may be nobody to send it, so the patience is bounded.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
@@ -45,12 +44,12 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
     if (first !== undefined) {
       // What ends us often ends the reader of our output as well, and that may be noticed before.
       const isSame = signal === first.signal || first.signal === 'SIGPIPE';
-      if (isSame && performance.now() - first.at <= SAME) {
-        first = { signal, at: first.at };
-        return;
+      if (!isSame || performance.now() - first.at > SAME) {
+        onLeave();
+        process.exit(EXIT_OF[signal]);
       }
-      onLeave();
-      process.exit(EXIT_OF[signal]);
+      first = { ...first, signal };
+      return;
     }
     first = { signal, at: performance.now() };
     emit({
@@ -69,9 +68,7 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
     get by() {
       return first?.signal;
     },
-    unread: () => {
-      if (first === undefined) received('SIGPIPE');
-    },
+    unread: () => first ?? received('SIGPIPE'),
     [Symbol.dispose]: () => {
       clearTimeout(patience);
       for (const signal of SIGNALS) process.off(signal, received);

@@ -10,12 +10,8 @@ import type { Split } from '../dataset/split.ts';
 import type { Dataset } from '../dataset/tasks.ts';
 
 const NUMBER = /^\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?\s*$/;
-
-const UNUSED = {
-  code: 'ANSWERS_UNUSED',
-  message:
-    'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata',
-} as const;
+const UNUSED =
+  'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
 
 interface Sources {
   readonly tasks?: TaskSource | undefined;
@@ -23,7 +19,7 @@ interface Sources {
 }
 
 export function answerWarnings(grader: Grader | undefined, sources: Sources, { tasks, heldOut }: Split): Dataset['warnings'] {
-  if (grader === undefined) return [...tasks, ...heldOut].some(hasAnswer) ? [UNUSED] : [];
+  if (grader === undefined) return [...tasks, ...heldOut].some(hasAnswer) ? [{ code: 'ANSWERS_UNUSED', message: UNUSED }] : [];
   const numbers = isCsvOfNumbers(sources.tasks, tasks) || isCsvOfNumbers(sources.heldOut, heldOut);
   const message = 'all answers of a CSV file look like numbers, and are texts: compare with String(…), or use numberMatch';
   return [

@@ -7,14 +7,12 @@ import type { EvaluationReport } from '../core/events.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
 import type { TaskResult } from './evaluation-results.ts';
 
-const JUNIT_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="trainyard eval"';
+/** How the reports below begin, or an empty file. */
+const REPLACEABLE = /^(?:$|<\?xml [^\n]*\n<testsuites name="trainyard eval"|\{\n {2}"name": [^\n]*\n {2}"success": )/;
 /** Files that an evaluation itself has in its directory. */
 const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
 
-/**
- * Before anything is spent: throws USAGE where the file could not be written in the end, or is there and is no report: it may be the task file.
- * Folders that are not there may still be made.
- */
+/** Before anything is spent: throws USAGE where the file could not be written in the end, or would replace another than a report. */
 export function checkWritable(path: string, flag: string, run?: string): void {
   const found = obstacle(path, run);
   if (found === undefined) return;
@@ -31,20 +29,9 @@ function obstacle(path: string, run: string | undefined): string | undefined {
   if (!statSync(folder).isDirectory()) return `${folder}, which is no folder`;
   if (existsSync(path) && statSync(path).isDirectory()) return `the folder ${path}`;
   if (isDevice(path)) return undefined;
-  if (existsSync(path) && !isReplaceable(path)) return `${path}, which is there already and is no report of an evaluation`;
+  if (existsSync(path) && !REPLACEABLE.test(readFileSync(path, 'utf8')))
+    return `${path}, which is there already and is no report of an evaluation`;
   return isWritable(folder) ? undefined : `${folder}, where nothing may be written`;
-}
-
-/** A report of before, or empty. */
-function isReplaceable(path: string): boolean {
-  try {
-    const text = readFileSync(path, 'utf8');
-    if (text === '' || text.startsWith(JUNIT_HEAD)) return true;
-    const { tasks, meanReward } = JSON.parse(text) as { readonly tasks?: unknown; readonly meanReward?: unknown };
-    return Array.isArray(tasks) && meanReward !== undefined;
-  } catch {
-    return false;
-  }
 }
 
 /** A pipe, a terminal, /dev/null: there is nothing to replace. */
@@ -109,7 +96,8 @@ export function junitReport(name: string, tasks: readonly TaskResult[]): string 
   const seconds = tasks.reduce((sum, task) => sum + secondsOf(task), 0).toFixed(3);
   const counts = `tests="${cases.length}" failures="${count('failure')}" errors="${count('error')}" skipped="${count('skipped')}" time="${seconds}"`;
   return [
-    `${JUNIT_HEAD} ${counts}>`,
+    '<?xml version="1.0" encoding="UTF-8"?>',
+    `<testsuites name="trainyard eval" ${counts}>`,
     `  <testsuite name="${escaped(name)}" ${counts}>`,
     ...cases.map(({ xml }) => xml),
     '  </testsuite>',

@@ -2,10 +2,11 @@
  * The held-out side of a training run: all tasks before and after, some of them every few steps, and which step did best.
  *
  * Steps are compared on the same tasks: those of the evaluations on the way. Of two that did equally well the later one is the
- * better, and the last is recommended unless an earlier one did better by more than chance: the highest of several scores is too high. Everything is read back from the store when a run is taken up again; nothing about it is kept anywhere else.
+ * better. That of all is kept, but the last is recommended unless it was worse by more than chance: the highest of several scores is too
+ * high. Everything is read back from the store when a run is taken up again; nothing about it is kept anywhere else.
  */
 import type { Store } from '../core/contracts.ts';
-import type { Emit, Score } from '../core/events.ts';
+import type { Best, Emit, Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { meanOf } from '../statistics/intervals.ts';
 import { signFlipChance } from '../statistics/paired.ts';
@@ -16,15 +17,7 @@ import { transcriptOf } from './transcript.ts';
 import type { Rollouts } from './workshop.ts';
 
 type When = 'before' | 'during' | 'after';
-
-interface Measured {
-  readonly step: number;
-  /** On the tasks of the evaluations on the way. */
-  readonly success: number;
-}
-
-/** A difference that chance would make more often than this says nothing. */
-const CHANCE = 0.05;
+type Measured = Omit<Best, 'checkpoint'>;
 
 export interface HeldOutOptions {
   readonly tasks: readonly Task[];
@@ -54,21 +47,17 @@ export class HeldOut {
 
   /** The step that did best so far, and how well; undefined before there was anything to compare. */
   get best(): Measured | undefined {
-    let best: Measured | undefined;
-    for (const [step, solved] of this.#solved) {
-      const success = meanOf(solved);
-      if (best === undefined || success >= best.success) best = { step, success };
-    }
-    return best;
+    const measured = Array.from(this.#solved, ([step, solved]) => ({ step, success: meanOf(solved) }));
+    return measured.toSorted((a, b) => a.success - b.success).at(-1);
   }
 
-  /** The step whose model is to be used: this last one, unless the best did better by more than chance; the best, where this was not measured. */
+  /** Whose model is to be used: the last step's, unless the best did better by more than chance, or the last was not measured. */
   recommended(last: number): Measured | undefined {
     const { best } = this;
     const solved = this.#solved.get(last);
     if (best === undefined || solved === undefined) return best;
     const differences = this.#solved.get(best.step)!.map((one, i) => one - solved[i]!);
-    return signFlipChance(differences) < CHANCE ? best : { step: last, success: meanOf(solved) };
+    return signFlipChance(differences) < 0.05 ? best : { step: last, success: meanOf(solved) };
   }
 
   /** Whether `patience` evaluations in a row were no better than an earlier one. */
@@ -120,9 +109,7 @@ export class HeldOut {
 
   #note(step: number, trajectories: readonly Trajectory[]): void {
     const compared = new Set(this.#some.map(({ number }) => evaluationId(step, number)));
-    const solved = trajectories.filter(({ rolloutId }) => compared.has(rolloutId)).map((one) => (isSuccess(one) ? 1 : 0));
-    // Written again, so that the order of the map is the order of the steps.
-    this.#solved.delete(step);
+    const solved = trajectories.flatMap((one) => (compared.has(one.rolloutId) ? [isSuccess(one) ? 1 : 0] : []));
     this.#solved.set(step, solved);
   }
 
