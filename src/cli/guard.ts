@@ -1,8 +1,8 @@
 /**
- * What can happen to the process while user code runs in it. Ctrl-C and SIGTERM end the work (interrupt.ts). A promise that an
+ * What can happen to the process while user code runs in it. Signals end the work (interrupt.ts). A promise that an
  * agent forgot to await and that rejected, or an error in one of its timers, is reported, not fatal: it belongs to one rollout
  * among many. `process.exit()` in the middle of a run is never taken for success. A reader of our output that went away ends the
- * run. An event loop that is blocked for good is killed (watchdog.ts).
+ * work as a signal does, but not a server: that goes on unseen. An event loop that is blocked for good is killed (watchdog.ts).
  */
 import { currentRollout } from '../core/context.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -13,6 +13,8 @@ import { watch } from './watchdog.ts';
 export interface Guarded {
   /** The work takes steps and can end softly, after the one in hand; other work is stopped by the first signal. */
   readonly steps: boolean;
+  /** A server: its users need not be those who read what it prints. */
+  readonly serves?: boolean;
   /** Whether anything ran that could be interrupted; where it is not given, something always did. */
   readonly hasBegun?: () => boolean;
   /** Has the last word when a second signal ends the process. */
@@ -21,7 +23,7 @@ export interface Guarded {
 
 export async function guarded<T>(
   emit: Emit,
-  { steps, onLeave, hasBegun = () => true }: Guarded,
+  { steps, serves = false, onLeave, hasBegun = () => true }: Guarded,
   work: (interrupts: Interrupts) => Promise<T>,
 ): Promise<T> {
   using interrupts = catchInterrupts(emit, steps, onLeave);
@@ -51,12 +53,13 @@ export async function guarded<T>(
     process.exitCode = 1;
   };
   const unread = (error: NodeJS.ErrnoException): void => {
-    if (error.code !== 'EPIPE') throw error;
-    process.exit(1);
+    if (error.code !== 'EPIPE') return;
+    process.stderr.write(`The reader of the output has left; ${serves ? 'serving goes on' : 'the work ends here'}\n`);
+    if (!serves) interrupts.unread();
   };
   const handlers = { unhandledRejection: stray, uncaughtException: thrown, exit: leave };
   for (const [event, handler] of Object.entries(handlers)) process.on(event, handler);
-  process.stdout.on('error', unread);
+  process.stdout.once('error', unread);
   using _watchdog = watch();
   try {
     return await work(interrupts);
@@ -66,6 +69,14 @@ export async function guarded<T>(
     process.stdout.off('error', unread);
     for (const [event, handler] of Object.entries(handlers)) process.off(event, handler);
   }
+}
+
+/** For the whole process: what is said to a pipe that nobody reads (EPIPE) or to a closed terminal (EIO) is no error. */
+export function outliveReaders(): void {
+  const unheard = (error: NodeJS.ErrnoException): void => {
+    if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
+  };
+  for (const out of [process.stdout, process.stderr]) out.on('error', unheard);
 }
 
 /** What went wrong first is why the work ended; what failed while it was closed after that is only told. */

@@ -1,13 +1,15 @@
 /**
- * Ctrl-C and SIGTERM, in two degrees. The first one asks the work to finish what it has in hand; a second one leaves at once. After
- * SIGTERM there may be nobody to send a second one, so its patience is bounded.
+ * Ctrl-C, SIGTERM, a closed terminal (SIGHUP), a reader of our output that left (SIGPIPE), in two degrees. The first one asks the work to finish
+ * what it has in hand; a second one leaves at once. After all but Ctrl-C there may be nobody to send it, so the patience is bounded.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 
-export type Interrupt = 'SIGINT' | 'SIGTERM';
+export type Interrupt = 'SIGHUP' | 'SIGINT' | 'SIGPIPE' | 'SIGTERM';
 
-export const EXIT_OF: Readonly<Record<Interrupt, number>> = { SIGINT: 130, SIGTERM: 143 };
+export const EXIT_OF: Readonly<Record<Interrupt, number>> = { SIGHUP: 129, SIGINT: 130, SIGPIPE: 141, SIGTERM: 143 };
+/** Node ignores SIGPIPE: that the reader left is told by a write that fails. */
+const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
 
 export interface Interrupts extends Disposable {
   /** Come to an end by yourself: the step in hand is the last. */
@@ -16,9 +18,11 @@ export interface Interrupts extends Disposable {
   readonly stop: AbortSignal;
   /** The first signal, once there was one. */
   readonly by: Interrupt | undefined;
+  /** Nobody reads our output any more. Of the first signal only: whoever sent that may have ended the reader, too. */
+  unread(): void;
 }
 
-/** What SIGTERM leaves for finishing, in milliseconds. */
+/** What signals other than Ctrl-C leave for finishing, in milliseconds. */
 const GRACE = 10_000;
 /** npm passes on the Ctrl-C that the terminal has already sent: within these milliseconds it is the same one. */
 const SAME = 100;
@@ -38,9 +42,14 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
   };
   const received = (signal: Interrupt): void => {
     if (first !== undefined) {
-      if (signal === first.signal && performance.now() - first.at <= SAME) return;
-      onLeave();
-      process.exit(EXIT_OF[signal]);
+      // What ends us often ends the reader of our output as well, and that may be noticed before.
+      const isSame = signal === first.signal || first.signal === 'SIGPIPE';
+      if (!isSame || performance.now() - first.at > SAME) {
+        onLeave();
+        process.exit(EXIT_OF[signal]);
+      }
+      first = { ...first, signal };
+      return;
     }
     first = { signal, at: performance.now() };
     emit({
@@ -50,18 +59,19 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
     });
     finish.abort();
     if (!steps) giveUp();
-    else if (signal === 'SIGTERM') patience = setTimeout(giveUp, grace);
+    else if (signal !== 'SIGINT') patience = setTimeout(giveUp, grace);
   };
-  process.on('SIGINT', received).on('SIGTERM', received);
+  for (const signal of SIGNALS) process.on(signal, received);
   return {
     finish: finish.signal,
     stop: stop.signal,
     get by() {
       return first?.signal;
     },
+    unread: () => first ?? received('SIGPIPE'),
     [Symbol.dispose]: () => {
       clearTimeout(patience);
-      process.off('SIGINT', received).off('SIGTERM', received);
+      for (const signal of SIGNALS) process.off(signal, received);
     },
   };
 }

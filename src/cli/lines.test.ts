@@ -100,8 +100,9 @@ suite('the summary', () => {
   it('points to the best model where there is one, and to the last if that is another', () => {
     const best = { step: 20, success: 0.81, checkpoint: 'runs/shop-1/checkpoints/best' };
     expect(summary(done({ best }))).toContain(
-      'The best model on the way, 81.0 % after step 20, is in runs/shop-1/checkpoints/best\n',
+      'The best model on the way, 81.0 % after step 20, better than the last on the same tasks, is in runs/shop-1/checkpoints/best\n',
     );
+    expect(summary(done({ best, after: null }))).toContain('after step 20, is in');
     expect(summary(done({ best }))).toContain('--model runs/shop-1/checkpoints/best\n');
     expect(summary(done({ best }))).toContain('The last one is in runs/shop-1/checkpoints/step-000040');
     expect(summary(done({ best: { ...best, checkpoint: 'a' }, checkpoint: 'a' }))).toContain('The trained model is in a\n');

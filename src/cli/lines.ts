@@ -121,7 +121,7 @@ function summary(event: TrainDone, entry: string): readonly string[] {
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 /** Which folder to use from now on, and how to measure it again. */
-function models({ best, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
+function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
   const command = (model: string): string => measureCommand(entry, model, unusual);
   const again = (model: string): readonly string[] => ['Measure it again with:', `  ${asCalled(command(model))}`];
   const at = server === undefined ? 'is in' : `is at ${printable(server)}, by the name in`;
@@ -129,7 +129,7 @@ function models({ best, checkpoint: last, server, ...unusual }: TrainDone, entry
     return last === null ? [] : [`The trained model ${at} ${last}`, ...again(last)];
   }
   return [
-    `The best model on the way, ${percent(best.success)} after step ${best.step}, ${at} ${best.checkpoint}`,
+    `The best model on the way, ${percent(best.success)} after step ${best.step}, ${after === null ? '' : 'better than the last on the same tasks, '}${at} ${best.checkpoint}`,
     ...again(best.checkpoint),
     ...(last === null ? [] : [`The last one ${at} ${last}`]),
   ];

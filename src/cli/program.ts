@@ -1,12 +1,13 @@
 /**
  * The command line, and how a command ends: exit 0 ok, 1 failure, 2 usage or configuration, 4 success below what was asked,
- * 130 interrupted, 143 terminated.
+ * 128 and the signal's number where one ended it.
  */
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
-import { EXIT_OF } from './interrupt.ts';
+import { outliveReaders } from './guard.ts';
+import { EXIT_OF, type Interrupt } from './interrupt.ts';
 import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
 import { printable } from './screen/width.ts';
@@ -26,6 +27,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
 
 /** Returns the exit code; never throws. */
 export async function runCli(argv: readonly string[]): Promise<number> {
+  outliveReaders();
   const emit = argv.includes('--json') ? jsonLines(process.stdout) : textLines(process.stdout);
   try {
     let code = 0;
@@ -38,7 +40,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));
     if (error === undefined && thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
-    if (error?.code === 'CANCELLED') return EXIT_OF[error.cause === 'SIGTERM' ? 'SIGTERM' : 'SIGINT'];
+    if (error?.code === 'CANCELLED') return EXIT_OF[error.cause as Interrupt] ?? EXIT_OF.SIGINT;
     return error === undefined ? 1 : ERROR_CODES[error.code].exit;
   }
 }

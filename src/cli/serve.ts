@@ -47,7 +47,7 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
     const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
     say([line], { type: 'refused', status, code, message, path });
   };
-  return await guarded(emit, { steps: false }, async ({ stop }) => {
+  return await guarded(emit, { steps: false, serves: true }, async ({ stop }) => {
     {
       await using served = await serve(settings, { onTurn, onFailure });
       const { origin, baseURL, apiKey, adminKey, flowKey } = served;

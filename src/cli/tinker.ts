@@ -42,7 +42,7 @@ export async function tinkerCommand(flags: Partial<TinkerServerSettings> & { rea
     const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
     say([line], { type: 'refused', status, code, message, path });
   };
-  return await guarded(emit, { steps: false }, async ({ stop }) => {
+  return await guarded(emit, { steps: false, serves: true }, async ({ stop }) => {
     await using served = await serveTinker(settings, onFailure);
     const { origin, apiKey: key, baseModel } = served;
     const { model, state } = settings;

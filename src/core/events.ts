@@ -103,7 +103,7 @@ export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving';
 /** Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget used up, or Ctrl-C. */
 export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'interrupted';
 
-/** The checkpoint that did best on the held-out tasks it was compared on. */
+/** The checkpoint to use: the last, unless an earlier one did better on the same held-out tasks by more than chance; its success on those. */
 export interface Best {
   readonly step: number;
   readonly success: number;

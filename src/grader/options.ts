@@ -6,7 +6,7 @@
 import type { GraderInput } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { nearName } from '../core/near-name.ts';
+import { unknownOptions } from '../core/near-name.ts';
 
 /** Reads what is to be graded; for graders that should look at something else than the final answer. */
 export type ReadSaid = (input: GraderInput) => string;
@@ -59,16 +59,6 @@ function faultsIn(given: object, kinds: OptionKinds): readonly string[] {
     const [expected, fits] = typeof kind === 'string' ? KINDS[kind] : oneOf(kind);
     return value === undefined || fits(value) ? [] : [`${name} is ${describeValue(value)}, expected ${expected}`];
   });
-}
-
-/** One fault for each option that there is not. Values are not repeated: they may be secrets. `whose` begins each. */
-export function unknownOptions(given: object, names: readonly string[], whose = 'it'): readonly string[] {
-  return Object.keys(given)
-    .filter((name) => !names.includes(name))
-    .map((name) => {
-      const meant = nearName(name, names);
-      return `${whose} has no option ${name}, ${meant === undefined ? `expected ${names.join(', ')}` : `did you mean ${meant}?`}`;
-    });
 }
 
 function oneOf(names: readonly string[]): readonly [string, (value: unknown) => boolean] {

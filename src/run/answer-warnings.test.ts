@@ -10,14 +10,19 @@ const tasks = (...answers: readonly (Json | undefined)[]): readonly Task[] =>
 const codes = (source: string, of: readonly Task[]) =>
   answerWarnings(grader, { tasks: source }, { tasks: of, heldOut: [] }).map(({ code }) => code);
 
-it('says that answers are missing of each side, and nothing without a grader or without tasks', () => {
+it('says that answers are missing of each side, and nothing without tasks', () => {
   const sides = { tasks: tasks(undefined, null, ''), heldOut: tasks(undefined, null) };
   expect(answerWarnings(grader, {}, sides).map(({ message }) => message)).toEqual([
     expect.stringMatching(/^2 of 3 tasks have no answer/),
     expect.stringMatching(/^no held-out task has an answer/),
   ]);
-  expect(answerWarnings(undefined, {}, sides)).toEqual([]);
   expect(answerWarnings(grader, {}, { tasks: [], heldOut: [] })).toEqual([]);
+});
+
+it('says without a grader that answers go nowhere, where there are any', () => {
+  const told = answerWarnings(undefined, {}, { tasks: tasks(undefined), heldOut: tasks(null, 'shipping') });
+  expect(told).toMatchObject([{ code: 'ANSWERS_UNUSED', message: expect.stringContaining('export a grader') }]);
+  expect(answerWarnings(undefined, {}, { tasks: tasks(undefined, null), heldOut: [] })).toEqual([]);
 });
 
 it('says nothing where all that there is to grade by is metadata', () => {

@@ -1,6 +1,6 @@
 /**
- * What of the answers would make a good policy look bad: there are none, or they are texts where a grader may expect numbers. A grader
- * cannot be asked whether it minds, so both are said and neither is refused.
+ * What of the answers would make a good policy look bad: there are none, nobody gets them, or they are texts where a grader may expect
+ * numbers. Neither a grader nor a workflow that rewards itself can be asked whether it minds, so all is said and nothing refused.
  */
 import { extname } from 'node:path';
 import type { Grader } from '../core/contracts.ts';
@@ -10,15 +10,16 @@ import type { Split } from '../dataset/split.ts';
 import type { Dataset } from '../dataset/tasks.ts';
 
 const NUMBER = /^\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?\s*$/;
+const UNUSED =
+  'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
 
 interface Sources {
   readonly tasks?: TaskSource | undefined;
   readonly heldOut?: TaskSource | undefined;
 }
 
-/** Nothing without a grader: answers go nowhere else. */
 export function answerWarnings(grader: Grader | undefined, sources: Sources, { tasks, heldOut }: Split): Dataset['warnings'] {
-  if (grader === undefined) return [];
+  if (grader === undefined) return [...tasks, ...heldOut].some(hasAnswer) ? [{ code: 'ANSWERS_UNUSED', message: UNUSED }] : [];
   const numbers = isCsvOfNumbers(sources.tasks, tasks) || isCsvOfNumbers(sources.heldOut, heldOut);
   const message = 'all answers of a CSV file look like numbers, and are texts: compare with String(…), or use numberMatch';
   return [

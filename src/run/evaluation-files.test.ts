@@ -99,6 +99,22 @@ describe('a file that is asked for', () => {
     expect(() => checkWritable(join(folder, 'x.xml'), '--junit')).not.toThrow();
   });
 
+  it('takes the place of an earlier report or of an empty file, and of nothing else: what is there may be the tasks', async () => {
+    const [old, other] = [join(folder, 'old'), join(folder, 'other')];
+    const tasks = results().byTask();
+    const report = jsonReport('shop', reportOf(tasks, { n: 1, temperature: 0 }), tasks);
+    for (const text of ['', report, junitReport('shop', tasks)]) {
+      await writeReport(old, text);
+      expect(() => checkWritable(old, '--report')).not.toThrow();
+    }
+    for (const text of ['{"prompt":"a"}\n{"prompt":"b"}\n', '{"name":"shop"}', 'export default 1;', '<?xml version="1.0"?>']) {
+      await writeReport(other, text);
+      for (const flag of ['--report', '--junit']) {
+        expect(() => checkWritable(other, flag)).toThrow(/other, which is there already and is no report of an evaluation/);
+      }
+    }
+  });
+
   it('may be in the directory of the evaluation, which is still to be made, but is none of its own files', () => {
     const run = join(folder, 'run');
     expect(() => checkWritable(join(run, 'junit.xml'), '--junit', run)).not.toThrow();

@@ -1,5 +1,5 @@
 /** Files about an evaluation, for other programs: metrics.json, a JSON report, JUnit XML. Written whole or not at all. */
-import { accessSync, constants, existsSync, statSync } from 'node:fs';
+import { accessSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, open, realpath, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, resolve } from 'node:path';
 import { boundary, TrainyardError } from '../core/errors.ts';
@@ -7,10 +7,12 @@ import type { EvaluationReport } from '../core/events.ts';
 import { meanRewardIn, solvedIn } from './evaluation-report.ts';
 import type { TaskResult } from './evaluation-results.ts';
 
+/** How the reports below begin, or an empty file. */
+const REPLACEABLE = /^(?:$|<\?xml [^\n]*\n<testsuites name="trainyard eval"|\{\n {2}"name": [^\n]*\n {2}"success": )/;
 /** Files that an evaluation itself has in its directory. */
 const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
 
-/** Before anything is spent: throws USAGE where the file could not be written in the end. Folders that are not there may still be made. */
+/** Before anything is spent: throws USAGE where the file could not be written in the end, or would replace another than a report. */
 export function checkWritable(path: string, flag: string, run?: string): void {
   const found = obstacle(path, run);
   if (found === undefined) return;
@@ -26,7 +28,10 @@ function obstacle(path: string, run: string | undefined): string | undefined {
   while (!existsSync(folder) && folder !== dirname(folder)) folder = dirname(folder);
   if (!statSync(folder).isDirectory()) return `${folder}, which is no folder`;
   if (existsSync(path) && statSync(path).isDirectory()) return `the folder ${path}`;
-  return isWritable(folder) || isDevice(path) ? undefined : `${folder}, where nothing may be written`;
+  if (isDevice(path)) return undefined;
+  if (existsSync(path) && !REPLACEABLE.test(readFileSync(path, 'utf8')))
+    return `${path}, which is there already and is no report of an evaluation`;
+  return isWritable(folder) ? undefined : `${folder}, where nothing may be written`;
 }
 
 /** A pipe, a terminal, /dev/null: there is nothing to replace. */

@@ -89,6 +89,22 @@ describe('held-out evaluation on the way', () => {
     expect(heldOut.best).toEqual({ step: 12, success: 0.8 });
   });
 
+  it.each([
+    ['the last step, though an earlier one was a little better', 0.9, { step: 12, success: 0.9 }],
+    ['the earlier one, where that is more than chance', 0.2, { step: 4, success: 1 }],
+  ])('recommends %s', async (_, atTheEnd, expected) => {
+    const { open, store } = world({ evalTasks: 10, skill: (step) => ({ 4: 1, 12: atTheEnd })[step] ?? 0.5 });
+    const heldOut = open();
+    for (const step of [2, 4, 6]) await heldOut.onTheWay(step);
+    expect(heldOut.recommended(7), 'a step that was not measured').toEqual({ step: 4, success: 1 });
+    await heldOut.full('after', 12);
+    expect(heldOut.best).toEqual({ step: 4, success: 1 });
+    expect(heldOut.recommended(12)).toEqual(expected);
+    const again = open();
+    await again.recall(store, 12);
+    expect(again.recommended(12)).toEqual(expected);
+  });
+
   it('runs out of patience after so many evaluations without a better one', async () => {
     const skills: Record<number, number> = { 2: 0.2, 4: 0.6, 6: 0.4, 8: 0.6, 10: 0.8 };
     const { open } = world({ patience: 2, skill: (step) => skills[step] ?? 0 });

@@ -2,17 +2,22 @@
  * The held-out side of a training run: all tasks before and after, some of them every few steps, and which step did best.
  *
  * Steps are compared on the same tasks: those of the evaluations on the way. Of two that did equally well the later one is the
- * better. Everything is read back from the store when a run is taken up again; nothing about it is kept anywhere else.
+ * better. That of all is kept, but the last is recommended unless it was worse by more than chance: the highest of several scores is too
+ * high. Everything is read back from the store when a run is taken up again; nothing about it is kept anywhere else.
  */
 import type { Store } from '../core/contracts.ts';
-import type { Emit, Score } from '../core/events.ts';
+import type { Best, Emit, Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
+import { meanOf } from '../statistics/intervals.ts';
+import { signFlipChance } from '../statistics/paired.ts';
 import { evaluate, evaluationId, type NumberedTask, numbered, scoreOf } from './evaluate.ts';
 import type { TrainSettings } from './settings.ts';
+import { isSuccess } from './signal.ts';
 import { transcriptOf } from './transcript.ts';
 import type { Rollouts } from './workshop.ts';
 
 type When = 'before' | 'during' | 'after';
+type Measured = Omit<Best, 'checkpoint'>;
 
 export interface HeldOutOptions {
   readonly tasks: readonly Task[];
@@ -31,8 +36,8 @@ export class HeldOut {
   readonly #options: HeldOutOptions;
   readonly #all: readonly NumberedTask[];
   readonly #some: readonly NumberedTask[];
-  /** Success on the tasks of the evaluations on the way, by step. */
-  readonly #successes = new Map<number, number>();
+  /** Of each task of the evaluations on the way whether it was solved, 1 or 0, by step. */
+  readonly #solved = new Map<number, readonly number[]>();
 
   constructor(options: HeldOutOptions) {
     this.#options = options;
@@ -41,16 +46,24 @@ export class HeldOut {
   }
 
   /** The step that did best so far, and how well; undefined before there was anything to compare. */
-  get best(): { readonly step: number; readonly success: number } | undefined {
-    let best: { readonly step: number; readonly success: number } | undefined;
-    for (const [step, success] of this.#successes) if (best === undefined || success >= best.success) best = { step, success };
-    return best;
+  get best(): Measured | undefined {
+    const measured = Array.from(this.#solved, ([step, solved]) => ({ step, success: meanOf(solved) }));
+    return measured.toSorted((a, b) => a.success - b.success).at(-1);
+  }
+
+  /** Whose model is to be used: the last step's, unless the best did better by more than chance, or the last was not measured. */
+  recommended(last: number): Measured | undefined {
+    const { best } = this;
+    const solved = this.#solved.get(last);
+    if (best === undefined || solved === undefined) return best;
+    const differences = this.#solved.get(best.step)!.map((one, i) => one - solved[i]!);
+    return signFlipChance(differences) < 0.05 ? best : { step: last, success: meanOf(solved) };
   }
 
   /** Whether `patience` evaluations in a row were no better than an earlier one. */
   get outOfPatience(): boolean {
     const { patience } = this.#options.settings;
-    const successes = [...this.#successes].flatMap(([step, success]) => (this.#isDue(step) ? [success] : []));
+    const successes = [...this.#solved].flatMap(([step, solved]) => (this.#isDue(step) ? [meanOf(solved)] : []));
     if (patience === 0 || successes.length <= patience) return false;
     return Math.max(...successes.slice(-patience)) <= Math.max(...successes.slice(0, -patience));
   }
@@ -69,9 +82,9 @@ export class HeldOut {
 
   /** The evaluation on the way, where one is due after this step. The last step's is the one after training. */
   async onTheWay(step: number): Promise<void> {
-    if (!this.#isDue(step) || this.#successes.has(step)) return;
+    if (!this.#isDue(step) || this.#solved.has(step)) return;
     const trajectories = await this.#evaluate(this.#some, 'during', step);
-    if (trajectories !== undefined) this.#successes.set(step, scoreOf(trajectories).success);
+    if (trajectories !== undefined) this.#note(step, trajectories);
   }
 
   /**
@@ -85,7 +98,7 @@ export class HeldOut {
       if ((await store.read(evaluationId(earlier, first.number))) === undefined) continue;
       const kept = await Promise.all(this.#some.map(({ number }) => store.read(evaluationId(earlier, number))));
       const whole = kept.filter((trajectory) => trajectory !== undefined);
-      if (whole.length === kept.length) this.#successes.set(earlier, scoreOf(whole).success);
+      if (whole.length === kept.length) this.#note(earlier, whole);
     }
   }
 
@@ -96,9 +109,8 @@ export class HeldOut {
 
   #note(step: number, trajectories: readonly Trajectory[]): void {
     const compared = new Set(this.#some.map(({ number }) => evaluationId(step, number)));
-    // Written again, so that the order of the map is the order of the steps.
-    this.#successes.delete(step);
-    this.#successes.set(step, scoreOf(trajectories.filter(({ rolloutId }) => compared.has(rolloutId))).success);
+    const solved = trajectories.flatMap((one) => (compared.has(one.rolloutId) ? [isSuccess(one) ? 1 : 0] : []));
+    this.#solved.set(step, solved);
   }
 
   async #evaluate(tasks: readonly NumberedTask[], when: When, step: number): Promise<readonly Trajectory[] | undefined> {

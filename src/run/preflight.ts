@@ -61,11 +61,12 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
   const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
   const ofFlows = problemsOf([...tasks, ...heldOut]);
+  const ofAnswers = found.entry === undefined ? [] : answerWarnings(found.entry.grader, files, { tasks, heldOut });
   return {
     entry: found.entry,
     tasks,
     heldOut,
-    warnings: [...warnings, ...missingVariables(found.entry), ...answerWarnings(found.entry?.grader, files, { tasks, heldOut })],
+    warnings: [...warnings, ...missingVariables(found.entry), ...ofAnswers],
     problems: [...found.problems, ...problems, ...ofFlows],
   };
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import type { Grade, Outcome, Trajectory } from '../core/types.ts';
-import { meansOf, rolloutReport } from './signal.ts';
+import type { Grade, Outcome, Reward, Trajectory } from '../core/types.ts';
+import { isSuccess, meansOf, rolloutReport } from './signal.ts';
 
 const COMPLETED: Outcome = { kind: 'completed' };
 function trajectory(grade: Grade, outcome = COMPLETED, asked = 1): Trajectory {
@@ -50,5 +50,23 @@ describe('the report of a step', () => {
       ...{ reward: 1, parts: { format: 1 }, rollouts: 7 },
       ...{ failedRollouts: 3, failedGrades: 1, ungraded: 2 },
     });
+  });
+});
+
+describe('a success, where nobody says what one is', () => {
+  const turns = [
+    { role: 'werewolf', trainable: true },
+    { role: 'villager', trainable: false },
+  ] as unknown as Trajectory['turns'];
+  const game = (reward: Reward): Trajectory => ({ ...trajectory({ kind: 'graded', reward }), turns });
+
+  it('is what the trained roles earned, whatever others won and whatever the whole is worth', () => {
+    expect(isSuccess(game({ value: 0, byRole: { werewolf: 1.2, villager: 0 } }))).toBe(true);
+    expect(isSuccess(game({ value: 1, byRole: { werewolf: 0, villager: 1.2 } }))).toBe(false);
+  });
+
+  it('is the value where the trained role has no reward of its own, or nobody is trained', () => {
+    expect(isSuccess(game({ value: 1, byRole: { villager: 0 } }))).toBe(true);
+    expect(isSuccess({ ...game({ value: 1, byRole: { werewolf: 0 } }), turns: [] })).toBe(true);
   });
 });

@@ -89,9 +89,12 @@ export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean
   return trajectories.length > 0 && trajectories.every(isSuccess);
 }
 
-/** What the grader says it is; where it does not say, a reward of 1 or more. */
-export function isSuccess({ grade }: Trajectory): boolean {
-  return grade.kind === 'graded' && (grade.reward.success ?? grade.reward.value >= 1);
+/** What the grader says it is; else a reward of 1 or more. In a game `value` does not know who is trained: then theirs by role count. */
+export function isSuccess({ grade, turns }: Trajectory): boolean {
+  if (grade.kind !== 'graded') return false;
+  const { success, value, byRole = {} } = grade.reward;
+  const earned = turns.flatMap(({ role, trainable }) => (trainable && Object.hasOwn(byRole, role) ? [byRole[role]!] : []));
+  return success ?? (earned.length > 0 ? earned : [value]).every((reward) => reward >= 1);
 }
 
 /** `failed`: the rollout or its grading broke. `ungraded`: the workflow or the grader said that there is nothing to score. */

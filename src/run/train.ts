@@ -178,7 +178,7 @@ async function learn(parts: Parts): Promise<TrainResult> {
   const checkpoint = await checkpointAt(ledger, step);
   const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
   if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
-  const { best } = heldOut;
+  const best = heldOut.recommended(step);
   const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: ledger.directory.checkpointPath(best.step) };
   return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
 }

@@ -1,4 +1,5 @@
 /** AgentFlowManager, its workers, and the registry: against a gateway as `trainyard serve` has it. */
+import { spawnSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import {
@@ -104,6 +105,19 @@ describe('the manager', () => {
     expect(told).toBe(true);
   });
 
+  it('keeps the process alive until then, where a hanging flow is all that is left of it', async () => {
+    const program = `
+      import { AgentFlowBase, AgentFlowManager, flowRegistry } from 'trainyard/agent-flow';
+      class Stuck extends AgentFlowBase { run() { return new Promise(() => {}); } }
+      const fetch = async () => new Response('{"error":{"message":"gone"}}', { status: 410 });
+      const options = { defaultFlow: 'x', gatewayUrl: 'http://gateway', gatewayKey: 'k', fetch, timeoutMs: 200 };
+      const manager = new AgentFlowManager({ flows: flowRegistry([{ name: 'x', flow: Stuck }]), ...options });
+      console.log((await manager.run([{ prompt: 'a' }]))[0].error);`;
+    const flags = ['--conditions=trainyard-source', '--input-type=module', '--eval', program];
+    const { status, stdout } = spawnSync(process.execPath, flags, { encoding: 'utf8' });
+    expect([status, stdout]).toEqual([0, 'not done within 200 ms\n']);
+  });
+
   it('gives rows to flows without their answers, each with names of its own', async () => {
     const seen: unknown[] = [];
     class Curious extends SingleStepSingleTurnAgentFlow {
@@ -202,9 +216,10 @@ describe('Step', () => {
         return (thrown as Error).message;
       }
     })();
-    for (const name of ['promptIds', 'responseIds', 'trajectoryUid', 'promptUid', 'stepIndex', 'reward', 'isLast', 'rewrd']) {
+    for (const name of ['promptIds', 'responseIds', 'trajectoryUid', 'promptUid', 'stepIndex', 'reward', 'isLast']) {
       expect(message).toContain(`${name}: `);
     }
+    expect(message).toContain('a step has no option rewrd, did you mean reward?');
     expect(() => new Step({ ...right, rolloutLogProbs: [-1] })).toThrow('expected 2, one for each of responseIds, found 1');
     expect(() => new Step({ ...right, rolloutLogProbs: [1, 2] })).toThrow('up to 0');
   });

@@ -1,4 +1,4 @@
-/** Ctrl-C and SIGTERM, once and twice, as real signals to real processes: in a pipe, and typed at a terminal. */
+/** Ctrl-C, SIGTERM and SIGHUP, once and twice, as real signals to real processes: in a pipe, whose reader may leave, and at a terminal. */
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -9,7 +9,7 @@ import { onTerminal } from './pty.ts';
 const WORK = join(ROOT, 'test/fixtures/cli/work.ts');
 const CTRL_C = '\u0003';
 
-async function piped(what: string, ...signals: readonly (NodeJS.Signals | number)[]) {
+async function piped(what: string, ...signals: readonly (NodeJS.Signals | number | 'reader leaves')[]) {
   const child = spawn(process.execPath, ['--conditions=trainyard-source', WORK, what], { stdio: ['ignore', 'pipe', 'pipe'] });
   let said = '';
   const begun = new Promise<void>((resolve) => {
@@ -23,6 +23,7 @@ async function piped(what: string, ...signals: readonly (NodeJS.Signals | number
   const delivered: boolean[] = [];
   for (const signal of signals) {
     if (typeof signal === 'number') await sleep(signal);
+    else if (signal === 'reader leaves') child.stdout.destroy();
     else delivered.push(child.kill(signal));
   }
   const code = await Promise.race([ended, sleep(15_000, 'still running')]);
@@ -34,6 +35,7 @@ describe('the first signal', () => {
   it.each([
     ['SIGINT', 130],
     ['SIGTERM', 143],
+    ['SIGHUP', 129],
   ] as const)('%s lets the step in hand finish, and the process ends with %i', async (signal, expected) => {
     const { code, said } = await piped('softly', signal);
     expect(said).toContain('warning INTERRUPTED: finishing what is in hand; once more to leave at once');
@@ -46,6 +48,11 @@ describe('the first signal', () => {
     const patient = await piped('when told to give up', 'SIGINT', 1500, 'SIGINT');
     expect(patient.delivered).toEqual([true, true]);
     expect(patient.code).toBe(130);
+  });
+
+  it('is also that the reader of the output leaves; Ctrl-C that ended the reader too is no second one', async () => {
+    expect((await piped('softly', 'reader leaves')).code).toBe(141);
+    expect((await piped('softly', 'SIGINT', 'reader leaves')).code).toBe(130);
   });
 
   it('arriving twice at once, as through npm, is one', async () => {

@@ -75,6 +75,18 @@ describe('trainyard serve', () => {
     ]);
   });
 
+  it('goes on without the reader of its output, and keeps open rollouts when its terminal is closed', async () => {
+    const run = join(home.dir, 'unread');
+    const { child, ended, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
+    while (!stdout().includes('\n')) await sleep(20);
+    const serving = JSON.parse(stdout().split('\n')[0]!) as Serving;
+    child.stdout.destroy();
+    await ask(serving);
+    child.kill('SIGHUP');
+    expect(await ended).toMatchObject({ code: 0, stderr: 'The reader of the output has left; serving goes on\n' });
+    expect(JSON.parse((await trainyard('show', run, '--json')).stdout)).toMatchObject({ rolloutId: 'local', turns: 2 });
+  });
+
   it('says in one line what it refused, and serves nobody else’s directory', async () => {
     const run = join(home.dir, 'refusing');
     const ended = await served(async ({ baseURL }) => {

@@ -8,6 +8,7 @@ import { opponent, seeded } from '../../examples/tuner/werewolves/opponents.ts';
 import type { DefaultModel } from '../../src/core/default-model.ts';
 import type { TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
+import { isSuccess } from '../../src/run/signal.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { ROOT, scratch, trainyard } from '../cli/command.ts';
@@ -111,6 +112,11 @@ describe('the werewolves', () => {
     expectNoFailure(run);
     const seats = seatsIn(run.trajectories.filter(({ purpose }) => purpose === 'train'));
     expect(seats).toEqual(new Set(['werewolf qwen-plus false', ...GOOD.map((role) => `${role} policy true`)]));
+    for (const trajectory of run.trajectories) {
+      const isWon = trajectory.metadata?.['winner'] === 'village';
+      expect(trajectory.grade).toMatchObject({ reward: { value: isWon ? 1 : 0 } });
+      expect(isSuccess(trajectory), 'of those who are trained, not of the werewolves').toBe(isWon);
+    }
   });
 });
 

@@ -417,7 +417,11 @@ describe('the reward', () => {
     ['a list with infinity', { reward: [1, Infinity] }, /reward Infinity, expected a finite number/],
     ['a bare number', 1, /execute returned 1/],
     ['nothing', undefined, /execute returned undefined/],
-    ['another name', { rewards: 1, is_success: true }, /"rewards", which no WorkflowOutput has; also: .*"is_success"/],
+    [
+      'another name',
+      { rewards: 1, is_success: true },
+      /no option rewards, did you mean reward\?; also: .*is_success, did you mean isSuccess\?/,
+    ],
     ['no truth', { reward: 1, isSuccess: 'yes' }, /isSuccess 'yes', expected true or false/],
   ])('is not %s: the rollout fails, saying so', async (_, output, message) => {
     const trajectory = await bench()(returning(output));

@@ -19,6 +19,7 @@ export default class Werewolves extends Workflow {
     const goodGuys = opponent('qwen-max', chance);
     const badGuys = opponent('qwen-plus', chance);
     const spoke = new Set<RoleName>();
+    const trained = new Set<RoleName>();
 
     const players = seats.map((role, index): Player => {
       modelTuner.registerModel(role, { defaultModel: role === 'werewolf' ? badGuys : goodGuys });
@@ -31,28 +32,34 @@ export default class Werewolves extends Workflow {
           { role: 'system' as const, content: `You are ${name}, a ${role}.` },
           { role: 'user' as const, content: question },
         ];
-        return (await model.generate({ messages, maxTokens: 12, signal: task.rollout.signal })).text;
+        const { text, turn } = await model.generate({ messages, maxTokens: 12, signal: task.rollout.signal });
+        // `--trainable` may say otherwise than trainableTargets.
+        if (turn?.trainable) trained.add(role);
+        return text;
       };
       return { name, number: index + 1, role, answer };
     });
 
     const ending = await play(players);
     for (const line of ending.story) task.rollout.log(line);
-    const isWon = ending.winner === 'werewolves';
+    const isWon = trained.size > 0 && [...trained].every((role) => hasWon(role, ending));
     const byRole = Object.fromEntries([...spoke].map((role) => [role, earned(role, ending)]));
     return new WorkflowOutput({
-      // Werewolves are compared with werewolves of the other games, villagers with villagers.
+      // Werewolves are compared with werewolves of the other games, villagers with villagers. A game is a success where those who are
+      // trained won it: who earned what says so.
       reward: { value: isWon ? 1 : 0, byRole },
-      isSuccess: isWon,
       metadata: { winner: ending.winner },
       logMetrics: { days: ending.days, alive: ending.alive.length },
     });
   }
 }
 
+function hasWon(role: RoleName, { winner }: Ending): boolean {
+  return (role === 'werewolf') === (winner === 'werewolves');
+}
+
 /** Most of it for winning, a little for each of the role who lived to see it. */
-function earned(role: RoleName, { winner, alive }: Ending): number {
-  const isWon = (role === 'werewolf') === (winner === 'werewolves');
-  const survivors = alive.filter((player) => player.role === role).length;
-  return (isWon ? 1 : 0) + (0.2 * survivors) / ROLES.filter((other) => other === role).length;
+function earned(role: RoleName, ending: Ending): number {
+  const survivors = ending.alive.filter((player) => player.role === role).length;
+  return (hasWon(role, ending) ? 1 : 0) + (0.2 * survivors) / ROLES.filter((other) => other === role).length;
 }

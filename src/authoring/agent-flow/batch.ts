@@ -6,13 +6,15 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { orAborted } from '../../core/linked-signal.ts';
+import { link, orAborted } from '../../core/linked-signal.ts';
+import { checkNames } from '../../core/near-name.ts';
 import type { Json, PromptMessage } from '../../core/types.ts';
 import { runEpisode } from './episode.ts';
 import type { FlowRegistry } from './flow-registry.ts';
 import type { FlowFields } from './flow-types.ts';
 import { completeTrajectory, type GatewayDoor, type SamplingParams } from './gateway-client.ts';
 
+const OPTIONS = ['flows', 'defaultFlow', 'gatewayUrl', 'gatewayKey', 'samplingParams', 'workers', 'timeoutMs', 'fetch'];
 const WORKERS = 8;
 const TIMEOUT_MS = 600_000;
 /** Beyond this timers fire at once. */
@@ -59,6 +61,7 @@ export class AgentFlowManager {
   readonly #options: ManagerOptions;
 
   constructor(options: ManagerOptions) {
+    checkNames(options, OPTIONS, 'AgentFlowManager');
     const { workers = WORKERS, timeoutMs = TIMEOUT_MS } = options;
     if (!(Number.isSafeInteger(workers) && workers >= 1))
       throw new TrainyardError('USAGE', `workers: expected 1 or more, found ${workers}`);
@@ -95,14 +98,21 @@ export class AgentFlowWorker {
     const { timeoutMs = TIMEOUT_MS } = this.#options;
     const started = performance.now();
     const trajectoryUid = randomBytes(16).toString('hex');
-    const signal = AbortSignal.any([outer, AbortSignal.timeout(Math.ceil(timeoutMs))]);
+    const late = new AbortController();
+    const { signal } = late;
+    // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
+    const timer = setTimeout(() => late.abort(new Error(`not done within ${timeoutMs} ms`)), timeoutMs);
+    const release = link(late, outer);
     const seconds = (): number => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
       return { kind: 'completed', numSteps, trajectoryUid, seconds: seconds() };
     } catch (thrown) {
-      const error = signal.aborted && !outer.aborted ? `not done within ${timeoutMs} ms` : messageOf(thrown);
+      const error = messageOf(signal.aborted ? signal.reason : thrown);
       return { kind: 'failed', numSteps: 0, error, trajectoryUid, seconds: seconds() };
+    } finally {
+      clearTimeout(timer);
+      release();
     }
   }
 
@@ -116,7 +126,7 @@ export class AgentFlowWorker {
       await conclude(door, fields);
       return numSteps;
     } catch (thrown) {
-      const error = signal.aborted ? messageOf(signal.reason) : messageOf(thrown);
+      const error = messageOf(signal.aborted ? signal.reason : thrown);
       await conclude(door, fields, error.slice(0, 2000)).catch(() => undefined);
       throw thrown;
     }

@@ -4,6 +4,7 @@
  * Nothing is sent twice here: a generation that is asked for again would be another turn.
  */
 import { TrainyardError } from '../../core/errors.ts';
+import { checkNames } from '../../core/near-name.ts';
 import type { Json, Message, StopReason, Tool } from '../../core/types.ts';
 import { type Step, wireOf } from './step.ts';
 
@@ -73,6 +74,9 @@ export interface Submitted {
 }
 
 export async function generate(door: GatewayDoor, fields: GenerateFields): Promise<GatewayGeneration> {
+  const sampled = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'];
+  const known = [...sampled, 'trajectoryUid', 'promptUid', 'messages', 'tools', 'promptIds'];
+  checkNames(fields, known, 'gatewayGenerate', 'REQUEST_INVALID');
   const { trajectoryUid, promptUid, temperature, topP, topK, maxTokens, stop, messages, promptIds } = fields;
   const sampling = { temperature, top_p: topP, top_k: topK, max_tokens: maxTokens, stop };
   const asked =

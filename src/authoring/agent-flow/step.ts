@@ -6,6 +6,7 @@
  */
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { unknownOptions } from '../../core/near-name.ts';
 import type { Json } from '../../core/types.ts';
 
 export interface StepFields {
@@ -84,32 +85,20 @@ export function wireOf(step: Step): object {
   };
 }
 
-const NAMES: ReadonlySet<string> = new Set([
-  'promptIds',
-  'responseIds',
-  'reward',
-  'multiModalData',
-  'rolloutLogProbs',
-  'routedExperts',
-  'trajectoryUid',
-  'promptUid',
-  'stepIndex',
-  'policyVersion',
-  'isLast',
-  'metadata',
-  'generationId',
-]);
+const NAMES: readonly (keyof StepFields)[] = [
+  ...(['promptIds', 'responseIds', 'reward', 'multiModalData', 'rolloutLogProbs', 'routedExperts', 'trajectoryUid'] as const),
+  ...(['promptUid', 'stepIndex', 'policyVersion', 'isLast', 'metadata', 'generationId'] as const),
+];
 
 function mistakesIn(fields: StepFields): readonly string[] {
   if (typeof fields !== 'object' || fields === null) return [`expected an object, found ${describeValue(fields)}`];
   const given = fields as unknown as Readonly<Record<string, unknown>>;
-  const mistakes: string[] = [];
+  const mistakes = [...unknownOptions(given, NAMES, 'a step')];
   const check = (name: keyof StepFields, expected: string, isRight: (value: unknown) => boolean, isOptional = true): void => {
     const value = given[name];
     if ((isOptional && value == null) || isRight(value)) return;
     mistakes.push(`${name}: expected ${expected}, found ${describeValue(value)}`);
   };
-  for (const name of Object.keys(given)) if (!NAMES.has(name)) mistakes.push(`${name}: no such field`);
   check('promptIds', 'token ids', isIds, false);
   check('responseIds', 'token ids', isIds, false);
   check('reward', 'a finite number or null', Number.isFinite);

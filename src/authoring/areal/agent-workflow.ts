@@ -7,6 +7,7 @@ import type { Workflow, WorkflowContext, WorkflowResult } from '../../core/contr
 import { type Credit, checkCredit } from '../../core/credit.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkNames } from '../../core/near-name.ts';
 import type { Json } from '../../core/types.ts';
 import { type EpisodeData, episodeData } from './episode-data.ts';
 import { getHttpClient, type HttpClient } from './http-client.ts';
@@ -53,6 +54,8 @@ export interface AgentOptions {
 
 export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata>, options: AgentOptions = {}): Workflow {
   const { name, make } = partsOf(agent as Agent<never>);
+  const known = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 'env', 'concurrency'];
+  checkNames(options, known, 'agentWorkflow', 'WORKFLOW_INVALID');
   const { shouldAccept, isolation, env, concurrency } = options;
   const credit = creditOf(options);
   return arealWorkflow({

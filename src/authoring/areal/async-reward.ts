@@ -12,6 +12,7 @@ import { availableParallelism } from 'node:os';
 import { currentRollout } from '../../core/context.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { unknownOptions } from '../../core/near-name.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../../processes/function-pool.ts';
 import { SharedPools } from '../../processes/shared-pools.ts';
 import { closeWithWorkflows } from './shared.ts';
@@ -132,6 +133,7 @@ function checkedOptions(given: AsyncRewardOptions): Required<AsyncRewardOptions>
     onTimeout = 'throw',
   } = given;
   const mistakes = [
+    unknownOptions(given, ['timeoutSeconds', 'maxWorkers', 'maxRetries', 'onTimeout'], 'AsyncRewardWrapper'),
     timeoutSeconds > 0 && timeoutSeconds < 1e6
       ? []
       : `timeoutSeconds: expected a number above 0, found ${describeValue(timeoutSeconds)}`,
@@ -142,7 +144,7 @@ function checkedOptions(given: AsyncRewardOptions): Required<AsyncRewardOptions>
       ? []
       : `maxRetries: expected a whole number from 0 up, found ${describeValue(maxRetries)}`,
     [0, null, 'throw'].includes(onTimeout) ? [] : `onTimeout: expected "throw", null or 0, found ${describeValue(onTimeout)}`,
-  ].flat();
+  ].flat(2);
   if (mistakes.length > 0) throw new TrainyardError('USAGE', mistakes.join('; also: '));
   return { timeoutSeconds, maxWorkers, maxRetries, onTimeout };
 }

@@ -6,6 +6,7 @@
  */
 import type { ModelHandle, WorkflowContext } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkNames } from '../../core/near-name.ts';
 import type { Message, StopReason, Tool, Turn } from '../../core/types.ts';
 
 /** How to sample. What is trained is sampled as the run says, whatever stands here; see the guide. */
@@ -89,6 +90,7 @@ async function generate(
   model: ModelHandle,
   { inputIds, gconfig = {}, rid, signal }: ModelRequest,
 ): Promise<{ readonly response: ModelResponse; readonly turn: Turn }> {
+  checkNames(gconfig, ['nSamples', 'maxNewTokens', 'temperature', 'topP', 'topK', 'stop'], 'gconfig', 'REQUEST_INVALID');
   const { nSamples = 1, maxNewTokens, temperature, topP, topK, stop } = gconfig;
   if (nSamples !== 1) {
     throw new TrainyardError('REQUEST_INVALID', `nSamples is ${nSamples}, expected 1: an engine gives one answer to a request`, {

@@ -8,6 +8,7 @@ import { isConcrete, kindOf, saysAbstract } from '../../core/classes.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../../core/contracts.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkedFields } from '../../core/near-name.ts';
 import type { Json } from '../../core/types.ts';
 import { engineOf, type InferenceEngine } from './engine.ts';
 import { type EpisodeData, episodeData } from './episode-data.ts';
@@ -65,7 +66,7 @@ function lowered(
 ): Workflow {
   return arealWorkflow({
     name: name || 'workflow',
-    make,
+    make: () => checkedFields(make(), ['turnDiscount', 'shouldAccept']),
     shouldAccept: shouldAccept && ((group, instance) => instance().shouldAccept!(group)),
     run: async (instance, ctx) => {
       const { engine, turns } = engineOf(ctx);

@@ -6,6 +6,7 @@
  */
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkNames } from '../../core/near-name.ts';
 
 export type ConfigKind = 'workflow' | 'grader';
 
@@ -18,7 +19,9 @@ const MOST_NAME = 256;
 export class ConcurrencyConfig {
   readonly maxConcurrent: number | null;
 
-  constructor({ maxConcurrent = null }: { readonly maxConcurrent?: number | null } = {}) {
+  constructor(fields: { readonly maxConcurrent?: number | null } = {}) {
+    checkNames(fields, ['maxConcurrent'], 'ConcurrencyConfig', 'CONFIG_INVALID');
+    const { maxConcurrent = null } = fields;
     const mistake = maxConcurrentMistake(maxConcurrent);
     if (mistake !== undefined) throw new TrainyardError('CONFIG_INVALID', `ConcurrencyConfig: ${mistake}`);
     this.maxConcurrent = maxConcurrent;

@@ -8,6 +8,7 @@
 import type { WorkflowContext } from '../../core/contracts.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkNames } from '../../core/near-name.ts';
 import { type DefaultModelGiven, defaultModelOf, modelNameOf } from './default-model.ts';
 import { TunedModel } from './tuned-model.ts';
 
@@ -37,11 +38,12 @@ export class ModelTuner extends TunedModel {
   }
 
   /** Gives the role's model. Again with a default model of another name is an error: which one plays would depend on the order. */
-  registerModel(role: string, { defaultModel }: RegisterOptions = {}): TunedModel {
+  registerModel(role: string, options: RegisterOptions = {}): TunedModel {
+    checkNames(options, ['defaultModel'], 'registerModel', 'WORKFLOW_INVALID');
     if (typeof role !== 'string' || role === '') {
       throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${describeValue(role)}, expected a name`);
     }
-    const player = defaultModel === undefined ? undefined : defaultModelOf(defaultModel, role);
+    const player = options.defaultModel === undefined ? undefined : defaultModelOf(options.defaultModel, role);
     const name = player === undefined ? 'none, the policy itself' : modelNameOf(player);
     const was = this.#registered.get(role)?.defaultModel;
     if (was !== undefined && was !== name) {

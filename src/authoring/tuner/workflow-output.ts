@@ -6,6 +6,7 @@
 import type { GraderResult, WorkflowResult } from '../../core/contracts.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkNames, unknownOptions } from '../../core/near-name.ts';
 import type { Json } from '../../core/types.ts';
 
 /** A number; one number for every model call of the episode; or a number with who earned what. */
@@ -25,7 +26,9 @@ export class WorkflowOutput implements WorkflowOutputFields {
   readonly metadata: Readonly<Record<string, Json>>;
   readonly logMetrics: Readonly<Record<string, number>>;
 
-  constructor({ reward, isSuccess, metadata, logMetrics }: WorkflowOutputFields = {}) {
+  constructor(fields: WorkflowOutputFields = {}) {
+    checkNames(fields, FIELDS, 'WorkflowOutput', 'WORKFLOW_BAD_RESULT');
+    const { reward, isSuccess, metadata, logMetrics } = fields;
     this.reward = reward ?? null;
     this.isSuccess = isSuccess ?? null;
     this.metadata = metadata ?? {};
@@ -40,9 +43,7 @@ export function resultOf(returned: unknown, who: string): WorkflowResult {
   if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) {
     throw bad([`${who} returned ${describeValue(returned)}`]);
   }
-  const mistakes = Object.keys(returned)
-    .filter((key) => !FIELDS.includes(key))
-    .map((key) => `${who} returned a ${JSON.stringify(key)}, which no WorkflowOutput has`);
+  const mistakes = [...unknownOptions(returned, FIELDS, `what ${who} returned`)];
   const { reward, isSuccess, metadata, logMetrics } = returned as WorkflowOutputFields;
   mistakes.push(...rewardMistakes(reward, who));
   if (isSuccess !== undefined && isSuccess !== null && typeof isSuccess !== 'boolean') {

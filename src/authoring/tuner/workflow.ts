@@ -8,6 +8,7 @@ import { isConcrete, methodKind } from '../../core/classes.ts';
 import { type Workflow as CoreWorkflow, type EntryModule, type WorkflowContext, workflowSymbol } from '../../core/contracts.ts';
 import { describeThrown, describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { checkedFields } from '../../core/near-name.ts';
 import { ModelTuner } from './model-tuner.ts';
 import { resultOf, type WorkflowOutputFields } from './workflow-output.ts';
 import { WorkflowTask } from './workflow-task.ts';
@@ -31,7 +32,7 @@ function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | unde
   if (!isConcrete(Class, 'execute')) return undefined;
   const instance = made(Class, module);
   if (instance === undefined) return undefined;
-  const mistakes = [...mistakesOf(Class, instance)];
+  const mistakes = [...mistakesOf(Class, checkedFields(instance, ['trainableTargets']))];
   for (const mistake of mistakes) module.problem(mistake);
   if (mistakes.length > 0) return undefined;
   return {

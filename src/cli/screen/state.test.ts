@@ -48,7 +48,14 @@ describe('held-out success', () => {
       evalEnd('during', 20, 0.7),
       evalEnd('after', 30, 0.6),
     );
-    expect(success).toEqual({ first: 0.1, last: { step: 30, value: 0.6 }, best: { step: 20, value: 0.7 } });
+    expect(success).toEqual({ first: 0.1, last: { step: 30, value: 0.6 }, best: { step: 20, value: 0.7, n: 500 } });
+  });
+
+  it('compares no scores of different tasks, and in the end says what the run says', () => {
+    const events = [runStart(), evalEnd('before', 0, 0.1), evalEnd('during', 10, 1, 64), evalEnd('after', 20, 0.9)];
+    expect(seen(...events).success?.best).toMatchObject({ step: 20, value: 0.9 });
+    const best = { step: 10, success: 1, checkpoint: 'c' };
+    expect(seen(...events, done({ best })).success?.best).toEqual({ step: 10, value: 1 });
   });
 });
 

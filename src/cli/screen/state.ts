@@ -34,7 +34,7 @@ export interface ViewState {
   readonly rewards: readonly Point[];
   readonly reward: number | null;
   readonly evaluations: readonly Point[];
-  readonly success: { readonly first: number; readonly last: Point; readonly best: Point } | null;
+  readonly success: { readonly first: number; readonly last: Point; readonly best: Point & { readonly n?: number } } | null;
   /** Of the last evaluation, and of all during training. */
   readonly evalSeconds: number;
   readonly evalSecondsDuring: number;
@@ -121,8 +121,10 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
       return withStep(state, event);
     case 'warning':
       return { ...state, finishing: state.finishing || event.code === 'INTERRUPTED' };
-    case 'done':
-      return { ...state, activity: null, over: true };
+    case 'done': {
+      const best = 'best' in event && event.best && { best: { step: event.best.step, value: event.best.success } };
+      return { ...state, success: state.success && { ...state.success, ...best }, activity: null, over: true };
+    }
     case 'transcript':
     case 'error':
       return state;
@@ -140,14 +142,15 @@ function doing(state: ViewState, phase: Phase, done: number, of: number): ViewSt
 }
 
 function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'eval-end' }): ViewState {
+  const { n } = event.score;
   const last = { step: event.step, value: event.score.success };
-  const { first, best } = state.success ?? { first: last.value, best: last };
+  const { first, best } = state.success ?? { first: last.value, best: { ...last, n } };
   const during = event.when === 'during' ? event.seconds : 0;
   const known = {
     ...state,
     evaluations: withPoint(state.evaluations, last),
-    // The latest of equals, as the run itself counts.
-    success: { first, last, best: last.value >= best.value ? last : best },
+    // The latest of equals, as the run itself counts; what was measured on other tasks is not compared.
+    success: { first, last, best: last.value >= best.value || best.n !== n ? { ...last, n } : best },
     evalSeconds: event.seconds,
     evalSecondsDuring: state.evalSecondsDuring + during,
   };

@@ -8,8 +8,8 @@
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { unknownOptions } from '../../core/near-name.ts';
 import { answerOf, saidBy } from '../built-in/said.ts';
-import { unknownOptions } from '../options.ts';
 import { type Asked, askJudge, MOST_WAIT_MS } from './asking.ts';
 import type { OptionalParameter } from './completion.ts';
 import { cleaned, type Shown } from './fence.ts';

@@ -2,7 +2,8 @@
 import type { ChatServer } from '../../core/chat-completions.ts';
 import type { GraderContext } from '../../core/contracts.ts';
 import { unscorable } from '../../core/define-grader.ts';
-import { checkOptions, type OptionKinds, type TextOptions, unknownOptions } from '../options.ts';
+import { unknownOptions } from '../../core/near-name.ts';
+import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import type { Patience } from './asking.ts';
 
 /** An OpenAI-compatible server. */
