@@ -44,7 +44,9 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
   });
 }
 
-function described(given: unknown): string {
-  if (typeof given !== 'object' || given === null) return String(given);
-  return `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
+/** Without its values: a key may be among them. */
+export function described(given: unknown): string {
+  if (given === undefined || given === null) return String(given);
+  if (typeof given !== 'object') return given === '' ? "''" : `a ${typeof given}`;
+  return Array.isArray(given) ? 'a list' : `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
 }

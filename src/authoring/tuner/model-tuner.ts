@@ -6,6 +6,7 @@
  * (`--trainable`) wins over what the workflow says.
  */
 import type { WorkflowContext } from '../../core/contracts.ts';
+import { described } from '../../core/default-model.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { type DefaultModelGiven, defaultModelOf, modelNameOf } from './default-model.ts';
@@ -39,7 +40,7 @@ export class ModelTuner extends TunedModel {
   /** Gives the role's model. Again with a default model of another name is an error: which one plays would depend on the order. */
   registerModel(role: string, { defaultModel }: RegisterOptions = {}): TunedModel {
     if (typeof role !== 'string' || role === '') {
-      throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${describeValue(role)}, expected a name`);
+      throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${described(role)}, expected a name`);
     }
     const player = defaultModel === undefined ? undefined : defaultModelOf(defaultModel, role);
     const name = player === undefined ? 'none, the policy itself' : modelNameOf(player);
