@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
+import { quietFrameworks } from '../processes/environment.ts';
 import { EXIT_OF } from './interrupt.ts';
 import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';
 import { jsonLines, textLines } from './report.ts';
@@ -27,6 +28,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
 /** Returns the exit code; never throws. */
 export async function runCli(argv: readonly string[]): Promise<number> {
   const emit = argv.includes('--json') ? jsonLines(process.stdout) : textLines(process.stdout);
+  quietFrameworks();
   try {
     let code = 0;
     await buildProgram((of) => {
