@@ -44,9 +44,10 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
   });
 }
 
-/** Without its values: a key may be among them. */
+/** Without its texts: a key may be among them. */
 export function described(given: unknown): string {
-  if (given === undefined || given === null) return String(given);
-  if (typeof given !== 'object') return given === '' ? "''" : `a ${typeof given}`;
+  if (given === '') return "''";
+  if (typeof given === 'string' || typeof given === 'function') return `a ${typeof given}`;
+  if (typeof given !== 'object' || given === null) return String(given);
   return Array.isArray(given) ? 'a list' : `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
 }
