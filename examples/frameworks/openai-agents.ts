@@ -15,8 +15,7 @@ const agent = new Agent({
     tool({ name: 'calculator', description: calculator.description, parameters: calculator.schema, execute: calculator.run }),
   ],
 });
-// Tracing would try to reach OpenAI.
-const runner = new Runner({ tracingDisabled: true });
+const runner = new Runner();
 
 export default defineWorkflow(async (ctx) => {
   const question = ctx.prompt.map(({ content }) => content).join('\n');

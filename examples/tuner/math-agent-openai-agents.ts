@@ -1,14 +1,12 @@
 /**
  * The same agent as math-agent-ai-sdk.ts, written with the OpenAI Agents SDK. Its session is the agent's memory.
  */
-import { Agent, MemorySession, Runner, setTracingDisabled, tool } from '@openai/agents';
+import { Agent, MemorySession, Runner, tool } from '@openai/agents';
 import { type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from 'trainyard/tuner';
 import { FinalResult } from './final-result.ts';
 import { CALCULATOR, calculator, LOOKUP, lookup } from './toolkit.ts';
 
 export { MathJudge } from './final-result.ts';
-
-setTracingDisabled(true);
 
 const toolkit = [
   tool({

@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
+import { quietFrameworks } from '../processes/environment.ts';
 import { outliveReaders } from './guard.ts';
 import { EXIT_OF, type Interrupt } from './interrupt.ts';
 import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';
@@ -29,6 +30,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
 export async function runCli(argv: readonly string[]): Promise<number> {
   outliveReaders();
   const emit = argv.includes('--json') ? jsonLines(process.stdout) : textLines(process.stdout);
+  quietFrameworks();
   try {
     let code = 0;
     await buildProgram((of) => {

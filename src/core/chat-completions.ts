@@ -2,7 +2,12 @@
  * One question over OpenAI's Chat Completions, without a client: how it is written, and how the answer is read. For the policy in another
  * process, and for default models on a server. Who asks decides what a failure is called.
  */
+import { messageOf } from './errors.ts';
 import type { Json, Message, SamplingSettings, StopReason, Tool, ToolCall } from './types.ts';
+
+/** Servers that look at no key are given `EMPTY`, `none` or the like. */
+const SHORTEST_SECRET = 8;
+const QUOTED = 200;
 
 export interface ChatServer {
   /** For the `model` parameter. */
@@ -47,6 +52,17 @@ export function chatRequest({ name, baseURL, apiKey }: ChatServer, question: Cha
   const headers = { 'content-type': 'application/json', ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {}) };
   const url = `${baseURL.replace(/\/+$/, '')}/chat/completions`;
   return [url, { method: 'POST', headers, body: JSON.stringify(body), ...(signal && { signal }) }];
+}
+
+/** What a server said, who may repeat what it was sent. A few letters are no secret, and occur in any text. */
+export function withoutKey(text: string, { apiKey = '' }: Pick<ChatServer, 'apiKey'>): string {
+  return apiKey.length < SHORTEST_SECRET ? text : text.replaceAll(apiKey, '[key]');
+}
+
+/** `fetch` says only that it failed; why is in the cause, which may quote what was sent. */
+export function whyUnreachable(thrown: unknown, server: ChatServer): string {
+  const cause = thrown instanceof Error && thrown.cause !== undefined ? thrown.cause : thrown;
+  return withoutKey(messageOf(cause), server).slice(0, QUOTED) || 'the connection failed';
 }
 
 /** A schema has a name on the wire, which says nothing. */

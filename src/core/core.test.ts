@@ -117,6 +117,29 @@ describe('defineWorkflow', () => {
     );
   });
 
+  it('repeats no values of what may hold a key', () => {
+    const key = 'sk-0123';
+    const house = { name: 'house', apiKey: key };
+    const wrong = [
+      { roles: { judge: house } },
+      { roles: { judge: key } },
+      { roles: { judge: { default: house } } },
+      { roles: { judge: { default: key } } },
+      { roles: [house] },
+      { roles: ['judge'], trainable: { judge: house } },
+      { roles: ['judge'], trainable: [house] },
+      { isolation: 'process', env: { HOUSE_KEY: key } },
+      { isolation: 'process', env: `HOUSE_KEY=${key}` },
+      { isolation: house },
+    ];
+    for (const options of wrong) {
+      const define = () => defineWorkflow({ ...options, run: async () => {} } as never);
+      expect(define).toThrowError(
+        expect.objectContaining({ code: 'WORKFLOW_INVALID', message: expect.not.stringContaining(key) }),
+      );
+    }
+  });
+
   it('takes an async function or an object with an async run, bound to it', async () => {
     expect(defineWorkflow(async function agent() {}).name).toBe('agent');
     const definition = {

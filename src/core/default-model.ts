@@ -44,7 +44,10 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
   });
 }
 
-function described(given: unknown): string {
+/** Without its texts: a key may be among them. */
+export function described(given: unknown): string {
+  if (given === '') return "''";
+  if (typeof given === 'string' || typeof given === 'function') return `a ${typeof given}`;
   if (typeof given !== 'object' || given === null) return String(given);
-  return `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
+  return Array.isArray(given) ? 'a list' : `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
 }

@@ -7,7 +7,7 @@
 import { isClass, kindOf } from './classes.ts';
 import { type Role, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from './contracts.ts';
 import type { DefaultModelLike } from './default-model.ts';
-import { checkDefaultModel } from './default-model.ts';
+import { checkDefaultModel, described } from './default-model.ts';
 import { TrainyardError } from './errors.ts';
 import type { Trajectory } from './types.ts';
 
@@ -114,7 +114,7 @@ function checkOptions({ concurrency, isolation, env, grading, roles, trainable }
     mistakes.push(`isolation: expected "process" or nothing, found ${shown(isolation)}`);
   }
   if (env !== undefined && !(Array.isArray(env) && env.every((name) => typeof name === 'string' && name !== ''))) {
-    mistakes.push(`env: expected a list of names of environment variables, found ${shown(env)}`);
+    mistakes.push(`env: expected a list of names of environment variables, found ${described(env)}`);
   } else if (env !== undefined && isolation !== 'process') {
     mistakes.push(`env: only a workflow with isolation "process" has an environment of its own`);
   }
@@ -123,17 +123,17 @@ function checkOptions({ concurrency, isolation, env, grading, roles, trainable }
   }
   const names = Array.isArray(roles) ? roles : roles === undefined ? undefined : Object.keys(roles);
   const strange = names?.filter((role) => typeof role !== 'string' || role === '') ?? [];
-  if (strange.length > 0) mistakes.push(`roles: expected names, found ${strange.map(shown).join(', ')}`);
+  if (strange.length > 0) mistakes.push(`roles: expected names, found ${strange.map(described).join(', ')}`);
   const given = Array.isArray(roles) ? [] : Object.entries((roles ?? {}) as Record<string, unknown>);
   for (const [role, one] of given) {
     const extra = typeof one === 'object' && one !== null ? Object.keys(one).filter((key) => key !== 'default') : undefined;
     if (extra?.length === 0) continue;
     mistakes.push(
-      `role ${shown(role)}: expected {} or { default: a model }, found ${shown(one)}; which roles are trained is said by trainable`,
+      `role ${shown(role)}: expected {} or { default: a model }, found ${described(one)}; which roles are trained is said by trainable`,
     );
   }
   if (trainable !== undefined && !Array.isArray(trainable)) {
-    mistakes.push(`trainable: expected a list of roles, found ${shown(trainable)}`);
+    mistakes.push(`trainable: expected a list of roles, found ${described(trainable)}`);
   } else {
     const unknown = trainable?.filter((role) => names !== undefined && !names.includes(role)) ?? [];
     if (unknown.length > 0)
@@ -157,5 +157,5 @@ function defaultOf(role: string, given: { readonly default?: DefaultModelLike } 
 }
 
 function shown(value: unknown): string {
-  return JSON.stringify(value) ?? kindOf(value);
+  return typeof value === 'object' ? described(value) : (JSON.stringify(value) ?? kindOf(value));
 }

@@ -1,9 +1,10 @@
 /**
  * A default model from whatever a developer has: an OpenAI-compatible server, a function, or a default model already.
  *
- * Never calls the policy, and knows nothing of sessions: the gateway asks it and records what it says.
+ * Never calls the policy, and knows nothing of sessions: the gateway asks it and records what it says. A server's key goes to the server that
+ * was named, and is in nothing that comes back from here.
  */
-import { type ChatServer, chatAnswerIn, chatRequest } from '../core/chat-completions.ts';
+import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from '../core/chat-completions.ts';
 import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
 import { TrainyardError } from '../core/errors.ts';
 
@@ -30,19 +31,44 @@ function overHttp(server: Server): DefaultModel {
 }
 
 async function askServer(server: Server, { sampling, ...asked }: DefaultModelRequest): Promise<DefaultModelAnswer> {
-  const { name, fetch = globalThis.fetch } = server;
   // OpenAI's own servers know no top_k, and refuse what they do not know.
   const { topK: _, ...known } = sampling;
-  const response = await fetch(...chatRequest(server, { ...asked, ...known }));
-  const text = await response.text();
-  if (!response.ok) throw failed(name, `answered ${response.status}: ${text.slice(0, 500)}`);
+  const text = await replyTo(server, ...chatRequest(server, { ...asked, ...known }));
   const answer = chatAnswerIn(text);
-  if (answer === undefined) throw failed(name, `answered something that is no completion: ${text.slice(0, 200)}`);
+  if (answer === undefined) throw failed(server, `answered something that is no completion: ${text.slice(0, 200)}`);
   const { content, stopReason } = answer;
   const toolCalls = answer.toolCalls.map((call) => call.function);
   return { content, stopReason, ...(toolCalls.length > 0 ? { toolCalls } : {}) };
 }
 
-function failed(name: string, what: string): TrainyardError {
-  return new TrainyardError('DEFAULT_MODEL_FAILED', `default model ${name} ${what}`);
+/** From the server that was named and no other: a redirect would send the conversation, and maybe the key, to somebody else. */
+async function replyTo(server: Server, url: string, init: RequestInit): Promise<string> {
+  const { fetch = globalThis.fetch } = server;
+  let response: Response;
+  let text: string;
+  try {
+    response = await fetch(url, { ...init, redirect: 'manual' });
+    text = withoutKey(await response.text(), server);
+  } catch (thrown) {
+    // Not as its cause: that quotes what was sent, too.
+    throw failed(server, `cannot be reached: ${whyUnreachable(thrown, server)}`);
+  }
+  const { status, headers } = response;
+  if (status >= 300 && status < 400) {
+    const target = withoutKey(originIn(headers.get('location'), url), server);
+    throw failed(server, `answered ${status}, a redirect to ${target}: redirects are not followed`);
+  }
+  if (!response.ok) throw failed(server, `answered ${status}: ${text.slice(0, 500)}`);
+  return text;
+}
+
+function originIn(location: string | null, url: string): string {
+  return location !== null && URL.canParse(location, url) ? new URL(location, url).origin : 'nowhere';
+}
+
+export function failed({ name }: { readonly name: string }, what: string, cause?: unknown): TrainyardError {
+  return new TrainyardError('DEFAULT_MODEL_FAILED', `default model ${name} ${what}`, {
+    cause,
+    hint: 'check its base URL, key and name, or the function that plays the role',
+  });
 }

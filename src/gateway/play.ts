@@ -9,6 +9,7 @@ import type { SamplingSettings, StopReason, Turn } from '../core/types.ts';
 import { type Piece, piecesOf } from '../tokens/response-stream.ts';
 import type { Assistant } from '../tokens/speech.ts';
 import { beforeStop } from '../tokens/stop-texts.ts';
+import { failed } from './default-model.ts';
 import type { Question } from './dialects/dialect.ts';
 import { invalid } from './dialects/parameters.ts';
 import type { Prompt } from './prompt.ts';
@@ -100,11 +101,4 @@ function isCall(call: unknown): call is { readonly name: string; readonly argume
 function assistantOf({ content, toolCalls = [] }: DefaultModelAnswer, stopTexts: readonly string[]): Assistant {
   const said = content === null ? null : (beforeStop(content, stopTexts) ?? content);
   return { content: said || (toolCalls.length === 0 ? '' : null), toolCalls };
-}
-
-function failed({ name }: DefaultModel, what: string, cause?: unknown): TrainyardError {
-  return new TrainyardError('DEFAULT_MODEL_FAILED', `default model ${name} ${what}`, {
-    cause,
-    hint: 'check its base URL, key and name, or the function that plays the role',
-  });
 }

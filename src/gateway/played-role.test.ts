@@ -1,4 +1,8 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import Anthropic from '@anthropic-ai/sdk';
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
@@ -21,6 +25,19 @@ function played(reply: (request: DefaultModelRequest) => unknown = () => SAID, s
   };
   const roles = { default: { trainable: false, default: house } };
   return { ...open({ replies: [ANSWER], spec: { roles, ...spec } }), requests };
+}
+
+/** A server on this machine that answers so. */
+async function serve(reply: (request: Request) => Response) {
+  let requests = 0;
+  const server = createServer(async ({ url, headers }, answer) => {
+    requests++;
+    const response = reply(new Request(`${origin}${url}`, { headers: headers as Record<string, string> }));
+    answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return { origin, requests: () => requests, [Symbol.asyncDispose]: async () => void server.close() };
 }
 
 const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());
@@ -216,6 +233,67 @@ describe('a default model at a server', () => {
       code: 'DEFAULT_MODEL_FAILED',
       message: expect.stringMatching('401'),
     });
+  });
+});
+
+describe('the key of a default model at a server', () => {
+  const KEY = 'sk-default-model-0123';
+
+  /** What the agent is told where the server answers so, and what is recorded. */
+  async function asked(reply: (request: Request) => Response, apiKey = KEY) {
+    await using server = await serve(reply);
+    const roles = { default: { trainable: false, default: { name: 'house', baseURL: `${server.origin}/v1`, apiKey } } };
+    const { session } = open({ spec: { roles } });
+    const error = await session
+      .model()
+      .generate({ messages: ask })
+      .catch((thrown: unknown) => thrown);
+    return { told: `${inspect(error, { depth: 9 })} ${JSON.stringify(session.turns)}`, error, turns: session.turns };
+  }
+  const completion = (content: string) => Response.json({ choices: [{ message: { content } }] });
+
+  it.each([
+    ['refuses', (key: string) => new Response(`no such key: ${key}`, { status: 401 })],
+    ['refuses at length', (key: string) => new Response(`${'x'.repeat(490)}${key}`, { status: 401 })],
+    ['answers what is no completion', (key: string) => new Response(`hello ${key}`)],
+    ['answers', (key: string) => completion(`your key is ${key}`)],
+  ])('is not in what comes back, whoever repeats it: it %s', async (_, reply) => {
+    const { told } = await asked((request) => reply(request.headers.get('authorization')!.slice('Bearer '.length)));
+    expect(told).toMatch(/house/);
+    expect(told).not.toContain(KEY.slice(0, 8));
+  });
+
+  it('is not in the error where it cannot be sent', async () => {
+    const { told } = await asked(() => completion(SAID), `${KEY}\n4567`);
+    expect(told).toMatch(/default model house cannot be reached/);
+    expect(told).not.toContain('sk-default');
+  });
+
+  it('that is no secret changes no answer', async () => {
+    const { turns } = await asked(() => completion('none of them'), 'none');
+    expect(turns[0]!.response.content).toBe('none of them');
+  });
+
+  it.each([301, 302, 303, 307, 308])('goes nowhere else, nor does the conversation: %d', async (status) => {
+    await using other = await serve(() => completion(SAID));
+    const headers = { location: `${other.origin}/v1/chat/completions` };
+    const { error } = await asked(() => new Response(null, { status, headers }));
+    expect(error).toMatchObject({
+      code: 'DEFAULT_MODEL_FAILED',
+      message: `default model house answered ${status}, a redirect to ${other.origin}: redirects are not followed`,
+    });
+    expect(other.requests()).toBe(0);
+  });
+
+  it('is not in the message about a default model that is none', () => {
+    const { session } = open();
+    const none = [{ name: 'house', url: 'http://x', apiKey: KEY }, KEY, [KEY]];
+    for (const given of none) {
+      const naming = () => session.model('judge', { default: given as never });
+      expect(naming).toThrowError(
+        expect.objectContaining({ code: 'WORKFLOW_INVALID', message: expect.not.stringContaining(KEY) }),
+      );
+    }
   });
 });
 

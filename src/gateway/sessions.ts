@@ -3,6 +3,7 @@
  * when it is sealed is cancelled and never recorded.
  */
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
+import { checkDefaultModel } from '../core/default-model.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type LinkedSignal, link } from '../core/linked-signal.ts';
 import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
@@ -123,6 +124,7 @@ export class LiveSession implements Session {
   }
 
   model(role = 'default', options?: SeatOptions): ModelHandle {
+    if (options?.default !== undefined) checkDefaultModel(options.default, `role ${JSON.stringify(role)}`);
     if (options !== undefined) this.#seats.set(role, options);
     return this.#parts.handle(role);
   }

@@ -3,10 +3,15 @@
  *
  * The second is what lets one agent, made once for the whole program, serve thousands of rollouts at the same time: the rollout is looked
  * up at every call, never kept.
+ *
+ * Imported by every integration, and so where frameworks are told to report to nobody.
  */
 import { currentRollout } from '../core/context.ts';
 import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { quietFrameworks } from '../processes/environment.ts';
+
+quietFrameworks();
 
 /** A handle; or a role of the rollout that the calling code runs in; or nothing: that rollout's role `default`. */
 export type Seat = ModelHandle | string | undefined;

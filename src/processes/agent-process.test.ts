@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -14,6 +14,18 @@ const shell = (script: string, options: Partial<AgentProcessOptions> = {}): Prom
   runAgentProcess({ command: 'sh', args: ['-c', script], deadlineMs: 20_000, ...options });
 const node = (script: string, options: Partial<AgentProcessOptions> = {}): Promise<AgentProcessResult> =>
   runAgentProcess({ command: process.execPath, args: ['-e', script], deadlineMs: 20_000, ...options });
+
+/** Of this process, for as long as `during` takes. */
+async function withVariables(variables: Readonly<Record<string, string>>, during: () => Promise<void>): Promise<void> {
+  const before = { ...process.env };
+  Object.assign(process.env, variables);
+  try {
+    await during();
+  } finally {
+    for (const name of Object.keys(variables)) delete process.env[name];
+    Object.assign(process.env, before);
+  }
+}
 
 /** Writes its own id and those of two grandchildren, one of which ignores SIGTERM. */
 const withGrandchildren = (file: string): string =>
@@ -34,15 +46,46 @@ describe('a program run as an agent', () => {
   });
 
   it('sees what programs need and what it was given, and none of the keys of this process', async () => {
-    Object.assign(process.env, { TINKER_API_KEY: 'run-key', MY_SECRET: 'secret' });
-    try {
+    await withVariables({ TINKER_API_KEY: 'run-key', MY_SECRET: 'secret' }, async () => {
       const { stdout } = await node('console.log(JSON.stringify(process.env))', { env: { OPENAI_API_KEY: 'ty-1' } });
       const seen = JSON.parse(stdout) as Record<string, string>;
       expect(seen).toMatchObject({ PATH: process.env['PATH'], OPENAI_API_KEY: 'ty-1' });
       expect(stdout).not.toMatch(/run-key|secret/);
-    } finally {
-      for (const name of ['TINKER_API_KEY', 'MY_SECRET']) delete process.env[name];
-    }
+    });
+  });
+
+  it('works in folders of its own: it finds neither the project nor what another left, and all it leaves is removed', async () => {
+    const script = `pwd; echo "$HOME"; echo "$TMPDIR"; ls -A . "$HOME" "$TMPDIR" | grep -v : | wc -w; echo "[$XDG_CONFIG_HOME]"
+      for place in "$HOME" "$TMPDIR" "$TMP" "$TEMP"; do echo left > "$place/left"; done`;
+    await withVariables({ HOME: folder, TMPDIR: folder, TMP: folder, TEMP: folder, XDG_CONFIG_HOME: folder }, async () => {
+      const seen = [await shell(script), await shell(script)].map(({ stdout }) => stdout.trim().split('\n'));
+      expect(seen.map((lines) => lines.slice(3).map((line) => line.trim()))).toEqual([
+        ['0', '[]'],
+        ['0', '[]'],
+      ]);
+      const places = seen.flatMap((lines) => lines.slice(0, 3));
+      expect(new Set([...places, process.cwd(), folder]).size).toBe(8);
+      expect(places.filter(existsSync)).toEqual([]);
+    });
+  });
+
+  it('leaves nothing behind even where it allowed no more changes', async () => {
+    await withVariables({ HOME: folder }, async () => {
+      const { stdout } = await shell('pwd; mkdir -p "$HOME/go/mod"; touch "$HOME/go/mod/x"; chmod -R a-w "$HOME/go"');
+      expect(existsSync(join(stdout.trim(), '..'))).toBe(false);
+    });
+  });
+
+  it('works in the folder it is told, which stays, and has the variables of this process that are named', async () => {
+    const cwd = mkdtempSync(join(folder, 'work-'));
+    writeFileSync(join(cwd, 'given'), 'here');
+    await withVariables({ MY_TOOL_KEY: 'tool-key' }, async () => {
+      const inheritEnv = ['MY_TOOL_KEY', 'HOME', 'NOT_SET'];
+      const { stdout } = await shell('cat given > kept; echo "$MY_TOOL_KEY $HOME"', { cwd, inheritEnv });
+      expect(stdout).toBe(`tool-key ${process.env['HOME']}\n`);
+    });
+    expect(readFileSync(join(cwd, 'kept'), 'utf8')).toBe('here');
+    await expect(shell('exit 0', { inheritEnv: ['TINKER_API_KEY'] })).rejects.toMatchObject({ code: 'USAGE' });
   });
 
   it('that loops is killed at its deadline with what it spawned', async () => {

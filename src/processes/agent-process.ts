@@ -2,6 +2,9 @@
  * An agent that is any program: started with what it needs to reach the policy, bounded in time and memory, and ended with everything it
  * started.
  *
+ * Its working directory, home and temporary folder are its own, empty, and removed after it: by none of them does it find the answers in the
+ * project, or what another rollout left. It has this user's rights all the same, and can read whatever it knows the path of.
+ *
  * The program leads a process group of its own, which is killed as one: at the deadline, over the memory limit, when the signal aborts,
  * and when the program has exited and left something running. It also dies with this process, however that ends: a shell, which turns into
  * the program once it is ready, leaves a watcher in the group that waits for our end of a pipe to close. On Windows there is neither a
@@ -10,12 +13,15 @@
  * What leaves its group on purpose (a daemon) is beyond reach. Never rejects: whatever happens is in the result.
  */
 import type { ChildProcess } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { checkedDeadline } from './deadline.ts';
-import { reducedEnvironment } from './environment.ts';
+import { checkNames, environmentIn } from './environment.ts';
 import { watchMemory } from './group-memory.ts';
 import { OutputTail } from './output-tail.ts';
 import { killGroup } from './process-group.ts';
 import { spawned } from './spawned.ts';
+import { removeFolder, temporaryFolder } from './temporary-folder.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 /** Characters kept of each stream, from its end. */
@@ -32,9 +38,12 @@ const WITH_WATCHER = '{ read -r _ <&3; kill -s KILL -- -$$; } </dev/null >/dev/n
 export interface AgentProcessOptions {
   readonly command: string;
   readonly args?: readonly string[];
+  /** Absent: an empty folder. Stays as the program leaves it. */
   readonly cwd?: string;
   /** Added to what every program needs; see `reducedEnvironment`. */
   readonly env?: Readonly<Record<string, string>>;
+  /** Names of variables that are passed on too, where they are set. `HOME` among them: the program has this user's home. */
+  readonly inheritEnv?: readonly string[];
   readonly signal?: AbortSignal;
   readonly deadlineMs: number;
   /** Resident memory of the whole group. Absent: no limit but the system's. */
@@ -64,31 +73,39 @@ export interface AgentProcessResult {
 
 export async function runAgentProcess(options: AgentProcessOptions): Promise<AgentProcessResult> {
   const deadlineMs = checkedDeadline(options.deadlineMs);
+  checkNames(options.inheritEnv ?? []);
   const stdout = new OutputTail(MOST_OUTPUT);
   const stderr = new OutputTail(MOST_OUTPUT);
   const result = (end: AgentProcessEnd): AgentProcessResult => ({ end, stdout: stdout.text, stderr: stderr.text });
   if (options.signal?.aborted) return result({ kind: 'cancelled' });
+  let folder: string | undefined;
   let child: ChildProcess;
   try {
-    child = start(options);
+    folder = temporaryFolder('trainyard-agent');
+    child = start(options, folder);
   } catch (thrown) {
+    if (folder !== undefined) await removeFolder(folder);
     return result({ kind: 'unstartable', message: String(thrown) });
   }
   child.stdout?.setEncoding('utf8').on('data', (chunk: string) => stdout.add(chunk));
   child.stderr?.setEncoding('utf8').on('data', (chunk: string) => stderr.add(chunk));
   // A program that never reads its input breaks the pipe; that is its own affair.
   child.stdin?.on('error', () => {}).end(options.input ?? '');
-  return result(await bounded(child, { ...options, deadlineMs }));
+  const end = await bounded(child, { ...options, deadlineMs });
+  await removeFolder(folder);
+  return result(end);
 }
 
-/** Throws what `spawn` throws. */
-function start({ command, args = [], cwd, env }: AgentProcessOptions): ChildProcess {
+/** Throws what `spawn` throws, and where `folder` takes no folders. */
+function start({ command, args = [], cwd, env, inheritEnv }: AgentProcessOptions, folder: string): ChildProcess {
+  const [work, home, tmp] = ['work', 'home', 'tmp'].map((name) => join(folder, name)) as [string, string, string];
+  for (const own of [work, home, tmp]) mkdirSync(own);
   const options = {
     detached: true,
     // The last one is the pipe that tells the watcher of our death.
     stdio: ['pipe', 'pipe', 'pipe', 'pipe'] as const,
-    env: { ...reducedEnvironment(), ...env },
-    ...(cwd === undefined ? {} : { cwd }),
+    env: { ...environmentIn({ home, tmp }, inheritEnv), ...env },
+    cwd: cwd ?? work,
   };
   if (process.platform === 'win32') {
     return spawned(command, args, { ...options, detached: false, windowsHide: true, stdio: ['pipe', 'pipe', 'pipe'] });

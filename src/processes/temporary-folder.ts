@@ -3,6 +3,7 @@
  * left behind is removed by the next that makes one of the same kind.
  */
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { chmod, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -23,6 +24,18 @@ export function temporaryFolder(what: string): string {
       hint: 'set TMPDIR to a folder that exists, can be written to and has free space',
     });
   }
+}
+
+/** With folders that allow no changes, as caches of packages have them. Never rejects: what cannot be removed stays. */
+export async function removeFolder(folder: string): Promise<void> {
+  const remove = (): Promise<void> => rm(folder, { recursive: true, force: true, maxRetries: 3 });
+  try {
+    await remove().catch(async () => {
+      const found = await readdir(folder, { recursive: true, withFileTypes: true });
+      for (const one of found) if (one.isDirectory()) await chmod(join(one.parentPath, one.name), 0o700);
+      await remove();
+    });
+  } catch {}
 }
 
 function sweep(parent: string, what: string): void {

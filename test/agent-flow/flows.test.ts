@@ -418,6 +418,20 @@ describe('a program as an agent', () => {
     expect(slow.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/did not end within 300 ms/) });
   });
 
+  it('works in an empty folder, and has of the run’s environment what is named', async () => {
+    Object.assign(process.env, { MY_TOOL_KEY: 'tool-key', MY_SECRET: 'secret' });
+    const seen = '[process.env.MY_TOOL_KEY, process.env.MY_SECRET, readdirSync(".").length]';
+    class Curious extends program(`import { readdirSync } from 'node:fs'; console.error(...${seen}); process.exit(3)`) {
+      override readonly inheritEnv = ['MY_TOOL_KEY'];
+    }
+    try {
+      const { outcome } = await rollout(Curious);
+      expect(outcome).toMatchObject({ message: expect.stringMatching(/exited with 3: tool-key undefined 0$/) });
+    } finally {
+      for (const name of ['MY_TOOL_KEY', 'MY_SECRET']) delete process.env[name];
+    }
+  });
+
   it('that uses too much memory is ended', async () => {
     const greedy = await rollout(
       program('const all = []; setInterval(() => all.push(Buffer.alloc(50e6, 1)), 20)', { memoryMb: 200 }),

@@ -23,17 +23,21 @@ export abstract class ProcessAgentFlow<Config = unknown, Row extends object = Re
   readonly deadlineMs: number = DEADLINE_MS;
   /** Of the program and whatever it starts; absent: no limit but the system's. */
   readonly memoryMb?: number;
+  /** Absent: an empty folder of its own, as its home and its temporary folder are. */
   readonly cwd?: string;
   /** Added to its environment. */
   readonly env: Readonly<Record<string, string>> = {};
+  /** Names of variables of the run's environment that it gets too. */
+  readonly inheritEnv: readonly string[] = [];
 
   async _runAgent(baseURL: string, fields: FlowFields<Row>, { apiKey, signal }: BlackBoxAgent): Promise<void> {
     const [command, ...args] = this.command;
-    const { memoryMb, cwd, deadlineMs } = this;
+    const { memoryMb, cwd, deadlineMs, inheritEnv } = this;
     const { end, stderr } = await runAgentProcess({
       command,
       args,
       env: { ...this.env, ...agentEnvironment({ baseURL, apiKey }) },
+      inheritEnv,
       input: JSON.stringify(fields),
       signal,
       deadlineMs,

@@ -6,6 +6,7 @@
  * (`--trainable`) wins over what the workflow says.
  */
 import type { WorkflowContext } from '../../core/contracts.ts';
+import { described } from '../../core/default-model.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { checkNames } from '../../core/near-name.ts';
@@ -41,7 +42,7 @@ export class ModelTuner extends TunedModel {
   registerModel(role: string, options: RegisterOptions = {}): TunedModel {
     checkNames(options, ['defaultModel'], 'registerModel', 'WORKFLOW_INVALID');
     if (typeof role !== 'string' || role === '') {
-      throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${describeValue(role)}, expected a name`);
+      throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${described(role)}, expected a name`);
     }
     const player = options.defaultModel === undefined ? undefined : defaultModelOf(options.defaultModel, role);
     const name = player === undefined ? 'none, the policy itself' : modelNameOf(player);

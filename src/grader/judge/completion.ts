@@ -4,9 +4,16 @@
  * The key goes into one header of one request and nowhere else: what a server says about a wrong key is not repeated, and no message
  * leaves here with the key in it.
  */
-import { type ChatQuestion, type ChatServer, chatAnswerIn, chatRequest, parsedJson } from '../../core/chat-completions.ts';
+import {
+  type ChatQuestion,
+  type ChatServer,
+  chatAnswerIn,
+  chatRequest,
+  parsedJson,
+  whyUnreachable,
+  withoutKey,
+} from '../../core/chat-completions.ts';
 import { printable } from '../../core/describe.ts';
-import { messageOf } from '../../core/errors.ts';
 import { linkSignals } from '../../core/linked-signal.ts';
 
 const REPLY_BYTES = 1024 * 1024;
@@ -57,7 +64,7 @@ export async function complete(call: Call, signal: AbortSignal): Promise<Complet
   } catch (thrown) {
     signal.throwIfAborted();
     if (late.signal.aborted) return failed(`did not answer within ${timeoutMs} ms`, true);
-    return failed(`cannot be reached: ${withoutKey(causeOf(thrown), server)}`, true);
+    return failed(`cannot be reached: ${whyUnreachable(thrown, server)}`, true);
   } finally {
     clearTimeout(timer);
     linked.release();
@@ -122,16 +129,6 @@ function waitAsked(header: string | null): number | undefined {
   const seconds = Number(header);
   const milliseconds = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
   return Number.isFinite(milliseconds) ? Math.max(0, milliseconds) : undefined;
-}
-
-function withoutKey(text: string, { apiKey }: ChatServer): string {
-  return apiKey ? text.replaceAll(apiKey, '[key]') : text;
-}
-
-/** `fetch` says only that it failed; why is in the cause. */
-function causeOf(thrown: unknown): string {
-  const cause = thrown instanceof Error && thrown.cause !== undefined ? thrown.cause : thrown;
-  return messageOf(cause).slice(0, QUOTED) || 'the connection failed';
 }
 
 function countIn(value: unknown): number {

@@ -1,0 +1,159 @@
+/**
+ * Who an example and an integration talks to: the policy, and nobody else. Every example is run once with the network closed and the keys of
+ * every service set; what it tries to reach is written down.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ROOT, scratch } from '../cli/command.ts';
+import { runClosed, script } from '../fixtures/closed-network/run.ts';
+
+const OPENAI = ['api.openai.com:443'];
+const EXAMPLES = join(ROOT, 'examples');
+const CLI = join(ROOT, 'src/cli/main.ts');
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+});
+afterAll(() => home.remove());
+
+/** The tasks of each example: the name of a folder, or of a file. */
+const TASKS: Readonly<Record<string, string>> = {
+  'agent-flow/gsm8k-agent-flow.ts': 'shop',
+  'agent-flow/multi-step.ts': 'shop',
+  'agent-flow/process-agent-flow.ts': 'triage',
+  'agent-flow/registered.ts': 'triage',
+  'agent-flow/single-step.ts': 'triage',
+  'areal/agent.ts': 'triage',
+  'areal/async-workflow.ts': 'triage',
+  'areal/reward-wrapper.ts': 'triage',
+  'desk/agent.ts': 'desk',
+  'frameworks/ai-sdk.ts': 'shop',
+  'frameworks/langchain.ts': 'shop',
+  'frameworks/openai-agents.ts': 'shop',
+  'frameworks/strands.ts': 'shop',
+  'graders/arithmetic.ts': 'shop',
+  'graders/code.ts': 'graders/code.jsonl',
+  'osmosis/custom-config.ts': 'triage',
+  'osmosis/minimal.ts': 'triage',
+  'osmosis/server.ts': 'triage',
+  'osmosis/simple-openai.ts': 'triage',
+  'osmosis/simple-strands.ts': 'triage',
+  'osmosis/tools.ts': 'shop',
+  'osmosis/two-agents.ts': 'triage',
+  'shop/agent.ts': 'shop',
+  'shop/composed.ts': 'shop',
+  'triage/agent.ts': 'triage',
+  'tuner/advanced-roles.ts': 'desk',
+  'tuner/math-agent-ai-sdk.ts': 'shop',
+  'tuner/math-agent-openai-agents.ts': 'shop',
+  'tuner/simple-agent.ts': 'triage',
+  'tuner/werewolves/agent.ts': 'tuner/werewolves',
+};
+/** How an example is named that is not an entry by itself. */
+const BY_NAME: Readonly<Record<string, readonly string[]>> = {
+  'agent-flow/gsm8k-agent-flow.ts': ['--flow', 'blackbox_gsm8k_agent', '--flows', join(EXAMPLES, 'agent-flow/flows.yaml')],
+  'agent-flow/process-agent-flow.ts': ['--flow', 'process_agent', '--flows', join(EXAMPLES, 'agent-flow/flows.yaml')],
+  'agent-flow/registered.ts': [join(EXAMPLES, 'agent-flow/registered.ts'), '--flow', 'my_agent_flow'],
+};
+/** What examples import. */
+const PARTS = ['agent-flow/shop.ts', 'osmosis/queue-grader.ts', 'tuner/final-result.ts', 'tuner/werewolves/opponents.ts'];
+
+const tryOnce = (entry: readonly string[], tasks: string, env?: Record<string, string>) =>
+  runClosed([CLI, 'try', ...entry, '--tasks', tasks, '--turns', '200'], env);
+
+describe('an example reaches nobody but the policy', { concurrent: true }, () => {
+  it.each(Object.entries(TASKS))('%s', async (example, folder) => {
+    const tasks = join(EXAMPLES, folder.endsWith('.jsonl') ? folder : `${folder}/held-out.jsonl`);
+    const { code, output, reached } = await tryOnce(BY_NAME[example] ?? [join(EXAMPLES, example)], tasks);
+    expect({ code, reached }, output).toEqual({ code: 0, reached: [] });
+    expect(output).toMatch(/tokens/);
+  });
+
+  it('loop.ts', async () => {
+    const { code, reached } = await runClosed([join(EXAMPLES, 'loop.ts'), '1']);
+    expect({ code, reached }).toEqual({ code: 0, reached: [] });
+  });
+});
+
+it('every example is among them', () => {
+  const files = readdirSync(EXAMPLES, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.ts'));
+  const written = files.filter((file) => /from 'trainyard/.test(readFileSync(join(EXAMPLES, file), 'utf8')));
+  expect(written.toSorted()).toEqual([...Object.keys(TASKS), ...PARTS, 'loop.ts'].toSorted());
+});
+
+describe('tracing of the OpenAI Agents SDK', { concurrent: true }, () => {
+  const tracing = (...imports: readonly string[]): readonly string[] =>
+    script(`import { withTrace } from '@openai/agents'; ${imports.map((from) => `import '${from}';`).join(' ')}
+      await withTrace('a conversation', async () => {});`);
+  /** Its agent sends its traces before the rollout ends, and does not try for long. */
+  const entry = (name: string, options: string, more = '') =>
+    home.write(
+      name,
+      `import { BatchTraceProcessor, getGlobalTraceProvider, OpenAITracingExporter, setTraceProcessors, setTracingDisabled, withTrace } from '@openai/agents';
+       import { defineGrader, defineWorkflow } from 'trainyard';
+       setTraceProcessors([new BatchTraceProcessor(new OpenAITracingExporter({ baseDelay: 1 }))]);
+       ${more}
+       export default defineWorkflow({ ${options} async run(ctx) {
+         await withTrace('a conversation', () => ctx.model().generate({ messages: ctx.prompt }));
+         await getGlobalTraceProvider().forceFlush();
+       } });
+       export const grader = defineGrader(() => 1);`,
+    );
+  const triage = join(EXAMPLES, 'triage/held-out.jsonl');
+  const ISOLATED = "isolation: 'process',";
+
+  it('reaches OpenAI where Trainyard is not used, as every look at it here would see', async () => {
+    expect(await runClosed(tracing())).toMatchObject({ code: 0, reached: OPENAI });
+  });
+
+  it.each(['trainyard/openai-agents', 'trainyard/osmosis/openai-agents', 'trainyard/tuner'])(
+    'is off for who imports %s, even after the SDK',
+    async (from) => {
+      expect(await runClosed(tracing(from))).toMatchObject({ code: 0, reached: [] });
+    },
+  );
+
+  it.each([
+    ['', 'here.ts', ''],
+    [', in a process of its own', 'isolated.ts', ISOLATED],
+  ])('is off in a run whose agent uses the SDK by itself%s', async (_, name, options) => {
+    expect(await tryOnce([await entry(name, options)], triage)).toMatchObject({ code: 0, reached: [] });
+  });
+
+  it('stays on where the variable says so, in a process of its own too', async () => {
+    const on = { OPENAI_AGENTS_DISABLE_TRACING: '0' };
+    expect(await tryOnce([await entry('isolated-on.ts', ISOLATED)], triage, on)).toMatchObject({ code: 0, reached: OPENAI });
+  });
+
+  it('stays on where the entry switches it on', async () => {
+    const file = await entry('on.ts', '', 'setTracingDisabled(false);');
+    expect(await tryOnce([file], triage)).toMatchObject({ code: 0, reached: OPENAI });
+  });
+});
+
+describe('the closed network', { concurrent: true }, () => {
+  it.each([
+    ['fetch', "await fetch('https://example.org').catch(() => {})", 'example.org:443'],
+    ['a socket', "const s = connect(80, '192.0.2.1'); s.on('error', () => {})", '192.0.2.1:80'],
+    ['a name', "await lookup('example.org').catch(() => {})", 'name example.org'],
+    ['a process', "spawnSync(process.execPath, ['-e', `fetch('https://example.org').catch(() => {})`])", 'example.org:443'],
+    [
+      'a thread',
+      "await once(new Worker(`fetch('https://example.org').catch(() => {})`, { eval: true }), 'exit')",
+      'example.org:443',
+    ],
+  ])('sees %s', async (_, code, reached) => {
+    const imports = `import { connect } from 'node:net'; import { lookup } from 'node:dns/promises'; import { once } from 'node:events';
+      import { spawnSync } from 'node:child_process'; import { Worker } from 'node:worker_threads';`;
+    expect(await runClosed(script(`${imports} ${code}`))).toEqual({ code: 0, output: '', reached: [reached] });
+  });
+
+  it('leaves loopback open', async () => {
+    const code = `import { createServer } from 'node:http';
+      const server = createServer((_, answer) => answer.end('hello')).listen(0);
+      console.log(await (await fetch('http://localhost:' + server.address().port)).text()); server.close();`;
+    expect(await runClosed(script(code))).toEqual({ code: 0, output: 'hello\n', reached: [] });
+  });
+});
