@@ -16,6 +16,19 @@ it('a rollout shows its reward with parts, metrics and what turns, threads and r
   );
 });
 
+it('a rollout shows its calls without an answer, and what they failed of', () => {
+  const call = { thread: 'aside', role: 'default', promptTokens: 12, sampledTokens: 3, startedAt: 0, endedAt: 1 };
+  const unanswered = [
+    { ...call, turnsBefore: 0 },
+    { ...call, turnsBefore: 2, failure: { code: 'ENGINE_FAILED', message: 'out of\nmemory' } },
+  ];
+  const ended = { outcome: { kind: 'completed' }, grade: { kind: 'ungraded', why: 'x' }, unanswered } as unknown as Trajectory;
+  expect(endingLines(ended).slice(0, 2)).toEqual([
+    '  - aside · call given up · before any turn · 12 + 3 tokens',
+    '  - aside · call failed, ENGINE_FAILED: out of⏎memory · after turn 1 · 12 + 3 tokens',
+  ]);
+});
+
 it('a rollout without a reward says why it has none', () => {
   expect(shown({ kind: 'ungraded', why: 'the page was\nblank' })).toBe('completed · not graded: the page was⏎blank');
   expect(shown({ kind: 'ungraded', why: 'rejected' }, { kind: 'rejected', reason: 'odd' })).toBe('rejected: odd · not graded');

@@ -1,19 +1,29 @@
 /** How a rollout ended, as lines for people: outcome, reward and what it is made of, and what the workflow said of itself. */
 import { styleText } from 'node:util';
-import type { Grade, Outcome, Reward, Trajectory } from '../core/types.ts';
+import type { Grade, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
 import { printable } from './screen/width.ts';
 
 /** Characters of a value that are shown. */
 const LONGEST = 400;
+/** Calls without an answer that are shown: the last ones. */
+const MOST_CALLS = 20;
 
-export function endingLines({ outcome, grade, output, metadata, metrics, logs, startedAt }: Trajectory): readonly string[] {
+export function endingLines(trajectory: Trajectory): readonly string[] {
+  const { outcome, grade, output, metadata, metrics, logs, unanswered = [], startedAt } = trajectory;
   return [
+    ...unanswered.slice(-MOST_CALLS).map(callLine),
     ...(logs ?? []).map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printable(text)}`)),
     `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)} · ${gradeText(grade, outcome)}`,
     ...named('output', output),
     ...named('metadata', metadata),
     ...named('metrics', metrics),
   ];
+}
+
+function callLine({ thread, turnsBefore, promptTokens, sampledTokens, failure }: UnansweredCall): string {
+  const what = failure ? styleText('yellow', `call failed, ${failure.code}: ${printable(failure.message)}`) : 'call given up';
+  const when = turnsBefore === 0 ? 'before any turn' : `after turn ${turnsBefore - 1}`;
+  return `  - ${printable(thread)} · ${what} · ${when} · ${promptTokens} + ${sampledTokens} tokens`;
 }
 
 const NO_TURNS = ' (it ended before any model call through ctx.model() was answered)';

@@ -51,36 +51,25 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
         : '';
     out(`${turnText(summary, read)}${missing}${mark}`, { type: 'turn', ...summary, ...read, excluded });
   }
-  const { outcome, grade, output, metadata, metrics, logs } = trajectory;
-  out(endingLines(trajectory).join('\n'), { type: 'ended', outcome, grade, output, metadata, metrics, logs });
+  const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
+  out(endingLines(trajectory).join('\n'), { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered });
   return 0;
 }
 
-function rolloutText({
-  rolloutId,
-  taskId,
-  purpose,
-  outcome,
-  reward,
-  turns,
-  samples,
-  step,
-  forks,
-  abandoned,
-  excluded,
-  excludedTurns,
-}: RolloutLine): string {
-  const turnsOut = Object.keys(excludedTurns).length;
-  const causes = Object.entries(forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
+function rolloutText(line: RolloutLine): string {
+  const { outcome, reward, samples, excluded, abandoned, failedCalls } = line;
+  const turnsOut = Object.keys(line.excludedTurns).length;
+  const causes = Object.entries(line.forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
   return [
-    styleText('bold', printable(rolloutId)),
-    `task ${printable(taskId)}`,
+    styleText('bold', printable(line.rolloutId)),
+    `task ${printable(line.taskId)}`,
     outcome,
     reward === null ? 'not graded' : `reward ${reward}`,
-    count(turns, 'turn'),
-    ...(purpose === 'eval' || samples === null ? ['not for training'] : [count(samples, 'sample')]),
-    ...(step === null ? [] : [`trained in step ${step}`]),
+    count(line.turns, 'turn'),
+    ...(line.purpose === 'eval' || samples === null ? ['not for training'] : [count(samples, 'sample')]),
+    ...(line.step === null ? [] : [`trained in step ${line.step}`]),
     ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
+    ...(failedCalls > 0 ? [styleText('yellow', `${count(failedCalls, 'call')} failed`)] : []),
     ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
     ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printable(excluded)}`)]),
     ...(turnsOut === 0 ? [] : [styleText('yellow', `${count(turnsOut, 'turn')} excluded`)]),

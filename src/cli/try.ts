@@ -49,9 +49,10 @@ export async function tryCommand(
     warn: (code: string, message: string) => emit({ type: 'warning', code, message }),
   };
   const trajectory = await guarded(emit, { steps: false }, ({ stop }) => tryOnce(request, observer, stop));
-  const { outcome, grade, output, metadata, metrics, logs } = trajectory;
+  const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
   const kept = files === undefined ? [] : [`  files: ${printable(files)}`];
-  say([...endingLines(trajectory), ...hint, ...kept], { type: 'ended', outcome, grade, output, metadata, metrics, logs, files });
+  const ended = { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered, files };
+  say([...endingLines(trajectory), ...hint, ...kept], ended);
   return succeeded(trajectory) ? 0 : 1;
 }
 

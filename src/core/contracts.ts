@@ -8,7 +8,6 @@ import type { Credit } from './credit.ts';
 import type { DefaultModelLike } from './default-model.ts';
 import type { TrainyardError } from './errors.ts';
 import type {
-  AbandonedCall,
   BatchManifest,
   Grade,
   Json,
@@ -28,6 +27,7 @@ import type {
   ToolCall,
   Trajectory,
   Turn,
+  UnansweredCall,
 } from './types.ts';
 
 /** Time, so that tests can hold it still. */
@@ -304,15 +304,13 @@ export interface SessionSpec {
 /** Whoever wants to know what happens in a session. Must not throw. */
 export interface SessionObserver {
   recorded?(identity: RolloutIdentity, turn: Turn): void;
-  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'abandoned' | 'limitHit'>): void;
+  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered'>): void;
 }
 
 export interface Session {
   model(role?: string, options?: SeatOptions): ModelHandle;
   readonly turns: readonly Turn[];
-  readonly abandoned: readonly AbandonedCall[];
-  /** The limit that refused a call, if one did. */
-  readonly limitHit: LimitName | undefined;
+  readonly unanswered: readonly UnansweredCall[];
   /** Ends the session: keys die, calls in flight are cancelled and never recorded. Idempotent. */
   seal(): readonly Turn[];
 }

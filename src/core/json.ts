@@ -3,6 +3,8 @@
  * and then overflows the stack of whatever walks it: a schema, a copy, a serialiser. Millions of tiny values parse in no time and then
  * cost a schema seconds and gigabytes. Text from outside is measured before it is used.
  */
+import { shortened } from './describe.ts';
+import { TrainyardError } from './errors.ts';
 import type { Json } from './types.ts';
 
 /** Levels that no honest message, schema or task needs. */
@@ -70,12 +72,51 @@ export function sameJson(a: unknown, b: unknown): boolean {
   return more === 0;
 }
 
-/** A value as JSON, or undefined where it is none, is nested too deeply, or is longer than `maxLength` characters. */
-export function asJson(value: unknown, maxLength: number): Json | undefined {
+/** Characters of texts and values together. */
+const MOST_JSON = 1_000_000;
+
+/**
+ * A copy of what a workflow returned as JSON holds it. Throws WORKFLOW_BAD_RESULT where JSON would drop or change something: graded without
+ * it, a rollout would be graded for what it never returned. What has a `toJSON` is what that gives; a property that is undefined is none.
+ */
+export function exactJson(given: unknown, name: string, most: number = MOST_JSON): Json {
+  const around: object[] = [];
+  let room = most + 1;
+  const copyOf = (value: unknown, at: string): Json => {
+    // What stands in many places is written as often: without an end to it, a small value could take for ever.
+    room -= typeof value === 'string' ? value.length + 1 : 1;
+    if (room < 0) throw noJson(`${name} is longer than ${most} characters`);
+    if (value === null || typeof value === 'string' || typeof value === 'boolean' || Number.isFinite(value)) return value as Json;
+    if (typeof value !== 'object') throw noJson(`${at} is ${typeof value === 'number' ? value : `of type ${typeof value}`}`);
+    if (around.includes(value)) throw noJson(`${at} contains itself`);
+    if (around.length === MAX_NESTING) throw noJson(`${name} is nested deeper than ${MAX_NESTING} levels`);
+    around.push(value);
+    const copy = Array.isArray(value) ? Array.from(value, (item, i) => copyOf(item, `${at}[${i}]`)) : copyOfObject(value, at);
+    around.pop();
+    return copy;
+  };
+  const copyOfObject = (value: object, at: string): Json => {
+    const { toJSON } = value as { readonly toJSON?: unknown };
+    // An invalid Date gives null.
+    if (typeof toJSON === 'function' && !ArrayBuffer.isView(value)) return copyOf(toJSON.call(value, '') ?? undefined, at);
+    // Above an instance there is more than what every object has.
+    if (Object.getPrototypeOf(Object.getPrototypeOf(value) ?? Object.prototype) !== null)
+      throw noJson(`${at} is an instance of ${value.constructor?.name}`);
+    const held = Object.entries(value).filter(([, item]) => item !== undefined);
+    return Object.fromEntries(held.map(([key, item]) => [copyOf(key, at), copyOf(item, `${at}.${key}`)]));
+  };
+  return copyOf(given, name);
+}
+
+function noJson(found: string): TrainyardError {
+  const expected = 'return texts, finite numbers, booleans, null, and lists and plain objects of them';
+  return new TrainyardError('WORKFLOW_BAD_RESULT', `run returned what JSON cannot hold: ${shortened(found, 400)}; ${expected}`);
+}
+
+/** As `exactJson`; undefined where it is no JSON. */
+export function asJson(value: unknown, most?: number): Json | undefined {
   try {
-    const text = JSON.stringify(value);
-    if (text === undefined || text.length > maxLength || nestingOf(text) > MAX_NESTING) return undefined;
-    return JSON.parse(text) as Json;
+    return exactJson(value, '', most);
   } catch {
     return undefined;
   }

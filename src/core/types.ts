@@ -139,11 +139,16 @@ export interface Turn {
   readonly endedAt: number;
 }
 
-/** A model call whose client was gone before it was answered. What was sampled of it is not a turn and is never trained. */
-export interface AbandonedCall {
+/** A model call that ended without an answer. What was sampled of it is not a turn and is never trained. */
+export interface UnansweredCall {
   readonly thread: string;
+  readonly role: string;
   readonly promptTokens: number;
   readonly sampledTokens: number;
+  /** Turns of the rollout that were recorded when it ended. */
+  readonly turnsBefore: number;
+  /** What its client was told, and the limit that refused it, if one did. Absent: its client gave it up. */
+  readonly failure?: { readonly code: string; readonly message: string; readonly limit?: LimitName };
   readonly startedAt: number;
   readonly endedAt: number;
 }
@@ -207,7 +212,7 @@ export interface Trajectory extends RolloutIdentity {
   readonly outcome: Outcome;
   readonly grade: Grade;
   readonly turns: readonly Turn[];
-  readonly abandoned?: readonly AbandonedCall[];
+  readonly unanswered?: readonly UnansweredCall[];
   /** What the workflow said of itself when it returned. */
   readonly output?: Json;
   /** The reward and the success that it returned, where a grader had the last word. */

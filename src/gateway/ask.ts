@@ -11,13 +11,16 @@ import { parseJson } from './body.ts';
 import { type Call, jsonReply, type Reply } from './call.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
+import { type Failure, failureOf } from './http-errors.ts';
 import { checkSize } from './limits.ts';
+import type { ModelCall } from './model-call.ts';
 import { promptOf } from './prompt.ts';
 import { answer, type Beginning, type SamplerParts, toolCallId } from './sampling.ts';
 import type { Seat } from './sessions.ts';
 
 export interface AskParts extends SamplerParts {
   readonly modelName: string;
+  readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
 /** Characters of the header that names ignored parameters. */
@@ -31,25 +34,27 @@ interface Asking {
   readonly question: Question;
   readonly writer: Writer;
   readonly key: string;
+  readonly modelCall: ModelCall;
 }
 
 /** Reads the call, has it answered, and writes the reply; throws what the gateway turns into an error reply. */
-export async function ask(parts: AskParts, seat: Seat, call: Call, dialect: Dialect): Promise<Reply> {
+export async function ask(parts: AskParts, seat: Seat, call: Call, dialect: Dialect, modelCall: ModelCall): Promise<Reply> {
+  seat.session.receive(Buffer.byteLength(call.body));
   const { question, writer } = dialect.read(parseJson(call.body), seat.session);
   checkSize(question);
   const name = call.header('idempotency-key');
   const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
   const key = hash('sha256', `${who}\n${call.body}`, 'base64');
   if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
-  const asking = { seat, call, dialect, question, writer, key };
+  const asking = { seat, call, dialect, question, writer, key, modelCall };
   const reply = question.stream ? await stream(parts, asking) : await whole(parts, asking);
   return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
 }
 
-async function whole(parts: AskParts, { seat, call, dialect, question, writer, key }: Asking): Promise<Reply> {
+async function whole(parts: AskParts, { seat, call, dialect, question, writer, key, modelCall }: Asking): Promise<Reply> {
   const { session } = seat;
   const { signal, release } = session.join(call);
-  const sample = () => answer(parts, seat, dialect.name, question, signal);
+  const sample = () => answer(parts, seat, dialect.name, question, signal, modelCall);
   try {
     const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
     session.assertOpen();
@@ -61,7 +66,7 @@ async function whole(parts: AskParts, { seat, call, dialect, question, writer, k
 
 /** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turn, all at once. */
 async function stream(parts: AskParts, asking: Asking): Promise<Reply> {
-  const { seat, call, dialect, question, writer, key } = asking;
+  const { seat, call, dialect, question, writer, key, modelCall } = asking;
   const { session } = seat;
   const events = new EventStream();
   const left = new AbortController();
@@ -74,14 +79,17 @@ async function stream(parts: AskParts, asking: Asking): Promise<Reply> {
     },
     push: events.push.bind(events),
   };
-  const sample = () => answer(parts, seat, dialect.name, question, signal, audience);
+  const sample = () => answer(parts, seat, dialect.name, question, signal, modelCall, audience);
   const answered = session.answers.get(key, isMarkedRetry(call.header), sample);
   answered.then(
     ({ value: turns }) => {
       if (!events.opened) replay(parts, asking, turns, events);
       events.finish(turns);
     },
-    (thrown) => events.fail(thrown),
+    (thrown) => {
+      if (events.opened && !signal.aborted) parts.onFailure?.(failureOf(thrown), call.path);
+      events.fail(thrown);
+    },
   );
   await Promise.race([first.promise, answered]);
   session.signal.throwIfAborted();
@@ -124,6 +132,7 @@ function headOf({ renderer, modelName }: AskParts, seat: Seat, { startedAt, prom
 
 /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
 export function countTokens(parts: AskParts, seat: Seat, body: string, dialect: Dialect): Reply {
+  seat.session.receive(Buffer.byteLength(body));
   const { question } = dialect.read(parseJson(body), seat.session);
   checkSize(question);
   return jsonReply(200, { input_tokens: promptOf(parts, seat, question).prompt.promptIds.length });

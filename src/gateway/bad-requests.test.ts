@@ -230,7 +230,7 @@ it.each(Object.entries(DIALECTS))(
       status: 400,
       code: 'context_length_exceeded',
     });
-    expect([session.limitHit, session.turns]).toEqual(['context', []]);
+    expect([session.unanswered.at(-1)?.failure?.limit, session.turns]).toEqual(['context', []]);
   },
 );
 
@@ -276,5 +276,5 @@ it('a rollout whose requests were too large together is over, and knows why', as
     statuses.add(((await response.json()) as { error: { code: string } }).error.code);
   }
   expect([...statuses]).toEqual(['invalid_request', 'rollout_limit_reached']);
-  expect(session.limitHit).toBe('bytes');
+  expect(session.unanswered.at(-1)?.failure?.limit).toBe('bytes');
 });

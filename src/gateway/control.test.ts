@@ -46,8 +46,7 @@ describe('a session over HTTP', () => {
     const detail = (await call(gateway, 'GET', '/sessions/a-1', admin)).body;
     expect(detail).toMatchObject({
       rolloutId: 'a-1',
-      limitHit: null,
-      abandoned: [],
+      unanswered: [],
       turns: [
         {
           index: 0,

@@ -63,6 +63,6 @@ function summaryOf(session: LiveSession): object {
 }
 
 function detailOf(session: LiveSession): object {
-  const { turns, abandoned, limitHit = null } = session;
-  return { ...summaryOf(session), limitHit, turns: turns.map(turnSummary), abandoned };
+  const { turns, unanswered } = session;
+  return { ...summaryOf(session), turns: turns.map(turnSummary), unanswered };
 }

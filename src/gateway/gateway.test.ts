@@ -231,7 +231,7 @@ describe('bad requests', () => {
     const { session } = open({ context: 10 });
     const response = await post(session, { messages: ask });
     expect(await response.json()).toMatchObject({ error: { code: 'context_length_exceeded' } });
-    expect(session.limitHit).toBe('context');
+    expect(session.unanswered.at(-1)?.failure?.limit).toBe('context');
     expect(session.seal()).toEqual([]);
   });
 
@@ -317,7 +317,7 @@ describe('limits', () => {
     const { session } = open();
     const statuses = await Promise.all(Array.from({ length: 6 }, async () => (await post(session, { messages: ask })).status));
     expect(statuses.toSorted()).toEqual([200, 200, 200, 200, 400, 400]);
-    expect(session.limitHit).toBe('turns');
+    expect(session.unanswered.at(-1)?.failure?.limit).toBe('turns');
     expect(session.seal().length).toBe(4);
   });
 
@@ -341,7 +341,7 @@ describe('limits', () => {
     await post(session, { messages: ask, max_tokens: 3 });
     await post(session, { messages: ask });
     expect((await post(session, { messages: ask })).status).toBe(400);
-    expect(session.limitHit).toBe('tokens');
+    expect(session.unanswered.at(-1)?.failure?.limit).toBe('tokens');
     expect(session.seal().map(({ sampledIds }) => sampledIds.length)).toEqual([3, 2]);
   });
 });

@@ -99,7 +99,7 @@ export class Gateway implements SessionHost {
   /** One model call without a client, as `ModelHandle.generate`. */
   async generate(rolloutId: string, { role = 'default', thread = role, ...request }: SeatedRequest): Promise<Generated> {
     const session = this.#sessions.get(rolloutId);
-    if (session === undefined) throw sessionMissing(this.#sessions, rolloutId);
+    if (session === undefined) throw this.hasEnded(rolloutId) ? sealed(rolloutId) : notOpen(rolloutId);
     return await generate(this.#generateParts(), { session, role, thread }, request as GenerateRequest);
   }
 
@@ -194,10 +194,10 @@ export class Gateway implements SessionHost {
     const dialect = dialectOf(path);
     if (dialect === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
     this.#readiness.check();
-    const body = await readBody(call);
-    seat.session.receive(Buffer.byteLength(body));
-    if (does === 'count_tokens') return countTokens(this.#options, seat, body, dialect);
-    return await ask(this.#options, seat, { ...call, body }, dialect);
+    if (does === 'count_tokens') return countTokens(this.#options, seat, await readBody(call), dialect);
+    return await seat.session.calling(seat, call.signal, async (modelCall) =>
+      ask(this.#options, seat, { ...call, body: await readBody(call) }, dialect, modelCall),
+    );
   }
 
   #ready(): Reply {
@@ -224,10 +224,6 @@ export class Gateway implements SessionHost {
     const door = { name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
     return modelHandle({ ...this.#generateParts(), ...door }, { session, role, thread: role });
   }
-}
-
-function sessionMissing(sessions: SessionTable, rolloutId: string): TrainyardError {
-  return sessions.hasEnded(rolloutId) ? sealed(rolloutId) : notOpen(rolloutId);
 }
 
 function notOpen(rollout: string): TrainyardError {

@@ -48,7 +48,7 @@ describe('generate with messages', () => {
     for (const _ of [0, 1]) seeds.push((await session.model().generate({ messages: ask })).turn!.sampling.seed);
     expect(new Set(seeds).size).toBe(2);
     await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({ code: 'LIMIT_REACHED' });
-    expect(session).toMatchObject({ limitHit: 'turns' });
+    expect(session).toMatchObject({ unanswered: [{ turnsBefore: 2, failure: { limit: 'turns' } }] });
     expect(session.turns).toHaveLength(2);
   });
 
@@ -60,7 +60,7 @@ describe('generate with messages', () => {
     const given = session.model().generate({ messages: ask, signal: hangUp.signal });
     hangUp.abort();
     await expect(given).rejects.toThrow();
-    expect(session.abandoned).toHaveLength(1);
+    expect(session.unanswered.map(({ failure }) => failure)).toEqual([undefined]);
     const running = session.model().generate({ messages: ask });
     session.seal();
     await expect(running).rejects.toMatchObject({ code: 'SESSION_SEALED' });
@@ -156,18 +156,14 @@ describe('what generate refuses', () => {
     const refused = session.model().generate(request as GenerateRequest);
     await expect(refused).rejects.toMatchObject({ code: 'REQUEST_INVALID', param });
     await refused.catch((error: Error) => expect(error.message).toContain(param ?? 'JSON'));
-    expect([session.turns.length, session.abandoned.length, engine.requests.length, session.limitHit]).toEqual([
-      0,
-      0,
-      0,
-      undefined,
-    ]);
+    expect([session.turns.length, engine.requests.length]).toEqual([0, 0]);
+    expect(session.unanswered).toMatchObject([{ failure: { code: 'REQUEST_INVALID' } }]);
   });
 
   it('ids that leave no room in the context, which is a limit like any other', async () => {
     const { session } = open({ contextLength: 4 });
     await expect(session.model().generate({ promptIds: [1, 2, 3, 4] })).rejects.toMatchObject({ code: 'CONTEXT_OVERFLOW' });
-    expect(session).toMatchObject({ limitHit: 'context', turns: [] });
+    expect(session).toMatchObject({ unanswered: [{ failure: { limit: 'context' } }], turns: [] });
   });
 });
 

@@ -59,18 +59,20 @@ export async function generate(parts: GenerateParts, seat: Seat, request: Genera
   checkRollout(session);
   checkThread(session, role, thread);
   parts.checkReady();
-  const { question, bytes, heard } = readRequest(request, session, session.heard.get(thread));
-  if (heard !== undefined) session.heard.set(thread, heard);
-  session.receive(bytes);
-  const { signal, release } = session.join({ signal: request.signal });
-  try {
-    const [turn] = await answer(parts, seat, undefined, question, signal);
-    return generationOf(seat, turn!);
-  } catch (thrown) {
-    throw renamed(thrown);
-  } finally {
-    release();
-  }
+  return await session.calling(seat, request?.signal, async (call) => {
+    const { question, bytes, heard } = readRequest(request, session, session.heard.get(thread));
+    if (heard !== undefined) session.heard.set(thread, heard);
+    session.receive(bytes);
+    const { signal, release } = session.join({ signal: request.signal });
+    try {
+      const [turn] = await answer(parts, seat, undefined, question, signal, call);
+      return generationOf(seat, turn!);
+    } catch (thrown) {
+      throw renamed(thrown);
+    } finally {
+      release();
+    }
+  });
 }
 
 /** The caller's own: what it changes is changed in what it asks next, not in what was recorded. */

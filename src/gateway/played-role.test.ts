@@ -109,7 +109,7 @@ describe('a role that is not trained and has a default model', () => {
     const { session } = played(undefined, { limits: { turns: 2, tokens: 1, deadlineMs: 1000 } });
     await Promise.all([0, 1].map(() => session.model().generate({ messages: ask })));
     await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({ code: 'LIMIT_REACHED' });
-    expect(session.limitHit).toBe('turns');
+    expect(session.unanswered.at(-1)?.failure?.limit).toBe('turns');
   });
 
   it('answers once for as many choices as are asked for, and a retry gets the answer that was missed', async () => {

@@ -8,7 +8,6 @@
 import { hash } from 'node:crypto';
 import { breath } from '../core/breath.ts';
 import type { Clock } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
 import type { Engine } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
@@ -19,8 +18,9 @@ import { checkIds, checkSampled } from './check-sampled.ts';
 import { defaultModelOf } from './default-model.ts';
 import type { Question } from './dialects/dialect.ts';
 import type { Tokens } from './event-stream.ts';
+import type { ModelCall } from './model-call.ts';
 import { NO_PROMPT, play, playedSampling, type Spoken, wordsOf } from './play.ts';
-import { asked, type BegunPrompt, type Prompt, promptOf, remembered } from './prompt.ts';
+import { asked, type BegunPrompt, promptOf, remembered } from './prompt.ts';
 import { effectiveSampling, type Seat, sealed } from './sessions.ts';
 
 export interface SamplerParts {
@@ -52,6 +52,7 @@ export async function answer(
   dialect: DialectName | undefined,
   question: Question,
   signal: AbortSignal,
+  call: ModelCall,
   audience?: Audience,
 ): Promise<readonly Turn[]> {
   const { session } = seat;
@@ -61,19 +62,18 @@ export async function answer(
   const wanted = player ? playedSampling(session, question.requested) : effectiveSampling(session, role, question.requested);
   const reservation = session.begin(question.count, player ? 0 : wanted.maxTokens);
   const draws: Draw[] = [];
-  let sampledTokens = 0;
-  let prompt: Prompt | undefined;
-  const startedAt = parts.clock.now();
+  const { startedAt } = call;
   try {
     const begunPrompt = player ? { prompt: NO_PROMPT } : promptOf(parts, seat, question);
-    prompt = begunPrompt.prompt;
+    const { prompt } = begunPrompt;
     const { promptIds } = prompt;
+    call.promptTokens = promptIds.length;
     const known = session.turns.length;
     for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, player ? wordsOf(question) : promptIds));
     const seeds = draws.map(({ seed }) => seed);
     const told = audience && startingOnce(audience, { startedAt, promptTokens: promptIds.length, seeds });
     const onSampled = (count: number): void => {
-      sampledTokens += count;
+      call.sampledTokens += count;
     };
     const sampling = player ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
     const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
@@ -84,7 +84,7 @@ export async function answer(
       const asking = { seat, question, ...begunPrompt, sampling, seed, signal: own, listener, onSampled };
       const said = player ? await play(player, asking) : await sample(parts, asking);
       return {
-        ...prompt!,
+        ...prompt,
         ...(player ? { model: player.name } : {}),
         ...said.ids,
         stopReason: said.stopReason,
@@ -103,11 +103,7 @@ export async function answer(
     return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
-    if (thrown instanceof TrainyardError && thrown.code === 'CONTEXT_OVERFLOW') session.limitHit ??= 'context';
-    if (signal.aborted) {
-      const promptTokens = prompt?.promptIds.length ?? 0;
-      session.abandon({ thread: seat.thread, promptTokens, sampledTokens, startedAt, endedAt: parts.clock.now() });
-    }
+    session.keepUnanswered(call, thrown, signal);
     // Engines say in their own words that they were cancelled; whoever waits is to hear that there is nothing to wait for.
     throw session.signal.aborted ? sealed(session.rolloutId) : thrown;
   } finally {

@@ -6,13 +6,14 @@ import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from
 import { checkDefaultModel } from '../core/default-model.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type LinkedSignal, link } from '../core/linked-signal.ts';
-import type { AbandonedCall, LimitName, SamplingSettings, Turn } from '../core/types.ts';
+import type { LimitName, SamplingSettings, Turn, UnansweredCall } from '../core/types.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
 import type { Call } from './call.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
 import type { Heard } from './heard.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
+import { failureIn, type ModelCall } from './model-call.ts';
 
 /**
  * How often each prompt, by digest, was asked: the n-th time draws from its own seed. A call that was cancelled gives its number
@@ -38,8 +39,8 @@ export class Occurrences {
   }
 }
 
-/** Given-up calls kept of one rollout. */
-const MOST_ABANDONED = 1000;
+/** Kept of one rollout. */
+const MOST_UNANSWERED = 1000;
 
 export interface Reservation {
   /** How many tokens each answer may sample. */
@@ -63,11 +64,10 @@ export class LiveSession implements Session {
   readonly recorded: Turn[] = [];
   readonly occurrences = new Occurrences();
   readonly answers = new Answers<readonly Turn[]>();
-  readonly abandoned: AbandonedCall[] = [];
+  readonly unanswered: UnansweredCall[] = [];
   readonly responses = new ResponsesMemory();
   /** By thread. */
   readonly heard = new Map<string, Heard>();
-  limitHit: LimitName | undefined;
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
   readonly number: number;
@@ -142,7 +142,8 @@ export class LiveSession implements Session {
   receive(bytes: number): void {
     this.#activeAt = this.#parts.clock.now();
     this.#bytes += bytes;
-    if (this.#bytes > GATEWAY_LIMITS.rolloutBytes) this.refuse('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
+    if (this.#bytes > GATEWAY_LIMITS.rolloutBytes)
+      throw limitReached('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
   }
 
   /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. `wanted` 0: nothing is sampled. */
@@ -151,9 +152,9 @@ export class LiveSession implements Session {
     const { turns, tokens } = this.spec.limits;
     if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce)
       throw busy(`the rollout has ${this.#inFlight} model calls under way`);
-    if (this.recorded.length + this.#inFlight + count > turns) this.refuse('turns', `${turns} model calls`);
+    if (this.recorded.length + this.#inFlight + count > turns) throw limitReached('turns', `${turns} model calls`);
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
-    if (wanted > 0 && left < count) this.refuse('tokens', `${tokens} sampled tokens`);
+    if (wanted > 0 && left < count) throw limitReached('tokens', `${tokens} sampled tokens`);
     const maxTokens = Math.min(wanted, Math.floor(left / count));
     this.#inFlight += count;
     this.#reservedTokens += count * maxTokens;
@@ -190,9 +191,27 @@ export class LiveSession implements Session {
     return { signal: joined.signal, release };
   }
 
-  /** Keeps that a call was given up; what was sampled of it is gone. */
-  abandon(call: AbandonedCall): void {
-    if (!this.#sealed && this.abandoned.length < MOST_ABANDONED) this.abandoned.push(call);
+  /** Has a model call answered by `run`, however it was made; if that throws, the call is kept, whether or not its client passes it on. */
+  async calling<T>({ thread, role }: Seat, signal: AbortSignal | undefined, run: (call: ModelCall) => Promise<T>): Promise<T> {
+    const now = this.#parts.clock.now();
+    const call = { thread, role, promptTokens: 0, sampledTokens: 0, turnsBefore: 0, startedAt: now, endedAt: now };
+    try {
+      return await run(call);
+    } catch (thrown) {
+      this.keepUnanswered(call, thrown, signal);
+      throw thrown;
+    }
+  }
+
+  /** Each call once. It failed, unless its client or the rollout was gone first; what the seal cuts off is no part of the rollout. */
+  keepUnanswered(call: ModelCall, thrown: unknown, signal: AbortSignal | undefined): void {
+    if (this.#sealed || this.unanswered.includes(call)) return;
+    call.turnsBefore = this.recorded.length;
+    call.endedAt = this.#parts.clock.now();
+    if (!this.signal.aborted && !signal?.aborted) call.failure = failureIn(thrown);
+    this.unanswered.push(call);
+    // How the rollout ended is in the last ones.
+    if (this.unanswered.length > MOST_UNANSWERED) this.unanswered.shift();
   }
 
   assertOpen(): void {
@@ -247,11 +266,6 @@ export class LiveSession implements Session {
     }
     this.#named.set(idempotencyKey, request);
   }
-
-  private refuse(limit: LimitName, what: string): never {
-    this.limitHit ??= limit;
-    throw new TrainyardError('LIMIT_REACHED', `the rollout has used its ${what}`);
-  }
 }
 
 /** Settings a call is sampled with: the run's for a trainable role, the agent's own otherwise. `maxTokens` is the smaller. */
@@ -270,6 +284,10 @@ export interface Seat {
 
 export function sealed(rolloutId: string): TrainyardError {
   return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
+}
+
+function limitReached(limit: LimitName, what: string): TrainyardError {
+  return new TrainyardError('LIMIT_REACHED', `the rollout has used its ${what}`, { cause: limit });
 }
 
 function busy(message: string): TrainyardError {

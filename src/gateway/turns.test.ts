@@ -224,9 +224,9 @@ describe('a call whose client is gone before the answer', () => {
     });
     await reply.body!.getReader().read();
     left.abort();
-    await until(() => session.abandoned.length === 1);
-    expect(session.abandoned[0]).toMatchObject({ thread: 'default', promptTokens: expect.any(Number) });
-    expect(session.abandoned[0]!.sampledTokens).toBeGreaterThan(0);
+    await until(() => session.unanswered.length === 1);
+    expect(session.unanswered[0]).toMatchObject({ thread: 'default', promptTokens: expect.any(Number) });
+    expect(session.unanswered[0]!.sampledTokens).toBeGreaterThan(0);
     expect(session.seal()).toEqual([]);
   });
 });

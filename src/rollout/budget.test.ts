@@ -24,6 +24,13 @@ describe('the failure budget', () => {
   it('is spent by rollouts that never asked the policy, whatever they say', () => {
     expect(() => add(new FailureBudget(), 8, rejected(0))).toThrowError(expect.objectContaining({ code: 'POLICY_BYPASSED' }));
   });
+
+  it('is spent by rollouts whose calls all failed, without the word that they never came to the policy', () => {
+    const called = { ...failed('r'), unanswered: [{}] } as unknown as Trajectory;
+    expect(() => add(new FailureBudget(), 8, called)).toThrowError(
+      expect.objectContaining({ code: 'FAILURE_BUDGET', hint: 'fix the error it throws' }),
+    );
+  });
 });
 
 const failed = (rolloutId: string): Trajectory =>

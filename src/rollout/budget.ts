@@ -49,7 +49,8 @@ export class FailureBudget {
   readonly #gradings: (FailedGrading | null)[] = [];
   /** Whether there were gradings before those. */
   #forgotten = false;
-  #everSampled = false;
+  /** Whether any rollout reached the gateway. */
+  #everCalled = false;
 
   /** `maxErrorShare`: of gradings that may fail. 1: no failed grading ends the run. */
   constructor(maxErrorShare: number = MAX_ERROR_SHARE) {
@@ -71,7 +72,7 @@ export class FailureBudget {
   add(trajectory: Trajectory, begun: Begun = this.begin()): void {
     const ended = endedOf(trajectory);
     begun.ended = ended;
-    this.#everSampled ||= trajectory.turns.length > 0;
+    this.#everCalled ||= trajectory.turns.length > 0 || trajectory.unanswered !== undefined;
     if (ended.failure !== undefined) this.#failedBehind.add(ended);
     for (const first of this.#begun) {
       if (first.ended === undefined) break;
@@ -79,7 +80,7 @@ export class FailureBudget {
     }
     // Too many even if everything under way ends well: one rollout that takes long must not hide it.
     const [failed, all] = [[...this.#failedBehind], this.#begun.size];
-    if (all >= MINIMUM && moreThan(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everSampled);
+    if (all >= MINIMUM && moreThan(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everCalled);
   }
 
   /**
@@ -118,8 +119,8 @@ export class FailureBudget {
   #judge(tooMany: TooMany = moreThan): void {
     const all = this.#recent.length;
     const failed = this.#recent.filter(({ failure }) => failure !== undefined);
-    if (!this.#everSampled && failed.every(({ isRejected }) => isRejected) && failed.length === all) throw bypassError(all);
-    if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everSampled);
+    if (!this.#everCalled && failed.every(({ isRejected }) => isRejected) && failed.length === all) throw bypassError(all);
+    if (tooMany(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everCalled);
   }
 }
 
@@ -139,7 +140,7 @@ function endedOf({ rolloutId, outcome, grade, turns }: Trajectory): Ended {
 
 function failureOf(outcome: Trajectory['outcome'], turns: number): string | undefined {
   if (outcome.kind === 'failed') return outcome.message;
-  if (outcome.kind === 'rejected' && turns === 0) return 'it made no model call';
+  if (outcome.kind === 'rejected' && turns === 0) return 'no model call of it was answered';
   return outcome.kind === 'truncated' && outcome.limit === 'deadline' ? 'it ran into its deadline' : undefined;
 }
 
@@ -154,14 +155,12 @@ const moreThan: TooMany = (bad, all, share) => bad / all > share;
 const allOf: TooMany = (bad, all) => bad === all;
 const never: TooMany = () => false;
 
-function failureError(failed: readonly Ended[], all: number, sampled: boolean): TrainyardError {
+function failureError(failed: readonly Ended[], all: number, called: boolean): TrainyardError {
   const [first] = failed;
   const cause = first?.failure ?? '';
-  const refused = /^4\d\d /.test(cause);
-  const hint =
-    sampled || refused
-      ? 'fix the error it throws'
-      : 'none of them got an answer from the policy: if that is not because of this error, build the agent’s client from ctx.model()';
+  const hint = called
+    ? 'fix the error it throws'
+    : 'none of them got an answer from the policy: if that is not because of this error, build the agent’s client from ctx.model()';
   return new TrainyardError(
     'FAILURE_BUDGET',
     `${failed.length} of the last ${all} rollouts failed; the first (${first?.rolloutId}): ${cause}`,

@@ -61,6 +61,50 @@ describe('what a workflow returns', () => {
     });
   });
 
+  class Own {
+    readonly text = 'x';
+  }
+  const around: Record<string, unknown> = {};
+  around['self'] = around;
+  it.each<[string, unknown, string]>([
+    ['a bigint', { n: [1, { m: 12n }] }, 'output.n[1].m is of type bigint'],
+    ['a function', { run: () => 1 }, 'output.run is of type function'],
+    ['NaN', Number.NaN, 'output is NaN'],
+    ['an infinity', [Number.POSITIVE_INFINITY], 'output[0] is Infinity'],
+    ['a list with a gap', Array(2), 'output[0] is of type undefined'],
+    ['a Map', { found: new Map([['a', 1]]) }, 'output.found is an instance of Map'],
+    ['a Set', new Set([1]), 'output is an instance of Set'],
+    ['an Error', new Error('boo'), 'output is an instance of Error'],
+    ['an instance', new Own(), 'output is an instance of Own'],
+    ['numbers of a fixed size', new Float32Array([1]), 'output is an instance of Float32Array'],
+    ['bytes', Buffer.from('hi'), 'output is an instance of Buffer'],
+    ['a date that is none', new Date(Number.NaN), 'output is of type undefined'],
+    ['a circle', around, 'output.self contains itself'],
+    ['too deep', JSON.parse('['.repeat(201) + ']'.repeat(201)), 'nested deeper than 200 levels'],
+    ['too long', { text: 'y'.repeat(1_000_001) }, 'longer than 1000000 characters'],
+    [
+      'twice as long on each level',
+      Array(60)
+        .fill(0)
+        .reduce((inner: unknown) => [inner, inner], 1),
+      'longer than 1000000',
+    ],
+  ])('is refused where JSON would drop or change %s, with the place of it', (_, output, shown) => {
+    const message = expect.stringContaining(shown);
+    expect(refusal({ output })).toMatchObject({ code: 'WORKFLOW_BAD_RESULT', message });
+    expect(refusal({ metadata: { output } })).toMatchObject({ code: 'WORKFLOW_BAD_RESULT' });
+  });
+
+  it('may be a text of a million characters, and no longer', () => {
+    expect(settled('x'.repeat(1_000_000)).output).toHaveLength(1_000_000);
+    expect(refusal('x'.repeat(1_000_001))).toMatchObject({ code: 'WORKFLOW_BAD_RESULT' });
+  });
+
+  it('is read as JSON is written: dates are texts, and what is undefined is not there', () => {
+    const output = { at: new Date(0), left: undefined, ['__proto__']: null, url: new URL('http://a/') };
+    expect(settled({ output }).output).toEqual(JSON.parse(JSON.stringify(output)));
+  });
+
   it('loses a broken metric, never the rollout', () => {
     expect(settled({ metrics: { a: 1, b: Number.NaN, c: 'x', d: 1n } })).toEqual({ metrics: { a: 1 } });
   });

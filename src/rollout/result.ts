@@ -6,13 +6,11 @@ import type { WorkflowResult } from '../core/contracts.ts';
 import { type Credit, checkCredit, credited } from '../core/credit.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { asJson } from '../core/json.ts';
+import { exactJson } from '../core/json.ts';
 import { settledReward, toReward } from '../core/reward.ts';
 import { turnNamed } from '../core/turn-names.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 
-/** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */
-export const MOST_JSON = 1_000_000;
 const MOST_METRICS = 256;
 /** Turns, some of them named twice perhaps. */
 const MOST_NAMED = 100_000;
@@ -32,14 +30,14 @@ export interface SettledResult {
 /** Throws WORKFLOW_BAD_RESULT. */
 export function resultOf(returned: unknown, identity: RolloutIdentity, turns: readonly Turn[]): SettledResult {
   if (returned === undefined || returned === null) return {};
-  if (typeof returned === 'string') return returned.length > MOST_JSON ? {} : { output: returned };
+  if (typeof returned === 'string') return { output: exactJson(returned, 'its text') };
   if (typeof returned !== 'object' || Array.isArray(returned)) throw bad(`run returned ${describeValue(returned)}`);
   const given = returned as WorkflowResult;
   const unknown = Object.keys(given).filter((key) => !KEYS.includes(key));
   if (unknown.length > 0) throw bad(`run returned an object with ${unknown.join(', ')}`);
   const { success, trainedTurns, credit } = given;
   if (success !== undefined && typeof success !== 'boolean') throw bad(`run returned success ${describeValue(success)}`);
-  const output = given.output === undefined ? undefined : asJson(given.output, MOST_JSON);
+  const output = given.output === undefined ? undefined : exactJson(given.output, 'output');
   if (credit !== undefined) inOurWords(() => checkCredit(credit));
   if (trainedTurns !== undefined && !Array.isArray(trainedTurns)) {
     throw bad(`run returned trainedTurns ${describeValue(trainedTurns)}, which is no list of turns`);
@@ -58,6 +56,10 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
     ...(credit === undefined ? {} : { credit: { turnDiscount: credit.turnDiscount, per: credit.per } }),
     ...(trainedTurns === undefined ? {} : { trainedTurns: trainedTurns.map((name) => indexOf(name, identity, turns)) }),
   };
+}
+
+export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
+  return turns.map((turn) => (turn.trainable && trained?.includes(turn.index) === false ? { ...turn, trainable: false } : turn));
 }
 
 function rewardOf(
@@ -83,8 +85,9 @@ function inOurWords<T>(checked: () => T): T {
 }
 
 function metadataOf(given: unknown): Readonly<Record<string, Json>> {
-  const copy = typeof given === 'object' && given !== null && !Array.isArray(given) ? asJson(given, MOST_JSON) : undefined;
-  if (copy === undefined) throw bad(`run returned metadata ${describeValue(given)}, which is not an object of JSON`);
+  const copy = exactJson(given, 'metadata');
+  if (typeof copy !== 'object' || copy === null || Array.isArray(copy))
+    throw bad(`run returned metadata ${describeValue(given)}`);
   return copy as Readonly<Record<string, Json>>;
 }
 

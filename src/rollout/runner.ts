@@ -21,10 +21,11 @@ import type {
 import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
+import { limitBehind, outcomeByCalls } from '../core/last-word.ts';
 import { link } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
 import type { Grade, Limits, Outcome, Reward, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
-import { resultOf, type SettledResult } from './result.ts';
+import { onlyTrained, resultOf, type SettledResult } from './result.ts';
 import { contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 import type { Slots } from './slots.ts';
 import { runHere } from './start-workflow.ts';
@@ -140,7 +141,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     ...keptOf(result, sealed),
     ...(grade.kind === 'graded' && grade.reward.source === 'workflow' ? {} : returnedBy(result)),
     ...(logs.length > 0 ? { logs } : {}),
-    ...(session.abandoned.length > 0 ? { abandoned: session.abandoned } : {}),
+    ...(session.unanswered.length > 0 ? { unanswered: session.unanswered } : {}),
     grade,
     startedAt,
     endedAt: parts.clock.now(),
@@ -172,7 +173,7 @@ function keptOf(
   turns: readonly Turn[],
 ): Pick<Trajectory, 'turns' | 'output' | 'metadata' | 'metrics'> {
   return {
-    turns: trainedTurns === undefined ? turns : onlyTrained(turns, trainedTurns),
+    turns: onlyTrained(turns, trainedTurns),
     ...(output === undefined ? {} : { output }),
     ...(metadata === undefined ? {} : { metadata }),
     ...(metrics === undefined ? {} : { metrics }),
@@ -183,10 +184,6 @@ function keptOf(
 function returnedBy({ reward, success }: SettledResult): Pick<Trajectory, 'returned'> {
   if (reward === undefined && success === undefined) return {};
   return { returned: { ...(reward && { reward }), ...(success === undefined ? {} : { success }) } };
-}
-
-function onlyTrained(turns: readonly Turn[], trained: readonly number[]): readonly Turn[] {
-  return turns.map((turn) => (turn.trainable && !trained.includes(turn.index) ? { ...turn, trainable: false } : turn));
 }
 
 /** Gives what cancels it. */
@@ -231,13 +228,12 @@ async function endingOf(
 function outcomeOf(ending: Ending<SettledResult>, session: Session): Outcome {
   if (ending.kind === 'deadline') return { kind: 'truncated', limit: 'deadline' };
   if (ending.kind === 'threw' && ending.thrown instanceof Rejection) return { kind: 'rejected', reason: ending.thrown.message };
-  if (session.limitHit !== undefined) return { kind: 'truncated', limit: session.limitHit };
-  if (ending.kind === 'threw') {
-    const code = ending.thrown instanceof TrainyardError ? ending.thrown.code : 'WORKFLOW_FAILED';
-    return { kind: 'failed', code, message: messageOf(ending.thrown).slice(0, 2000) };
-  }
-  if (session.turns.length === 0) return { kind: 'rejected', reason: 'no_turns' };
-  return { kind: 'completed' };
+  if (ending.kind === 'returned') return outcomeByCalls(session);
+  const code = ending.thrown instanceof TrainyardError ? ending.thrown.code : 'WORKFLOW_FAILED';
+  // Graded without what it returned, such a rollout would be graded for something else.
+  const limit = code === 'WORKFLOW_BAD_RESULT' ? undefined : limitBehind(code, session);
+  if (limit !== undefined) return { kind: 'truncated', limit };
+  return { kind: 'failed', code, message: messageOf(ending.thrown).slice(0, 2000) };
 }
 
 type GradingParts = Pick<RolloutParts, 'grader' | 'workflow' | 'turnDiscount' | 'graderInput'>;

@@ -7,14 +7,13 @@ import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
-import { asJson } from '../core/json.ts';
+import { exactJson } from '../core/json.ts';
 import { asWorkflow, moduleOf } from '../core/lower.ts';
 import { agentEnvironment } from '../processes/agent-environment.ts';
 import { importedModule, namesOf } from '../processes/imported-module.ts';
 import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
 import { enterEnvironment } from './own-environment.ts';
-import { MOST_JSON } from './result.ts';
 import { Rejection } from './rollout-context.ts';
 
 // As in the run's own process: what a rollout forgot to wait for is told, and ends neither it nor the one after it.
@@ -57,14 +56,14 @@ async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): P
   }
 }
 
-/** What is read as JSON in the end is made so here, where its own `toJSON` still is. What is too long to be kept is not sent. */
+/** What is read as JSON in the end is made so here, where its own `toJSON` still is. */
 function sendable(returned: unknown): unknown {
-  if (typeof returned === 'string' && returned.length > MOST_JSON) return undefined;
+  if (typeof returned === 'string') return exactJson(returned, 'its text');
   if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) return returned;
   const { output, metadata, ...rest } = returned as WorkflowResult;
   return {
     ...rest,
-    ...(output === undefined ? {} : { output: asJson(output, MOST_JSON) }),
-    ...(metadata === undefined ? {} : { metadata: asJson(metadata, MOST_JSON) ?? metadata }),
+    ...(output === undefined ? {} : { output: exactJson(output, 'output') }),
+    ...(metadata === undefined ? {} : { metadata: exactJson(metadata, 'metadata') }),
   };
 }

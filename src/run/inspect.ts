@@ -28,6 +28,7 @@ export interface RolloutLine {
   readonly step: number | null;
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
+  readonly failedCalls: number;
   /** Why it is left out of training; null where it is not. */
   readonly excluded: string | null;
   /** Turns of it that are left out, with the reasons. */
@@ -61,7 +62,8 @@ export function rolloutLine(
   steps: ReadonlyMap<string, number>,
   exclusions: ReadonlyMap<string, readonly Mark[]>,
 ): RolloutLine {
-  const { rolloutId, taskId, purpose, outcome, grade, turns, abandoned = [] } = trajectory;
+  const { rolloutId, taskId, purpose, outcome, grade, turns, unanswered = [] } = trajectory;
+  const failedCalls = unanswered.filter(({ failure }) => failure !== undefined).length;
   const marks = exclusions.get(rolloutId) ?? [];
   const forks: Partial<Record<ForkCause, number>> = {};
   for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
@@ -77,7 +79,8 @@ export function rolloutLine(
     samples: samplesOf(trajectory),
     step: steps.get(rolloutId) ?? null,
     forks,
-    abandoned: abandoned.length,
+    abandoned: unanswered.length - failedCalls,
+    failedCalls,
     excluded: marks.find(({ turn }) => turn === undefined)?.reason ?? null,
     excludedTurns: Object.fromEntries(marks.flatMap(({ turn, reason }) => (turn === undefined ? [] : [[turn, reason]]))),
   };

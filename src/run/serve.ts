@@ -4,8 +4,9 @@
  * protocol: what they say or a grader says is kept with their trajectories.
  */
 import { join } from 'node:path';
-import type { Session, SessionObserver, Store } from '../core/contracts.ts';
-import type { Outcome, RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
+import type { SessionObserver, Store } from '../core/contracts.ts';
+import { outcomeByCalls } from '../core/last-word.ts';
+import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import type { Failure } from '../gateway/http-errors.ts';
 import { listen } from '../gateway/listener.ts';
@@ -114,15 +115,15 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
   let latest: Promise<unknown> = Promise.resolve();
   return {
     keep: (identity, session) => {
-      const { turns, abandoned } = session;
-      if (turns.length === 0 && abandoned.length === 0) return;
+      const { turns, unanswered } = session;
+      if (turns.length === 0 && unanswered.length === 0) return;
       const endedAt = Date.now();
       const trajectory: Trajectory = {
         ...identity,
-        outcome: outcomeOf(session),
+        outcome: outcomeByCalls(session),
         grade: { kind: 'ungraded', why: 'nothing grades what is served' },
         turns,
-        ...(abandoned.length > 0 ? { abandoned } : {}),
+        ...(unanswered.length > 0 ? { unanswered } : {}),
         startedAt: turns[0]?.startedAt ?? endedAt,
         endedAt,
       };
@@ -140,9 +141,4 @@ async function freeName(store: Store, rolloutId: string): Promise<string> {
   let name = rolloutId;
   for (let number = 2; (await store.read(name)) !== undefined; number++) name = `${rolloutId}-${number}`;
   return name;
-}
-
-function outcomeOf({ turns, limitHit }: Pick<Session, 'turns' | 'limitHit'>): Outcome {
-  if (limitHit !== undefined) return { kind: 'truncated', limit: limitHit };
-  return turns.length === 0 ? { kind: 'rejected', reason: 'no_turns' } : { kind: 'completed' };
 }

@@ -47,7 +47,10 @@ export function decodeTrajectory(encoded: EncodedTrajectory): Trajectory {
   if (!sameBytes(digestOf(piecesOf(encoded.record, encoded.turns)), encoded.digest)) {
     throw new DecodeError('a trajectory does not match its digest');
   }
-  const decoded = { ...parseObject(encoded.record), turns: encoded.turns.map(decodeTurn) };
+  const { abandoned, ...record } = parseObject(encoded.record) as { readonly abandoned?: readonly object[] };
+  // As calls without an answer were kept once, without their roles and places.
+  const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
+  const decoded = { ...record, ...(unanswered && { unanswered }), turns: encoded.turns.map(decodeTurn) };
   const misfit = misfitOf(trajectorySchema, decoded);
   if (misfit !== undefined) throw new DecodeError(`a trajectory is malformed: ${misfit}`);
   return decoded as unknown as Trajectory;

@@ -6,6 +6,7 @@
  * bit by bit, whatever they hold. What JSON cannot hold is refused with STORE_FAILED before anything is written; it is never
  * quietly turned into null.
  */
+import type { z } from 'zod';
 import { kindOf } from '../core/classes.ts';
 import type { TrajectoryFilter } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -17,31 +18,27 @@ const MAX_DEPTH = 500;
 
 /** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a trajectory. */
 export function keepTrajectory(trajectory: Trajectory): Trajectory {
-  const what = `trajectory ${JSON.stringify(trajectory.rolloutId)}`;
-  const { turns, ...rest } = trajectory;
-  const trail = trailFrom(what);
-  const copy = { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position)) };
-  const misfit = misfitOf(trajectorySchema, copy);
-  if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
-  return copy as unknown as Trajectory;
+  return kept(`trajectory ${JSON.stringify(trajectory.rolloutId)}`, trajectorySchema, (trail) => {
+    const { turns, ...rest } = trajectory;
+    return { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position)) };
+  });
 }
 
 /** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a manifest. */
 export function keepManifest(manifest: BatchManifest): BatchManifest {
-  const what = `manifest of step ${manifest.step}`;
-  const copy = plainObject(manifest, trailFrom(what));
-  const misfit = misfitOf(manifestSchema, copy);
-  if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
-  return copy as unknown as BatchManifest;
+  return kept(`manifest of step ${manifest.step}`, manifestSchema, (trail) => plainObject(manifest, trail));
 }
 
 /** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a mark. */
 export function keepMark(mark: Mark): Mark {
-  const what = `mark of rollout ${JSON.stringify(mark.rolloutId)}`;
-  const copy = plainObject(mark, trailFrom(what));
-  const misfit = misfitOf(markSchema, copy);
+  return kept(`mark of rollout ${JSON.stringify(mark.rolloutId)}`, markSchema, (trail) => plainObject(mark, trail));
+}
+
+function kept<T>(what: string, schema: z.ZodType<T>, copyOf: (trail: Trail) => object): T {
+  const copy = copyOf({ at: [what], copies: new Map() });
+  const misfit = misfitOf(schema, copy);
   if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
-  return copy as unknown as Mark;
+  return copy as T;
 }
 
 /** Throws USAGE for a limit that is not a whole number: SQL would read a negative one as "no limit". */
@@ -59,8 +56,6 @@ interface Trail {
   /** Turn after turn repeats what was said before, as the same objects: each is copied once, and the copies share it likewise. */
   readonly copies: Map<object, unknown>;
 }
-
-const trailFrom = (what: string): Trail => ({ at: [what], copies: new Map() });
 
 function keepTurn(turn: Turn, trail: Trail, position: number): object {
   const { promptIds, sampledIds, logprobs, ...words } = turn;

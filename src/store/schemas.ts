@@ -6,7 +6,6 @@
  */
 import { z } from 'zod';
 import {
-  type AbandonedCall,
   type BatchManifest,
   DIALECT_NAMES,
   FORK_CAUSES,
@@ -18,6 +17,7 @@ import {
   type Tool,
   type Trajectory,
   type Turn,
+  type UnansweredCall,
 } from '../core/types.ts';
 
 /** SQL text is UTF-8: a lone surrogate in an id would come back as another id. */
@@ -80,19 +80,10 @@ function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
   });
 }
 
-const requestedSampling: z.ZodType<Partial<SamplingSettings>> = z.object({
-  temperature: z.exactOptional(z.number()),
-  topP: z.exactOptional(z.number()),
-  topK: z.exactOptional(z.number()),
-  maxTokens: z.exactOptional(z.number()),
-});
-
-const effectiveSampling: z.ZodType<SamplingSettings> = z.object({
-  temperature: z.number(),
-  topP: z.number(),
-  topK: z.number(),
-  maxTokens: z.number(),
-});
+const settings = <T extends z.ZodType>(number: T) =>
+  z.object({ temperature: number, topP: number, topK: number, maxTokens: number });
+const requestedSampling: z.ZodType<Partial<SamplingSettings>> = settings(z.exactOptional(z.number()));
+const effectiveSampling: z.ZodType<SamplingSettings> = settings(z.number());
 
 const turn: z.ZodType<Turn> = z
   .object({
@@ -123,10 +114,13 @@ const turn: z.ZodType<Turn> = z
   })
   .refine((value) => value.logprobs.length === value.sampledIds.length, 'expected one log-probability per sampled id');
 
-const abandoned: z.ZodType<AbandonedCall> = z.object({
+const unanswered: z.ZodType<UnansweredCall> = z.object({
   thread: z.string(),
+  role: z.string(),
   promptTokens: natural,
   sampledTokens: natural,
+  turnsBefore: natural,
+  failure: z.exactOptional(z.object({ code: z.string(), message: z.string(), limit: z.exactOptional(z.enum(LIMIT_NAMES)) })),
   startedAt: z.number(),
   endedAt: z.number(),
 });
@@ -167,7 +161,7 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   outcome,
   grade,
   turns: z.array(turn),
-  abandoned: z.exactOptional(z.array(abandoned)),
+  unanswered: z.exactOptional(z.array(unanswered)),
   output: z.exactOptional(json),
   returned: z.exactOptional(z.object({ reward: z.exactOptional(reward), success: z.exactOptional(z.boolean()) })),
   metadata: z.exactOptional(z.record(z.string(), json)),

@@ -10,6 +10,7 @@ import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { RaceSettings } from '../../test/fixtures/store-open-race.ts';
 import { writtenBy } from '../../test/fixtures/store-writer.ts';
+import type { Trajectory } from '../core/types.ts';
 import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
 import { LogSync } from './log-sync.ts';
 import { openSqliteStore } from './sqlite.ts';
@@ -186,6 +187,17 @@ describe('opening', () => {
     writeFileSync(path, '');
     await using store = await openSqliteStore(path);
     expect(await store.count()).toBe(0);
+  });
+
+  it('reads given-up calls as they were kept before calls that failed were', async () => {
+    const call = { thread: 'default', promptTokens: 3, sampledTokens: 1, startedAt: 1, endedAt: 2 };
+    const { unanswered: _, ...trajectory } = randomTrajectory(1);
+    await using store = await openSqliteStore(path);
+    await store.append({ ...trajectory, abandoned: [call] } as Trajectory);
+    expect(await store.read(trajectory.rolloutId)).toEqual({
+      ...trajectory,
+      unanswered: [{ ...call, role: 'default', turnsBefore: 0 }],
+    });
   });
 
   it('fails with STORE_FAILED where there is no folder, or a folder in place of the file', async () => {

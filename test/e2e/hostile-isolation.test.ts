@@ -57,7 +57,7 @@ describe('a workflow in a process of its own', () => {
     ['end by a signal to its group', { outcome: { kind: 'failed', message: expect.stringMatching(/SIGKILL/) } }],
     ['flood its output', FINE],
     ['log without end', FINE],
-    ['return far too much', { outcome: { kind: 'completed' } }],
+    ['return far too much', { outcome: { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' } }],
     [
       'claim results of others',
       { outcome: { kind: 'failed', message: expect.stringMatching(/what is no answer to its channel/) } },

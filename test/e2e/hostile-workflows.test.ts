@@ -251,7 +251,7 @@ describe('a rollout', () => {
     expect(gateway.openSessions).toBe(0);
   });
 
-  it('whose output is a cycle or far too long is graded without it', async () => {
+  it('whose output is a cycle or far too long fails, and is not graded without it', async () => {
     for (const output of [cycle, 'x'.repeat(3_000_000), new Map([[1, 2]])]) {
       const { rollOut } = yardOf(
         defineWorkflow(async (ctx) => {
@@ -259,7 +259,8 @@ describe('a rollout', () => {
           return { output: output as never, reward: 1 };
         }),
       );
-      expect(await rollOut()).toMatchObject({ outcome: { kind: 'completed' }, grade: { kind: 'graded' } });
+      const outcome = { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' };
+      expect(await rollOut()).toMatchObject({ outcome, grade: { kind: 'ungraded' } });
     }
   });
 

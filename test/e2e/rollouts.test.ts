@@ -214,6 +214,142 @@ describe('a rollout', () => {
   });
 });
 
+describe('a model call that failed', () => {
+  type Agent = (ctx: WorkflowContext, say: (words: string, thread?: string) => Promise<unknown>) => Promise<unknown>;
+  const LONG = 'word '.repeat(5000);
+  /** Its client never says that a call failed. */
+  async function rolledOut(agent: Agent): Promise<Trajectory> {
+    const engineFails = (call: number): readonly number[] => {
+      if (call === 1) throw new Error('GPU fell off the bus');
+      return [...tokenizer.encodeRendered('fine<|im_end|>')];
+    };
+    const { rollout } = await bench({ reply: engineFails, limits: { turns: 3 } });
+    return await rollout(async (ctx) => {
+      const say = (content: string, thread = 'default'): Promise<unknown> =>
+        ctx
+          .model()
+          .thread(thread)
+          .generate({ messages: [{ role: 'user', content }] })
+          .catch(() => undefined);
+      return await agent(ctx, say);
+    });
+  }
+  const crash = (): never => {
+    throw new Error('the database is down');
+  };
+  const ENGINE = { kind: 'failed', code: 'ENGINE_FAILED', message: expect.stringContaining('GPU fell off the bus') };
+  const CRASH = { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'the database is down' };
+  const OVERFLOW = { kind: 'truncated', limit: 'context' };
+
+  it.each<[string, object, Agent]>([
+    ['as the last word fails the rollout', ENGINE, async (_, say) => void (await say('a').then(() => say('b')))],
+    [
+      'and was made again is recovered from',
+      { kind: 'completed' },
+      async (_, say) => {
+        for (const words of ['a', 'b', 'b']) await say(words);
+      },
+    ],
+    [
+      'is not made good by another conversation',
+      { ...ENGINE, message: expect.stringContaining('call of aside failed') },
+      async (_, say) => {
+        for (const thread of ['default', 'aside', 'default']) await say('a', thread);
+      },
+    ],
+    [
+      'as the only one is told, and not that there was none',
+      { kind: 'failed', code: 'REQUEST_INVALID' },
+      async (ctx) => {
+        await ctx
+          .model()
+          .generate({ messages: [], temperature: -1 })
+          .catch(() => undefined);
+      },
+    ],
+    [
+      'in a default model fails the rollout',
+      { kind: 'failed', code: 'DEFAULT_MODEL_FAILED' },
+      async (ctx, say) => {
+        await say('a');
+        const clerk = ctx.model('clerk', { trainable: () => false, default: crash });
+        await clerk.generate({ messages: ctx.prompt }).catch(() => undefined);
+      },
+    ],
+    [
+      'because the context was full, and was followed by a shorter one, is recovered from',
+      { kind: 'completed' },
+      async (_, say) => {
+        for (const words of [LONG, 'short']) await say(words);
+      },
+    ],
+    [
+      'because the context was full, as the last word, truncates the rollout',
+      OVERFLOW,
+      async (_, say) => {
+        for (const words of ['short', LONG]) await say(words);
+      },
+    ],
+    [
+      'because the context was full is behind what a framework throws right then',
+      OVERFLOW,
+      async (_, say) => {
+        for (const words of ['short', LONG]) await say(words);
+        crash();
+      },
+    ],
+    [
+      'because the context was full is not behind a crash after an answer',
+      CRASH,
+      async (_, say) => {
+        for (const words of [LONG, 'short']) await say(words);
+        crash();
+      },
+    ],
+    [
+      'because the context was full is no excuse for what cannot be graded',
+      { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' },
+      async (_, say) => {
+        for (const words of ['short', LONG]) await say(words);
+        return { output: 12n };
+      },
+    ],
+    [
+      'is none where its client gave it up',
+      { kind: 'completed' },
+      async (ctx, say) => {
+        await say('a');
+        await ctx
+          .model()
+          .generate({ messages: ctx.prompt, signal: AbortSignal.abort() })
+          .catch(() => undefined);
+      },
+    ],
+  ])('%s', async (_, outcome, agent) => {
+    const trajectory = await rolledOut(agent);
+    expect(trajectory).toMatchObject({ outcome, unanswered: [{ promptTokens: expect.any(Number) }] });
+    expect(trajectory.grade.kind).toBe(trajectory.outcome.kind === 'failed' ? 'ungraded' : 'graded');
+  });
+
+  it('is kept with its place among the turns; of very many the last', async () => {
+    const { rollout } = await bench();
+    const { unanswered } = await rollout(async (ctx) => {
+      for (let i = 0; i < 1001; i++)
+        await ctx
+          .model()
+          .generate({ messages: [], maxTokens: -i })
+          .catch(() => undefined);
+      await chat(ctx, ctx.prompt);
+      await ctx
+        .model()
+        .generate({ messages: ctx.prompt, stop: [''] })
+        .catch(() => undefined);
+    });
+    expect(unanswered).toHaveLength(1000);
+    expect([unanswered![0]!.turnsBefore, unanswered!.at(-1)!.turnsBefore]).toEqual([0, 1]);
+  });
+});
+
 describe('whatever agents do', () => {
   const action = fc.oneof(
     fc.record({ kind: fc.constant('continue' as const), text: fc.string({ maxLength: 12 }) }),

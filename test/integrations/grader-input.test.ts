@@ -229,11 +229,11 @@ describe('what a grader sees', () => {
       const client = new OpenAI(ctx.model().openai());
       const ask = (...content: OpenAI.ChatCompletionContentPart[]) =>
         client.chat.completions.create({ model: 'policy', messages: [{ role: 'user', content }] });
-      await ask({ type: 'text', text: 'How ' }, { type: 'text', text: 'much?' });
       const image = { type: 'image_url' as const, image_url: { url: 'data:image/png;base64,AAAA' } };
       await ask({ type: 'text', text: 'What is this?' }, image).catch((thrown: unknown) => {
         refusal = thrown;
       });
+      await ask({ type: 'text', text: 'How ' }, { type: 'text', text: 'much?' });
     });
     expect(refusal).toMatchObject({ status: 400, message: expect.stringMatching(/image/) });
     expect(input.turns).toHaveLength(1);

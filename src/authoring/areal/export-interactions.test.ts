@@ -103,10 +103,18 @@ describe('the concat style', () => {
 describe('an export', () => {
   it('leaves out what is unfinished, with a warning, and what is not the policy’s to train, without', () => {
     const warnings: string[] = [];
-    const unfinished = { thread: 'policy', promptTokens: 3, sampledTokens: 1, startedAt: 0, endedAt: 0 };
+    const unfinished = {
+      thread: 'policy',
+      role: 'policy',
+      promptTokens: 3,
+      sampledTokens: 1,
+      turnsBefore: 1,
+      startedAt: 0,
+      endedAt: 0,
+    };
     const lost = turn(1, a, { trainable: false, undelivered: true });
     const helper = turn(2, undefined, { trainable: false, role: 'helper', model: 'other' });
-    const rows = exportInteractions(trajectory([a, lost, helper], { value: 1 }, { abandoned: [unfinished] }), {
+    const rows = exportInteractions(trajectory([a, lost, helper], { value: 1 }, { unanswered: [unfinished] }), {
       style: 'concat',
       warn: (message) => warnings.push(message),
     });

@@ -65,8 +65,8 @@ function discounted(reward: Reward, turns: readonly Turn[], turnDiscount: number
   return credited(reward, turns, credit);
 }
 
-function finished({ rolloutId, turns, abandoned = [] }: Trajectory, warn: (message: string) => void): readonly Turn[] {
-  if (abandoned.length > 0) warn(`rollout ${rolloutId}: ${abandoned.length} unfinished model calls are not exported`);
+function finished({ rolloutId, turns, unanswered = [] }: Trajectory, warn: (message: string) => void): readonly Turn[] {
+  if (unanswered.length > 0) warn(`rollout ${rolloutId}: ${unanswered.length} unfinished model calls are not exported`);
   const undelivered = turns.filter((turn) => turn.undelivered);
   if (undelivered.length > 0) warn(`rollout ${rolloutId}: ${undelivered.length} answers that nobody received are not exported`);
   return turns.filter((turn) => !turn.undelivered);

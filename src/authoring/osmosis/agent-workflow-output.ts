@@ -5,7 +5,6 @@
 import type { WorkflowResult } from '../../core/contracts.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { asJson } from '../../core/json.ts';
 import type { Json, Message } from '../../core/types.ts';
 import type { RolloutContext } from './rollout-context.ts';
 
@@ -19,7 +18,6 @@ export interface AgentWorkflowOutput {
 }
 
 const KEYS: readonly string[] = ['messages', 'metrics', 'info'];
-const MOST_JSON = 1_000_000;
 
 /** As the core has it: messages are the output, info is metadata, sample sources give the threads. */
 export async function resultOf(returned: unknown, rollout: RolloutContext): Promise<WorkflowResult> {
@@ -27,7 +25,7 @@ export async function resultOf(returned: unknown, rollout: RolloutContext): Prom
   const samples = Object.entries(await rollout.getSamples());
   const threads = Object.fromEntries(samples.map(([name, sample]) => [name, sample.messages]));
   return {
-    ...(messages == null ? {} : { output: asJson(messages, MOST_JSON) ?? null }),
+    ...(messages == null ? {} : { output: messages as readonly object[] as Json }),
     ...(metrics === undefined ? {} : { metrics }),
     ...(info === undefined ? {} : { metadata: info }),
     ...(samples.length === 0 ? {} : { threads }),

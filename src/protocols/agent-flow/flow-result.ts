@@ -5,7 +5,7 @@
  * reinforcement learning; the trajectory's own value is the sum of all. Where only the end was rewarded the two are the same for every
  * turn, and nothing is said by turn. The reward of the completion belongs to the last step.
  */
-import type { Reward, Turn } from '../../core/types.ts';
+import type { Reward } from '../../core/types.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
 
 export interface FlowResult {
@@ -32,9 +32,4 @@ function rewardOf(steps: FlowTrajectory['steps'], atTheEnd: number | undefined):
   });
   const isSame = fromThere.every(([, earned]) => earned === value);
   return { value, ...(isSame ? {} : { byTurn: Object.fromEntries(fromThere.toReversed()) }), source: 'workflow' };
-}
-
-export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
-  if (trained === undefined) return turns;
-  return turns.map((turn) => (turn.trainable && !trained.includes(turn.index) ? { ...turn, trainable: false } : turn));
 }

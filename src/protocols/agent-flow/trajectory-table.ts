@@ -4,13 +4,15 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { outcomeByCalls } from '../../core/last-word.ts';
 import type { Grade, Json, Outcome, Trajectory } from '../../core/types.ts';
 import type { SessionDefaults } from '../../gateway/control.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusal } from '../../gateway/http-errors.ts';
 import type { Grant } from '../../gateway/keys.ts';
 import { sealed } from '../../gateway/sessions.ts';
-import { flowResult, onlyTrained } from './flow-result.ts';
+import { onlyTrained } from '../../rollout/result.ts';
+import { flowResult } from './flow-result.ts';
 import { type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 import { refusalOf } from './not-taken.ts';
 import { FlowRefusal } from './refusals.ts';
@@ -174,7 +176,7 @@ export class TrajectoryTable {
       outcome,
       grade: await this.#gradeOf(trajectory, outcome),
       turns: onlyTrained(session.turns, trainedTurns),
-      ...(session.abandoned.length > 0 ? { abandoned: session.abandoned } : {}),
+      ...(session.unanswered.length > 0 ? { unanswered: session.unanswered } : {}),
       ...(metadata === undefined && steps.length === 0 ? {} : { metadata: { ...metadata, ...stepsIn(trajectory) } }),
       startedAt: session.openedAt,
       endedAt,
@@ -201,9 +203,8 @@ function stepsIn({ steps }: FlowTrajectory): Readonly<Record<string, Json>> {
 
 function outcomeOf({ session, completion }: FlowTrajectory): Outcome {
   if (completion?.error !== undefined) return { kind: 'failed', code: 'WORKFLOW_FAILED', message: completion.error };
-  if (session.limitHit !== undefined) return { kind: 'truncated', limit: session.limitHit };
-  if (session.turns.length === 0) return { kind: 'rejected', reason: 'no_turns' };
-  return completion === undefined ? { kind: 'rejected', reason: 'never_completed' } : { kind: 'completed' };
+  const outcome = outcomeByCalls(session);
+  return outcome.kind === 'completed' && completion === undefined ? { kind: 'rejected', reason: 'never_completed' } : outcome;
 }
 
 function unknown(uid: string): Refusal {
