@@ -65,6 +65,11 @@ export function httpFailureOf(thrown: unknown): HttpFailure {
   return { status: 500, code: 'internal_error', message: whole(thrown) };
 }
 
+/** Whether clients try again what they were answered with this status. */
+export function isTriedAgain(status: number): boolean {
+  return status === 408 || status === 409 || status === 429 || status >= 500;
+}
+
 export interface FutureFailure {
   readonly error: string;
   readonly category: FailureCategory;
@@ -72,8 +77,7 @@ export interface FutureFailure {
 
 /** A request that was taken, and then failed. */
 export function futureFailureOf(thrown: unknown): FutureFailure {
-  const isBusy = thrown instanceof ApiError && thrown.kind === 'too_busy';
-  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code) && !isBusy);
+  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code));
   return { error: whole(thrown), category: isUsers ? 'user' : 'server' };
 }
 
