@@ -184,7 +184,7 @@ export class TinkerModel {
     try {
       return await this.#verb(verb, requestType, body());
     } catch (thrown) {
-      if (!isTaken(thrown)) throw thrown;
+      if (statusOf(thrown) !== 409) throw thrown;
       return await this.#verb(verb, requestType, body());
     }
   }
@@ -300,7 +300,7 @@ export class TinkerModel {
     try {
       return await this.#submit(encoded);
     } catch (thrown) {
-      throw (isRefusedAtDoor(thrown) || isTaken(thrown)) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
+      throw (isRefusedAtDoor(thrown) || statusOf(thrown) === 409) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
     }
   }
 
@@ -347,10 +347,6 @@ function isRefusedAtDoor(thrown: unknown): boolean {
 /** An internal error, said in JSON or not. */
 function isStumble(thrown: unknown): boolean {
   return thrown instanceof TrainyardError && (thrown.code === 'POLICY_GARBLED' || statusOf(thrown) === 500);
-}
-
-function isTaken(thrown: unknown): boolean {
-  return statusOf(thrown) === 409;
 }
 
 function statusOf(thrown: unknown): number | undefined {

@@ -65,11 +65,6 @@ export function httpFailureOf(thrown: unknown): HttpFailure {
   return { status: 500, code: 'internal_error', message: whole(thrown) };
 }
 
-/** Whether clients try again what they were answered with this status. */
-export function isTriedAgain(status: number): boolean {
-  return status === 408 || status === 409 || status === 429 || status >= 500;
-}
-
 export interface FutureFailure {
   readonly error: string;
   readonly category: FailureCategory;

@@ -40,7 +40,6 @@ export class Order {
   #last: Promise<unknown> = Promise.resolve();
   #closed: string | undefined;
 
-  /** `start`: makes a future of work. */
   constructor(start: (work: () => Promise<Outcome>) => Future, gapMs: number) {
     this.#start = start;
     this.#gapMs = gapMs;

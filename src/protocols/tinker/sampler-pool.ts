@@ -49,16 +49,12 @@ export interface SamplerCall {
   readonly signal: AbortSignal;
 }
 
-interface Waiting {
-  readonly call: SamplerCall;
-  begin(instance: Instance): void;
-}
-
 /** What one session wants of one set of weights, in the order it was asked for. */
 interface Line {
   readonly sessionId: string;
   readonly weights: Weights;
-  readonly waiting: Set<Waiting>;
+  /** With what begins each of them. */
+  readonly waiting: Map<SamplerCall, (instance: Instance) => void>;
 }
 
 export class SamplerPool implements AsyncDisposable {
@@ -100,12 +96,11 @@ export class SamplerPool implements AsyncDisposable {
     const { weights, sessionId, signal } = call;
     const { promise, resolve, reject } = Promise.withResolvers<Instance>();
     const known = this.#lines.find((one) => one.sessionId === sessionId && one.weights.id === weights.id);
-    const line: Line = known ?? { sessionId, weights, waiting: new Set() };
+    const line: Line = known ?? { sessionId, weights, waiting: new Map() };
     if (known === undefined) this.#lines.push(line);
-    const waiting = { call, begin: resolve };
-    line.waiting.add(waiting);
+    line.waiting.set(call, resolve);
     const cancel = (): void => {
-      line.waiting.delete(waiting);
+      line.waiting.delete(call);
       reject(new ApiError('invalid_request', 'the request was cancelled'));
     };
     signal.addEventListener('abort', cancel, { once: true });
@@ -117,16 +112,16 @@ export class SamplerPool implements AsyncDisposable {
   #beginNext(): boolean {
     this.#lines = this.#lines.filter(({ waiting }) => waiting.size > 0);
     for (const line of this.#lines) {
-      const [first] = line.waiting;
+      const [call, begin] = line.waiting.entries().next().value!;
       const instance = this.#mayBegin(line.sessionId) ? this.#find(line.weights) : undefined;
       if (instance === undefined) continue;
-      line.waiting.delete(first!);
-      this.#underway.add(first!.call);
+      line.waiting.delete(call);
+      this.#underway.add(call);
       instance.calls++;
       instance.lastUsed = ++this.#uses;
       const rank = (one: Line): number => Number(one.sessionId === line.sessionId) + Number(one === line);
       this.#lines.sort((a, b) => rank(a) - rank(b));
-      first!.begin(instance);
+      begin(instance);
       return true;
     }
     return false;

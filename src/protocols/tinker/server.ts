@@ -61,7 +61,7 @@ export class TinkerServer implements AsyncDisposable {
     const waits = { ...WAITS, ...options.waits };
     const base = await openBaseModel(model, threads);
     const sessions = new Sessions(options.clock ?? ELAPSED, waits);
-    const isSilent = (sessionId: string): boolean => sessions.isSilent(sessionId);
+    const isSilent = (id: string): boolean => sessions.isSilent(id);
     const { samplers: most, sequences } = TINKER_LIMITS;
     const parts: Parts = {
       base,

@@ -20,7 +20,7 @@ interface Made<T> {
 }
 
 export class Numbered<T> {
-  readonly #made = new Map<number | string, Made<T>>();
+  readonly made = new Map<number | string, Made<T>>();
   readonly #what: string;
   readonly #most: number;
 
@@ -32,22 +32,18 @@ export class Numbered<T> {
 
   /** What was made for this number before, or what `make` makes now. */
   take(number: number | string, digest: string, make: () => T): T {
-    const known = this.#made.get(number);
+    const known = this.made.get(number);
     if (known !== undefined && known.digest === digest) return known.what;
     if (known !== undefined) {
       throw new ApiError('seq_id_reused', `${this.#what} ${number} was used before, for another request`, { param: this.#what });
     }
     const what = make();
-    this.#made.set(number, { digest, what });
-    for (const oldest of this.#made.keys()) {
-      if (this.#made.size <= this.#most) break;
-      this.#made.delete(oldest);
+    this.made.set(number, { digest, what });
+    for (const oldest of this.made.keys()) {
+      if (this.made.size <= this.#most) break;
+      this.made.delete(oldest);
     }
     return what;
-  }
-
-  get all(): readonly T[] {
-    return [...this.#made.values()].map(({ what }) => what);
   }
 }
 
@@ -157,7 +153,7 @@ export class Sessions {
     for (const sampler of this.#samplers.values()) {
       if (sampler.sessionId !== id) continue;
       this.#samplers.delete(sampler.id);
-      for (const future of sampler.samples.all) future.cancel();
+      for (const { what: future } of sampler.samples.made.values()) future.cancel();
     }
     return ended;
   }

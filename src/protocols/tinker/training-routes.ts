@@ -12,7 +12,7 @@ import {
   readAs,
   unloadModelRequest,
 } from '../../tinker/verbs.ts';
-import { ApiError, httpFailureOf, isTriedAgain } from './api-error.ts';
+import { ApiError, httpFailureOf } from './api-error.ts';
 import { checkBaseModel } from './base-model.ts';
 import type { Future } from './futures.ts';
 import { TINKER_LIMITS } from './limits.ts';
@@ -101,7 +101,8 @@ export function inOrder(verb: string, route: OrderedRoute): Route {
       return await route(parts, body, digest);
     } catch (thrown) {
       const { status, message } = httpFailureOf(thrown);
-      const head = isTriedAgain(status) ? undefined : headOf(body);
+      const isTriedAgain = status >= 500 || [408, 409, 429].includes(status);
+      const head = isTriedAgain ? undefined : headOf(body);
       const model = parts.sessions.models.find(({ id }) => id === head?.modelId);
       if (head !== undefined) model?.refused({ seqId: head.seqId, digest }, verb, message);
       throw thrown;
