@@ -62,9 +62,7 @@ export class Caller {
       }
       const found = this.#found(answer, verb);
       if (!options.repeatable && mayHaveArrived(answer)) {
-        throw lost(
-          `${found}; whether ${verb} took effect cannot be known, and this server would do it again if it were asked again`,
-        );
+        throw lost(`${found}; whether ${verb} took effect cannot be known, and this server may do it again if it is asked again`);
       }
       this.#parts.trouble.begins(patience, `${found}; trying again for up to ${Math.round(this.#parts.patienceMs / 1000)} s`);
       const after = answer instanceof ExchangeFailure ? 0 : retryAfterMs(answer.retryAfter);

@@ -13,7 +13,7 @@ import { Caller } from './caller.ts';
 import { type Payload, retrieve } from './futures.ts';
 import { ExchangeFailure, type ExchangeRequest, HttpClient, type HttpReply } from './http.ts';
 import { Trouble } from './patience.ts';
-import { parseJson, Refusals } from './refusals.ts';
+import { lost, parseJson, Refusals } from './refusals.ts';
 import type { ClientConfigReply } from './verbs.ts';
 import {
   capabilitiesReply,
@@ -266,7 +266,7 @@ export class TinkerConnection implements AsyncDisposable {
     try {
       return await this.#linked(submission.signal, (signal) => {
         const resubmit = async (): Promise<string> => {
-          if (!submission.repeatable) throw this.#refusals.ofStatus(GONE, verb);
+          if (!submission.repeatable) throw lost(`the server has forgotten ${verb}, and may do it again if it is asked again`);
           id = this.#read(futureReply, await this.#send(submission, signal), verb).request_id;
           return id;
         };
@@ -343,13 +343,6 @@ export class TinkerConnection implements AsyncDisposable {
     return (await this.#beat())?.status !== 404;
   }
 }
-
-const GONE: HttpReply = {
-  status: 410,
-  contentType: 'application/json',
-  retryAfter: undefined,
-  body: Buffer.from('{"detail":"the server has forgotten the request, and would do it again if it were sent again"}'),
-};
 
 function jsonBody(body: Json) {
   return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };

@@ -219,7 +219,10 @@ function sourceToJson(source: SampleSource): JsonObject {
 function sourceFromJson(body: JsonObject): SampleSource {
   const samplingSessionId = readMaybe(body['sampling_session_id'], 'sampling_session_id', readText);
   if (samplingSessionId !== undefined) {
-    return { kind: 'session', samplingSessionId, seqId: readInteger(body['seq_id'], 'seq_id', 0) };
+    const seqId = body['seq_id'];
+    // As text where a number would not hold it.
+    const isLong = typeof seqId === 'string' && /^\d{16,19}$/.test(seqId);
+    return { kind: 'session', samplingSessionId, seqId: isLong ? seqId : readInteger(seqId, 'seq_id', 0) };
   }
   const baseModel = readMaybe(body['base_model'], 'base_model', readText);
   const path = readMaybe(body['model_path'], 'model_path', readText);

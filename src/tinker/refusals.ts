@@ -95,9 +95,10 @@ export function parseJson(body: Uint8Array): unknown {
   }
 }
 
-export function lost(found: string, details: Readonly<Record<string, string | number>> = {}): TrainyardError {
+/** `details`: of what the server said; without them, it said nothing of the kind, and what became of a request is unknown. */
+export function lost(found: string, details?: Readonly<Record<string, string | number>>): TrainyardError {
   return new TrainyardError('POLICY_LOST', found, {
-    hint: 'the server was restarted or has dropped what it held; go on from what was saved last',
-    details,
+    hint: 'go on from what was saved last: the server has dropped the rest, or cannot say what became of it',
+    ...(details && { details }),
   });
 }

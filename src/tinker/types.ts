@@ -41,7 +41,7 @@ export interface PassResult {
 
 /** What is sampled from. */
 export type SampleSource =
-  | { readonly kind: 'session'; readonly samplingSessionId: string; readonly seqId: number }
+  | { readonly kind: 'session'; readonly samplingSessionId: string; readonly seqId: number | string }
   | { readonly kind: 'base'; readonly baseModel: string }
   | { readonly kind: 'path'; readonly path: string };
 

@@ -6,7 +6,7 @@
  * the model is spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two
  * verbs at once; which loss is taken, and what is done about a spoiled model, is theirs too.
  */
-
+import { randomUUID } from 'node:crypto';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { AdamSettings } from '../core/policy.ts';
 import type { Json } from '../core/types.ts';
@@ -59,6 +59,9 @@ export interface Pass<T> {
   readonly isHarmless?: (thrown: unknown) => boolean;
 }
 
+/** Models made for one load whose answers are lost, one after another. */
+const MOST_LOADS = 3;
+
 export class TinkerModel {
   readonly id: string;
   readonly #connection: TinkerConnection;
@@ -70,7 +73,22 @@ export class TinkerModel {
   /** Backward passes since the last step: a step is believed when all of them have come through. */
   #gradient: Promise<unknown>[] = [];
 
+  /** A load of which nobody knows whether it took effect is done again in another new model, which every server allows. */
   static async create(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
+    for (let loads = 1; ; loads++) {
+      const model = await TinkerModel.#new(connection, format, start);
+      try {
+        if (start.path !== undefined) await model.#load(start.path);
+        return model;
+      } catch (thrown) {
+        // Servers hold few models at once, and nobody else knows of this one.
+        await model.unload();
+        if (!isLost(thrown) || loads === MOST_LOADS) throw thrown;
+      }
+    }
+  }
+
+  static async #new(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
     const body = (): Json => ({
       session_id: connection.sessionId,
       model_seq_id: connection.nextModel(),
@@ -90,15 +108,7 @@ export class TinkerModel {
     );
     const { model_id: id } = await connection.decode('create_model', () => readAs(createModelReply, accepted.reply));
     await accepted.result();
-    const model = new TinkerModel(connection, format, id);
-    try {
-      if (start.path !== undefined) await model.#load(start.path);
-    } catch (thrown) {
-      // Servers hold few models at once, and nobody else knows of this one.
-      await model.unload();
-      throw thrown;
-    }
-    return model;
+    return new TinkerModel(connection, format, id);
   }
 
   private constructor(connection: TinkerConnection, format: PassFormat, id: string) {
@@ -146,17 +156,17 @@ export class TinkerModel {
   }
 
   /** Keeps weights and optimizer state at the server; gives their path. */
-  async save(name: string): Promise<Underway<string>> {
-    const answer = await this.#verb('save_weights', 'SaveWeights', { path: name });
+  async save(): Promise<Underway<string>> {
+    const answer = await this.#saving('save_weights', 'SaveWeights', () => ({ path: `trainyard-${randomUUID()}` }));
     const read = async () => (await this.#decoded('save_weights', answer, saveWeightsReply)).path;
     return { result: quietly(read()) };
   }
 
   /** A sampling session of the current weights. */
   async publish(): Promise<Underway<string>> {
-    const answer = await this.#verb('save_weights_for_sampler', 'SaveWeightsForSampler', {
+    const answer = await this.#saving('save_weights_for_sampler', 'SaveWeightsForSampler', () => ({
       sampling_session_seq_id: this.#connection.nextSamplingSession(),
-    });
+    }));
     const read = async (): Promise<string> => {
       const reply = await this.#decoded('save_weights_for_sampler', answer, saveWeightsForSamplerReply);
       if (reply.sampling_session_id != null) return this.#fresh(reply.sampling_session_id);
@@ -164,6 +174,19 @@ export class TinkerModel {
       throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave neither a sampling session nor a path');
     };
     return { result: quietly(read()) };
+  }
+
+  /**
+   * What is taken was saved by an earlier attempt of ours, whose answer was lost: nobody else has the name. Under another name the same
+   * weights are saved once more, since nobody is told when the first attempt is whole.
+   */
+  async #saving(verb: string, requestType: string, body: () => Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+    try {
+      return await this.#verb(verb, requestType, body());
+    } catch (thrown) {
+      if (statusOf(thrown) !== 409) throw thrown;
+      return await this.#verb(verb, requestType, body());
+    }
   }
 
   /** A session is for one set of weights: one that comes again would give old samples as new ones. */
@@ -187,7 +210,7 @@ export class TinkerModel {
       await this.#decoded('load_weights', answer, loadWeightsReply);
     } catch (thrown) {
       if (isUnexplained(thrown)) throw this.#withoutState(path, thrown);
-      if (!isLost(thrown)) throw thrown;
+      if (!isLost(thrown) || (thrown as TrainyardError).details === undefined) throw thrown;
       // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
       await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
       throw this.#withoutState(path, thrown);
@@ -277,13 +300,14 @@ export class TinkerModel {
     try {
       return await this.#submit(encoded);
     } catch (thrown) {
-      throw isRefusedAtDoor(thrown) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
+      throw (isRefusedAtDoor(thrown) || statusOf(thrown) === 409) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
     }
   }
 
   async #submit(encoded: EncodedVerb): Promise<Underway<Payload>> {
-    // A server that takes no protobuf is of a time before seq_id: it cannot tell a repetition from a new request.
-    const repeatable = this.#format.kind !== 'json';
+    // Servers that take protobuf know passes and steps again by their seq_id, and refuse a save whose name is taken; those of before
+    // would do it twice. A load that comes again is known by some, refused by others.
+    const repeatable = this.#format.kind !== 'json' && encoded.verb !== 'load_weights';
     const accepted = await this.#connection.submit({ ...encoded, purpose: 'train', repeatable });
     return { result: quietly(accepted.result()) };
   }
@@ -316,8 +340,8 @@ function isUnexplained(thrown: unknown): boolean {
 
 /** Such a request used up its number and had no effect. */
 function isRefusedAtDoor(thrown: unknown): boolean {
-  if (!(thrown instanceof TrainyardError) || thrown.code !== 'POLICY_REFUSED') return false;
-  return [400, 415, 422].includes(statusOf(thrown) ?? 0);
+  const isRefused = thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
+  return isRefused && [400, 415, 422].includes(statusOf(thrown) ?? 0);
 }
 
 /** An internal error, said in JSON or not. */
@@ -325,8 +349,8 @@ function isStumble(thrown: unknown): boolean {
   return thrown instanceof TrainyardError && (thrown.code === 'POLICY_GARBLED' || statusOf(thrown) === 500);
 }
 
-function statusOf({ details }: TrainyardError): number | undefined {
-  return (details as { readonly status?: number } | undefined)?.status;
+function statusOf(thrown: unknown): number | undefined {
+  return thrown instanceof TrainyardError ? (thrown.details as { readonly status?: number } | undefined)?.status : undefined;
 }
 
 /** Whoever wants the failure awaits the promise; nobody has to. */

@@ -8,7 +8,6 @@
  * temperature, so only samples of temperature 1 are trained. A verb that fails at the server spoils the model (`tinker-model.ts`)
  * until `load`. Weights stay at the server: a checkpoint folder only says where they are.
  */
-import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { checkSample } from '../core/check-sample.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -130,7 +129,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   /** Writes tinker.json; the weights stay at the server. */
   save(dir: string): Promise<void> {
     return this.#inTurn(async () => {
-      const { result } = await (await this.#model()).save(freshName());
+      const { result } = await (await this.#model()).save();
       return { result: result.then((path) => this.#writeState(dir, path)) };
     });
   }
@@ -160,7 +159,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     return this.#inTurn(async () => {
       const model = await this.#model();
       const start = this.#current!.start;
-      const path = this.#hasStepped ? await (await model.save(freshName())).result : start.path;
+      const path = this.#hasStepped ? await (await model.save()).result : start.path;
       void this.#reference?.model.unload();
       this.#reference = await this.#begin({ ...start, path });
       return { result: Promise.resolve() };
@@ -334,8 +333,4 @@ function withoutGradient(failure: unknown): TrainyardError {
       cause: failure,
     },
   );
-}
-
-function freshName(): string {
-  return `trainyard-${randomUUID()}`;
 }

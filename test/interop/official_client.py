@@ -7,6 +7,7 @@ Prints one JSON object a line: {"name", "passed", "measured", "seconds"}. Nothin
 
 import json
 import math
+import multiprocessing
 import sys
 import time
 import traceback
@@ -101,6 +102,26 @@ def sampling(state):
     return f"greedy answer {state.tokenizer.decode(best.tokens)!r}, 4 samples twice the same by seed"
 
 
+def sample_greedily(sampler, prompt):
+    if isinstance(sampler, str):
+        sampler = tinker.SamplingClient.from_sampler_handle(sampler)
+    params = types.SamplingParams(max_tokens=8, temperature=0.0)
+    pending = [sampler.sample(types.ModelInput.from_ints(prompt), num_samples=1, sampling_params=params) for _ in range(4)]
+    return [future.result(timeout=60).sequences[0].tokens for future in pending]
+
+
+def other_processes(state):
+    """Copies of a sampling client number their requests from a place of their own, mostly beyond 2 to the 53rd."""
+    sampler = state.trainer.save_weights_and_get_sampling_client()
+    prompt = state.conversations[0].prompt
+    here = sample_greedily(sampler, prompt)
+    copies = [(sampler, prompt), (sampler.get_sampler_handle(), prompt)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for there in pool.starmap(sample_greedily, copies):
+            assert there == here, (there, here)
+    return "pickled, and by handle: 4 samples each, as in this process"
+
+
 def prompt_logprobs(state):
     conversation = state.conversations[1]
     sampler = state.trainer.save_weights_and_get_sampling_client()
@@ -187,15 +208,30 @@ def refused(state):
     raise AssertionError("NaN advantages were accepted")
 
 
+def refused_part(state):
+    """More rows than fit into one request, and a second request that is refused: the client is told, and goes on."""
+    conversation = state.conversations[0]
+    image = types.ModelInput(chunks=[types.ImageChunk(data=b"x", format="png", expected_tokens=1)])
+    bad = types.Datum(image, {"target_tokens": [1], "weights": [1.0]})
+    try:
+        state.trainer.forward_backward([conversation.supervised()] * 600 + [bad], "cross_entropy").result(timeout=60)
+    except tinker.BadRequestError:
+        assert math.isfinite(state.trainer.forward([conversation.supervised()], "cross_entropy").result(timeout=60).metrics["loss:sum"])
+        return "601 rows, the last one an image: refused, and the next pass is computed"
+    raise AssertionError("an image was accepted")
+
+
 CHECKS = [
     ("capabilities name the base model", capabilities),
     ("supervised steps: the loss falls", supervised_steps),
     ("save_state, and training clients from it with and without optimizer", save_and_go_on),
     ("save_weights_and_get_sampling_client: samples are of the trained weights", sampling),
+    ("a sampling client samples from other processes, pickled and by handle", other_processes),
     ("compute_logprobs agrees with forward", prompt_logprobs),
     ("importance_sampling steps on sampled data: what is rewarded gets likelier", importance_sampling_steps),
     ("forward_backward_custom, with a loss in torch", custom_loss_step),
     ("bad data is refused with a reason", refused),
+    ("a batch of several requests, one of them refused", refused_part),
 ]
 
 

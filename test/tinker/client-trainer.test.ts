@@ -341,6 +341,66 @@ describe('a server of before protobuf and seq_id', () => {
   });
 });
 
+/** As SkyRL 0.4: a name is taken once it was seen, and only the first request of a model loads. */
+describe('a server that knows only passes and steps again', () => {
+  /** The first answer to each of these verbs is lost. */
+  function forgetful(server: ScriptedServer, ...verbs: string[]): void {
+    const { script } = server;
+    const taken = new Set<string>();
+    let models = 0;
+    server.script = (asked, count) => {
+      const { verb, json } = asked;
+      if (verb === 'create_model') models++;
+      if (!verbs.includes(verb)) return script(asked, count);
+      const name = verb === 'load_weights' ? `model ${models}` : `${json['path'] ?? json['sampling_session_seq_id']}`;
+      const again =
+        verb === 'load_weights' ? { json: { detail: 'LoadWeights is not permitted with seq_id 1' }, status: 400 } : TAKEN;
+      if (taken.has(name)) return again;
+      taken.add(name);
+      return count === 1 ? (response) => response.socket?.destroy() : script(asked, count);
+    };
+  }
+  const TAKEN: Answer = { json: { detail: 'Checkpoint already exists for model' }, status: 409 };
+
+  it('is asked to save under another name where an answer was lost, and the model stays in use', async () => {
+    await playing(async ({ trainer, server, published }) => {
+      await trainer.forwardBackward([sample], crossEntropy());
+      forgetful(server, 'save_weights', 'save_weights_for_sampler');
+      await trainer.save(folder('saved'));
+      await trainer.publish(1);
+      expect(published).toEqual([['published', 1]]);
+      const names = server.of('save_weights').map(({ json }) => json['path']);
+      expect(names).toHaveLength(3);
+      expect(new Set(names).size).toBe(2);
+      await trainer.optimStep(ADAM);
+    });
+  });
+
+  it('is given another model to load into where an answer was lost', async () => {
+    await playing(async ({ trainer, server }) => {
+      await trainer.save(folder('saved'));
+      forgetful(server, 'load_weights');
+      await trainer.load(folder('saved'));
+      expect(server.of('load_weights')).toHaveLength(2);
+      expect(server.of('create_model')).toHaveLength(3);
+      expect(server.of('unload_model')).not.toHaveLength(0);
+    });
+  });
+
+  it('that never answers a load has lost the model, and nobody is sent to another address', async () => {
+    await playing(async ({ trainer, server }) => {
+      await trainer.save(folder('saved'));
+      const { script } = server;
+      server.script = (asked, count) =>
+        asked.verb === 'load_weights' ? (response) => response.socket?.destroy() : script(asked, count);
+      await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
+        code: 'POLICY_LOST',
+        hint: expect.not.stringContaining('TINKER_BASE_URL'),
+      });
+    });
+  });
+});
+
 describe('verbs', () => {
   it('are numbered 1, 2, 3 … and sent before the results of earlier ones are there', async () => {
     await playing(async ({ trainer, played, server }) => {

@@ -13,9 +13,10 @@ import { ADAM, type PlainClient, passOf, scratch, serve } from '../fixtures/tink
 let home: Awaited<ReturnType<typeof scratch>>;
 let served: Awaited<ReturnType<typeof serve>>;
 let client: PlainClient;
+let now = Date.now();
 beforeAll(async () => {
   home = await scratch();
-  served = await serve(home, { sampler: 5000 });
+  served = await serve(home, { turn: 0 }, () => now);
   client = served.client;
 });
 afterAll(async () => {
@@ -44,6 +45,15 @@ async function plainLogprobs(dir: string, promptIds: Int32Array, ids: Int32Array
     versions: new Int32Array(tokens.length),
   };
   return (await model.forward([row]))[0]!;
+}
+
+/** A session that asks for this many samples of 32 long sequences each, all at once. */
+async function flood(count: number) {
+  const session_id = await client.session();
+  const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, base_model: 'small' });
+  const body = { ...base, base_model: undefined, sampling_session_id: opened.json['sampling_session_id'], num_samples: 32 };
+  const ask = (seq_id: number) => client.post('asample', { ...body, seq_id, sampling_params: { seed: seq_id } });
+  return { session_id, asked: await Promise.all(Array.from({ length: count }, (_, i) => ask(i))) };
 }
 
 /** Trains one step and publishes; the sampling session. */
@@ -105,6 +115,52 @@ describe('a sample', () => {
     expect((await client.post('asample', { ...body, num_samples: 2 })).status).toBe(409);
   });
 
+  it('has a seq_id of up to 63 bits, and is not taken for its neighbour', async () => {
+    const session_id = await client.session();
+    const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, base_model: 'small' });
+    const body = { ...base, base_model: undefined, sampling_session_id: opened.json['sampling_session_id'] };
+    const ask = async (seqId: string, more: object = {}) =>
+      await client.send('asample', JSON.stringify({ ...body, ...more, seq_id: 0 }).replace('"seq_id":0', `"seq_id": ${seqId}`));
+    const [one, next, again] = [
+      await ask('324244282000000000'),
+      await ask('324244282000000001'),
+      await ask('324244282000000000'),
+    ];
+    const futureOf = async (response: Response) => ((await response.json()) as Record<string, unknown>)['request_id'];
+    const [first, second, repeated] = [await futureOf(one), await futureOf(next), await futureOf(again)];
+    expect(first).toEqual(expect.any(String));
+    expect(second).not.toBe(first);
+    expect(repeated).toBe(first);
+    expect((await ask('324244282000000001', { num_samples: 2 })).status).toBe(409);
+    expect((await ask('9007199254740993.5')).status).toBe(400);
+  });
+
+  it('does not wait for all that another session has asked for before', async () => {
+    const { asked } = await flood(24);
+    const last = client.result(asked.at(-1)!).then(() => 'the other’s last');
+    const own = asample(base).then(() => 'its own');
+    expect(await Promise.race([last, own])).toBe('its own');
+    await last;
+  });
+
+  it('is cancelled with its session', async () => {
+    const { session_id, asked } = await flood(24);
+    await client.post(`sessions/${session_id}/finish`, {});
+    expect(await client.result(asked.at(-1)!)).toMatchObject({ error: expect.stringContaining('cancel') });
+  });
+
+  it('of a session that is silent is held back until it is heard of again', async () => {
+    const [quiet, dead] = [await flood(10), await flood(10)];
+    now += 61_000;
+    // More than both have asked for: had they kept their turns, they would be done by now.
+    for (const one of (await flood(30)).asked) await client.result(one);
+    await client.post(`sessions/${dead.session_id}/finish`, {});
+    expect(await client.result(dead.asked.at(-1)!)).toMatchObject({ error: expect.stringContaining('cancel') });
+    await client.post('session_heartbeat', { session_id: quiet.session_id });
+    served.server.endIdle();
+    for (const one of quiet.asked) expect(await client.result(one)).toHaveProperty('sequences');
+  });
+
   it('is stopped when it is cancelled, and its future fails', async () => {
     const all = await Promise.all(
       Array.from({ length: 60 }, (_, seed) => client.post('asample', { ...base, num_samples: 8, sampling_params: { seed } })),
@@ -133,6 +189,20 @@ describe('sampler weights', () => {
         if (asked[i] === which) expect(sequences).toEqual([{ stopReason: 'length', tokens: ids, logprobs }]);
       }
     }
+  });
+
+  it('that do not fit beside those in use get their turn, however much is asked of those', async () => {
+    const modelId = await client.model();
+    const sessions: string[] = [];
+    for (let i = 0; i <= TINKER_LIMITS.samplers; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
+    const long = { ...base, base_model: undefined, num_samples: 16, sampling_params: { seed: 5 } };
+    const ask = (sampling_session_id: string, seq_id: number) => client.post('asample', { ...long, sampling_session_id, seq_id });
+    const fifth = sessions.pop()!;
+    const asked = await Promise.all(sessions.map((id) => Promise.all(Array.from({ length: 12 }, (_, i) => ask(id, i)))));
+    const own = client.result(await ask(fifth, 0)).then(() => 'its own');
+    const ends = asked.map((all) => client.result(all.at(-1)!).then(() => 'the end of another queue'));
+    expect(await Promise.race([own, ...ends])).toBe('its own');
+    await Promise.all(ends);
   });
 
   it('without a name are kept for the latest few only, and those that are gone say so', async () => {

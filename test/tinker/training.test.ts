@@ -6,6 +6,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { TINKER_LIMITS } from '../../src/protocols/tinker/limits.ts';
 import { passRequestToJson } from '../../src/tinker/json.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
@@ -163,6 +164,34 @@ describe('models', () => {
   });
 });
 
+describe('models of a session that is silent', () => {
+  it('make room where there is none, of the longest silence first; others stay', async () => {
+    await served.close();
+    let now = Date.now();
+    served = await serve(home, {}, () => now);
+    client = served.client;
+    const sessions = await Promise.all(Array.from({ length: 8 }, () => client.session()));
+    const models: string[] = [];
+    for (const session of sessions) {
+      models.push(await client.model(session));
+      now += 1000;
+    }
+    const isThere = async (modelId: string) => (await client.post('get_info', { model_id: modelId })).status === 200;
+    await client.post('session_heartbeat', { session_id: sessions[0] });
+    const ninth = { session_id: await client.session(), model_seq_id: 0, base_model: 'small' };
+    now += 50_000;
+    expect((await client.post('create_model', ninth)).status).toBe(400);
+    now += 9000;
+    // A poll is a sign of life too.
+    const polled = await step(models[1]!);
+    now += 55_000;
+    await client.result(polled);
+    now += 6000;
+    expect((await client.post('create_model', ninth)).status).toBe(200);
+    expect(await Promise.all(models.map(isThere))).toEqual([true, true, false, true, true, true, true, true]);
+  });
+});
+
 describe('seq_id', () => {
   it('is the order, whatever order requests arrive in and however often', async () => {
     const batches = [SAMPLES, OTHERS, SAMPLES.slice(1), OTHERS.slice(1)];
@@ -199,6 +228,10 @@ describe('seq_id', () => {
       }),
       { numRuns: 8 },
     );
+  });
+
+  it('of the parts of a batch is kept to by the official client: sent side by side, one that is refused would hold it up for ever', async () => {
+    expect((await client.post('client/config', {})).json).toMatchObject({ parallel_fwdbwd_chunks: false });
   });
 
   it('with another body is refused, and changes nothing', async () => {
@@ -243,6 +276,13 @@ describe('seq_id', () => {
       error: expect.stringContaining('seq_id 3'),
     });
     expect(await client.result(await save(modelId, 'fine', 5))).toMatchObject({ path: `tinker://${modelId}/weights/fine` });
+    const unknown = { model_id: modelId, seq_id: 6, path: 'x' };
+    expect((await client.post('save_weights_external', unknown)).status).toBe(404);
+    const large = { model_id: modelId, path: 'x', user_metadata: { a: 'b'.repeat(TINKER_LIMITS.smallJsonBytes) }, seq_id: 7 };
+    expect((await client.post('save_weights', large)).status).toBe(413);
+    const huge = { forward_backward_input: 'x'.repeat(TINKER_LIMITS.jsonBytes), model_id: modelId, seq_id: 8 };
+    expect((await client.post('forward_backward', huge)).status).toBe(413);
+    expect(await client.result(await save(modelId, 'next', 9))).toMatchObject({ path: `tinker://${modelId}/weights/next` });
   });
 });
 

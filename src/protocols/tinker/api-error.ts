@@ -72,8 +72,7 @@ export interface FutureFailure {
 
 /** A request that was taken, and then failed. */
 export function futureFailureOf(thrown: unknown): FutureFailure {
-  const isBusy = thrown instanceof ApiError && thrown.kind === 'too_busy';
-  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code) && !isBusy);
+  const isUsers = thrown instanceof WireError || (thrown instanceof TrainyardError && USERS.has(thrown.code));
   return { error: whole(thrown), category: isUsers ? 'user' : 'server' };
 }
 

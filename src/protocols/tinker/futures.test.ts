@@ -30,6 +30,7 @@ describe('futures', () => {
     let stopped = 0;
     const future = futures.start(
       async () => reply({}),
+      undefined,
       () => stopped++,
     );
     await futures.done(future);
@@ -42,12 +43,6 @@ describe('futures', () => {
     const future = futures.start(() => new Promise(() => {}));
     expect(await futures.wait(future, 10)).toBeUndefined();
     expect(await futures.wait(future, 60_000, AbortSignal.timeout(10))).toBeUndefined();
-  });
-
-  it('fail by the server’s fault where it was too busy', async () => {
-    const futures = new Futures({ bytes: 1e6, ageMs: 60_000 });
-    const future = futures.start(() => Promise.reject(new ApiError('too_busy', 'all are busy')));
-    expect(await futures.wait(future, 1000)).toEqual({ kind: 'failed', failure: { error: 'all are busy', category: 'server' } });
   });
 
   it('fail with what their work throws, and say whose fault it was', async () => {

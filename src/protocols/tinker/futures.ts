@@ -18,6 +18,8 @@ export type Outcome =
 /** Light: whoever holds on to one does not hold on to its result. */
 export interface Future {
   readonly id: string;
+  /** Whose it is, where it is a session's. */
+  readonly sessionId: string | undefined;
   /** Whether a client was told the outcome. */
   delivered: boolean;
   /** Stops what it waits for, where that can be stopped. */
@@ -52,12 +54,12 @@ export class Futures {
   }
 
   /** `work` must not be what throws first: it is begun here, and whatever it throws is the outcome. */
-  start(work: () => Promise<Outcome>, cancel: () => void = () => {}): Future {
+  start(work: () => Promise<Outcome>, sessionId?: string, cancel: () => void = () => {}): Future {
     const id = `${this.#boot}-${++this.#made}`;
     const outcome = Promise.resolve()
       .then(work)
       .catch((thrown): Outcome => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
-    const future: Future = { id, delivered: false, cancel };
+    const future: Future = { id, sessionId, delivered: false, cancel };
     const kept: Kept = { future, outcome, bytes: 0, at: 0 };
     this.#pending.set(id, kept);
     void outcome.then((settled) => this.#settle(id, kept, settled));

@@ -19,6 +19,8 @@ export const TINKER_LIMITS = {
   models: 8,
   /** Sets of weights that are sampled from at once. */
   samplers: 4,
+  /** Sequences being sampled, from which on requests wait; those of a session that has none under way do not. */
+  sequences: 128,
   /** Sequences of one sample request. */
   samples: 256,
   /** Sample requests taken and not yet answered. */
@@ -35,12 +37,14 @@ export interface Waits {
   readonly poll: number;
   /** How long a request waits for the seq_id before its own. */
   readonly gap: number;
-  /** How long a sample request waits for a free sampler. */
-  readonly sampler: number;
+  /** How long weights are sampled from, at least, before others that are waited for take their place. */
+  readonly turn: number;
   /** How long a result is kept. */
   readonly result: number;
   /** How long a session lives without a sign of life. */
   readonly session: number;
+  /** After how long without one its samples are held back, and its models make room for others where there is none. */
+  readonly silence: number;
 }
 
-export const WAITS: Waits = { poll: 30_000, gap: 60_000, sampler: 120_000, result: 30 * 60_000, session: 10 * 60_000 };
+export const WAITS: Waits = { poll: 30_000, gap: 60_000, turn: 1000, result: 30 * 60_000, session: 10 * 60_000, silence: 60_000 };

@@ -49,7 +49,7 @@ export class Model {
     this.sessionId = sessionId;
     this.label = label;
     this.#opened = opened;
-    this.#order = new Order(futures, gapMs);
+    this.#order = new Order((work) => futures.start(work, sessionId), gapMs);
     this.#folder = folder;
     opened.then(
       (training) => {

@@ -7,7 +7,7 @@
  */
 
 import { ApiError } from './api-error.ts';
-import type { Future, Futures, Outcome } from './futures.ts';
+import type { Future, Outcome } from './futures.ts';
 
 export interface Turn {
   readonly seqId: number | undefined;
@@ -29,7 +29,7 @@ const MOST_SEEN = 10_000;
 const MOST_AHEAD = 10_000;
 
 export class Order {
-  readonly #futures: Futures;
+  readonly #start: (work: () => Promise<Outcome>) => Future;
   readonly #gapMs: number;
   readonly #seen = new Map<number, Seen>();
   /** By seq_id: begun when all before them are. */
@@ -40,15 +40,15 @@ export class Order {
   #last: Promise<unknown> = Promise.resolve();
   #closed: string | undefined;
 
-  constructor(futures: Futures, gapMs: number) {
-    this.#futures = futures;
+  constructor(start: (work: () => Promise<Outcome>) => Future, gapMs: number) {
+    this.#start = start;
     this.#gapMs = gapMs;
   }
 
   /** The future of this request, made now or when it came for the first time. */
   submit(turn: Turn): Future {
     const { seqId, digest } = turn;
-    if (seqId === undefined) return this.#futures.start(() => this.#inTurn(turn));
+    if (seqId === undefined) return this.#start(() => this.#inTurn(turn));
     const seen = this.#seen.get(seqId);
     if (seen !== undefined && seen.digest === digest) return seen.future;
     if (seen !== undefined) {
@@ -58,7 +58,7 @@ export class Order {
     if (seqId > this.#next + MOST_AHEAD) {
       throw new ApiError('invalid_request', `seq_id is ${seqId}, expected ${this.#next} or little more`, { param: 'seq_id' });
     }
-    const future = this.#futures.start(() => this.#waitThenRun(turn, seqId));
+    const future = this.#start(() => this.#waitThenRun(turn, seqId));
     this.#seen.set(seqId, { digest, future });
     for (const old of this.#seen.keys()) {
       if (this.#seen.size <= MOST_SEEN) break;

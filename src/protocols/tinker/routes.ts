@@ -49,8 +49,8 @@ export class RouteTable {
     }
   }
 
-  /** Throws `unknown_route` or `method_not_allowed`. */
-  find(method: string, path: string): { readonly route: Route; readonly names: readonly string[] } {
+  /** Undefined for what is not offered. Throws `method_not_allowed`. */
+  find(method: string, path: string): { readonly route: Route; readonly names: readonly string[] } | undefined {
     const below = path.startsWith(`${ROOT}/`) ? path.slice(ROOT.length) : '';
     const exact = this.#exact.get(`${method} ${below}`);
     if (exact !== undefined) return { route: exact, names: [] };
@@ -60,7 +60,7 @@ export class RouteTable {
     }
     const other = [...this.#exact.keys()].find((key) => key.split(' ')[1] === below);
     if (other !== undefined) throw new ApiError('method_not_allowed', `${path} takes ${other.split(' ')[0]}, not ${method}`);
-    throw new ApiError('unknown_route', `${method} ${path.slice(0, 100)} is not offered here`);
+    return undefined;
   }
 }
 

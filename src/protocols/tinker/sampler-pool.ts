@@ -1,6 +1,9 @@
 /**
- * The models that are sampled from: a few, each holding one set of weights at a time. A call is given the one that holds its weights;
- * otherwise an idle one loads them, the one that was longest without a call; otherwise another is opened; otherwise the call waits.
+ * The models that are sampled from, a few, each holding one set of weights at a time, and the queue for them.
+ *
+ * A call is given the model that holds its weights; otherwise an idle one loads them, the one that was longest without a call;
+ * otherwise another is opened; otherwise the call waits. Sessions take turns: one that queues thousands of calls holds up nobody
+ * else's. Who is silent waits until heard of again, or is cancelled with its session.
  *
  * Weights are told apart by the id they were saved with, never by their name or place. An instance changes its weights only while
  * nobody uses it, so that a call sees one set of weights from its beginning to its end.
@@ -20,6 +23,8 @@ interface Instance {
   /** Settled when the weights of `holds` are served. */
   ready: Promise<EmbeddedModel>;
   holds: string | undefined;
+  /** When it was given them, by `performance.now()`. */
+  since: number;
   calls: number;
   lastUsed: number;
   loads: number;
@@ -27,15 +32,38 @@ interface Instance {
 
 export interface SamplerPoolOptions {
   readonly most: number;
-  readonly waitMs: number;
+  /** Sequences under way from which on a session that has some waits. */
+  readonly sequences: number;
+  /** How long weights are sampled from, at least, before others that are waited for take their place. */
+  readonly turnMs: number;
+  isSilent(sessionId: string): boolean;
   /** Opens a model with the base weights. */
   open(): Promise<EmbeddedModel>;
 }
 
+export interface SamplerCall {
+  readonly weights: Weights;
+  /** Empty for calls outside of any session. */
+  readonly sessionId: string;
+  readonly sequences: number;
+  readonly signal: AbortSignal;
+}
+
+/** What one session wants of one set of weights, in the order it was asked for. */
+interface Line {
+  readonly sessionId: string;
+  readonly weights: Weights;
+  /** With what begins each of them. */
+  readonly waiting: Map<SamplerCall, (instance: Instance) => void>;
+}
+
 export class SamplerPool implements AsyncDisposable {
   readonly #options: SamplerPoolOptions;
-  readonly #instances: Instance[] = [];
-  readonly #waiting: (() => void)[] = [];
+  /** Those that hold their weights longest come first. */
+  #instances: Instance[] = [];
+  /** The session whose turn it is comes first. */
+  #lines: Line[] = [];
+  readonly #underway = new Set<SamplerCall>();
   #uses = 0;
 
   constructor(options: SamplerPoolOptions) {
@@ -43,51 +71,100 @@ export class SamplerPool implements AsyncDisposable {
   }
 
   /** Runs `work` on a model that serves these weights, and these only, until it is done. */
-  async use<T>(weights: Weights, signal: AbortSignal, work: (model: EmbeddedModel) => Promise<T>): Promise<T> {
-    const instance = await this.#take(weights, signal);
+  async use<T>(call: SamplerCall, work: (model: EmbeddedModel) => Promise<T>): Promise<T> {
+    const instance = await this.#turnOf(call);
     try {
       return await work(await instance.ready);
     } finally {
       instance.calls--;
-      if (instance.calls === 0) this.#wake();
+      this.#underway.delete(call);
+      this.beginWaiting();
     }
+  }
+
+  /** Whatever can begin, begins. To be called too when sessions may have been heard of again. */
+  beginWaiting(): void {
+    while (this.#beginNext());
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#lines = [];
     await Promise.all(this.#instances.splice(0).map(async ({ opened }) => (await opened.catch(() => undefined))?.close()));
   }
 
-  async #take(weights: Weights, signal: AbortSignal): Promise<Instance> {
-    const until = performance.now() + this.#options.waitMs;
-    for (;;) {
-      const found = this.#find(weights);
-      if (found !== undefined) {
-        found.calls++;
-        found.lastUsed = ++this.#uses;
-        return found;
-      }
-      await this.#someIdle(until - performance.now(), signal);
+  #turnOf(call: SamplerCall): Promise<Instance> {
+    const { weights, sessionId, signal } = call;
+    const { promise, resolve, reject } = Promise.withResolvers<Instance>();
+    const known = this.#lines.find((one) => one.sessionId === sessionId && one.weights.id === weights.id);
+    const line: Line = known ?? { sessionId, weights, waiting: new Map() };
+    if (known === undefined) this.#lines.push(line);
+    line.waiting.set(call, resolve);
+    const cancel = (): void => {
+      line.waiting.delete(call);
+      reject(new ApiError('invalid_request', 'the request was cancelled'));
+    };
+    signal.addEventListener('abort', cancel, { once: true });
+    if (signal.aborted) cancel();
+    this.beginWaiting();
+    return promise;
+  }
+
+  #beginNext(): boolean {
+    this.#lines = this.#lines.filter(({ waiting }) => waiting.size > 0);
+    for (const line of this.#lines) {
+      const [call, begin] = line.waiting.entries().next().value!;
+      const instance = this.#mayBegin(line.sessionId) ? this.#find(line.weights) : undefined;
+      if (instance === undefined) continue;
+      line.waiting.delete(call);
+      this.#underway.add(call);
+      instance.calls++;
+      instance.lastUsed = ++this.#uses;
+      const rank = (one: Line): number => Number(one.sessionId === line.sessionId) + Number(one === line);
+      this.#lines.sort((a, b) => rank(a) - rank(b));
+      begin(instance);
+      return true;
     }
+    return false;
+  }
+
+  /** One that has nothing under way need not wait for others' calls to end. */
+  #mayBegin(sessionId: string): boolean {
+    if (this.#options.isSilent(sessionId)) return false;
+    const underway = [...this.#underway];
+    if (!underway.some((call) => call.sessionId === sessionId)) return true;
+    return underway.reduce((sum, { sequences }) => sum + sequences, 0) < this.#options.sequences;
   }
 
   /** Nothing is awaited between looking and taking. */
   #find(weights: Weights): Instance | undefined {
-    const holder = this.#instances.find(({ holds }) => holds === weights.id);
-    if (holder !== undefined) return holder;
+    const holder = this.#holderOf(weights);
+    if (holder !== undefined) return this.#givesWay(holder) ? undefined : holder;
     const idle = this.#instances.filter(({ calls }) => calls === 0).toSorted((a, b) => a.lastUsed - b.lastUsed)[0];
     if (idle !== undefined) return this.#load(idle, weights);
     return this.#instances.length < this.#options.most ? this.#load(this.#open(), weights) : undefined;
   }
 
+  #holderOf({ id }: Weights): Instance | undefined {
+    return this.#instances.find(({ holds }) => holds === id);
+  }
+
+  /** Otherwise calls for the weights that are there could keep all others waiting for ever. */
+  #givesWay(instance: Instance): boolean {
+    if (instance !== this.#instances[0] || performance.now() - instance.since < this.#options.turnMs) return false;
+    return this.#lines.some(({ weights, sessionId }) => !this.#holderOf(weights) && !this.#options.isSilent(sessionId));
+  }
+
   #open(): Instance {
     const opened = this.#options.open();
-    const instance: Instance = { opened, ready: opened, holds: undefined, calls: 0, lastUsed: 0, loads: 0 };
+    const instance: Instance = { opened, ready: opened, holds: undefined, since: 0, calls: 0, lastUsed: 0, loads: 0 };
     this.#instances.push(instance);
     return instance;
   }
 
   #load(instance: Instance, weights: Weights): Instance {
     instance.holds = weights.id;
+    instance.since = performance.now();
+    this.#instances = [...this.#instances.filter((one) => one !== instance), instance];
     instance.ready = instance.opened.then(async (model) => {
       await weights.check();
       await model.load(weights.folder, { optimizer: false });
@@ -107,25 +184,6 @@ export class SamplerPool implements AsyncDisposable {
       (model) => model.close(),
       () => undefined,
     );
-    this.#wake();
-  }
-
-  async #someIdle(ms: number, signal: AbortSignal): Promise<void> {
-    if (ms <= 0) {
-      throw new ApiError('too_busy', `all ${this.#options.most} samplers are busy with other weights`, {
-        hint: 'sample from fewer sets of weights at once',
-      });
-    }
-    if (signal.aborted) throw new ApiError('invalid_request', 'the request was cancelled');
-    const turn = Promise.withResolvers<void>();
-    const timer = setTimeout(turn.resolve, ms);
-    signal.addEventListener('abort', () => turn.resolve(), { once: true });
-    this.#waiting.push(turn.resolve);
-    await turn.promise;
-    clearTimeout(timer);
-  }
-
-  #wake(): void {
-    for (const go of this.#waiting.splice(0)) go();
+    this.beginWaiting();
   }
 }

@@ -44,16 +44,17 @@ export const SAMPLING_ROUTES: Routes = {
     const call = sampleCallFromJson(jsonOf(body, TINKER_LIMITS.jsonBytes));
     const { source } = call;
     if (source.kind !== 'session') return sampleFuture(startSample(parts, call, await weightsOf(parts, source)), call);
-    const { samples, weights } = parts.sessions.sampler(source.samplingSessionId);
+    const { samples, weights, sessionId } = parts.sessions.sampler(source.samplingSessionId);
     return sampleFuture(
-      samples.take(source.seqId, body.digest, () => startSample(parts, call, weights)),
+      samples.take(source.seqId, body.digest, () => startSample(parts, call, weights, sessionId)),
       call,
     );
   },
 
-  'POST /retrieve_future': async ({ futures, waits }, request) => {
+  'POST /retrieve_future': async ({ futures, sessions, waits }, request) => {
     const { request_id } = readAs(retrieveFutureRequest, jsonOf(await readBody(request)));
     const future = futures.find(request_id);
+    sessions.touch(future.sessionId);
     const outcome = await futures.wait(future, waits.poll, request.signal);
     if (outcome === undefined) return jsonReply({ type: 'try_again', request_id, queue_state: 'active' }, 408);
     future.delivered = true;
@@ -72,7 +73,8 @@ function sampleFuture(future: Future, { count }: SampleCall): TinkerReply {
   return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
 }
 
-function startSample({ base, futures, samplers, load }: Parts, call: SampleCall, weights: Weights): Future {
+function startSample(parts: Parts, call: SampleCall, weights: Weights, sessionId?: string): Future {
+  const { base, futures, samplers, load } = parts;
   checkSampleCall(call, base.shape, base.tokenizer);
   if (load.samples >= TINKER_LIMITS.samplesWaiting) {
     throw new ApiError('too_busy', `${load.samples} samples wait already`, { hint: 'wait for earlier ones' });
@@ -83,14 +85,14 @@ function startSample({ base, futures, samplers, load }: Parts, call: SampleCall,
   return futures.start(
     async () => {
       try {
-        const reply = await samplers.use(weights, signal, (model) =>
-          sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }),
-        );
+        const asked = { weights, sessionId: sessionId ?? '', sequences: call.count, signal };
+        const reply = await samplers.use(asked, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
         return { kind: 'sample', reply };
       } finally {
         load.samples--;
       }
     },
+    sessionId,
     () => controller.abort(),
   );
 }

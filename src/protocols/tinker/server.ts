@@ -18,7 +18,7 @@ import { SamplerPool } from './sampler-pool.ts';
 import { SAMPLING_ROUTES } from './sampling-routes.ts';
 import { SESSION_ROUTES } from './session-routes.ts';
 import { Sessions } from './sessions.ts';
-import { TRAINING_ROUTES } from './training-routes.ts';
+import { NOT_OFFERED, TRAINING_ROUTES } from './training-routes.ts';
 import { WeightsFolder } from './weights-folder.ts';
 import { WEIGHTS_ROUTES } from './weights-routes.ts';
 
@@ -60,11 +60,14 @@ export class TinkerServer implements AsyncDisposable {
     const { model, state, threads, clock = Date } = options;
     const waits = { ...WAITS, ...options.waits };
     const base = await openBaseModel(model, threads);
+    const sessions = new Sessions(options.clock ?? ELAPSED, waits);
+    const isSilent = (id: string): boolean => sessions.isSilent(id);
+    const { samplers: most, sequences } = TINKER_LIMITS;
     const parts: Parts = {
       base,
+      sessions,
       futures: new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result }),
-      sessions: new Sessions(options.clock ?? ELAPSED, waits.session),
-      samplers: new SamplerPool({ most: TINKER_LIMITS.samplers, waitMs: waits.sampler, open: base.open }),
+      samplers: new SamplerPool({ most, sequences, turnMs: waits.turn, isSilent, open: base.open }),
       weights: await WeightsFolder.open(state, base.folder, base.name),
       waits,
       clock,
@@ -82,7 +85,7 @@ export class TinkerServer implements AsyncDisposable {
     const [path = '', query] = request.url.split('?', 2);
     try {
       if (path !== OPEN) this.#checkKey(request);
-      const { route, names } = ROUTES.find(request.method, path);
+      const { route, names } = ROUTES.find(request.method, path) ?? { route: NOT_OFFERED, names: [] };
       return await route(this.#parts, { ...request, header: request.header, names, query: new URLSearchParams(query) });
     } catch (thrown) {
       return this.refuse(this.#wrongKeys.count(thrown, request.address), path);
@@ -95,9 +98,10 @@ export class TinkerServer implements AsyncDisposable {
     return jsonReply(errorBody(failure), failure.status);
   }
 
-  /** Ends sessions that gave no sign of life. */
+  /** Ends sessions that gave no sign of life; samples of those that were heard of again go on. */
   endIdle(): void {
     for (const model of this.#parts.sessions.endIdle()) void model.close('its session gave no sign of life');
+    this.#parts.samplers.beginWaiting();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -11,7 +11,8 @@ export const FULL_PARAMETERS =
 
 const CLIENT_CONFIG: Json = {
   pjwt_auth_enabled: false,
-  parallel_fwdbwd_chunks: true,
+  // Side by side, the official client sends the first part of a batch last, and never lets go of its turn when another is refused.
+  parallel_fwdbwd_chunks: false,
   proto_compress_fwdbwd: false,
   // What takes a few milliseconds to read, check and plan: the same thread answers everyone.
   fwdbwd_max_chunk_len: 512,

@@ -2,24 +2,25 @@
  * Who is there: sessions, the models they train, the sampling sessions they opened. All of it lives in memory and ends with the process;
  * what was saved does not.
  *
- * A session that gives no sign of life for long enough is ended, with its models. Repetitions of a request that makes something give
- * what was made the first time; the same number with another body is refused.
+ * A session that gives no sign of life for long enough is ended, with its models and samples. Repetitions of a request that makes
+ * something give what was made the first time; the same number with another body is refused.
  */
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../../core/contracts.ts';
 import { ApiError } from './api-error.ts';
 import type { Future } from './futures.ts';
+import type { Waits } from './limits.ts';
 import type { Model } from './model.ts';
 import type { Weights } from './sampler-pool.ts';
 
-/** What was made for a number that the client counts up. */
+/** What was made for a number that the client chose. */
 interface Made<T> {
   readonly digest: string;
   readonly what: T;
 }
 
 export class Numbered<T> {
-  readonly #made = new Map<number, Made<T>>();
+  readonly made = new Map<number | string, Made<T>>();
   readonly #what: string;
   readonly #most: number;
 
@@ -30,17 +31,17 @@ export class Numbered<T> {
   }
 
   /** What was made for this number before, or what `make` makes now. */
-  take(number: number, digest: string, make: () => T): T {
-    const known = this.#made.get(number);
+  take(number: number | string, digest: string, make: () => T): T {
+    const known = this.made.get(number);
     if (known !== undefined && known.digest === digest) return known.what;
     if (known !== undefined) {
       throw new ApiError('seq_id_reused', `${this.#what} ${number} was used before, for another request`, { param: this.#what });
     }
     const what = make();
-    this.#made.set(number, { digest, what });
-    for (const oldest of this.#made.keys()) {
-      if (this.#made.size <= this.#most) break;
-      this.#made.delete(oldest);
+    this.made.set(number, { digest, what });
+    for (const oldest of this.made.keys()) {
+      if (this.made.size <= this.#most) break;
+      this.made.delete(oldest);
     }
     return what;
   }
@@ -68,14 +69,14 @@ const MOST_MADE = 10_000;
 
 export class Sessions {
   readonly #clock: Clock;
-  readonly #idleMs: number;
+  readonly #waits: Waits;
   readonly #sessions = new Map<string, Session>();
   readonly #models = new Map<string, Model>();
   readonly #samplers = new Map<string, Sampler>();
 
-  constructor(clock: Clock, idleMs: number) {
+  constructor(clock: Clock, waits: Waits) {
     this.#clock = clock;
-    this.#idleMs = idleMs;
+    this.#waits = waits;
   }
 
   create(): Session {
@@ -100,14 +101,14 @@ export class Sessions {
   model(id: string): Model {
     const model = this.#models.get(id);
     if (model === undefined) throw unknown('unknown_model', 'model', id, 'model_id');
-    this.#touch(model.sessionId);
+    this.touch(model.sessionId);
     return model;
   }
 
   sampler(id: string): Sampler {
     const sampler = this.#samplers.get(id);
     if (sampler === undefined) throw unknown('unknown_sampler', 'sampling session', id, 'sampling_session_id');
-    this.#touch(sampler.sessionId);
+    this.touch(sampler.sessionId);
     return sampler;
   }
 
@@ -144,23 +145,40 @@ export class Sessions {
     };
   }
 
-  /** Takes a session off the table; gives the models that nobody will ask for any more. */
+  /** Takes a session off the table and cancels its samples; gives the models that nobody will ask for any more. */
   end(id: string): readonly Model[] {
     const ended = this.models.filter(({ sessionId }) => sessionId === id);
     this.#sessions.delete(id);
     for (const model of ended) this.#models.delete(model.id);
-    for (const [samplerId, { sessionId }] of this.#samplers) if (sessionId === id) this.#samplers.delete(samplerId);
+    for (const sampler of this.#samplers.values()) {
+      if (sampler.sessionId !== id) continue;
+      this.#samplers.delete(sampler.id);
+      for (const { what: future } of sampler.samples.made.values()) future.cancel();
+    }
     return ended;
   }
 
   /** Ends what gave no sign of life. */
   endIdle(): readonly Model[] {
-    const oldest = this.#clock.now() - this.#idleMs;
+    const oldest = this.#clock.now() - this.#waits.session;
     return [...this.#sessions.values()].filter(({ seenAt }) => seenAt < oldest).flatMap(({ id }) => this.end(id));
   }
 
-  #touch(sessionId: string): void {
-    const session = this.#sessions.get(sessionId);
+  /** Ends the one that was silent longest of those that have models, where one is silent. */
+  endSilent(): readonly Model[] {
+    const found = this.models.map(({ sessionId }) => this.#sessions.get(sessionId)!).filter(({ id }) => this.isSilent(id));
+    const [longest] = found.toSorted((a, b) => a.seenAt - b.seenAt);
+    return longest === undefined ? [] : this.end(longest.id);
+  }
+
+  /** Whether its client is likely gone. */
+  isSilent(id: string): boolean {
+    return this.#clock.now() - (this.#sessions.get(id)?.seenAt ?? Number.POSITIVE_INFINITY) > this.#waits.silence;
+  }
+
+  /** A sign of life, where it is still there. */
+  touch(id: string | undefined): void {
+    const session = id === undefined ? undefined : this.#sessions.get(id);
     if (session !== undefined) session.seenAt = this.#clock.now();
   }
 }

@@ -89,8 +89,8 @@ export const TRAINING_ROUTES: Routes = {
 type OrderedRoute = (parts: Parts, body: Body, digest: string) => Promise<TinkerReply>;
 
 /**
- * A route of a model's order. What it refuses has used up its seq_id nevertheless: clients count on, and the next request would wait
- * for one that never comes.
+ * A route of a model's order. What it refuses for good has used up its seq_id nevertheless: clients count on, and the next request
+ * would wait for one that never comes.
  */
 export function inOrder(verb: string, route: OrderedRoute): Route {
   return async (parts, request) => {
@@ -101,8 +101,10 @@ export function inOrder(verb: string, route: OrderedRoute): Route {
       return await route(parts, body, digest);
     } catch (thrown) {
       const { status, message } = httpFailureOf(thrown);
-      const head = status === 400 ? headOf(body) : undefined;
-      if (head !== undefined) parts.sessions.model(head.modelId).refused({ seqId: head.seqId, digest }, verb, message);
+      const isTriedAgain = status >= 500 || [408, 409, 429].includes(status);
+      const head = isTriedAgain ? undefined : headOf(body);
+      const model = parts.sessions.models.find(({ id }) => id === head?.modelId);
+      if (head !== undefined) model?.refused({ seqId: head.seqId, digest }, verb, message);
       throw thrown;
     }
   };
@@ -111,6 +113,12 @@ export function inOrder(verb: string, route: OrderedRoute): Route {
 export function futureReply(future: Future, more: object = {}): TinkerReply {
   return jsonReply({ request_id: future.id, future_id: future.id, status: 'pending', ...more });
 }
+
+/** A verb that is not offered here has its place in the order too. */
+export const NOT_OFFERED: Route = (parts, request) =>
+  inOrder('verb', async () => {
+    throw new ApiError('unknown_route', `${request.method} ${request.url.slice(0, 100)} is not offered here`);
+  })(parts, request);
 
 function passRoute(forwardOnly: boolean): Route {
   return inOrder(forwardOnly ? 'forward' : 'forward_backward', async ({ sessions, futures, load }, body, digest) => {
@@ -133,15 +141,21 @@ function passRoute(forwardOnly: boolean): Route {
 /** Whose request it is and which, of a body that is otherwise not understood. */
 function headOf(body: Body): { readonly modelId: string; readonly seqId: number } | undefined {
   try {
-    const { model_id: modelId, seq_id: seqId } = body.isProtobuf
-      ? protobufHead(body.bytes)
-      : (jsonOf(body, TINKER_LIMITS.jsonBytes) as Record<string, unknown>);
+    const { model_id: modelId, seq_id: seqId } = body.isProtobuf ? protobufHead(body.bytes) : jsonHead(body);
     return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1
       ? { modelId, seqId: Number(seqId) }
       : undefined;
   } catch {
     return undefined;
   }
+}
+
+/** A body that is too large to be parsed is looked at where it begins and where it ends. */
+function jsonHead(body: Body): Record<string, unknown> {
+  const { bytes } = body;
+  if (bytes.length <= TINKER_LIMITS.jsonBytes) return jsonOf(body, TINKER_LIMITS.jsonBytes) as Record<string, unknown>;
+  const text = Buffer.concat([bytes.subarray(0, 1000), bytes.subarray(-1000)]).toString();
+  return { model_id: /"model_id"\s*:\s*"([^"]*)"/.exec(text)?.[1], seq_id: Number(/"seq_id"\s*:\s*(\d+)/.exec(text)?.[1]) };
 }
 
 function protobufHead(bytes: Uint8Array): Record<string, unknown> {
@@ -159,8 +173,11 @@ type CreateModel = ReturnType<typeof createModelRequest.parse>;
 function createModel(parts: Parts, session: Session, asked: CreateModel): { readonly future: Future; readonly model: Model } {
   const { base, sessions, futures, weights, waits } = parts;
   if (sessions.models.length >= TINKER_LIMITS.models) {
+    for (const silent of sessions.endSilent()) void silent.close('its session gave no sign of life, and others needed the room');
+  }
+  if (sessions.models.length >= TINKER_LIMITS.models) {
     throw new ApiError('too_many_models', `there are ${sessions.models.length} models in training, and no more at once`, {
-      hint: 'unload a model or finish its session; sessions without a heartbeat end by themselves after ten minutes',
+      hint: 'unload a model or finish its session; one without a heartbeat for a minute makes room by itself',
     });
   }
   const label = {
@@ -184,7 +201,7 @@ function createModel(parts: Parts, session: Session, asked: CreateModel): { read
       throw thrown;
     }
     return { kind: 'reply', value: { model_id: id, base_model: base.name, full_parameter_training: true, type: 'create_model' } };
-  });
+  }, session.id);
   return { future, model };
 }
 
