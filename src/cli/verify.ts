@@ -32,7 +32,7 @@ export async function verifyCommand(run: string, { json }: { readonly json: bool
 export function verificationLines(result: Verification, seconds: number): readonly string[] {
   const { turns, rewards, steps, checkpoints, different, first, unchecked } = result;
   const done = [
-    `${count(turns, 'turn')} sampled again`,
+    `${count(turns, 'turn')} checked`,
     `${count(rewards, 'reward')} graded again`,
     `${count(steps, 'step')} taken again`,
     `${count(checkpoints, 'checkpoint')} compared`,

@@ -65,7 +65,7 @@ async function loadNewest({ trainer, directory, identity, settings, warn }: Ledg
 }
 
 async function computeAgain({ trainer, store, settings, warn }: Ledger, manifest: BatchManifest): Promise<void> {
-  const { loss, gradNorm } = await update(trainer, await stepAgain(store, manifest, settings), settings);
+  const { loss, gradNorm } = await update(trainer, await stepOf(store, manifest, settings), settings);
   if (loss !== manifest.metrics['loss'] || gradNorm !== manifest.metrics['gradNorm']) {
     warn(
       'NOT_REPRODUCED',
@@ -75,7 +75,7 @@ async function computeAgain({ trainer, store, settings, warn }: Ledger, manifest
 }
 
 /** The step of a manifest as it was taken, from the rollouts that it names. Throws STORE_FORMAT where they are no longer what they were. */
-export async function stepAgain(
+export async function stepOf(
   store: Store,
   manifest: BatchManifest,
   settings: TrainSettings,

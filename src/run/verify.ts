@@ -17,6 +17,7 @@ import type { Warn } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/input.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
+import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { gradeOf } from '../rollout/runner.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
@@ -28,9 +29,9 @@ import { type EvaluationResumeRequest, planResumedEvaluation } from './evaluatio
 import { openPolicy } from './open-policy.ts';
 import { planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import type { Policy } from './policy.ts';
-import { stepAgain } from './resume.ts';
+import { stepOf } from './resume.ts';
 import { isEvaluation, lockRun, readRunFile } from './run-directory.ts';
-import { TRAIN_DEFAULTS } from './settings.ts';
+import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
 import { update } from './step.ts';
 import { openGrader } from './workshop.ts';
 
@@ -73,9 +74,9 @@ export async function verify(
   const { id } = readRunFile(run) as { readonly id?: string };
   await using store = await openSqliteStore(join(run, 'store.sqlite'), id);
   const found = new Findings();
-  const trajectories = await store.query();
-  await gradeAgain(plan, trajectories, found, stop);
-  await trainAgain({ plan, store, trajectories, found, warn, stop, onStep });
+  const work: Work = { plan, store, trajectories: await store.query(), found, warn, stop, onStep };
+  await gradeAgain(work);
+  await trainAgain(work);
   const { counts, different, first, unchecked } = found;
   return { ...counts, different, first, unchecked: [...unchecked] };
 }
@@ -95,51 +96,52 @@ async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
   };
 }
 
+interface Work extends Required<VerifyOptions> {
+  readonly plan: VerifyPlan;
+  readonly store: Store;
+  readonly trajectories: readonly Trajectory[];
+  readonly found: Findings;
+}
+
 class Findings {
   readonly counts = { turns: 0, rewards: 0, steps: 0, checkpoints: 0 };
   readonly unchecked = new Set<string>();
   different = 0;
   first: Difference | null = null;
 
-  differs(difference: Difference): void {
+  differs(where: string, kept: string, again: string, meaning: string): void {
     this.different++;
-    this.first ??= difference;
+    this.first ??= { where, kept, again, meaning };
   }
 }
 
-async function gradeAgain(
-  plan: VerifyPlan,
-  trajectories: readonly Trajectory[],
-  found: Findings,
-  stop: AbortSignal,
-): Promise<void> {
+const FOREIGN = 'the store holds what this run did not do';
+
+async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<void> {
   const { settings, entry } = plan;
   const { grader } = entry;
-  if (grader === undefined) return void found.unchecked.add('rewards: the workflow gave them itself');
-  if (grader.asksPolicy || grader.judges)
+  const ownRewards = 'rewards: the workflow gave them itself';
+  if (grader === undefined) return void found.unchecked.add(ownRewards);
+  if (grader.asksPolicy || grader.judges) {
     return void found.unchecked.add(`rewards: ${grader.name} asks a model, whose verdicts are kept`);
+  }
   await using runner = await openGrader(settings, grader, entry.graderModule, stop);
   const tasks = { train: byId(plan.tasks), eval: byId(plan.heldOut) };
   await inParallel(trajectories, settings.concurrency, async (trajectory) => {
     stop.throwIfAborted();
-    const { rolloutId, purpose, taskId, grade } = trajectory;
-    if (grade.kind === 'failed') return void found.unchecked.add('rewards: their grading failed');
-    if (grade.kind === 'graded' && grade.reward.source === 'workflow') {
-      return void found.unchecked.add('rewards: the workflow gave them itself');
-    }
+    const { purpose, taskId, grade } = trajectory;
+    if (grade.kind === 'failed') return void found.unchecked.add('rewards: those whose grading failed');
+    if (grade.kind === 'graded' && grade.reward.source === 'workflow') return void found.unchecked.add(ownRewards);
     const task = tasks[purpose].get(taskId);
-    const where = `rollout ${rolloutId}`;
-    if (task === undefined) return found.differs({ where, kept: `task ${taskId}`, again: 'no such task', meaning: FOREIGN });
+    const where = `rollout ${trajectory.rolloutId}`;
+    if (task === undefined) return found.differs(where, `task ${taskId}`, 'no such task', FOREIGN);
     found.counts.rewards++;
-    const again = await regraded(plan, trajectory, task, runner);
-    const [before, now] = [comparable(grade), comparable(again)];
-    if (isDeepStrictEqual(before, now)) return;
-    const meaning = 'this reward was not given by the grader as it is now, or the grader does not give the same reward twice';
-    found.differs({ where, kept: JSON.stringify(before), again: JSON.stringify(now), meaning });
+    const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
+    if (isDeepStrictEqual(kept, again)) return;
+    const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
+    found.differs(where, JSON.stringify(kept), JSON.stringify(again), meaning);
   });
 }
-
-const FOREIGN = 'the store holds what this run did not do';
 
 function byId(tasks: readonly Task[]): ReadonlyMap<string, Task> {
   return new Map(tasks.map((task) => [task.id, task]));
@@ -152,16 +154,12 @@ async function regraded(
   grader: GraderRunner,
 ): Promise<Grade> {
   const { turns, outcome, output, metadata, metrics, returned, grade } = trajectory;
-  const { rolloutId, groupId, taskId, purpose } = trajectory;
   const credit = grade.kind === 'graded' ? grade.reward.credit : undefined;
-  const result = Object.fromEntries(
-    Object.entries({ output, metadata, metrics, credit, ...returned }).filter(([, value]) => value !== undefined),
-  );
-  const folder = artifactsFolder(join(settings.run, 'artifacts'), rolloutId);
+  const result = withoutUndefined({ output, metadata, metrics, credit, ...returned }) as SettledResult;
+  const folder = artifactsFolder(join(settings.run, 'artifacts'), trajectory.rolloutId);
   const artifactsDir = folder !== null && existsSync(folder) ? folder : null;
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
-  const identity = { rolloutId, groupId, taskId, purpose };
-  return await gradeOf(parts, { identity, task }, { turns, outcome, result, artifactsDir });
+  return await gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });
 }
 
 /** What counts: not what else was measured, such as a time. */
@@ -171,64 +169,52 @@ function comparable(grade: Grade): unknown {
   return JSON.parse(JSON.stringify(reward));
 }
 
-interface Replay {
-  readonly plan: VerifyPlan;
-  readonly store: Store;
-  readonly trajectories: readonly Trajectory[];
-  readonly found: Findings;
-  readonly warn: Warn;
-  readonly stop: AbortSignal;
-  readonly onStep: (done: number, of: number) => void;
-}
-
-/** Version by version, until something differs: from there on everything would. */
-async function trainAgain(replay: Replay): Promise<void> {
-  const { plan, store, trajectories, found, stop, onStep } = replay;
-  const { settings } = plan;
-  const manifests = await store.manifests();
-  const turns = Map.groupBy(turnsOf(trajectories), ({ turn }) => turn.policyVersion);
-  for (const version of turns.keys()) {
-    if (version <= manifests.length) continue;
-    const where = `rollout ${turns.get(version)![0]!.rolloutId}`;
-    found.differs({ where, kept: `policy version ${version}`, again: `${manifests.length} steps`, meaning: FOREIGN });
-  }
-  await using policy = await policyOf(replay);
-  const renderer = await loadRenderer(settings.model);
-  if (policy !== undefined) await policy.trainer.load(settings.model);
-  if (settings.kl > 0) await policy?.trainer.freezeReference();
-  const bound = new AgreementBound(manifests[0]?.metrics['meanDifference']);
-  for (let version = 0; version <= manifests.length && found.different === 0; version++) {
-    stop.throwIfAborted();
-    if (policy !== undefined && settings.engine === 'embedded') {
-      await policy.trainer.publish(version);
-      await sampleAgain(policy, turns.get(version) ?? [], renderer.stopIds, replay);
-    }
-    const manifest = manifests[version];
-    if (manifest !== undefined && found.different === 0) await takeAgain(policy, manifest, bound, replay);
-    onStep(version, manifests.length);
-  }
-}
-
 interface KeptTurn {
   readonly rolloutId: string;
   readonly turn: Turn;
 }
 
-/** Those that the policy sampled. */
-function turnsOf(trajectories: readonly Trajectory[]): readonly KeptTurn[] {
-  return trajectories.flatMap(({ rolloutId, turns }) =>
-    turns.flatMap((turn) => (turn.model === undefined ? [{ rolloutId, turn }] : [])),
+/** Version by version, until something differs: from there on everything would. */
+async function trainAgain(work: Work): Promise<void> {
+  const { plan, store, trajectories, found, stop, onStep } = work;
+  const { settings } = plan;
+  const manifests = await store.manifests();
+  const sampled = trajectories.flatMap(({ rolloutId, turns }) => turns.map((turn) => ({ rolloutId, turn })));
+  const byVersion = Map.groupBy(
+    sampled.filter(({ turn }) => turn.model === undefined),
+    ({ turn }) => turn.policyVersion,
   );
+  for (const [version, [first]] of byVersion) {
+    if (version > manifests.length)
+      found.differs(`rollout ${first?.rolloutId}`, `policy version ${version}`, `${manifests.length} steps`, FOREIGN);
+  }
+  const renderer = await loadRenderer(settings.model);
+  await using policy = await policyOf(work, renderer.vocabSize);
+  await policy?.trainer.load(settings.model);
+  if (settings.kl > 0) await policy?.trainer.freezeReference();
+  const bound = new AgreementBound(manifests[0]?.metrics['meanDifference']);
+  for (let version = 0; version <= manifests.length && found.different === 0; version++) {
+    stop.throwIfAborted();
+    const turns = byVersion.get(version) ?? [];
+    const manifest = manifests[version];
+    if (policy !== undefined && settings.engine === 'embedded') {
+      await policy.trainer.publish(version);
+      await sampleAgain(policy, turns, renderer.stopIds, work);
+    } else if (policy !== undefined && manifest !== undefined) {
+      found.counts.turns += turns.filter(({ rolloutId }) => manifest.rolloutIds.includes(rolloutId)).length;
+    }
+    if (manifest !== undefined && found.different === 0) await stepAgain(policy, manifest, bound, work);
+    onStep(version, manifests.length);
+  }
 }
 
-async function policyOf({ plan, found, warn, stop }: Replay): Promise<Policy | undefined> {
+async function policyOf({ plan, found, warn, stop }: Work, vocabSize: number): Promise<Policy | undefined> {
   const { settings, kernels } = plan;
-  const { vocabSize } = await loadRenderer(settings.model);
   const opening = openPolicy(settings, vocabSize, { warn, stop, kernels });
   if (settings.engine === 'embedded') return await opening;
-  found.unchecked.add('turns: a Tinker server is not asked to sample them again');
+  found.unchecked.add('turns that were not trained: a Tinker server is not asked to sample again');
   return await opening.catch((thrown: unknown) => {
-    found.unchecked.add(`steps: the server cannot train them again: ${messageOf(thrown)}`);
+    found.unchecked.add(`turns and steps: the server cannot train again: ${messageOf(thrown)}`);
     return undefined;
   });
 }
@@ -237,13 +223,13 @@ async function sampleAgain(
   { engine }: Policy,
   turns: readonly KeptTurn[],
   stopIds: readonly number[],
-  replay: Replay,
+  work: Work,
 ): Promise<void> {
-  const { plan, found, stop } = replay;
+  const { plan, found, stop } = work;
   await inParallel(turns, plan.settings.concurrency, async ({ rolloutId, turn }) => {
     const { promptIds, sampledIds, logprobs, sampling } = turn;
-    const request = { promptIds, sampling: sampling.effective, stopIds, seed: sampling.seed, affinity: rolloutId };
-    const result = await engine.sample(request, stop);
+    const { effective, seed } = sampling;
+    const result = await engine.sample({ promptIds, sampling: effective, stopIds, seed, affinity: rolloutId }, stop);
     found.counts.turns++;
     // A text that ends an answer may come before the policy does.
     const isCut = turn.stopReason === 'stop' && !stopIds.includes(sampledIds.at(-1)!);
@@ -253,77 +239,61 @@ async function sampleAgain(
     const at = sampledIds.findIndex((id, i) => id !== again.ids[i] || logprobs[i] !== again.logprobs[i]);
     const shown = (ids: Int32Array, values: Float32Array): string =>
       at === -1 ? `${ids.length} tokens` : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
-    found.differs({
-      where: `rollout ${rolloutId}, turn ${turn.index}`,
-      kept: shown(sampledIds, logprobs),
-      again: shown(again.ids, again.logprobs),
-      meaning: `policy version ${turn.policyVersion} did not sample this at temperature ${sampling.effective.temperature}: the engine or the store lies`,
-    });
+    const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine or the store lies`;
+    found.differs(
+      `rollout ${rolloutId}, turn ${turn.index}`,
+      shown(sampledIds, logprobs),
+      shown(again.ids, again.logprobs),
+      meaning,
+    );
   });
 }
 
 /** The samples of a step, its update, and the checkpoint it led to. */
-async function takeAgain(
-  policy: Policy | undefined,
-  manifest: BatchManifest,
-  bound: AgreementBound,
-  replay: Replay,
-): Promise<void> {
-  const { plan, store, found } = replay;
+async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bound: AgreementBound, work: Work): Promise<void> {
+  const { plan, store, found } = work;
   const { settings } = plan;
-  const where = `step ${manifest.step}`;
   const { digests, metrics } = manifest;
-  let inHand: Awaited<ReturnType<typeof stepAgain>>;
-  try {
-    inHand = await stepAgain(store, manifest, settings);
-  } catch (thrown) {
-    return found.differs({ where, kept: 'its manifest', again: messageOf(thrown), meaning: FOREIGN });
-  }
+  const differs = (kept: string, again: string, meaning: string): void =>
+    found.differs(`step ${manifest.step}`, kept, again, meaning);
+  const inHand = await stepOf(store, manifest, settings).catch((thrown: unknown) => messageOf(thrown));
+  if (typeof inHand === 'string') return differs('its manifest', inHand, FOREIGN);
   const samples = samplesDigest(inHand.batch.samples);
   if (digests !== undefined && digests.samples !== samples) {
     const meaning = 'other tokens, log-probabilities, rewards or advantages were trained than those that were kept';
-    return found.differs({ where, kept: `samples ${short(digests.samples)}`, again: `samples ${short(samples)}`, meaning });
+    return differs(`samples ${short(digests.samples)}`, `samples ${short(samples)}`, meaning);
   }
   if (policy === undefined) return;
-  const updated = await update(policy.trainer, inHand, settings);
+  const { loss, gradNorm, agreement, metrics: others } = await update(policy.trainer, inHand, settings);
   found.counts.steps++;
   if (settings.engine === 'tinker') {
-    const expected = updated.agreement && bound.exceededBy(updated.agreement);
+    const expected = agreement && bound.exceededBy(agreement);
     if (expected === undefined) return;
-    const again = `log-probabilities that differ by ${updated.agreement?.meanDifference}, expected ${expected}`;
-    return found.differs({
-      where,
-      kept: 'log-probabilities',
-      again,
-      meaning: 'the weights that sampled are not those of this step',
-    });
+    const again = `ones that differ by ${agreement?.meanDifference} on average, expected ${expected}`;
+    return differs('log-probabilities', again, 'the weights that sampled are not those of this step');
   }
-  const numbers = { loss: updated.loss, gradNorm: updated.gradNorm, ...updated.metrics };
-  const [name, value] = Object.entries(numbers).find(([key, one]) => metrics[key] !== undefined && metrics[key] !== one) ?? [];
-  if (name !== undefined) {
-    const meaning = 'the step was computed from something else, or by another kind of processor';
-    return found.differs({ where, kept: `${name} ${metrics[name]}`, again: `${name} ${value}`, meaning });
-  }
-  await compareWeights(policy, manifest, replay);
+  const numbers = Object.entries({ loss, gradNorm, ...others });
+  const [name, value] = numbers.find(([key, one]) => metrics[key] !== undefined && metrics[key] !== one) ?? [];
+  if (name === undefined) return await compareWeights(policy, manifest, work);
+  const meaning = 'the step was computed from something else, or by another kind of processor';
+  differs(`${name} ${metrics[name]}`, `${name} ${value}`, meaning);
 }
 
-async function compareWeights({ trainer }: Policy, manifest: BatchManifest, { plan, found }: Replay): Promise<void> {
-  const { settings } = plan;
+async function compareWeights({ trainer }: Policy, manifest: BatchManifest, { plan, found }: Work): Promise<void> {
+  const { run, model } = plan.settings;
   const { step, checkpoint, digests } = manifest;
   const scratch = await mkdtemp(join(tmpdir(), 'trainyard-verify-'));
   try {
-    const files = await savedFiles(trainer, join(scratch, 'model'), settings.model);
-    const folder = checkpoint === null ? undefined : join(settings.run, checkpoint);
-    const onDisk = folder !== undefined && existsSync(folder) ? await digestsOf(folder) : undefined;
-    const kept = [...(digests?.weights === undefined ? [] : [digests.weights]), ...(onDisk ? [filesDigest(onDisk)] : [])];
-    if (kept.length === 0) return;
-    found.counts.checkpoints++;
+    const files = await savedFiles(trainer, join(scratch, 'model'), model);
+    const folder = join(run, checkpoint ?? '');
+    const onDisk = checkpoint !== null && existsSync(folder) ? await digestsOf(folder) : undefined;
+    const kept = [digests?.weights, onDisk && filesDigest(onDisk)].filter((digest) => digest !== undefined);
+    if (kept.length > 0) found.counts.checkpoints++;
     const again = filesDigest(files);
     const other = kept.find((digest) => digest !== again);
     if (other === undefined) return;
-    const changed = Object.keys(files).find((name) => onDisk?.[name] !== files[name]) ?? 'its files';
     const meaning = 'these are not the weights that the rollouts of the run give';
-    found.differs({ where: `checkpoint of step ${step}`, kept: `${changed} ${short(other)}`, again: short(again), meaning });
+    found.differs(`checkpoint of step ${step}`, `files ${short(other)}`, `files ${short(again)}`, meaning);
   } finally {
     await rm(scratch, { recursive: true, force: true });
   }
