@@ -1,7 +1,7 @@
 /** What a run's events look like as plain lines, for pipes, logs and the scrollback. */
 import { styleText } from 'node:util';
 import type { RunEnding, RunEvent, TrainDone } from '../core/events.ts';
-import { measureCommand, resumeCommand } from '../run/command-line.ts';
+import { measureCommand, resumeCommand, shellWord } from '../run/command-line.ts';
 import { evaluationStart, evaluationSummary } from './evaluation-text.ts';
 import { agreementText, asCalled, count, duration, figure, percent, STOPPED, took } from './phrases.ts';
 import { printable } from './screen/width.ts';
@@ -112,7 +112,12 @@ function summary(event: TrainDone, entry: string): readonly string[] {
     `${styleText('bold', `${head} ${whole}, ${count(steps, 'step')}${change}`)}`,
     ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
     ...models(event, entry),
-    ...(run === null ? [] : [`Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`]),
+    ...(run === null
+      ? []
+      : [
+          `Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`,
+          `Prove it with: ${asCalled(`trainyard verify ${shellWord(run)}`)}`,
+        ]),
     ...(CAN_GO_ON.has(ending) && run !== null ? wayOn(run) : []),
   ];
 }
