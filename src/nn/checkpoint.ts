@@ -4,11 +4,12 @@
  * The first two are those of Hugging Face's LlamaForCausalLM and load there. Nothing is written into the buffers before the
  * whole file was checked against the layout. Does not fsync and does not rename: that is the caller's commit.
  */
-import { access, readFile, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Layout } from './config.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
-import type { Layout } from './layout.ts';
 import { readSafetensors, type SafetensorsFile, type Tensor, writeSafetensors } from './safetensors.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
@@ -64,7 +65,7 @@ export async function readWeights(dir: string, layout: Layout): Promise<SavedWei
 /** The optimizer's state, or undefined where the folder has none. */
 export async function readOptimizer(dir: string, layout: Layout): Promise<OptimizerState | undefined> {
   const path = join(dir, OPTIMIZER);
-  if (!(await exists(path))) return undefined;
+  if (!existsSync(path)) return undefined;
   const file = await readSafetensors(path);
   const step = Number(file.metadata['step']);
   if (!Number.isSafeInteger(step) || step < 0) {
@@ -113,13 +114,6 @@ function split(flat: Float32Array, layout: Layout, prefix: string): Tensor[] {
     shape,
     data: flat.subarray(offset, offset + length),
   }));
-}
-
-async function exists(path: string): Promise<boolean> {
-  return access(path).then(
-    () => true,
-    () => false,
-  );
 }
 
 function mismatch(path: string, found: string): TrainyardError {

@@ -8,6 +8,7 @@
  */
 import type { Sample } from '../core/types.ts';
 import { MICROBATCH_ROWS } from './arena.ts';
+import { commonPrefix } from './slots.ts';
 import type { Microbatch } from './train-pass.ts';
 
 export interface Member {
@@ -58,13 +59,6 @@ function trainedPositions({ mask }: Sample): Int32Array {
   let count = 0;
   for (let i = 0; i < mask.length; i++) if (mask[i] === 1) positions[count++] = i;
   return positions.subarray(0, count);
-}
-
-function commonPrefix(a: Int32Array, b: Int32Array): number {
-  const end = Math.min(a.length, b.length);
-  let i = 0;
-  while (i < end && a[i] === b[i]) i++;
-  return i;
 }
 
 function compareTokens(a: Int32Array, b: Int32Array): number {
