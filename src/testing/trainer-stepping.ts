@@ -4,14 +4,21 @@ import type { ErrorCode } from '../core/errors.ts';
 import type { Loss, LossInput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { atMask, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
-import { anonymous, crossEntropy, importanceSampling, ppo, ppoWithKl } from './tiny-losses.ts';
-import { ADAM, batchFor, type TrainerProbe } from './trainer-probe.ts';
-
-type Cases = Readonly<Record<string, (probe: TrainerProbe) => Promise<void>>>;
+import {
+  ADAM,
+  anonymous,
+  batchFor,
+  crossEntropy,
+  importanceSampling,
+  ppo,
+  ppoWithKl,
+  type TrainerCases,
+  type TrainerProbe,
+} from './trainer-probe.ts';
 
 const FAILED: readonly ErrorCode[] = ['TRAINER_FAILED', 'SAMPLE_REFUSED'];
 
-const gradientCases: Cases = {
+const gradientCases: TrainerCases = {
   'lowers the loss that it steps on, and only by stepping': async (probe) => {
     const { engine, trainer, tolerance } = probe;
     const samples = batchFor(engine, 100, 4);
@@ -121,7 +128,7 @@ const gradientCases: Cases = {
   },
 };
 
-const lossCases: Cases = {
+const lossCases: TrainerCases = {
   'takes the same step by a loss that it may know by name and by the same function without a name': async (probe) => {
     const { engine, trainer } = probe;
     const samples = await offPolicy(probe, batchFor(engine, 200, 4));
@@ -198,7 +205,7 @@ const lossCases: Cases = {
   },
 };
 
-const orderCases: Cases = {
+const orderCases: TrainerCases = {
   'does what it is told in the order of the calls, awaited or not': async (probe) => {
     const { engine, trainer } = probe;
     const [first, second] = [batchFor(engine, 250, 3), batchFor(engine, 260, 3)];
@@ -237,7 +244,7 @@ const orderCases: Cases = {
   },
 };
 
-export const steppingCases: Cases = { ...gradientCases, ...lossCases, ...orderCases };
+export const steppingCases: TrainerCases = { ...gradientCases, ...lossCases, ...orderCases };
 
 /** As if sampled by another policy, so that ratios leave the interval on both sides, with advantages of both signs. */
 async function offPolicy({ engine, trainer }: TrainerProbe, samples: readonly Sample[]): Promise<readonly Sample[]> {
