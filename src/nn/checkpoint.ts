@@ -24,7 +24,7 @@ export interface ConfigFile {
 }
 
 /** AdamW's state: both moments in the order of the layout, and the number of steps taken. */
-export interface OptimizerState {
+interface OptimizerState {
   readonly firstMoments: Float32Array;
   readonly secondMoments: Float32Array;
   readonly step: number;
@@ -38,7 +38,7 @@ export async function readConfig(dir: string): Promise<ConfigFile> {
   return { config: parseConfig(source), source: source as Record<string, unknown> };
 }
 
-export interface SavedWeights {
+interface SavedWeights {
   readonly weights: Float32Array;
   /** The kernels that computed them; undefined where the file does not say. */
   readonly variant: KernelVariant | undefined;
@@ -78,7 +78,7 @@ export async function readOptimizer(dir: string, layout: Layout): Promise<Optimi
   };
 }
 
-export interface SavableModel extends ConfigFile {
+interface SavableModel extends ConfigFile {
   readonly layout: Layout;
   readonly weights: Float32Array;
   readonly variant: KernelVariant;

@@ -92,7 +92,7 @@ function readVariant(variant: KernelVariant): Uint8Array<ArrayBuffer> {
 // Small products against plain arithmetic, and every kernel that computes against itself compiled in another way: milliseconds.
 
 /** Products of small whole numbers, which every order of summation gives exactly. */
-export function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
+function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
   const [M, N, K] = [45, 50, 270];
   const floats = [GEMM_SCRATCH, M * K, N * K, M * N];
   const [scratch, a, b, c] = floats.map((_, i) => ARENA_START + 4 * floats.slice(0, i).reduce((sum, n) => sum + n, 0)) as [

@@ -5,14 +5,14 @@
  * the distribution actually drawn from.
  */
 
-export interface Truncation {
+interface Truncation {
   /** Greater than 0. */
   readonly temperature: number;
   readonly topK: number;
   readonly topP: number;
 }
 
-export interface DrawnToken {
+interface DrawnToken {
   readonly token: number;
   readonly logprob: number;
 }

@@ -25,7 +25,7 @@ export interface Span {
 }
 
 /** AdamW's numbers for one step. */
-export interface AdamStep extends Omit<AdamSettings, 'maxGradNorm'> {
+interface AdamStep extends Omit<AdamSettings, 'maxGradNorm'> {
   readonly correction1: number;
   readonly correction2: number;
   readonly gradientScale: number;

@@ -11,7 +11,7 @@ import { MICROBATCH_ROWS } from './arena.ts';
 import { commonPrefix } from './slots.ts';
 import type { Microbatch } from './train-pass.ts';
 
-export interface Member {
+interface Member {
   /** Place of the sample in the batch. */
   readonly index: number;
   readonly sample: Sample;
@@ -21,7 +21,7 @@ export interface Member {
   readonly predictions: Int32Array;
 }
 
-export interface PlannedMicrobatch {
+interface PlannedMicrobatch {
   readonly batch: Microbatch;
   readonly members: readonly Member[];
 }
