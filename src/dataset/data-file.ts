@@ -105,7 +105,7 @@ async function* chunksOf(handle: FileHandle, size: number): AsyncGenerator<Uint8
 }
 
 async function sliceOf(handle: FileHandle, start: number, end: number): Promise<Uint8Array> {
-  const bytes = new Uint8Array(Math.max(0, end - start));
+  const bytes = Buffer.allocUnsafe(Math.max(0, end - start));
   let filled = 0;
   while (filled < bytes.length) {
     const { bytesRead } = await handle.read(bytes, filled, bytes.length - filled, start + filled);

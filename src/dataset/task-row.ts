@@ -1,5 +1,4 @@
 /** One row → one task, or what is wrong with it. The same for every source. */
-
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { messageOf } from '../core/errors.ts';

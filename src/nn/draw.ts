@@ -4,13 +4,10 @@
  * Top-k first, then top-p over what remains, renormalised; among equals the lower id ranks first. The log-probability is that of
  * the distribution actually drawn from.
  */
+import type { SamplingSettings } from '../core/types.ts';
 
-interface Truncation {
-  /** Greater than 0. */
-  readonly temperature: number;
-  readonly topK: number;
-  readonly topP: number;
-}
+/** A temperature greater than 0. */
+type Truncation = Pick<SamplingSettings, 'temperature' | 'topK' | 'topP'>;
 
 interface DrawnToken {
   readonly token: number;

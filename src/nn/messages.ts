@@ -2,7 +2,6 @@
  * What the main thread and the workers of an embedded model say to each other. Bulk data lies in the shared memory; messages carry
  * addresses and small arrays.
  */
-
 import type { ErrorCode } from '../core/errors.ts';
 import type { AdamSettings, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Arena } from './arena.ts';

@@ -4,7 +4,6 @@
  * Gradients are summed in a fixed number of lanes: microbatch i belongs to lane i mod LANES, and a lane is worked off in order by
  * one worker. Which worker takes which lane is left to chance; it shows nowhere in the result.
  */
-
 import { TrainyardError } from '../core/errors.ts';
 import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
 import type { AdamSettings, ForwardBackwardResult, Loss, LossOutput } from '../core/policy.ts';

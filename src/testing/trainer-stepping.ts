@@ -27,10 +27,7 @@ const gradientCases: TrainerCases = {
     for (let step = 0; step < 4; step++) {
       const { loss, trainedTokens, logprobs } = await trainer.forwardBackward(samples, crossEntropy());
       if (step === 0) {
-        assert.equal(
-          trainedTokens,
-          scored.reduce((sum, { length }) => sum + length, 0),
-        );
+        assert.equal(trainedTokens, tokensIn(scored));
         logprobs.forEach((found, i) => {
           sameNumbers(found, scored[i]!, tolerance, `log-probabilities of sample ${i} beside the gradient`);
         });
@@ -173,11 +170,7 @@ const lossCases: TrainerCases = {
       assert.ok(input.reference, `the loss got no reference of sample ${i}`);
       sameNumbers(input.reference, at(reference!), 0, `reference of sample ${i}`);
     }
-    assert.equal(
-      metrics['tokens'],
-      scored.reduce((sum, { length }) => sum + length, 0),
-      'metrics are summed over samples',
-    );
+    assert.equal(metrics['tokens'], tokensIn(scored), 'metrics are summed over samples');
   },
   'steps on the good gradient alone after a loss that failed': async (probe) => {
     const { engine, trainer } = probe;
@@ -267,6 +260,7 @@ function expectedLoss(samples: readonly Sample[], scored: readonly Float32Array[
 
 /** What the rounding of single log-probabilities may add up to. */
 function lossRounding(scored: readonly Float32Array[], tolerance: number): number {
-  const tokens = scored.reduce((sum, { length }) => sum + length, 0);
-  return tokens * Math.max(tolerance, 1e-5) * 2;
+  return tokensIn(scored) * Math.max(tolerance, 1e-5) * 2;
 }
+
+const tokensIn = (scored: readonly Float32Array[]): number => scored.reduce((sum, { length }) => sum + length, 0);
