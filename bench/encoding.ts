@@ -6,8 +6,8 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { byteLevelEncoder } from '../src/tokens/byte-level-encoder.ts';
-import { createPlainLibrary, vocabularySize, withoutControl } from '../src/tokens/plain-library.ts';
+import { byteLevelEncoder } from '../src/tokens/byte-level.ts';
+import { createPlainLibrary, vocabularySize, withoutControl } from '../src/tokens/tokenizer.ts';
 import { readTokenizerFiles } from '../src/tokens/tokenizer-files.ts';
 
 const root = join(import.meta.dirname, '..');

@@ -6,11 +6,10 @@
  */
 import { loadavg } from 'node:os';
 import type { Sample } from '../src/core/types.ts';
-import { ARENA_START, planArena } from '../src/nn/arena.ts';
+import { ARENA_START, GEMM_SCRATCH, planArena } from '../src/nn/arena.ts';
 import { bestVariant, compileKernels } from '../src/nn/compile.ts';
 import type { LlamaConfig } from '../src/nn/config.ts';
-import { GEMM_SCRATCH } from '../src/nn/kernel-sizes.ts';
-import { planLayout } from '../src/nn/layout.ts';
+import { planLayout } from '../src/nn/config.ts';
 import { defaultThreads, EmbeddedModel } from '../src/nn/policy.ts';
 import { loadKernels } from '../src/nn/wasm.ts';
 import { ppo } from '../src/trainer/losses.ts';

@@ -93,9 +93,10 @@ export {
   EnvironmentClient,
   EnvironmentInstance,
   type EnvironmentOptions,
+  type EnvironmentTasksOptions,
+  environmentTasks,
   type StepResult,
-} from './dataset/environment-client.ts';
-export { type EnvironmentTasksOptions, environmentTasks } from './dataset/environment-tasks.ts';
+} from './dataset/environment.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';

@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { readCsv } from './csv.ts';
-import { recordsOf } from './csv-records.ts';
+import { readCsv, recordsOf } from './csv.ts';
 
 async function* pieces(text: string, size: number): AsyncGenerator<Uint8Array> {
   const bytes = Buffer.from(text);

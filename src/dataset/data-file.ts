@@ -1,9 +1,11 @@
 /**
- * Opens a file of tasks. Everything that is no ordinary file is refused by name and at once: reading a pipe or a device may never end.
- * The path is the user's own, so where it leads does not matter.
+ * Opens a file of tasks. Everything that is no ordinary file is refused by name and at once: reading a pipe or a device may never end. A
+ * file of another kind is refused by its first bytes, not as a line that is no JSON. The path is the user's own, so where it leads does not
+ * matter.
  */
 import { constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
+import { extname } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import { invalid } from './rows.ts';
 
@@ -95,16 +97,15 @@ async function factsOf(handle: FileHandle, path: string): Promise<{ readonly siz
 /** Not beyond what the file had when it was opened: somebody may be writing to it for ever. */
 async function* chunksOf(handle: FileHandle, size: number): AsyncGenerator<Uint8Array> {
   for (let position = 0; position < size; ) {
-    const length = Math.min(CHUNK_BYTES, size - position);
-    const { bytesRead, buffer } = await handle.read(Buffer.allocUnsafe(length), 0, length, position);
-    if (bytesRead === 0) return;
-    position += bytesRead;
-    yield buffer.subarray(0, bytesRead);
+    const bytes = await sliceOf(handle, position, Math.min(position + CHUNK_BYTES, size));
+    if (bytes.length === 0) return;
+    position += bytes.length;
+    yield bytes;
   }
 }
 
 async function sliceOf(handle: FileHandle, start: number, end: number): Promise<Uint8Array> {
-  const bytes = new Uint8Array(Math.max(0, end - start));
+  const bytes = Buffer.allocUnsafe(Math.max(0, end - start));
   let filled = 0;
   while (filled < bytes.length) {
     const { bytesRead } = await handle.read(bytes, filled, bytes.length - filled, start + filled);
@@ -112,4 +113,36 @@ async function sliceOf(handle: FileHandle, start: number, end: number): Promise<
     filled += bytesRead;
   }
   return bytes.subarray(0, filled);
+}
+
+const HEAD_BYTES = 8;
+const UNPACK = 'unpack it first';
+const UTF8 = 'write it again as UTF-8';
+
+const KINDS: readonly { readonly head: readonly number[]; readonly what: string; readonly hint: string }[] = [
+  { head: [0x1f, 0x8b], what: 'packed by gzip', hint: `${UNPACK}: gunzip` },
+  { head: [0x28, 0xb5, 0x2f, 0xfd], what: 'packed by zstd', hint: `${UNPACK}: unzstd` },
+  { head: [0xfd, 0x37, 0x7a, 0x58, 0x5a], what: 'packed by xz', hint: `${UNPACK}: unxz` },
+  { head: [0x42, 0x5a, 0x68], what: 'packed by bzip2', hint: `${UNPACK}: bunzip2` },
+  { head: [0x50, 0x4b, 0x03, 0x04], what: 'a ZIP archive or a spreadsheet', hint: 'unpack it, or save the sheet as CSV' },
+  { head: [...Buffer.from('ARROW1')], what: 'an Arrow file', hint: 'write it as Parquet' },
+  { head: [0xff, 0xfe], what: 'UTF-16', hint: UTF8 },
+  { head: [0xfe, 0xff], what: 'UTF-16', hint: UTF8 },
+];
+const PARQUET = [...Buffer.from('PAR1')];
+const ENCRYPTED = [...Buffer.from('PARE')];
+
+/** Throws DATASET_INVALID where its first bytes begin a file that is none of tasks, or not of the kind that its name says. */
+export async function checkHead({ path, slice }: DataFile): Promise<void> {
+  const head = await slice(0, HEAD_BYTES);
+  const begins = (bytes: readonly number[]): boolean => bytes.every((byte, place) => head[place] === byte);
+  const kind = KINDS.find((each) => begins(each.head));
+  if (kind !== undefined) throw refused(path, kind.what, kind.hint);
+  if (begins(ENCRYPTED)) throw refused(path, 'an encrypted Parquet file', 'write it again without encryption');
+  const isNamedParquet = extname(path).toLowerCase() === '.parquet';
+  if (begins(PARQUET) && !isNamedParquet) throw refused(path, 'a Parquet file', 'give it a name that ends in .parquet');
+}
+
+function refused(path: string, what: string, hint: string): Error {
+  return invalid(`expected JSONL, CSV or Parquet by the name of the file, found that ${path} is ${what}`, { hint });
 }

@@ -3,8 +3,7 @@ import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
-import { EnvironmentClient } from './environment-client.ts';
-import { environmentTasks } from './environment-tasks.ts';
+import { EnvironmentClient, environmentTasks } from './environment.ts';
 import { readTasks } from './tasks.ts';
 
 let server: Server;

@@ -3,8 +3,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { EnvironmentClient } from './environment-client.ts';
-import { environmentTasks } from './environment-tasks.ts';
+import { EnvironmentClient, environmentTasks } from './environment.ts';
 import { readTasks } from './tasks.ts';
 
 interface Asked {

@@ -7,8 +7,8 @@ import { promisify } from 'node:util';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { openDataFile } from './data-file.ts';
-import { givenRows } from './given-rows.ts';
 import type { TaskRow, TaskSource } from './rows.ts';
+import { givenRows } from './rows.ts';
 import { readTasks } from './tasks.ts';
 
 let dir = '';

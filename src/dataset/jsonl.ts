@@ -1,6 +1,7 @@
 /**
  * JSONL: one JSON object a line, UTF-8. Read piece by piece: at most one line is held, and a line that is too long ends the reading before
- * it is read whole. Blank lines are passed over. A message never repeats the text of a line: it may hold an answer.
+ * it is read whole. Blank lines are passed over. A message never repeats the text of a line: it may hold an answer. Also the JSON that is in
+ * the cells of tables.
  */
 import { messageOf } from '../core/errors.ts';
 import { MAX_NESTING, sizeOfJson } from '../core/json.ts';
@@ -116,4 +117,28 @@ function keysIn(value: unknown): number {
 function positionIn(thrown: unknown): string {
   const position = /position (\d+)/.exec(messageOf(thrown))?.[1];
   return position === undefined ? '' : ` (at character ${Number(position) + 1})`;
+}
+
+/**
+ * Tables have texts where JSONL has JSON: the text of a `metadata` cell is JSON, and that of a `prompt` cell may be a list of messages.
+ * Every other cell is what it is.
+ */
+export function fromCells(cells: Readonly<Record<string, unknown>>, place: string): RawRow {
+  const { metadata, prompt } = cells;
+  const row = typeof prompt === 'string' ? { ...cells, prompt: messagesIn(prompt) ?? prompt } : cells;
+  if (typeof metadata !== 'string') return { kind: 'row', place, row };
+  const parsed = parseJson(metadata);
+  if ('problem' in parsed) return { kind: 'bad', place, problem: `: metadata${parsed.problem}` };
+  return { kind: 'row', place, row: { ...row, metadata: parsed.value } };
+}
+
+/** A text that merely looks like JSON is a prompt as it stands. */
+function messagesIn(text: string): unknown {
+  if (!/^\s*\[\s*\{/.test(text)) return undefined;
+  const parsed = parseJson(text);
+  const isMessages =
+    'value' in parsed &&
+    Array.isArray(parsed.value) &&
+    parsed.value.every((message) => isRecord(message) && 'role' in message && 'content' in message);
+  return isMessages ? parsed.value : undefined;
 }

@@ -4,8 +4,8 @@
  */
 import { createHash } from 'node:crypto';
 import type { Task } from '../core/types.ts';
-import { contentHash } from './row-id.ts';
 import { invalid } from './rows.ts';
+import { contentHash } from './task-row.ts';
 
 export interface Split {
   readonly tasks: readonly Task[];

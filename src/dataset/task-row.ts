@@ -1,16 +1,16 @@
 /** One row → one task, or what is wrong with it. The same for every source. */
+import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { sameJson } from '../core/json.ts';
-import type { Json, PromptMessage, Task } from '../core/types.ts';
-import { labelInMetadata } from './labels.ts';
-import type { MetadataRules } from './metadata.ts';
-import { plainJson } from './plain-json.ts';
-import { kindOf } from './rows.ts';
+import { messageOf } from '../core/errors.ts';
+import { MAX_NESTING, sameJson } from '../core/json.ts';
+import type { Json, PromptMessage, Task, TaskView } from '../core/types.ts';
+import { kindOf, MAX_ROW_BYTES, TOO_LARGE } from './rows.ts';
+import { labelInMetadata, type MetadataRules } from './rules.ts';
 
 const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
 const ID = /^[^\p{C}]{1,200}$/u;
 
-export interface RowReading {
+interface RowReading {
   readonly row: Readonly<Record<string, unknown>>;
   readonly place: string;
   /** Present where the source has a column `metadata`: then a prompt is not needed. */
@@ -96,4 +96,104 @@ function messagesOf(asked: unknown, name: string, problem: (text: string) => voi
   const issue = parsed.error.issues[0];
   problem(`${[name, ...(issue?.path ?? [])].join('.')}: ${issue?.message ?? 'not a list of messages'}`);
   return [];
+}
+
+type Copied =
+  /** `bytes`: what the copy takes in memory, about. */
+  { readonly value: Json; readonly bytes: number } | { readonly problem: string };
+
+class NotPlain extends Error {}
+
+/**
+ * Copies a value that must be JSON, and is kept exactly as it is: rows given as values may hold anything, and JSON text may hold numbers
+ * that no number holds. Each property is read once, so that one that is computed is the same for whoever looks later. A cycle is found as
+ * too deep, and what is shared a million times as too large. `path` is what the value is called in the problem.
+ */
+function plainJson(value: unknown, path: string): Copied {
+  const copying = new Copying();
+  try {
+    return { value: copying.copy(value, path, 0), bytes: copying.bytes };
+  } catch (thrown) {
+    return { problem: thrown instanceof NotPlain ? thrown.message : `${path}: reading it threw: ${messageOf(thrown)}` };
+  }
+}
+
+class Copying {
+  bytes = 0;
+
+  copy(value: unknown, path: string, depth: number): Json {
+    if (depth > MAX_NESTING) throw new NotPlain(`${path.slice(0, 80)}: nested deeper than ${MAX_NESTING} levels`);
+    if (typeof value === 'string') return this.#text(value, path);
+    this.#grow(16, path);
+    if (value === null || typeof value === 'boolean') return value;
+    if (typeof value === 'number') return numberIn(value, path);
+    if (typeof value !== 'object') throw new NotPlain(`${path}: expected JSON, found ${typeof value}`);
+    this.#grow(32, path);
+    if (Array.isArray(value)) return this.#list(value, path, depth);
+    if (!isPlain(value)) throw new NotPlain(`${path}: expected JSON, found ${classOf(value)}`);
+    const entries: [string, Json][] = [];
+    for (const [key, item] of Object.entries(value)) {
+      entries.push([this.#text(key, path), this.copy(item, `${path}.${key.slice(0, 40)}`, depth + 1)]);
+    }
+    return Object.fromEntries(entries);
+  }
+
+  #list(value: readonly unknown[], path: string, depth: number): Json {
+    const items: Json[] = [];
+    // By place: a hole in a list is no JSON.
+    for (let i = 0; i < value.length; i++) items.push(this.copy(value[i], `${path}.${i}`, depth + 1));
+    return items;
+  }
+
+  #text(text: string, path: string): string {
+    // No file but JSONL can hold half a character, and neither tokens nor the store can.
+    if (!text.isWellFormed()) throw new NotPlain(`${path}: expected text, found half of a surrogate pair in it`);
+    this.#grow(24 + (NOT_LATIN.test(text) ? 2 : 1) * text.length, path);
+    return text;
+  }
+
+  #grow(bytes: number, path: string): void {
+    this.bytes += bytes;
+    if (this.bytes > MAX_ROW_BYTES) throw new NotPlain(`${path}: holds more than ${MAX_ROW_BYTES / 2 ** 20} MiB`);
+  }
+}
+
+/** Texts without such characters take a byte for each. */
+const NOT_LATIN = /[^\0-\xff]/;
+
+function numberIn(value: number, path: string): number {
+  if (!Number.isFinite(value)) throw new NotPlain(`${path}: expected a finite number, found ${value}`);
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new NotPlain(`${path}: ${TOO_LARGE}`);
+  // JSON text has no other zero.
+  return value === 0 ? 0 : value;
+}
+
+function isPlain(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
+
+function classOf({ constructor: made }: object): string {
+  return typeof made === 'function' && made.name !== '' ? `a ${made.name.slice(0, 40)}` : 'an object of a class';
+}
+
+/**
+ * What a task is known by where its row has no id: a hash of what is asked, 64 bits as 16 hexadecimal digits. So its name does not change
+ * when the file is shuffled, split, appended to or written in another format. The answer is not in the hash: an agent sees the id of its
+ * task, and could try answers against it.
+ */
+export function contentHash({ prompt, metadata }: Pick<TaskView, 'prompt' | 'metadata'>): string {
+  const messages = prompt.map(({ role, content }) => ({ role, content }));
+  return createHash('sha256')
+    .update(canonical({ prompt: messages, metadata: metadata ?? null }))
+    .digest('hex')
+    .slice(0, 16);
+}
+
+/** The same text for the same JSON, whatever the order of its keys. */
+function canonical(value: Json): string {
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
+  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
+  const fields = Object.entries(value as Readonly<Record<string, Json>>).toSorted(([a], [b]) => (a < b ? -1 : 1));
+  return `{${fields.map(([key, field]) => `${JSON.stringify(key)}:${canonical(field)}`).join(',')}}`;
 }

@@ -7,18 +7,13 @@
 import { extname } from 'node:path';
 import { getHeapStatistics } from 'node:v8';
 import type { Task } from '../core/types.ts';
-import { columnProblems, difference } from './columns.ts';
 import { readCsv, refuseTabs } from './csv.ts';
-import { openDataFile } from './data-file.ts';
-import { checkHead, HEAD_BYTES } from './file-head.ts';
-import { givenRows } from './given-rows.ts';
+import { checkHead, openDataFile } from './data-file.ts';
 import { readJsonl } from './jsonl.ts';
-import { type LabelPlace, labelPlaces } from './labels.ts';
-import { MetadataRules } from './metadata.ts';
 import { readParquet } from './parquet.ts';
-import { contentHash } from './row-id.ts';
-import { invalid, type RawRow, type TaskSource } from './rows.ts';
-import { type ReadTask, type RowRead, taskOf } from './task-row.ts';
+import { givenRows, invalid, type RawRow, type TaskSource } from './rows.ts';
+import { columnProblems, difference, type LabelPlace, labelPlaces, MetadataRules } from './rules.ts';
+import { contentHash, type ReadTask, type RowRead, taskOf } from './task-row.ts';
 
 const SHOWN_PROBLEMS = 5;
 /** Of the memory that is left to this process for values, the most that tasks may take: a process that runs out of it ends without a word. */
@@ -61,7 +56,7 @@ export async function readDataset(
 export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   if (typeof source !== 'string') return yield* givenRows(source);
   await using file = await openDataFile(source);
-  checkHead(source, await file.slice(0, HEAD_BYTES));
+  await checkHead(file);
   const extension = extname(source).toLowerCase();
   if (extension === '.parquet') yield* readParquet(source);
   else if (extension === '.tsv') refuseTabs(source);

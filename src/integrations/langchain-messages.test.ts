@@ -1,7 +1,7 @@
 import { mapChatMessagesToStoredMessages, mapStoredMessagesToChatMessages } from '@langchain/core/messages';
 import { expect, it } from 'vitest';
 import type { ToolCall } from '../core/types.ts';
-import { answerOf, messagesOf } from './langchain-messages.ts';
+import { answerOf, messagesOf } from './langchain.ts';
 
 it('calls come back in the order in which the policy made them, those with broken arguments among them, also from storage', () => {
   const call = (id: string, args: string): ToolCall => ({ id, type: 'function', function: { name: 'add', arguments: args } });

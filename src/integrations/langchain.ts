@@ -2,19 +2,31 @@
  * The policy as a chat model of LangChain, for `createAgent`, LangGraph graphs and chains.
  *
  * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. It does not stream: LangChain gives the
- * whole answer as one chunk. It does not retry.
+ * whole answer as one chunk. It does not retry. What the policy said comes back as it was recorded: its thoughts are kept with the message,
+ * and calls whose arguments are no JSON stay calls.
  */
 import type { BaseLanguageModelInput } from '@langchain/core/language_models/base';
 import { BaseChatModel, type BaseChatModelCallOptions, type BindToolsInput } from '@langchain/core/language_models/chat_models';
 import { assembleStructuredOutputPipeline, createFunctionCallingParser } from '@langchain/core/language_models/structured_output';
-import type { AIMessageChunk, BaseMessage } from '@langchain/core/messages';
+import { AIMessage, type AIMessageChunk, type BaseMessage, ToolMessage } from '@langchain/core/messages';
 import type { ChatResult } from '@langchain/core/outputs';
 import type { Runnable } from '@langchain/core/runnables';
 import { convertToOpenAITool } from '@langchain/core/utils/function_calling';
 import { toJsonSchema } from '@langchain/core/utils/json_schema';
-import type { Json, Tool } from '../core/types.ts';
-import { answerOf, messagesOf } from './langchain-messages.ts';
-import { given, type ToolChoice, toolsFor, unsupported } from './request.ts';
+import type { Generation } from '../core/contracts.ts';
+import type { Message, Tool } from '../core/types.ts';
+import {
+  functionTool,
+  given,
+  isJsonObject,
+  notText,
+  saidAs,
+  type ToolChoice,
+  tokensOf,
+  toolCall,
+  toolsFor,
+  unsupported,
+} from './request.ts';
 import { handleOf, nameOf, type Seat } from './seat.ts';
 
 export interface ChatPolicySettings {
@@ -89,15 +101,7 @@ interface StructuredConfig {
 function toolOf(given: BindToolsInput): Tool {
   const { type, function: called } = convertToOpenAITool(given);
   if (type !== 'function') throw unsupported('a tool', `of type ${JSON.stringify(type)}`, 'the policy has no tools of its own');
-  const { name, description, parameters } = called;
-  return {
-    type: 'function',
-    function: {
-      name,
-      ...(description === undefined ? {} : { description }),
-      ...(parameters ? { parameters: parameters as Json } : {}),
-    },
-  };
+  return functionTool(called.name, called.description, called.parameters);
 }
 
 /** LangChain's words, OpenAI's and Anthropic's. */
@@ -108,4 +112,83 @@ function choiceOf(choice: ChatPolicyCallOptions['tool_choice']): ToolChoice {
   const { type, name, function: called } = choice as { type?: string; name?: string; function?: { name?: string } };
   const tool = called?.name ?? name;
   return tool === undefined ? choiceOf(type) : { tool };
+}
+
+/** Where other chat models of LangChain keep thoughts too. */
+const THOUGHTS = 'reasoning_content';
+/** In which order calls were made, where LangChain keeps some of them apart. */
+const ORDER = 'trainyard_call_ids';
+/** Parts that repeat what the message holds elsewhere. */
+const REPEATED: readonly string[] = ['tool_use', 'tool_call', 'reasoning', 'reasoning_content', 'thinking'];
+
+const ROLES: Readonly<Record<string, 'system' | 'user'>> = { system: 'system', developer: 'system', human: 'user' };
+
+/** Throws REQUEST_INVALID naming the part that is no text. */
+export function messagesOf(messages: readonly BaseMessage[]): readonly Message[] {
+  return messages.map((message, place): Message => {
+    const at = `messages[${place}]`;
+    if (AIMessage.isInstance(message)) return spoken(message, at);
+    const name = message.name ? { name: message.name } : {};
+    const content = textOf(message, at, '\n');
+    if (ToolMessage.isInstance(message)) return { role: 'tool', content, tool_call_id: message.tool_call_id, ...name };
+    const role = ROLES[message.type];
+    if (role === undefined) throw unsupported(`${at}: a message`, `of type ${JSON.stringify(message.type)}`);
+    return { role, content, ...name };
+  });
+}
+
+function spoken(message: AIMessage, at: string): Message {
+  const { tool_calls = [], invalid_tool_calls = [], additional_kwargs } = message;
+  const calls = [...tool_calls, ...invalid_tool_calls].map(({ id, name, args }) => toolCall(id, name, args));
+  const order = additional_kwargs[ORDER];
+  if (Array.isArray(order)) calls.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
+  const thoughts = additional_kwargs[THOUGHTS];
+  return saidAs(textOf(message, at, ''), calls, typeof thoughts === 'string' ? thoughts : '');
+}
+
+function textOf({ content }: BaseMessage, at: string, separator: string): string {
+  if (typeof content === 'string') return content;
+  const texts = content.flatMap((part) => {
+    if (part.type === 'text' && 'text' in part) return [String(part.text)];
+    if (REPEATED.includes(part.type)) return [];
+    throw notText(`${at}: a part`, part.type);
+  });
+  return texts.join(separator);
+}
+
+/** Its id is the completion's: LangGraph takes messages with the same id for one. */
+export function answerOf(generation: Generation): AIMessage {
+  const { id, message, text, toolCalls, stopReason } = generation;
+  const [valid, invalid] = [true, false].map((wanted) =>
+    toolCalls.filter(({ function: { arguments: given } }) => isJsonObject(given) === wanted),
+  );
+  const tokens = tokensOf(generation);
+  const said = new AIMessage({
+    id,
+    content: text,
+    tool_calls: valid!.map(({ id: callId, function: { name, arguments: given } }) => ({
+      id: callId,
+      name,
+      args: JSON.parse(given) as Record<string, unknown>,
+      type: 'tool_call',
+    })),
+    invalid_tool_calls: invalid!.map(({ id: callId, function: { name, arguments: given } }) => ({
+      id: callId,
+      name,
+      args: given,
+      error: 'not a JSON object',
+      type: 'invalid_tool_call',
+    })),
+    additional_kwargs: {
+      ...(message.reasoning ? { [THOUGHTS]: message.reasoning } : {}),
+      ...(invalid!.length > 0 && valid!.length > 0 ? { [ORDER]: toolCalls.map((call) => call.id) } : {}),
+    },
+    response_metadata: { finish_reason: stopReason === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop' },
+  });
+  if (tokens) {
+    const { prompt, sampled } = tokens;
+    // The package's own type for this field comes out as `undefined` for messages without a declared structure.
+    said.usage_metadata = { input_tokens: prompt, output_tokens: sampled, total_tokens: prompt + sampled } as never;
+  }
+  return said;
 }

@@ -5,7 +5,7 @@
  */
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Tool } from '../core/types.ts';
+import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string };
 
@@ -15,6 +15,10 @@ export function toolsFor(tools: readonly Tool[], choice: ToolChoice): Pick<Gener
   if (choice === 'auto') return { tools };
   if (choice === 'required') return { tools, tool: true };
   return { tools, tool: choice.tool };
+}
+
+export function functionTool(name: string, description?: string, parameters?: unknown): Tool {
+  return { type: 'function', function: { name, ...given({ description, parameters: parameters as Json | undefined }) } };
 }
 
 /** Settings as far as they were given. */
@@ -42,6 +46,16 @@ export function notText(where: string, kind: string): TrainyardError {
 /** Tokens; undefined where the policy is in another process or did not answer itself. */
 export function tokensOf({ turn }: Generation): { readonly prompt: number; readonly sampled: number } | undefined {
   return turn && { prompt: turn.promptIds.length, sampled: turn.sampledIds.length };
+}
+
+/** What the policy said, as far as it said anything. */
+export function saidAs(content: string | null, calls: readonly ToolCall[], reasoning: string): Message {
+  const called = calls.length > 0 ? { tool_calls: calls } : {};
+  return { role: 'assistant', content, ...called, ...(reasoning === '' ? {} : { reasoning }) };
+}
+
+export function toolCall(id = '', name = '', input: unknown): ToolCall {
+  return { id, type: 'function', function: { name, arguments: argumentsText(input) } };
 }
 
 /**

@@ -2,25 +2,25 @@
  * The policy as a `Model` of Strands Agents.
  *
  * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. Each tool call is a block of its own
- * with its own start, so several calls of one answer stay several. A stream gives the answer when it is complete.
+ * with its own start, so several calls of one answer stay several. A stream gives the answer when it is complete. What the policy said comes
+ * back as it was recorded. Cache points and guard content say nothing to the policy; images, documents and their like are refused.
  */
 import {
   type BaseModelConfig,
   ContextWindowOverflowError,
-  type Message,
   Model,
   type ModelStreamEvent,
   ModelThrottledError,
+  type Message as SdkMessage,
   type ToolChoice as StrandsToolChoice,
   type StreamOptions,
   type ToolSpec,
 } from '@strands-agents/sdk';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Json, Tool } from '../core/types.ts';
-import { given, isJsonObject, type ToolChoice, tokensOf, toolsFor } from './request.ts';
+import type { Message, Tool } from '../core/types.ts';
+import { functionTool, given, isJsonObject, notText, saidAs, type ToolChoice, tokensOf, toolCall, toolsFor } from './request.ts';
 import { handleOf, nameOf, type Seat } from './seat.ts';
-import { messagesOf } from './strands-messages.ts';
 
 export interface PolicyModelConfig extends BaseModelConfig {
   topK?: number;
@@ -52,14 +52,14 @@ export class PolicyModel extends Model<PolicyModelConfig> {
     return handleOf(this.#seat);
   }
 
-  async *stream(messages: Message[], options: StreamOptions = {}): AsyncIterable<ModelStreamEvent> {
+  async *stream(messages: SdkMessage[], options: StreamOptions = {}): AsyncIterable<ModelStreamEvent> {
     const started = performance.now();
     const generation = await generate(this.handle(), requestOf(this.#config, messages, options));
     yield* eventsOf(generation, performance.now() - started);
   }
 }
 
-function requestOf(config: PolicyModelConfig, messages: Message[], options: StreamOptions): GenerateRequest {
+function requestOf(config: PolicyModelConfig, messages: SdkMessage[], options: StreamOptions): GenerateRequest {
   const { temperature, topP, topK, maxTokens, stop } = config;
   return {
     messages: messagesOf(options.systemPrompt, messages),
@@ -82,10 +82,7 @@ async function generate(handle: ModelHandle, request: GenerateRequest): Promise<
 }
 
 function toolsOf(specs: readonly ToolSpec[] = []): readonly Tool[] {
-  return specs.map(({ name, description, inputSchema }) => ({
-    type: 'function',
-    function: { name, description, ...(inputSchema === undefined ? {} : { parameters: inputSchema as Json }) },
-  }));
+  return specs.map(({ name, description, inputSchema }) => functionTool(name, description, inputSchema));
 }
 
 function choiceOf(choice: StrandsToolChoice | undefined): ToolChoice {
@@ -130,4 +127,72 @@ function* block(delta: Delta, start?: Start): Generator<ModelStreamEvent> {
  */
 function inputOf(sampled: string): string {
   return isJsonObject(sampled) ? sampled : JSON.stringify(sampled);
+}
+
+/** A block of any kind, in a type of our own that the SDK's fit; which fields it has depends on its type. */
+export interface AnyBlock {
+  readonly type: string;
+  readonly text?: unknown;
+  readonly name?: string;
+  readonly toolUseId?: string;
+  readonly input?: unknown;
+  readonly status?: string;
+  readonly content?: unknown;
+  readonly json?: unknown;
+}
+interface StrandsMessage {
+  readonly role: string;
+  readonly content: readonly AnyBlock[];
+}
+
+const SILENT: readonly string[] = ['cachePointBlock', 'guardContentBlock'];
+
+/** Throws REQUEST_INVALID naming the block that is no text. */
+export function messagesOf(
+  system: string | readonly AnyBlock[] | undefined,
+  messages: readonly StrandsMessage[],
+): readonly Message[] {
+  const instructions = typeof system === 'string' ? system : textsIn(system ?? [], 'systemPrompt').join('');
+  return [
+    ...(instructions.trim() === '' ? [] : [{ role: 'system' as const, content: instructions }]),
+    ...messages.flatMap(({ role, content }, place) => (role === 'assistant' ? spoken(content, place) : heard(content, place))),
+  ];
+}
+
+/** Results come first: they answer the calls of the message before. */
+function heard(blocks: readonly AnyBlock[], place: number): readonly Message[] {
+  const at = `messages[${place}]`;
+  const results = blocks.filter(({ type }) => type === 'toolResultBlock');
+  const texts = textsIn(
+    blocks.filter(({ type }) => type !== 'toolResultBlock'),
+    at,
+  );
+  return [
+    ...results.map((block) => resultOf(block, at)),
+    ...(texts.length > 0 ? [{ role: 'user' as const, content: texts.join('\n') }] : []),
+  ];
+}
+
+function spoken(blocks: readonly AnyBlock[], place: number): readonly Message[] {
+  const uses = blocks.filter(({ type }) => type === 'toolUseBlock');
+  const calls = uses.map(({ toolUseId, name, input }) => toolCall(toolUseId, name, input));
+  const reasoning = blocks.filter(({ type }) => type === 'reasoningBlock').map(({ text }) => String(text ?? ''));
+  const others = blocks.filter(({ type }) => type !== 'toolUseBlock' && type !== 'reasoningBlock');
+  const content = textsIn(others, `messages[${place}]`).join('');
+  return [saidAs(content === '' && calls.length > 0 ? null : content, calls, reasoning.join(''))];
+}
+
+function resultOf({ toolUseId, status, content }: AnyBlock, at: string): Message {
+  const blocks = Array.isArray(content) ? (content as readonly AnyBlock[]) : [];
+  const text = textsIn(blocks, `${at}: the result of ${toolUseId}`).join('');
+  return { role: 'tool', content: status === 'error' ? `[ERROR] ${text}` : text, tool_call_id: toolUseId ?? '' };
+}
+
+function textsIn(blocks: readonly AnyBlock[], at: string): readonly string[] {
+  return blocks.flatMap((block) => {
+    if (block.type === 'textBlock') return [String(block.text ?? '')];
+    if (block.type === 'jsonBlock') return [JSON.stringify(block.json) ?? ''];
+    if (SILENT.includes(block.type)) return [];
+    throw notText(`${at}: a block`, block.type);
+  });
 }

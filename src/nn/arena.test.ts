@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { REGULAR } from '../../test/fixtures/nn/models.ts';
 import { type Arena, planArena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
-import { planLayout } from './layout.ts';
+import { planLayout } from './config.ts';
 
 const plan = (config: LlamaConfig, threads: number) => planArena(config, planLayout(config), threads);
 

@@ -5,16 +5,8 @@
  * are bytes; sizes in the code are floats (or 32-bit integers). Pages that are never touched cost no real memory.
  */
 import { TrainyardError } from '../core/errors.ts';
+import type { Layout } from './config.ts';
 import { type LlamaConfig, widthsOf } from './config.ts';
-import {
-  attendScratchFloats,
-  attentionScratchFloats,
-  GEMM_SCRATCH,
-  keyFloats,
-  packedFloats,
-  valueFloats,
-} from './kernel-sizes.ts';
-import type { Layout } from './layout.ts';
 
 /** Below lie the kernels' own constant tables. */
 export const ARENA_START = 65_536;
@@ -34,120 +26,17 @@ const CACHE_BYTES = 2 ** 30;
 const MAX_CACHE_BYTES_PER_WORKER = 2 ** 28;
 const MAX_BYTES = 65_536 * 65_536;
 
-export interface LayerActivations {
-  readonly input: number;
-  readonly inputNorm: number;
-  readonly inputScale: number;
-  readonly qkv: number;
-  readonly lse: number;
-  readonly attention: number;
-  readonly middle: number;
-  readonly postNorm: number;
-  readonly postScale: number;
-  readonly gateUp: number;
-  readonly activated: number;
-}
-
-export interface TrainRegions {
-  readonly tokens: number;
-  readonly positions: number;
-  /** First row, depth and length of each segment. */
-  readonly segments: number;
-  readonly rows: number;
-  readonly targets: number;
-  readonly inverseTemperatures: number;
-  readonly logprobs: number;
-  readonly slopes: number;
-  readonly sums: number;
-  readonly layers: readonly LayerActivations[];
-  readonly output: number;
-  readonly headInput: number;
-  readonly headNorm: number;
-  readonly headScale: number;
-  readonly headRows: number;
-  readonly logits: number;
-  readonly dHeadNorm: number;
-  readonly dHeadInput: number;
-  readonly dx: number;
-  readonly dNorm: number;
-  readonly dAttention: number;
-  readonly dQkv: number;
-  readonly dActivated: number;
-  readonly dGateUp: number;
-  readonly attentionScratch: number;
-}
-
-export interface DecodeRegions {
-  readonly tokens: number;
-  readonly positions: number;
-  readonly slots: number;
-  readonly headRows: number;
-  readonly inverseTemperatures: number;
-  readonly uniforms: number;
-  /** One row of the vocabulary. */
-  readonly weights: number;
-  readonly drawn: number;
-  readonly logprobs: number;
-  readonly x: number;
-  readonly norm: number;
-  readonly scale: number;
-  readonly qkv: number;
-  readonly attention: number;
-  readonly gateUp: number;
-  readonly activated: number;
-  readonly scores: number;
-  readonly logits: number;
-  /** Per layer, [slot][kvHead] each. */
-  readonly keys: readonly number[];
-  readonly values: readonly number[];
-}
-
+export type Arena = Readonly<ReturnType<typeof planArena>>;
 /** The weights being served: matrices packed for the decode kernels, the rest as it is. */
-export interface ServedRegions {
-  readonly embedding: number;
-  readonly layers: readonly {
-    readonly inputNorm: number;
-    readonly qkv: number;
-    readonly attentionOut: number;
-    readonly postNorm: number;
-    readonly gateUp: number;
-    readonly down: number;
-  }[];
-  readonly finalNorm: number;
-  readonly head: number;
-}
-
-export interface WorkerRegions {
-  readonly gemmScratch: number;
-  readonly train: TrainRegions;
-  readonly decode: DecodeRegions;
-}
-
-export interface Arena {
-  /** Of 64 KiB. */
-  readonly pages: number;
-  /** Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero. */
-  readonly flatLength: number;
-  readonly parameters: number;
-  readonly reference: number;
-  readonly firstMoments: number;
-  readonly secondMoments: number;
-  /** LANES buffers, flatLength floats apart. */
-  readonly gradients: number;
-  readonly cosines: number;
-  readonly sines: number;
-  readonly served: ServedRegions;
-  readonly workers: readonly WorkerRegions[];
-  /** Sequences a worker can hold at once. */
-  readonly slotCount: number;
-  /** Rows, and targets, that one microbatch can hold. */
-  readonly trainRows: number;
-}
+export type ServedRegions = Arena['served'];
+export type TrainRegions = Readonly<Arena['workers'][number]['train']>;
+export type LayerActivations = Readonly<TrainRegions['layers'][number]>;
+export type DecodeRegions = Readonly<Arena['workers'][number]['decode']>;
 
 type Allocate = (floats: number) => number;
 
 /** Throws MODEL_INVALID when the model does not fit into what WASM can address. */
-export function planArena(config: LlamaConfig, layout: Layout, threads: number): Arena {
+export function planArena(config: LlamaConfig, layout: Layout, threads: number) {
   let end = ARENA_START;
   function allocate(floats: number): number {
     const address = end;
@@ -156,16 +45,20 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
     return address;
   }
 
+  // Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero.
   const flatLength = Math.ceil(layout.length / 4) * 4;
+  // Rows, and targets, that one microbatch can hold.
   const trainRows = Math.max(config.contextLength, MICROBATCH_ROWS + Math.ceil(config.contextLength / 2));
   const slotFloats = config.layers * (slotKeyFloats(config) + slotValueFloats(config));
   const cacheBytes = Math.min(MAX_CACHE_BYTES_PER_WORKER, CACHE_BYTES / threads);
+  // Sequences a worker can hold at once.
   const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(cacheBytes / (slotFloats * 4))));
-  const arena: Omit<Arena, 'pages'> = {
+  const arena = {
     flatLength,
     parameters: allocate(flatLength),
     firstMoments: allocate(flatLength),
     secondMoments: allocate(flatLength),
+    /** LANES buffers, flatLength floats apart. */
     gradients: allocate(flatLength * LANES),
     cosines: allocate((config.contextLength * config.headDim) / 2),
     sines: allocate((config.contextLength * config.headDim) / 2),
@@ -189,7 +82,9 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number):
       },
     );
   }
-  return { ...arena, pages: Math.ceil(end / 65_536) };
+  /** Of 64 KiB. */
+  const pages = Math.ceil(end / 65_536);
+  return { ...arena, pages };
 }
 
 /** One layer's keys of one sequence. */
@@ -201,7 +96,7 @@ function slotValueFloats({ kvHeads, contextLength, headDim }: LlamaConfig): numb
   return kvHeads * valueFloats(contextLength, headDim);
 }
 
-function planServed(config: LlamaConfig, allocate: Allocate): ServedRegions {
+function planServed(config: LlamaConfig, allocate: Allocate) {
   const { hiddenSize, intermediateSize, vocabSize } = config;
   const { query, qkv } = widthsOf(config);
   return {
@@ -219,7 +114,7 @@ function planServed(config: LlamaConfig, allocate: Allocate): ServedRegions {
   };
 }
 
-function planTrain(config: LlamaConfig, rows: number, allocate: Allocate): TrainRegions {
+function planTrain(config: LlamaConfig, rows: number, allocate: Allocate) {
   const { hiddenSize, intermediateSize, vocabSize, heads } = config;
   const { query, qkv } = widthsOf(config);
   const perRow = (floats: number) => allocate(rows * floats);
@@ -228,6 +123,7 @@ function planTrain(config: LlamaConfig, rows: number, allocate: Allocate): Train
   return {
     tokens: perRow(1),
     positions: perRow(1),
+    /** First row, depth and length of each segment. */
     segments: perRow(3),
     rows: perRow(1),
     targets: perRow(1),
@@ -266,7 +162,7 @@ function planTrain(config: LlamaConfig, rows: number, allocate: Allocate): Train
   };
 }
 
-function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate): DecodeRegions {
+function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate) {
   const { hiddenSize, intermediateSize, vocabSize } = config;
   const { query, qkv } = widthsOf(config);
   const perRow = (floats: number) => allocate(DECODE_ROWS * floats);
@@ -278,6 +174,7 @@ function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate):
     headRows: perSlot(1),
     inverseTemperatures: perSlot(1),
     uniforms: perSlot(1),
+    /** One row of the vocabulary. */
     weights: allocate(config.vocabSize),
     drawn: perSlot(1),
     logprobs: perSlot(1),
@@ -290,7 +187,48 @@ function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate):
     activated: perRow(intermediateSize),
     scores: allocate(attendScratchFloats(config.contextLength)),
     logits: perSlot(vocabSize),
+    /** Per layer, [slot][kvHead] each. */
     keys: Array.from({ length: config.layers }, () => perSlot(slotKeyFloats(config))),
     values: Array.from({ length: config.layers }, () => perSlot(slotValueFloats(config))),
   };
+}
+
+// Sizes that the plan takes for granted of the kernels, in floats. It is made before any kernel is loaded; `wasm.ts` compares these with what
+// the kernels themselves say.
+
+/** Columns of a tile: matrices that the kernels multiply by are padded to it. */
+const PANEL = 16;
+
+export const GEMM_SCRATCH = 192 * 384 + 384 * 2048 + 6 * PANEL;
+
+/** `count` rounded up to whole panels. */
+function padded(count: number): number {
+  return Math.ceil(count / PANEL) * PANEL;
+}
+
+/** A K×N matrix in the packed form. */
+export function packedFloats(K: number, N: number): number {
+  return K * padded(N);
+}
+
+/** One head's keys for `context` positions. */
+export function keyFloats(context: number, headDim: number): number {
+  return padded(context) * headDim;
+}
+
+/** One head's values for `context` positions. */
+export function valueFloats(context: number, headDim: number): number {
+  return context * padded(headDim);
+}
+
+/** Scores of the queries that attend at once. */
+export function attendScratchFloats(context: number): number {
+  return 6 * (padded(context) + PANEL);
+}
+
+/** One path of the tree, forward or backward. */
+export function attentionScratchFloats(context: number, headDim: number): number {
+  const [keys, values] = [keyFloats(context, headDim), valueFloats(context, headDim)];
+  const backward = context + 2 * keys + 3 * values + 2 * 48 * padded(context);
+  return Math.max(keys + values + attendScratchFloats(context), backward);
 }

@@ -4,11 +4,12 @@
  * The first two are those of Hugging Face's LlamaForCausalLM and load there. Nothing is written into the buffers before the
  * whole file was checked against the layout. Does not fsync and does not rename: that is the caller's commit.
  */
-import { access, readFile, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Layout } from './config.ts';
 import { configJson, type LlamaConfig, parseConfig } from './config.ts';
-import type { Layout } from './layout.ts';
 import { readSafetensors, type SafetensorsFile, type Tensor, writeSafetensors } from './safetensors.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
@@ -23,7 +24,7 @@ export interface ConfigFile {
 }
 
 /** AdamW's state: both moments in the order of the layout, and the number of steps taken. */
-export interface OptimizerState {
+interface OptimizerState {
   readonly firstMoments: Float32Array;
   readonly secondMoments: Float32Array;
   readonly step: number;
@@ -37,7 +38,7 @@ export async function readConfig(dir: string): Promise<ConfigFile> {
   return { config: parseConfig(source), source: source as Record<string, unknown> };
 }
 
-export interface SavedWeights {
+interface SavedWeights {
   readonly weights: Float32Array;
   /** The kernels that computed them; undefined where the file does not say. */
   readonly variant: KernelVariant | undefined;
@@ -64,7 +65,7 @@ export async function readWeights(dir: string, layout: Layout): Promise<SavedWei
 /** The optimizer's state, or undefined where the folder has none. */
 export async function readOptimizer(dir: string, layout: Layout): Promise<OptimizerState | undefined> {
   const path = join(dir, OPTIMIZER);
-  if (!(await exists(path))) return undefined;
+  if (!existsSync(path)) return undefined;
   const file = await readSafetensors(path);
   const step = Number(file.metadata['step']);
   if (!Number.isSafeInteger(step) || step < 0) {
@@ -77,7 +78,7 @@ export async function readOptimizer(dir: string, layout: Layout): Promise<Optimi
   };
 }
 
-export interface SavableModel extends ConfigFile {
+interface SavableModel extends ConfigFile {
   readonly layout: Layout;
   readonly weights: Float32Array;
   readonly variant: KernelVariant;
@@ -113,13 +114,6 @@ function split(flat: Float32Array, layout: Layout, prefix: string): Tensor[] {
     shape,
     data: flat.subarray(offset, offset + length),
   }));
-}
-
-async function exists(path: string): Promise<boolean> {
-  return access(path).then(
-    () => true,
-    () => false,
-  );
 }
 
 function mismatch(path: string, found: string): TrainyardError {

@@ -8,8 +8,16 @@
  */
 import { readFileSync } from 'node:fs';
 import { setFlagsFromString } from 'node:v8';
-import { productTrial, traceOfKernels } from './trial.ts';
-import type { CompiledKernels, KernelVariant } from './wasm.ts';
+import {
+  ARENA_START,
+  attendScratchFloats,
+  attentionScratchFloats,
+  GEMM_SCRATCH,
+  keyFloats,
+  packedFloats,
+  valueFloats,
+} from './arena.ts';
+import { type CompiledKernels, type Kernels, type KernelVariant, loadKernels } from './wasm.ts';
 
 const FIRST_V8_WITH_MERGING = 13;
 /** All at once and optimised, so that nothing of the module is compiled after the flags were put back. */
@@ -78,4 +86,123 @@ export function compileMerged(variant: KernelVariant): WebAssembly.Module | unde
 
 function readVariant(variant: KernelVariant): Uint8Array<ArrayBuffer> {
   return new Uint8Array(readFileSync(new URL(`./kernels/${variant}.wasm`, import.meta.url)));
+}
+
+// ── what merged kernels must pass before they are used ────────────────────────────────────────────────────────────────────
+// Small products against plain arithmetic, and every kernel that computes against itself compiled in another way: milliseconds.
+
+/** Products of small whole numbers, which every order of summation gives exactly. */
+function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
+  const [M, N, K] = [45, 50, 270];
+  const floats = [GEMM_SCRATCH, M * K, N * K, M * N];
+  const [scratch, a, b, c] = floats.map((_, i) => ARENA_START + 4 * floats.slice(0, i).reduce((sum, n) => sum + n, 0)) as [
+    number,
+    number,
+    number,
+    number,
+  ];
+  const pages = Math.ceil((c + M * N * 4) / 65_536);
+  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+  const loaded: Kernels = loadKernels(kernels, memory);
+  loaded.setGemmScratch(scratch);
+  const left = new Float32Array(memory.buffer, a, M * K);
+  const right = new Float32Array(memory.buffer, b, N * K);
+  left.set(left.map((_, i) => (i % 13) - 6));
+  right.set(right.map((_, i) => (i % 11) - 5));
+  const multiply = () => loaded.gemm(M, N, K, a, K, 1, b, 1, K, c, N, 0);
+
+  function isRight(): boolean {
+    multiply();
+    return new Float32Array(memory.buffer, c, M * N).every((value, at) => {
+      const [i, j] = [Math.floor(at / N), at % N];
+      let sum = 0;
+      for (let k = 0; k < K; k++) sum += left[i * K + k]! * right[j * K + k]!;
+      return value === sum;
+    });
+  }
+  function time(): number {
+    const start = performance.now();
+    multiply();
+    return performance.now() - start;
+  }
+  return { isRight, time };
+}
+
+/** Sizes that leave a remainder in every tile and vector. */
+const [ROWS, WIDTH, CONTEXT, HEADS, HEAD_DIM] = [13, 37, 40, 2, 20];
+const QKV = 4 * HEAD_DIM;
+
+/**
+ * All inputs and outputs after every kernel that computes with vectors ran once. Two compilations that compute the same leave equal
+ * bytes if `wide` is the same.
+ */
+export function traceOfKernels(compiled: Pick<CompiledKernels, 'module' | 'wide'>): Buffer {
+  const memory = new WebAssembly.Memory({ initial: 64, maximum: 64, shared: true });
+  const kernels = loadKernels(compiled, memory);
+  const start = ARENA_START + GEMM_SCRATCH * 4;
+  let end = start;
+  const place = (length: number, value?: (i: number) => number): number => {
+    const address = end;
+    const floats = new Float32Array(memory.buffer, address, length);
+    if (value !== undefined) for (let i = 0; i < length; i++) floats[i] = value(i);
+    end += length * 4;
+    return address;
+  };
+  const integers = (...values: number[]) => {
+    const address = place(values.length);
+    new Int32Array(memory.buffer, address).set(values);
+    return address;
+  };
+  kernels.setGemmScratch(ARENA_START);
+  multiplyAndTrain(kernels, place, integers);
+  attendBothWays(kernels, place, integers);
+  return Buffer.from(memory.buffer, start, end - start);
+}
+
+type Place = (length: number, value?: (i: number) => number) => number;
+type PlaceIntegers = (...values: number[]) => number;
+
+/** Between −1 and 1, with a period that no tile has. */
+const varied = (i: number): number => ((i * 7919) % 1009) / 504.5 - 1;
+
+function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceIntegers): void {
+  const size = ROWS * WIDTH;
+  const [x, weights, gateUp] = [place(size, varied), place(WIDTH * WIDTH, varied), place(2 * size, varied)];
+  const [gain, ones] = [place(WIDTH, varied), place(ROWS, () => 1)];
+  const [y, inverse, packed, logprobs] = [place(size), place(ROWS), place(packedFloats(WIDTH, WIDTH)), place(ROWS)];
+  const [dGateUp, dx, sums, drawn] = [place(2 * size), place(size), place(ROWS), place(ROWS)];
+  kernels.rmsNorm(x, gain, y, inverse, ROWS, WIDTH, 1e-5);
+  kernels.packMatrix(weights, 1, WIDTH, WIDTH, WIDTH, packed);
+  kernels.gemmPacked(ROWS, WIDTH, WIDTH, y, packed, x, 1);
+  kernels.gemm(WIDTH, WIDTH, ROWS, x, 1, WIDTH, y, WIDTH, 1, weights, WIDTH, 1);
+  kernels.swiglu(gateUp, y, ROWS, WIDTH);
+  kernels.swigluBackward(gateUp, y, dGateUp, ROWS, WIDTH);
+  kernels.rmsNormBackward(x, gain, inverse, y, dx, gain, ROWS, WIDTH);
+  const targets = integers(...Array.from({ length: ROWS }, (_, r) => 2 * r));
+  kernels.scatterAddRows(dGateUp, targets, ROWS, WIDTH, y);
+  kernels.drawTokens(x, ROWS, WIDTH, ones, inverse, place(WIDTH), drawn, sums);
+  kernels.logProbabilities(x, ROWS, WIDTH, targets, ones, logprobs, sums);
+  kernels.logProbabilitiesBackward(x, ROWS, WIDTH, targets, ones, logprobs, sums);
+  const flat = size - (size % 4);
+  place(1, () => kernels.sumLanes(dGateUp, size, 2, 0, flat));
+  const [m, v] = [place(size), place(size)];
+  place(1, () => kernels.adamW(y, dGateUp, m, v, 0, flat, 0.01, 0.9, 0.98, 1e-8, 0.1, 0.1, 0.02, 0.5));
+}
+
+function attendBothWays(kernels: Kernels, place: Place, integers: PlaceIntegers): void {
+  const qkv = place(CONTEXT * QKV, varied);
+  const [out, lse, dQkv] = [place(CONTEXT * HEADS * HEAD_DIM), place(CONTEXT * HEADS), place(CONTEXT * QKV)];
+  const [keys, values] = [place(keyFloats(CONTEXT, HEAD_DIM)), place(valueFloats(CONTEXT, HEAD_DIM))];
+  const [scratch, scores] = [place(attentionScratchFloats(CONTEXT, HEAD_DIM)), place(attendScratchFloats(CONTEXT))];
+  const [angles, positions] = [place(CONTEXT * HEAD_DIM, varied), integers(...Array(CONTEXT).keys())];
+  const [slots, segments] = [place(CONTEXT), integers(0, 0, 25, 25, 11, 15)];
+  const shape = [HEADS, 1, HEAD_DIM] as const;
+  kernels.rope(qkv, CONTEXT, QKV, HEADS + 1, HEAD_DIM, positions, angles, angles, 1);
+  kernels.attentionForward(qkv, QKV, segments, 2, CONTEXT, ...shape, out, lse, scratch);
+  kernels.attentionBackward(qkv, QKV, segments, 2, CONTEXT, ...shape, lse, out, dQkv, scratch);
+  kernels.storeCacheRows(qkv + HEADS * HEAD_DIM * 4, QKV, CONTEXT, slots, positions, keys, values, CONTEXT, 1, HEAD_DIM);
+  // Several rows at once, then one alone: the two ways to attend.
+  kernels.cachedAttention(qkv, QKV, CONTEXT, slots, positions, keys, values, CONTEXT, ...shape, out, scores);
+  const last = CONTEXT - 1;
+  kernels.cachedAttention(qkv, QKV, 1, slots, positions + last * 4, keys, values, CONTEXT, ...shape, lse, scores);
 }

@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { REGULAR, SHAPES } from '../../test/fixtures/nn/models.ts';
 import { planArena } from './arena.ts';
-import { configJson, parseConfig } from './config.ts';
-import { planLayout } from './layout.ts';
+import { configJson, parseConfig, planLayout } from './config.ts';
 
 const json = configJson(REGULAR);
 

@@ -1,5 +1,6 @@
 /**
- * config.json ⇄ LlamaConfig: the shape of a Llama-style decoder, in the field names of Hugging Face's LlamaForCausalLM.
+ * config.json ⇄ LlamaConfig: the shape of a Llama-style decoder, in the field names of Hugging Face's LlamaForCausalLM; and where each
+ * tensor of such a model lies in the flat parameter buffer.
  *
  * Whatever the kernels do not compute (biases, scaled rotary positions, other activations) is refused by name, all problems at
  * once: a model that loads is a model that is computed as its file says. Other fields are kept for writing, never read.
@@ -139,14 +140,81 @@ function show(value: unknown): string {
 }
 
 /** Sizes that follow from a config, in floats. */
-export interface Widths {
-  readonly query: number;
-  readonly key: number;
-  readonly qkv: number;
-}
-
-export function widthsOf(config: LlamaConfig): Widths {
+export function widthsOf(config: LlamaConfig) {
   const query = config.heads * config.headDim;
   const key = config.kvHeads * config.headDim;
   return { query, key, qkv: query + 2 * key };
+}
+
+interface TensorSpec {
+  readonly name: string;
+  readonly shape: readonly number[];
+  /** Offset and length in floats. */
+  readonly offset: number;
+  readonly length: number;
+}
+
+/** Offsets in floats of one layer's matrices. */
+export interface LayerOffsets {
+  readonly inputNorm: number;
+  /** [(heads + 2·kvHeads)·headDim, hidden] */
+  readonly qkv: number;
+  /** [hidden, heads·headDim] */
+  readonly attentionOut: number;
+  readonly postNorm: number;
+  /** [2·intermediate, hidden] */
+  readonly gateUp: number;
+  /** [hidden, intermediate] */
+  readonly down: number;
+}
+
+/**
+ * Where each tensor lies in the flat parameter buffer, under Hugging Face's names and orientation ([out, in], row-major).
+ *
+ * One order for everything: weights, gradients, optimizer moments and the data section of model.safetensors. Query, key and value
+ * of a layer are adjacent, and so are gate and up: each group is one taller matrix, multiplied at once and never copied.
+ */
+export interface Layout {
+  readonly tensors: readonly TensorSpec[];
+  readonly layers: readonly LayerOffsets[];
+  readonly embedding: number;
+  readonly finalNorm: number;
+  /** The embedding's offset when tied. */
+  readonly head: number;
+  /** Parameters in all. */
+  readonly length: number;
+}
+
+export function planLayout(config: LlamaConfig): Layout {
+  const { hiddenSize, intermediateSize } = config;
+  const { query: queryWidth, key: keyWidth } = widthsOf(config);
+  const tensors: TensorSpec[] = [];
+  let length = 0;
+
+  function add(name: string, ...shape: number[]): number {
+    const offset = length;
+    const floats = shape.reduce((product, n) => product * n, 1);
+    tensors.push({ name, shape, offset, length: floats });
+    length += floats;
+    return offset;
+  }
+
+  const embedding = add('model.embed_tokens.weight', config.vocabSize, hiddenSize);
+  const layers: LayerOffsets[] = [];
+  for (let l = 0; l < config.layers; l++) {
+    const layer = `model.layers.${l}`;
+    const inputNorm = add(`${layer}.input_layernorm.weight`, hiddenSize);
+    const qkv = add(`${layer}.self_attn.q_proj.weight`, queryWidth, hiddenSize);
+    add(`${layer}.self_attn.k_proj.weight`, keyWidth, hiddenSize);
+    add(`${layer}.self_attn.v_proj.weight`, keyWidth, hiddenSize);
+    const attentionOut = add(`${layer}.self_attn.o_proj.weight`, hiddenSize, queryWidth);
+    const postNorm = add(`${layer}.post_attention_layernorm.weight`, hiddenSize);
+    const gateUp = add(`${layer}.mlp.gate_proj.weight`, intermediateSize, hiddenSize);
+    add(`${layer}.mlp.up_proj.weight`, intermediateSize, hiddenSize);
+    const down = add(`${layer}.mlp.down_proj.weight`, hiddenSize, intermediateSize);
+    layers.push({ inputNorm, qkv, attentionOut, postNorm, gateUp, down });
+  }
+  const finalNorm = add('model.norm.weight', hiddenSize);
+  const head = config.tied ? embedding : add('lm_head.weight', config.vocabSize, hiddenSize);
+  return { tensors, layers, embedding, finalNorm, head, length };
 }

@@ -5,28 +5,13 @@
  * attends. A row's result depends on its own sequence only, never on what else is in the pass.
  */
 import { type Arena, DECODE_ROWS, type DecodeRegions, type ServedRegions } from './arena.ts';
+import type { Layout } from './config.ts';
 import { type LlamaConfig, widthsOf } from './config.ts';
-import type { Layout } from './layout.ts';
-import type { Kernels } from './wasm.ts';
-
-export interface DecodeRow {
-  readonly token: number;
-  readonly position: number;
-  readonly slot: number;
-}
+import type { Kernels, PassOptions } from './wasm.ts';
 
 export interface Draw {
   readonly temperature: number;
   readonly uniform: number;
-}
-
-export interface DecodePassOptions {
-  readonly kernels: Kernels;
-  readonly buffer: ArrayBufferLike;
-  readonly config: LlamaConfig;
-  readonly layout: Layout;
-  readonly arena: Arena;
-  readonly regions: DecodeRegions;
 }
 
 export class DecodePass {
@@ -44,7 +29,7 @@ export class DecodePass {
   #rowCount = 0;
   #headCount = 0;
 
-  constructor({ kernels, buffer, config, arena, regions }: DecodePassOptions) {
+  constructor({ kernels, buffer, config, arena, regions }: PassOptions<DecodeRegions>) {
     this.#kernels = kernels;
     this.#buffer = buffer;
     this.#config = config;
@@ -67,10 +52,6 @@ export class DecodePass {
 
   get room(): number {
     return DECODE_ROWS - this.#rowCount;
-  }
-
-  get rowCount(): number {
-    return this.#rowCount;
   }
 
   /** Adds a row; with `wantLogits` returns which row of logits will be its. At most one such row per slot. */

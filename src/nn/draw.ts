@@ -4,15 +4,12 @@
  * Top-k first, then top-p over what remains, renormalised; among equals the lower id ranks first. The log-probability is that of
  * the distribution actually drawn from.
  */
+import type { SamplingSettings } from '../core/types.ts';
 
-export interface Truncation {
-  /** Greater than 0. */
-  readonly temperature: number;
-  readonly topK: number;
-  readonly topP: number;
-}
+/** A temperature greater than 0. */
+type Truncation = Pick<SamplingSettings, 'temperature' | 'topK' | 'topP'>;
 
-export interface DrawnToken {
+interface DrawnToken {
   readonly token: number;
   readonly logprob: number;
 }

@@ -1,11 +1,9 @@
 import { execFileSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { relativeError } from '../../test/fixtures/nn/models.ts';
-import { ARENA_START } from './arena.ts';
-import { compileAsWritten, compileKernels, compileMerged } from './compile.ts';
-import { attentionScratchFloats, GEMM_SCRATCH } from './kernel-sizes.ts';
+import { ARENA_START, attentionScratchFloats, GEMM_SCRATCH } from './arena.ts';
+import { compileAsWritten, compileKernels, compileMerged, traceOfKernels } from './compile.ts';
 import { gaussian, randomStream } from './random.ts';
-import { traceOfKernels } from './trial.ts';
 import { type CompiledKernels, type Kernels, loadKernels } from './wasm.ts';
 
 const GUARD = 12_345;

@@ -2,9 +2,8 @@
  * What the main thread and the workers of an embedded model say to each other. Bulk data lies in the shared memory; messages carry
  * addresses and small arrays.
  */
-
 import type { ErrorCode } from '../core/errors.ts';
-import type { SampleRequest, SampleResult } from '../core/policy.ts';
+import type { AdamSettings, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Arena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
 import type { Microbatch } from './train-pass.ts';
@@ -25,12 +24,7 @@ export interface Span {
 }
 
 /** AdamW's numbers for one step. */
-export interface AdamStep {
-  readonly learningRate: number;
-  readonly beta1: number;
-  readonly beta2: number;
-  readonly epsilon: number;
-  readonly weightDecay: number;
+interface AdamStep extends Omit<AdamSettings, 'maxGradNorm'> {
   readonly correction1: number;
   readonly correction2: number;
   readonly gradientScale: number;

@@ -8,9 +8,10 @@
  */
 import type { Sample } from '../core/types.ts';
 import { MICROBATCH_ROWS } from './arena.ts';
+import { commonPrefix } from './slots.ts';
 import type { Microbatch } from './train-pass.ts';
 
-export interface Member {
+interface Member {
   /** Place of the sample in the batch. */
   readonly index: number;
   readonly sample: Sample;
@@ -20,7 +21,7 @@ export interface Member {
   readonly predictions: Int32Array;
 }
 
-export interface PlannedMicrobatch {
+interface PlannedMicrobatch {
   readonly batch: Microbatch;
   readonly members: readonly Member[];
 }
@@ -58,13 +59,6 @@ function trainedPositions({ mask }: Sample): Int32Array {
   let count = 0;
   for (let i = 0; i < mask.length; i++) if (mask[i] === 1) positions[count++] = i;
   return positions.subarray(0, count);
-}
-
-function commonPrefix(a: Int32Array, b: Int32Array): number {
-  const end = Math.min(a.length, b.length);
-  let i = 0;
-  while (i < end && a[i] === b[i]) i++;
-  return i;
 }
 
 function compareTokens(a: Int32Array, b: Int32Array): number {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { WorkerPlacement } from './placement.ts';
+import { WorkerPlacement } from './worker-pool.ts';
 
 describe('placement', () => {
   it('sends requests to the least loaded worker', () => {

@@ -24,15 +24,12 @@ import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
 import { bestVariant, compileKernels } from './compile.ts';
-import { configJson, type LlamaConfig, parseConfig } from './config.ts';
-import { initialWeights } from './initial-weights.ts';
-import { forwardBackwardBatch, forwardBatch } from './lanes.ts';
-import { type Layout, planLayout } from './layout.ts';
-import { reserveMemory } from './model-memory.ts';
-import { adamStep } from './optimizer.ts';
-import { WorkerPlacement } from './placement.ts';
+import { configJson, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
+import { initialWeights } from './random.ts';
+import { adamStep, forwardBackwardBatch, forwardBatch } from './train-step.ts';
 import type { KernelVariant } from './wasm.ts';
-import { WorkerPool } from './worker-pool.ts';
+import { reserveMemory } from './wasm.ts';
+import { WorkerPlacement, WorkerPool } from './worker-pool.ts';
 
 /** Checked before others get a turn: a few milliseconds. */
 const TOKENS_AT_ONCE = 50_000;

@@ -1,6 +1,7 @@
 /**
- * Seeded random numbers: sfc32, one small state per stream, so that a stream's numbers depend on its seed alone.
+ * Seeded random numbers: sfc32, one small state per stream, so that a stream's numbers depend on its seed alone. And random weights.
  */
+import type { Layout, LlamaConfig } from './config.ts';
 
 export interface RandomStream {
   /** Uniform in [0, 1), with 24 bits: exact in float32. */
@@ -33,4 +34,26 @@ export function randomStream(seed: number): RandomStream {
 export function gaussian(stream: RandomStream): number {
   const radius = Math.sqrt(-2 * Math.log(1 - stream.uniform()));
   return radius * Math.cos(2 * Math.PI * stream.uniform());
+}
+
+const DEVIATION = 0.02;
+
+/**
+ * For a model that is trained from nothing: normal, projections into the residual stream divided by √(2·layers) so that its variance does
+ * not grow with depth, norms 1.
+ */
+export function initialWeights(config: LlamaConfig, layout: Layout, seed: number): Float32Array {
+  const weights = new Float32Array(layout.length);
+  const random = randomStream(seed);
+  for (const { name, offset, length } of layout.tensors) {
+    const tensor = weights.subarray(offset, offset + length);
+    if (name.endsWith('norm.weight')) {
+      tensor.fill(1);
+      continue;
+    }
+    const intoResidual = name.endsWith('o_proj.weight') || name.endsWith('down_proj.weight');
+    const deviation = intoResidual ? DEVIATION / Math.sqrt(2 * config.layers) : DEVIATION;
+    for (let i = 0; i < length; i++) tensor[i] = gaussian(random) * deviation;
+  }
+  return weights;
 }

@@ -25,10 +25,7 @@ interface Waiting {
   readonly prompt: number[];
 }
 
-interface Running {
-  readonly id: number;
-  readonly request: SampleRequest;
-  readonly stream: boolean;
+interface Running extends Omit<Waiting, 'prompt'> {
   readonly slot: Slot;
   readonly promptLength: number;
   /** Prompt and sampled tokens; the slot's own array. */
@@ -50,12 +47,8 @@ export interface SampleLoopOptions {
 }
 
 export class SampleLoop {
-  readonly #pass: DecodePass;
+  readonly #options: SampleLoopOptions;
   readonly #slots: SlotTable;
-  readonly #contextLength: number;
-  readonly #done: SampleLoopOptions['done'];
-  readonly #failed: SampleLoopOptions['failed'];
-  readonly #drew: SampleLoopOptions['drew'];
   #waiting: Waiting[] = [];
   #running: Running[] = [];
   #onDrained: (() => void) | undefined;
@@ -63,13 +56,9 @@ export class SampleLoop {
   #version = 0;
   #scheduled = false;
 
-  constructor({ pass, slotCount, contextLength, done, failed, drew }: SampleLoopOptions) {
-    this.#pass = pass;
-    this.#slots = new SlotTable(slotCount);
-    this.#contextLength = contextLength;
-    this.#done = done;
-    this.#failed = failed;
-    this.#drew = drew;
+  constructor(options: SampleLoopOptions) {
+    this.#options = options;
+    this.#slots = new SlotTable(options.slotCount);
   }
 
   submit(id: number, request: SampleRequest, stream: boolean): void {
@@ -132,7 +121,7 @@ export class SampleLoop {
         continue;
       }
       const { slot, from, reused } = placement;
-      if (from !== undefined && reused > 0) this.#pass.copySlot(from.index, slot.index, reused);
+      if (from !== undefined && reused > 0) this.#options.pass.copySlot(from.index, slot.index, reused);
       this.#slots.occupy(slot, request.prompt, reused);
       this.#running.push(this.#start(request, slot));
     }
@@ -148,13 +137,13 @@ export class SampleLoop {
       promptLength: prompt.length,
       tokens: prompt,
       logprobs: [],
-      limit: Math.min(prompt.length + request.sampling.maxTokens, this.#contextLength),
+      limit: Math.min(prompt.length + request.sampling.maxTokens, this.#options.contextLength),
       random: randomStream(request.seed),
     };
   }
 
   #decode(): void {
-    const pass = this.#pass;
+    const { pass } = this.#options;
     const drawing: Running[] = [];
     pass.begin();
     // Single steps before prompts: sequences that are under way never wait for a long prefill.
@@ -179,9 +168,9 @@ export class SampleLoop {
       uniform: random.uniform(),
     }));
     const truncated = drawing.map(({ request }, i) =>
-      isTruncated(request) ? drawTruncated(this.#pass.logits(i), request.sampling, draws[i]!.uniform) : undefined,
+      isTruncated(request) ? drawTruncated(this.#options.pass.logits(i), request.sampling, draws[i]!.uniform) : undefined,
     );
-    const drawn = this.#pass.draw(draws);
+    const drawn = this.#options.pass.draw(draws);
     const all = drawing.map((sequence, i): DrawnFor => {
       const { token, logprob } = truncated[i] ?? { token: drawn.tokens[i]!, logprob: drawn.logprobs[i]! };
       return { sequence, token, logprob };
@@ -194,7 +183,7 @@ export class SampleLoop {
 
   #fail({ sequence, logprob }: DrawnFor): void {
     this.#leave(sequence);
-    this.#failed(sequence.id, {
+    this.#options.failed(sequence.id, {
       code: 'ENGINE_FAILED',
       message: `version ${this.#version} gave a token the log-probability ${logprob}, expected a finite number`,
       hint: 'the served weights overflow: publish those of a checkpoint from before, and lower the learning rate',
@@ -203,7 +192,7 @@ export class SampleLoop {
 
   #stream(streaming: readonly DrawnFor[]): void {
     if (streaming.length === 0) return;
-    this.#drew({
+    this.#options.drew({
       ids: streaming.map(({ sequence }) => sequence.id),
       tokens: Int32Array.from(streaming, ({ token }) => token),
       logprobs: Float32Array.from(streaming, ({ logprob }) => logprob),
@@ -217,7 +206,7 @@ export class SampleLoop {
     const stopped = request.stopIds.includes(token);
     if (!stopped && tokens.length < limit) return;
     this.#leave(sequence);
-    this.#done(id, {
+    this.#options.done(id, {
       ids: Int32Array.from(tokens.slice(promptLength)),
       logprobs: Float32Array.from(logprobs),
       stopReason: stopped ? 'stop' : 'length',

@@ -81,7 +81,7 @@ export class SlotTable {
   }
 }
 
-function commonPrefix(a: readonly number[], b: readonly number[]): number {
+export function commonPrefix(a: ArrayLike<number>, b: ArrayLike<number>): number {
   const end = Math.min(a.length, b.length);
   let i = 0;
   while (i < end && a[i] === b[i]) i++;

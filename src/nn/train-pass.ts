@@ -7,9 +7,9 @@
  * known.
  */
 import type { Arena, LayerActivations, TrainRegions } from './arena.ts';
+import type { LayerOffsets, Layout } from './config.ts';
 import { type LlamaConfig, widthsOf } from './config.ts';
-import type { LayerOffsets, Layout } from './layout.ts';
-import type { Kernels } from './wasm.ts';
+import type { Kernels, PassOptions } from './wasm.ts';
 
 /** A tree of sequences in depth-first order, and which of its rows predict a trained token. */
 export interface Microbatch {
@@ -20,15 +20,6 @@ export interface Microbatch {
   readonly rows: Int32Array;
   readonly targets: Int32Array;
   readonly inverseTemperatures: Float32Array;
-}
-
-export interface TrainPassOptions {
-  readonly kernels: Kernels;
-  readonly buffer: ArrayBufferLike;
-  readonly config: LlamaConfig;
-  readonly layout: Layout;
-  readonly arena: Arena;
-  readonly regions: TrainRegions;
 }
 
 export class TrainPass {
@@ -45,7 +36,7 @@ export class TrainPass {
   #tokenCount = 0;
   #rowCount = 0;
 
-  constructor({ kernels, buffer, config, layout, arena, regions }: TrainPassOptions) {
+  constructor({ kernels, buffer, config, layout, arena, regions }: PassOptions<TrainRegions>) {
     this.#kernels = kernels;
     this.#buffer = buffer;
     this.#config = config;

@@ -1,15 +1,30 @@
 /**
- * Instantiates the WASM kernels over a shared memory and gives their exports types.
+ * The shared memory of a model, and the WASM kernels over it with types for their exports.
  *
  * Two builds of one source: `relaxed` uses fused multiply-add and needs relaxed SIMD, `plain` runs wherever SIMD does. All threads of
  * a model use the same one, or their results would differ in the last bits. Addresses are bytes, counts and strides are floats.
  */
 import { TrainyardError } from '../core/errors.ts';
-import { ARENA_START } from './arena.ts';
-import { attendScratchFloats, attentionScratchFloats, GEMM_SCRATCH, keyFloats, valueFloats } from './kernel-sizes.ts';
+import {
+  ARENA_START,
+  type Arena,
+  attendScratchFloats,
+  attentionScratchFloats,
+  GEMM_SCRATCH,
+  keyFloats,
+  valueFloats,
+} from './arena.ts';
+import type { Layout, LlamaConfig } from './config.ts';
 
 export const KERNEL_VARIANTS = ['relaxed', 'plain'] as const;
 export type KernelVariant = (typeof KERNEL_VARIANTS)[number];
+
+// What several kernels are given alike.
+type Heads = [heads: number, kvHeads: number, headDim: number];
+type Segments = [qkv: number, width: number, segments: number, count: number, context: number];
+type Predictions = [logits: number, rows: number, vocabulary: number, targets: number, inverseTemperatures: number];
+type Cache = [keys: number, values: number, context: number];
+type CacheRows = [width: number, rows: number, slots: number, positions: number, ...Cache];
 
 /** Argument meanings are documented at the sources in `kernels/`. `accumulate` is 0 or 1. */
 export interface Kernels {
@@ -66,88 +81,13 @@ export interface Kernels {
   scatterAddRows(table: number, indices: number, count: number, width: number, rows: number): void;
   fillZero(address: number, count: number): void;
   copyFloats(to: number, from: number, count: number): void;
-  attentionForward(
-    qkv: number,
-    width: number,
-    segments: number,
-    count: number,
-    context: number,
-    heads: number,
-    kvHeads: number,
-    headDim: number,
-    out: number,
-    lse: number,
-    scratch: number,
-  ): void;
-  attentionBackward(
-    qkv: number,
-    width: number,
-    segments: number,
-    count: number,
-    context: number,
-    heads: number,
-    kvHeads: number,
-    headDim: number,
-    lse: number,
-    dOut: number,
-    dQkv: number,
-    scratch: number,
-  ): void;
-  logProbabilities(
-    logits: number,
-    rows: number,
-    vocabulary: number,
-    targets: number,
-    inverseTemperatures: number,
-    logprobs: number,
-    sums: number,
-  ): void;
-  logProbabilitiesBackward(
-    logits: number,
-    rows: number,
-    vocabulary: number,
-    targets: number,
-    inverseTemperatures: number,
-    slopes: number,
-    sums: number,
-  ): void;
-  storeCacheRows(
-    source: number,
-    width: number,
-    rows: number,
-    slots: number,
-    positions: number,
-    keys: number,
-    values: number,
-    context: number,
-    kvHeads: number,
-    headDim: number,
-  ): void;
-  copyCacheSlot(
-    from: number,
-    to: number,
-    count: number,
-    keys: number,
-    values: number,
-    context: number,
-    kvHeads: number,
-    headDim: number,
-  ): void;
-  cachedAttention(
-    qkv: number,
-    width: number,
-    rows: number,
-    slots: number,
-    positions: number,
-    keys: number,
-    values: number,
-    context: number,
-    heads: number,
-    kvHeads: number,
-    headDim: number,
-    out: number,
-    scores: number,
-  ): void;
+  attentionForward(...given: [...Segments, ...Heads, out: number, lse: number, scratch: number]): void;
+  attentionBackward(...given: [...Segments, ...Heads, lse: number, dOut: number, dQkv: number, scratch: number]): void;
+  logProbabilities(...given: [...Predictions, logprobs: number, sums: number]): void;
+  logProbabilitiesBackward(...given: [...Predictions, slopes: number, sums: number]): void;
+  storeCacheRows(...given: [source: number, ...CacheRows, kvHeads: number, headDim: number]): void;
+  copyCacheSlot(...given: [from: number, to: number, count: number, ...Cache, kvHeads: number, headDim: number]): void;
+  cachedAttention(...given: [qkv: number, ...CacheRows, ...Heads, out: number, scores: number]): void;
   drawTokens(
     logits: number,
     rows: number,
@@ -185,6 +125,16 @@ export interface CompiledKernels {
   readonly wide: boolean;
 }
 
+/** What a pass over the model works with, in its worker. */
+export interface PassOptions<Regions> {
+  readonly kernels: Kernels;
+  readonly buffer: ArrayBufferLike;
+  readonly config: LlamaConfig;
+  readonly layout: Layout;
+  readonly arena: Arena;
+  readonly regions: Regions;
+}
+
 export function loadKernels({ module, wide }: Pick<CompiledKernels, 'module' | 'wide'>, memory: WebAssembly.Memory): Kernels {
   const { exports } = new WebAssembly.Instance(module, { env: { memory } });
   const kernels = exports as unknown as Kernels;
@@ -206,5 +156,40 @@ function checkPlan(kernels: Kernels): void {
     throw new TrainyardError('ENGINE_FAILED', 'the WASM kernels and the plan of their memory do not belong together', {
       hint: 'rebuild the kernels: node scripts/build-kernels.ts',
     });
+  }
+}
+
+/**
+ * With the tables that never change: cosines and sines of the rotary positions. Pages are given by the system when they are first written,
+ * so what a model does not use it does not cost. Throws MODEL_INVALID when the machine refuses.
+ */
+export function reserveMemory(arena: Arena, config: LlamaConfig): WebAssembly.Memory {
+  const memory = reserve(arena.pages);
+  fillRotaryTables(memory, arena, config);
+  return memory;
+}
+
+function reserve(pages: number): WebAssembly.Memory {
+  try {
+    return new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+  } catch (cause) {
+    const gib = (pages / 16_384).toFixed(1);
+    throw new TrainyardError('MODEL_INVALID', `the machine gives no ${gib} GiB of memory for this model`, {
+      cause,
+      hint: 'use fewer threads, a smaller model or a machine with more memory',
+    });
+  }
+}
+
+function fillRotaryTables(memory: WebAssembly.Memory, arena: Arena, { contextLength, headDim, ropeTheta }: LlamaConfig): void {
+  const half = headDim / 2;
+  const cosines = new Float32Array(memory.buffer, arena.cosines, contextLength * half);
+  const sines = new Float32Array(memory.buffer, arena.sines, contextLength * half);
+  for (let position = 0; position < contextLength; position++) {
+    for (let j = 0; j < half; j++) {
+      const angle = position * ropeTheta ** ((-2 * j) / headDim);
+      cosines[position * half + j] = Math.cos(angle);
+      sines[position * half + j] = Math.sin(angle);
+    }
   }
 }

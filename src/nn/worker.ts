@@ -6,8 +6,8 @@
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { planLayout } from './config.ts';
 import { DecodePass, packServed } from './decode-pass.ts';
-import { planLayout } from './layout.ts';
 import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './messages.ts';
 import { SampleLoop } from './sample-loop.ts';
 import { TrainPass } from './train-pass.ts';

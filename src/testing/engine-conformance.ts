@@ -7,8 +7,8 @@
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import { type ConformanceCase, casesOf } from './conformance-case.ts';
 import {
-  casesOf,
   type EngineUnderTest,
   idsFor,
   type PolicyConformanceOptions,
@@ -17,7 +17,6 @@ import {
   sameResult,
   TOLERANCE,
 } from './policy-under-test.ts';
-import type { ConformanceCase } from './store-conformance.ts';
 
 /** The cases for the engine that `open` gives; any weights will do, as long as they do not always say the same. */
 export function engineConformance(
@@ -25,7 +24,11 @@ export function engineConformance(
   open: () => Promise<EngineUnderTest>,
   { tolerance = TOLERANCE }: PolicyConformanceOptions = {},
 ): readonly ConformanceCase[] {
-  return casesOf(name, open, { ...samplingCases, ...endingCases, ...listeningCases, ...refusingCases, ...manyCases }, tolerance);
+  const sentences = { ...samplingCases, ...endingCases, ...listeningCases, ...refusingCases, ...manyCases };
+  return casesOf(name, sentences, async (check) => {
+    await using opened = await open();
+    await check(opened, tolerance);
+  });
 }
 
 type Cases = Readonly<Record<string, (opened: EngineUnderTest, tolerance: number) => Promise<void>>>;

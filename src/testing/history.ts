@@ -1,13 +1,19 @@
 /**
- * The format of a history: what was asked of the store and the engine, and what came of it, one JSON object per line.
+ * A history: what was asked of the store and the engine, and what came of it, one JSON object per line. Written by `recordHistory`, so that
+ * `checkHistory` can tell afterwards whether they kept their promises.
  *
  * An operation is `invoked`, then `ok` or `failed`. One that was only invoked is `unknown`: the process was killed, and whether it
  * took effect must be looked up. Records are compared by digest, so a history holds no prompt, answer or text. Reading tolerates
  * one unfinished line at the end of each process's part: that is what a kill leaves; anything else unreadable is an error.
  */
-import { createHash } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
+import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';
-import { TrainyardError } from '../core/errors.ts';
+import type { Store } from '../core/contracts.ts';
+import { engineWith } from '../core/engine-with.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import type { BatchManifest, Trajectory } from '../core/types.ts';
 
 const callSchema = z.discriminatedUnion('kind', [
   z.object({
@@ -43,9 +49,9 @@ const entrySchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('failed'), op: z.string(), error: z.string() }),
 ]);
 
-export type HistoryEntry = z.infer<typeof entrySchema>;
-export type Call = z.infer<typeof callSchema>;
-export type Sampled = NonNullable<(HistoryEntry & { kind: 'ok' })['sampled']>;
+type HistoryEntry = z.infer<typeof entrySchema>;
+type Call = z.infer<typeof callSchema>;
+type Sampled = NonNullable<(HistoryEntry & { kind: 'ok' })['sampled']>;
 
 export interface Operation {
   readonly call: Call;
@@ -53,7 +59,7 @@ export interface Operation {
   readonly sampled: Sampled | undefined;
 }
 
-export interface ReadHistory {
+interface ReadHistory {
   readonly processes: number;
   /** In the order they were invoked. */
   readonly operations: readonly Operation[];
@@ -110,4 +116,99 @@ function canonical(_key: string, value: unknown): unknown {
   if (ArrayBuffer.isView(value)) return Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64');
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
   return Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)));
+}
+
+// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Takes a text that ends with a line; has kept it when it returns. */
+export type HistorySink = (text: string) => void;
+
+export interface History {
+  /** The same store, recorded. */
+  store(store: Store): Store;
+  /** The same engine, recorded. */
+  engine(engine: Engine): Engine;
+}
+
+/**
+ * Starts a process's part of the history. Processes that write to one history do so one after another.
+ *
+ * Each line is written synchronously: `invoked` before the operation starts, `ok` or `failed` before the caller learns of it. So
+ * whatever a caller was told is in the history, also when the process is killed at the next instruction. Reads are passed
+ * through unrecorded, and nothing is changed on the way.
+ */
+export function recordHistory(sink: HistorySink): History {
+  const process = randomUUID().slice(0, 8);
+  const write = (entry: HistoryEntry): void => sink(`${JSON.stringify(entry)}\n`);
+  let operations = 0;
+  write({ kind: 'process', process, pid: globalThis.process.pid });
+
+  async function recorded<T>(call: Call, run: () => Promise<T>, sampledIn: (result: T) => Sampled | undefined): Promise<T> {
+    const op = `${process}-${++operations}`;
+    write({ kind: 'invoked', op, call });
+    let result: T;
+    try {
+      result = await run();
+    } catch (thrown) {
+      write({ kind: 'failed', op, error: thrown instanceof TrainyardError ? thrown.code : messageOf(thrown) });
+      throw thrown;
+    }
+    const sampled = sampledIn(result);
+    write({ kind: 'ok', op, ...(sampled === undefined ? {} : { sampled }) });
+    return result;
+  }
+
+  const nothing = (): undefined => undefined;
+  return {
+    store: (store) => ({
+      append: (trajectory) => recorded(appendCall(trajectory), () => store.append(trajectory), nothing),
+      commit: (manifest) => recorded(commitCall(manifest), () => store.commit(manifest), nothing),
+      read: (rolloutId) => store.read(rolloutId),
+      query: (filter) => store.query(filter),
+      count: (filter) => store.count(filter),
+      manifests: () => store.manifests(),
+      mark: (marks) => store.mark(marks),
+      marks: () => store.marks(),
+      [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
+    }),
+    engine: (engine) =>
+      engineWith(engine, (request, signal, onTokens) =>
+        recorded(sampleCall(request), () => engine.sample(request, signal, onTokens), sampledBy),
+      ),
+  };
+}
+
+/** A history in this file, which survives the process. What an earlier process left unfinished is ended with its line. */
+export function historyFile(path: string): HistorySink {
+  const file = openSync(path, 'a+');
+  const { size } = fstatSync(file);
+  const last = Buffer.alloc(1);
+  if (size > 0) readSync(file, last, 0, 1, size - 1);
+  closeSync(file);
+  if (size > 0 && last.toString() !== '\n') appendFileSync(path, '\n');
+  return (text) => appendFileSync(path, text);
+}
+
+function appendCall(trajectory: Trajectory): Call {
+  const { rolloutId, groupId, purpose } = trajectory;
+  const turns = trajectory.turns.map(({ sampling, policyVersion, promptIds, sampledIds, logprobs }) => ({
+    seed: sampling.seed,
+    policyVersion,
+    prompt: digestOf(promptIds),
+    result: digestOf([sampledIds, logprobs]),
+  }));
+  return { kind: 'append', rolloutId, groupId, purpose, content: digestOf(trajectory), turns };
+}
+
+function commitCall(manifest: BatchManifest): Call {
+  const { step, policyVersion, rolloutIds } = manifest;
+  return { kind: 'commit', step, policyVersion, rolloutIds: [...rolloutIds], content: digestOf(manifest) };
+}
+
+function sampleCall({ seed, promptIds }: SampleRequest): Call {
+  return { kind: 'sample', seed, prompt: digestOf(promptIds) };
+}
+
+function sampledBy({ ids, logprobs, policyVersion }: SampleResult): Sampled {
+  return { result: digestOf([ids, logprobs]), policyVersion };
 }

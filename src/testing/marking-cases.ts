@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
 import type { Mark } from '../core/types.ts';
-import { rejectsWith } from './rejects-with.ts';
+import { rejectsWith } from './conformance-case.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
 
 const LEAKS = 'it leaks the answer';

@@ -7,7 +7,6 @@ import assert from 'node:assert/strict';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult, Trainer } from '../core/policy.ts';
 import type { Sample, SamplingSettings } from '../core/types.ts';
-import type { ConformanceCase } from './store-conformance.ts';
 
 export interface EngineUnderTest extends AsyncDisposable {
   readonly engine: Engine;
@@ -27,22 +26,6 @@ export interface PolicyConformanceOptions {
 }
 
 export const TOLERANCE = 1e-4;
-
-/** One case for each sentence; each opens a policy of its own and closes it. */
-export function casesOf<Opened extends AsyncDisposable, Given>(
-  name: string,
-  open: () => Promise<Opened>,
-  sentences: Readonly<Record<string, (opened: Opened, given: Given) => Promise<void>>>,
-  given: Given,
-): readonly ConformanceCase[] {
-  return Object.entries(sentences).map(([sentence, check]) => ({
-    name: `${name} ${sentence}`,
-    run: async () => {
-      await using opened = await open();
-      await check(opened, given);
-    },
-  }));
-}
 
 /** Ids that look random and are the same each time. */
 export function idsFor(engine: Engine, length: number, seed: number): Int32Array {
@@ -125,6 +108,13 @@ export async function refuses(codes: readonly ErrorCode[], promise: Promise<unkn
   );
   assert.ok(outcome instanceof TrainyardError, `${what}: expected ${codes.join(' or ')}, found: ${String(outcome)}`);
   assert.ok(codes.includes(outcome.code), `${what}: expected ${codes.join(' or ')}, found ${outcome.code}: ${outcome.message}`);
+}
+
+/** For `catch`: undefined for what an implementation that cannot do it answers; anything else is thrown again. */
+export function refusedWith(...codes: readonly ErrorCode[]): (thrown: unknown) => undefined {
+  return (thrown) => {
+    if (!(thrown instanceof TrainyardError && codes.includes(thrown.code))) throw thrown;
+  };
 }
 
 /** A whole number of 31 bits. */

@@ -7,14 +7,9 @@
 import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
 import { LIMIT_NAMES, type Trajectory } from '../core/types.ts';
+import { type ConformanceCase, casesOf, rejectsWith } from './conformance-case.ts';
 import { markingCases } from './marking-cases.ts';
-import { rejectsWith } from './rejects-with.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
-
-export interface ConformanceCase {
-  readonly name: string;
-  run(): Promise<void>;
-}
 
 export interface StoreConformanceOptions {
   /** For durable stores: opens again what this closed store kept. Adds the cases about reopening. */
@@ -28,17 +23,10 @@ export function storeConformance(
   options: StoreConformanceOptions = {},
 ): readonly ConformanceCase[] {
   const sentences = { ...keepingCases, ...appendingCases, ...queryCases, ...committingCases, ...markingCases, ...closingCases };
-  const cases = Object.entries(sentences).map(([sentence, check]) => ({
-    name: `${name} ${sentence}`,
-    run: async () => {
-      const store = await open();
-      try {
-        await check(store);
-      } finally {
-        await store[Symbol.asyncDispose]();
-      }
-    },
-  }));
+  const cases = casesOf(name, sentences, async (check) => {
+    await using store = await open();
+    await check(store);
+  });
   const { reopen } = options;
   if (reopen === undefined) return cases;
   return [

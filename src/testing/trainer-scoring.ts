@@ -1,15 +1,11 @@
 /** Cases of the trainer's suite about `forward`, and about samples that must be refused. */
 import assert from 'node:assert/strict';
-import { TrainyardError } from '../core/errors.ts';
-import type { Trainer } from '../core/policy.ts';
+import type { Engine } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { atMask, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
-import { crossEntropy } from './tiny-losses.ts';
-import { batchFor, lastTokens, type TrainerProbe } from './trainer-probe.ts';
+import { atMask, refusedWith, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
+import { batchFor, crossEntropy, lastTokens, type TrainerCases } from './trainer-probe.ts';
 
-type Cases = Readonly<Record<string, (probe: TrainerProbe) => Promise<void>>>;
-
-export const scoringCases: Cases = {
+export const scoringCases: TrainerCases = {
   'scores masked tokens only, in order': async ({ engine, trainer, tolerance }) => {
     const sample = sampleFor(engine, 20, 1);
     const everything = { ...sample, mask: sample.mask.map((_, i) => (i === 0 ? 0 : 1)) };
@@ -42,7 +38,7 @@ export const scoringCases: Cases = {
   'scores at the temperature of the sample, or refuses it': async ({ engine, trainer, tolerance }) => {
     const [a, b] = (await trainer.forward(lastTokens(engine, 2))).map((logprobs) => logprobs[0]!);
     for (const temperature of [0.5, 2]) {
-      const scored = await orRefused(trainer, lastTokens(engine, 2, { temperature }));
+      const scored = await trainer.forward(lastTokens(engine, 2, { temperature })).catch(orRefused);
       if (scored === undefined) continue;
       const [hotA, hotB] = scored.map((logprobs) => logprobs[0]!);
       // What the softmax divides by is the same for both.
@@ -55,7 +51,7 @@ export const scoringCases: Cases = {
   'trains at the temperature that it scores at': async ({ engine, trainer, tolerance }) => {
     for (const temperature of [0.5, 2]) {
       const samples = batchFor(engine, 20, 2).map((sample) => ({ ...sample, temperature }));
-      const scored = await orRefused(trainer, samples);
+      const scored = await trainer.forward(samples).catch(orRefused);
       if (scored === undefined) {
         const trained = trainer.forwardBackward(samples, crossEntropy());
         await refuses(['SAMPLE_REFUSED'], trained, `training at temperature ${temperature}, which is not scored`);
@@ -78,7 +74,7 @@ export const scoringCases: Cases = {
     assert.equal(trainedTokens, some!.length);
   },
   'refuses samples that cannot be scored with SAMPLE_REFUSED': async ({ engine, trainer }) => {
-    for (const [what, sample] of Object.entries(unscorable(sampleFor(engine, 10, 6), engine))) {
+    for (const [what, sample] of Object.entries(unscorable(engine))) {
       const beside = sampleFor(engine, 10, 7);
       await refuses(['SAMPLE_REFUSED'], trainer.forward([beside, sample]), `forward with ${what}`);
       await refuses(['SAMPLE_REFUSED'], trainer.forwardBackward([beside, sample], crossEntropy()), `training with ${what}`);
@@ -101,34 +97,17 @@ export const scoringCases: Cases = {
   },
 };
 
-/** Undefined where the samples are refused, which is what a trainer without other temperatures has to do. */
-async function orRefused(trainer: Trainer, samples: readonly Sample[]): Promise<readonly Float32Array[] | undefined> {
-  try {
-    return await trainer.forward(samples);
-  } catch (thrown) {
-    if (thrown instanceof TrainyardError && thrown.code === 'SAMPLE_REFUSED') return undefined;
-    throw thrown;
-  }
-}
+/** What a trainer without other temperatures has to do. */
+const orRefused = refusedWith('SAMPLE_REFUSED');
 
-function unscorable(
-  sample: Sample,
-  { vocabSize, contextLength }: { readonly vocabSize: number; readonly contextLength: number },
-): Readonly<Record<string, Sample>> {
-  const long = contextLength + 1;
-  const ofLength = {
-    tokens: new Int32Array(long),
-    mask: new Uint8Array(long).fill(1, 1),
-    logprobs: new Float32Array(long),
-    advantages: new Float32Array(long),
-    versions: new Int32Array(long),
-  };
+function unscorable(engine: Engine): Readonly<Record<string, Sample>> {
+  const sample = sampleFor(engine, 10, 6);
   return {
-    'an id past the vocabulary': { ...sample, tokens: sample.tokens.with(5, vocabSize) },
+    'an id past the vocabulary': { ...sample, tokens: sample.tokens.with(5, engine.vocabSize) },
     'a negative id': { ...sample, tokens: sample.tokens.with(5, -1) },
     'a mask that is too short': { ...sample, mask: sample.mask.subarray(1) },
     'a first token that is masked in': { ...sample, mask: sample.mask.with(0, 1) },
-    'more tokens than the context': { ...sample, ...ofLength },
+    'more tokens than the context': sampleFor(engine, engine.contextLength + 1, 6),
   };
 }
 

@@ -4,14 +4,21 @@ import type { ErrorCode } from '../core/errors.ts';
 import type { Loss, LossInput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { atMask, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
-import { anonymous, crossEntropy, importanceSampling, ppo, ppoWithKl } from './tiny-losses.ts';
-import { ADAM, batchFor, type TrainerProbe } from './trainer-probe.ts';
-
-type Cases = Readonly<Record<string, (probe: TrainerProbe) => Promise<void>>>;
+import {
+  ADAM,
+  anonymous,
+  batchFor,
+  crossEntropy,
+  importanceSampling,
+  ppo,
+  ppoWithKl,
+  type TrainerCases,
+  type TrainerProbe,
+} from './trainer-probe.ts';
 
 const FAILED: readonly ErrorCode[] = ['TRAINER_FAILED', 'SAMPLE_REFUSED'];
 
-const gradientCases: Cases = {
+const gradientCases: TrainerCases = {
   'lowers the loss that it steps on, and only by stepping': async (probe) => {
     const { engine, trainer, tolerance } = probe;
     const samples = batchFor(engine, 100, 4);
@@ -20,10 +27,7 @@ const gradientCases: Cases = {
     for (let step = 0; step < 4; step++) {
       const { loss, trainedTokens, logprobs } = await trainer.forwardBackward(samples, crossEntropy());
       if (step === 0) {
-        assert.equal(
-          trainedTokens,
-          scored.reduce((sum, { length }) => sum + length, 0),
-        );
+        assert.equal(trainedTokens, tokensIn(scored));
         logprobs.forEach((found, i) => {
           sameNumbers(found, scored[i]!, tolerance, `log-probabilities of sample ${i} beside the gradient`);
         });
@@ -121,7 +125,7 @@ const gradientCases: Cases = {
   },
 };
 
-const lossCases: Cases = {
+const lossCases: TrainerCases = {
   'takes the same step by a loss that it may know by name and by the same function without a name': async (probe) => {
     const { engine, trainer } = probe;
     const samples = await offPolicy(probe, batchFor(engine, 200, 4));
@@ -166,11 +170,7 @@ const lossCases: Cases = {
       assert.ok(input.reference, `the loss got no reference of sample ${i}`);
       sameNumbers(input.reference, at(reference!), 0, `reference of sample ${i}`);
     }
-    assert.equal(
-      metrics['tokens'],
-      scored.reduce((sum, { length }) => sum + length, 0),
-      'metrics are summed over samples',
-    );
+    assert.equal(metrics['tokens'], tokensIn(scored), 'metrics are summed over samples');
   },
   'steps on the good gradient alone after a loss that failed': async (probe) => {
     const { engine, trainer } = probe;
@@ -198,7 +198,7 @@ const lossCases: Cases = {
   },
 };
 
-const orderCases: Cases = {
+const orderCases: TrainerCases = {
   'does what it is told in the order of the calls, awaited or not': async (probe) => {
     const { engine, trainer } = probe;
     const [first, second] = [batchFor(engine, 250, 3), batchFor(engine, 260, 3)];
@@ -237,7 +237,7 @@ const orderCases: Cases = {
   },
 };
 
-export const steppingCases: Cases = { ...gradientCases, ...lossCases, ...orderCases };
+export const steppingCases: TrainerCases = { ...gradientCases, ...lossCases, ...orderCases };
 
 /** As if sampled by another policy, so that ratios leave the interval on both sides, with advantages of both signs. */
 async function offPolicy({ engine, trainer }: TrainerProbe, samples: readonly Sample[]): Promise<readonly Sample[]> {
@@ -260,6 +260,7 @@ function expectedLoss(samples: readonly Sample[], scored: readonly Float32Array[
 
 /** What the rounding of single log-probabilities may add up to. */
 function lossRounding(scored: readonly Float32Array[], tolerance: number): number {
-  const tokens = scored.reduce((sum, { length }) => sum + length, 0);
-  return tokens * Math.max(tolerance, 1e-5) * 2;
+  return tokensIn(scored) * Math.max(tolerance, 1e-5) * 2;
 }
+
+const tokensIn = (scored: readonly Float32Array[]): number => scored.reduce((sum, { length }) => sum + length, 0);

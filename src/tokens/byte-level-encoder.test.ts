@@ -2,9 +2,8 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { awkwardText } from '../../test/fixtures/tokens/awkward-text.ts';
-import { byteLevelEncoder } from './byte-level-encoder.ts';
-import { createPlainLibrary, withoutControl } from './plain-library.ts';
-import { createTokenizer } from './tokenizer.ts';
+import { byteLevelEncoder } from './byte-level.ts';
+import { createPlainLibrary, createTokenizer, withoutControl } from './tokenizer.ts';
 import { readTokenizerFiles, type TokenizerDefinition } from './tokenizer-files.ts';
 
 const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));

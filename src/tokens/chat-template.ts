@@ -8,10 +8,9 @@
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, Tool } from '../core/types.ts';
-import { framing, type TextAfterTurn } from './frames.ts';
+import { attempt, framing, type TextAfterTurn } from './frames.ts';
 import { compileJinja, type Render } from './jinja.ts';
-import { createProtector, type Protection } from './protection.ts';
-import { type ArgumentsShape, type Shape, shapeMessages, shapeTool } from './shape-messages.ts';
+import { type ArgumentsShape, createProtector, type Protection, type Shape, shapeMessages, shapeTool } from './template-input.ts';
 import type { Tokenizer } from './tokenizer.ts';
 
 /** What a conversation has before an assistant turn, as far as templates treat what follows differently. */
@@ -24,7 +23,7 @@ export interface Setting {
   readonly prefilled: boolean;
 }
 
-export interface AfterTurn {
+interface AfterTurn {
   /** From the control token that closes the turn to the end of the generation prompt. */
   readonly ids: Int32Array;
   /** Whether thoughts of that turn are still written. */
@@ -181,22 +180,15 @@ function unlessRefused<T>(render: () => T): T | undefined {
  */
 function findArgumentsShape(render: (messages: unknown) => string): ArgumentsShape {
   const text = '{"probe":[1]}';
-  try {
-    return render([{ role: 'user', content: 'x' }, callTurn(text, 'text')]).includes(text) ? 'text' : 'parsed';
-  } catch {
-    return 'parsed';
-  }
+  const rendered = attempt(() => render([{ role: 'user', content: 'x' }, callTurn(text, 'text')]));
+  return rendered?.includes(text) ? 'text' : 'parsed';
 }
 
 /** A template may refuse a probe; then it has no end of turn that we could rely on. */
 function findEndOfTurn(tokenizer: Tokenizer, renderAfter: () => string): string | undefined {
-  try {
-    const after = renderAfter();
-    const candidates = tokenizer.controlTokens.filter((token) => after.startsWith(token));
-    return candidates.toSorted((a, b) => b.length - a.length)[0];
-  } catch {
-    return undefined;
-  }
+  const after = attempt(renderAfter) ?? '';
+  const candidates = tokenizer.controlTokens.filter((token) => after.startsWith(token));
+  return candidates.toSorted((a, b) => b.length - a.length)[0];
 }
 
 const CALLED: Message = {

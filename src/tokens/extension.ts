@@ -9,15 +9,16 @@
  */
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
+import { attempt } from './frames.ts';
 import { promptsThoughts, turnText } from './template-traits.ts';
 
 /** What is known of the conversation up to and with the turn that is extended. */
-export interface Spoken {
+interface Spoken {
   readonly request?: { readonly messages: readonly Message[]; readonly tools: readonly Tool[] };
   readonly response?: Message;
 }
 
-export interface Extension {
+interface Extension {
   /** Whether it holds for all that was tried. */
   readonly always: boolean;
   /** Ids that follow the turn, from the token that closes it; undefined where earlier messages would be written differently. */
@@ -171,12 +172,4 @@ function verdictOf(
 /** What the template writes for a turn of calls that a result follows. */
 function written(template: ChatTemplate, turn: Message): string | undefined {
   return turnText(template, [question, turn, { ...result, tool_call_id: turn.tool_calls![0]!.id }], [lookup]);
-}
-
-function attempt<T>(fn: () => T): T | undefined {
-  try {
-    return fn();
-  } catch {
-    return undefined;
-  }
 }

@@ -156,7 +156,8 @@ function soughtIn(source: string): { readonly within: readonly string[]; readonl
 
 const unescaped = (text: string): string => text.replaceAll(/\\(.)/g, (_, c: string) => ({ n: '\n', t: '\t' })[c] ?? c);
 
-function attempt<T>(fn: () => T): T | undefined {
+/** Undefined where it throws. */
+export function attempt<T>(fn: () => T): T | undefined {
   try {
     return fn();
   } catch {

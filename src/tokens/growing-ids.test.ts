@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { grown } from './growing-ids.ts';
+import { grown } from './renderer.ts';
 
 /** Few of them, so that conversations often go on in the same way. */
 const ids = fc.array(fc.integer({ min: 0, max: 2 }), { maxLength: 8 }).map((list) => Int32Array.from(list));

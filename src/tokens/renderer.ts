@@ -9,14 +9,14 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
-import { type CallBeginning, callBeginning } from './call-beginning.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import { createExtension } from './extension.ts';
-import { grown } from './growing-ids.ts';
+import { PROBE_CALL, readsProbe } from './formats/find-format.ts';
+import type { CallFormat } from './formats/format.ts';
 import { ResponseStream } from './response-stream.ts';
 import { type Assistant, parseAssistant } from './speech.ts';
 import { beforeStop } from './stop-texts.ts';
-import { mannerOf, toolCallIdLengthOf } from './template-traits.ts';
+import { callWithId, mannerOf, probeTool, promptsThoughts, toolCallIdLengthOf } from './template-traits.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 
 /** Prompts, and characters of each: some 10 MB at the very most. */
@@ -127,4 +127,83 @@ function stopIdsOf(tokenizer: Tokenizer, template: ChatTemplate): readonly numbe
     );
   }
   return [...new Set(ids)];
+}
+
+/** Other names would have to be written in the format's own way, which nobody here knows. */
+const PLAIN_NAME = /^[\w.-]+$/;
+
+/**
+ * How a tool call begins, as this model's template writes calls: what a policy that must call a tool is given instead of sampling it.
+ *
+ * It ends before the arguments, or before the name where any tool will do, without white space: a model that writes some samples it.
+ * Found by asking the template. There is none where the template writes no calls that can be read, or opens an answer with something
+ * else, like thoughts. Ids of the beginning, of this tool or of any; undefined where it cannot be told.
+ */
+type CallBeginning = (name: string | undefined) => Int32Array | undefined;
+
+function callBeginning(template: ChatTemplate, tokenizer: Tokenizer, format: CallFormat): CallBeginning {
+  const probed = promptsThoughts(template) ? undefined : probe(template, format);
+  if (probed === undefined) return () => undefined;
+  const { before, spoken } = probed;
+  const nameAt = spoken.indexOf(PROBE_CALL.name);
+  const opening = spoken.slice(0, nameAt);
+  const toArguments = format.toArguments.exec(spoken.slice(nameAt + PROBE_CALL.name.length))?.[0];
+  const idsBefore = tokenizer.encodeRendered(before);
+  return (name) => {
+    if (name !== undefined && (toArguments === undefined || !PLAIN_NAME.test(name))) return undefined;
+    const text = name === undefined ? opening.replace(/\s*"$/, '') : `${opening}${name}${toArguments}`;
+    // As it stands in a prompt: some tokenizers write the beginning of a text in another way.
+    const ids = tokenizer.encodeRendered(before + text);
+    return idsBefore.every((id, i) => id === ids[i]) && ids.length > idsBefore.length ? ids.slice(idsBefore.length) : undefined;
+  };
+}
+
+/** A prompt, and what the template writes behind it for a call. Some put the tools in between, where there are any. */
+function probe(template: ChatTemplate, format: CallFormat): { readonly before: string; readonly spoken: string } | undefined {
+  const conversation = callWithId('call00000');
+  for (const tools of [[probeTool], []]) {
+    const before = template.textOf(conversation.slice(0, 1), tools, true);
+    const whole = template.textOf(conversation, tools, false);
+    const spoken = before !== undefined && whole?.startsWith(before) ? whole.slice(before.length) : '';
+    if (before !== undefined && readsProbe(format, spoken)) return { before, spoken };
+  }
+  return undefined;
+}
+
+/** How many ids of a buffer are taken. Buffers that are not ours are not in it. */
+const taken = new WeakMap<ArrayBufferLike, number>();
+
+/** Room for what comes next, as a share of what is there: more means fewer copies and more memory. */
+const ROOM = 0.5;
+
+/**
+ * The ids of `parts`, one after the other. Each prompt of a conversation begins with all of the one before it, so they share memory, and to
+ * make the next one costs what is new. Ids that were given out never change: what follows them is written behind them, once. Whoever goes
+ * on from the same place in the same way (a retry; asking how long a prompt would be) gets that again, in another way a copy. In place where the first was
+ * made here and nothing else was written behind it.
+ */
+export function grown(first: Int32Array, ...parts: readonly Int32Array[]): Int32Array {
+  const length = parts.reduce((sum, part) => sum + part.length, first.length);
+  const { buffer } = first;
+  const used = (first.byteOffset === 0 ? taken.get(buffer) : undefined) ?? -1;
+  if (used >= length) {
+    const before = new Int32Array(buffer, 0, length);
+    if (follow(before, first.length, parts)) return before;
+  }
+  const inPlace = used === first.length && length * Int32Array.BYTES_PER_ELEMENT <= buffer.byteLength;
+  const whole = inPlace ? new Int32Array(buffer) : new Int32Array(Math.ceil(length * (1 + ROOM)));
+  if (!inPlace) whole.set(first);
+  let at = first.length;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  taken.set(whole.buffer, length);
+  return whole.subarray(0, length);
+}
+
+/** Whether these parts stand in `ids`, one after the other, from that place. */
+function follow(ids: Int32Array, place: number, parts: readonly Int32Array[]): boolean {
+  let at = place;
+  return parts.every((part) => part.every((id) => ids[at++] === id));
 }

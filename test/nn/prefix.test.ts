@@ -5,12 +5,12 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { planLayout } from '../../src/nn/layout.ts';
+import { planLayout } from '../../src/nn/config.ts';
 import { assemble, planMicrobatches } from '../../src/nn/microbatch.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
-import { ReferenceModel } from '../../src/nn/reference.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample, randomTokens, relativeError, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
+import { ReferenceModel } from '../fixtures/nn/reference.ts';
 
 interface Drawn {
   readonly stem: number;

@@ -3,9 +3,9 @@ import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
-import { ReferenceModel } from '../../src/nn/reference.ts';
 import { crossEntropy } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample, randomTokens, request, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
+import { ReferenceModel } from '../fixtures/nn/reference.ts';
 
 const opened: EmbeddedModel[] = [];
 afterEach(async () => {

@@ -6,12 +6,11 @@ import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import { planArena } from '../../src/nn/arena.ts';
 import { compileKernels } from '../../src/nn/compile.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
+import { planLayout } from '../../src/nn/config.ts';
 import { DecodePass, packServed } from '../../src/nn/decode-pass.ts';
-import { planLayout } from '../../src/nn/layout.ts';
-import { reserveMemory } from '../../src/nn/model-memory.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { SampleLoop } from '../../src/nn/sample-loop.ts';
-import { loadKernels } from '../../src/nn/wasm.ts';
+import { loadKernels, reserveMemory } from '../../src/nn/wasm.ts';
 import { REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';
 
 const opened: EmbeddedModel[] = [];

@@ -2,12 +2,12 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { AdamSettings, Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
-import { planLayout } from '../../src/nn/layout.ts';
+import { planLayout } from '../../src/nn/config.ts';
 import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
-import { ReferenceModel } from '../../src/nn/reference.ts';
-import { ReferenceAdamW } from '../../src/nn/reference-adamw.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, randomSample, relativeError, request, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
+import { ReferenceModel } from '../fixtures/nn/reference.ts';
+import { ReferenceAdamW } from '../fixtures/nn/reference-adamw.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
 const clip = { clipLow: 0.2, clipHigh: 0.28 };

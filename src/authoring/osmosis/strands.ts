@@ -16,8 +16,7 @@ import {
 } from '@strands-agents/sdk';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Message, PromptMessage } from '../../core/types.ts';
-import { PolicyModel, type PolicyModelConfig } from '../../integrations/strands.ts';
-import { type AnyBlock, messagesOf } from '../../integrations/strands-messages.ts';
+import { type AnyBlock, messagesOf, PolicyModel, type PolicyModelConfig } from '../../integrations/strands.ts';
 import { activeContext } from './no-context.ts';
 import type { RolloutContext } from './rollout-context.ts';
 import { RolloutSample } from './rollout-sample.ts';

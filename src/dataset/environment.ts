@@ -1,6 +1,6 @@
 /**
  * Environments at a service over HTTP, as AgentScope's env_service has them: an instance is created for a task, takes steps, is evaluated
- * and released. Usable in a workflow and in a grader; `await using` releases an instance whatever happens.
+ * and released. Usable in a workflow and in a grader; `await using` releases an instance whatever happens. Its tasks can be a source of rows.
  *
  * A call that failed is made again, three times, later each time. A step is made again only where it cannot have arrived: twice the same
  * action would be another episode.
@@ -8,10 +8,11 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
-import { describeValue } from '../core/describe.ts';
+import { describeThrown, describeValue } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { MAX_NESTING, nestingOf } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
-import { type Call, send, Unanswered } from './environment-call.ts';
+import { invalid, type TaskRow } from './rows.ts';
 
 const RETRIES = 3;
 const FIRST_PAUSE_MS = 500;
@@ -70,7 +71,7 @@ export class EnvironmentClient {
   async create(taskId: string, params: Readonly<Record<string, Json>> = {}): Promise<EnvironmentInstance> {
     // Chosen here: also an instance whose creation was never answered can be released.
     const instanceId = randomUUID().replaceAll('-', '');
-    const call = (route: string, fields: Call['fields'], isRepeatable = true): Promise<unknown> =>
+    const call: CallRoute = (route, fields, isRepeatable) =>
       this.#call(route, { instance_id: instanceId, ...fields }, isRepeatable);
     const release = async (): Promise<void> => {
       // Also when the rollout was cut: the service must not keep what nobody uses.
@@ -109,13 +110,15 @@ export class EnvironmentClient {
   }
 }
 
+type CallRoute = (route: string, fields: Call['fields'], isRepeatable?: boolean) => Promise<unknown>;
+
 /** One environment; dispose of it, or call `release`. */
 export class EnvironmentInstance implements AsyncDisposable {
   readonly instanceId: string;
   /** What the environment says at first: mostly messages. */
   readonly state: Json;
   readonly info: Json;
-  readonly #call: (route: string, fields: Call['fields'], isRepeatable?: boolean) => Promise<unknown>;
+  readonly #call: CallRoute;
   readonly #release: () => Promise<void>;
   #released: Promise<void> | undefined;
 
@@ -123,7 +126,7 @@ export class EnvironmentInstance implements AsyncDisposable {
   constructor(
     instanceId: string,
     { state, info }: { readonly state: Json; readonly info: Json },
-    call: (route: string, fields: Call['fields'], isRepeatable?: boolean) => Promise<unknown>,
+    call: CallRoute,
     release: () => Promise<void>,
   ) {
     this.instanceId = instanceId;
@@ -177,4 +180,104 @@ function failed(message: string, cause?: unknown): TrainyardError {
     cause,
     hint: 'is the environment service running, and is it the right one?',
   });
+}
+
+const MAX_ANSWER_BYTES = 64 * 2 ** 20;
+/** The connection was never made. */
+const NEVER_ARRIVED: ReadonlySet<unknown> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
+
+interface Call {
+  readonly url: string;
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal | undefined;
+  readonly fields: Readonly<Record<string, Json>>;
+}
+
+/** No answer, or one that says "not now": it may help to ask again. */
+class Unanswered extends Error {
+  readonly mayHaveArrived: boolean;
+
+  constructor(message: string, mayHaveArrived: boolean) {
+    super(message);
+    this.mayHaveArrived = mayHaveArrived;
+  }
+}
+
+/** One POST: bounded in time and size. Redirects are not followed. */
+async function send({ url, timeoutMs, signal, fields }: Call): Promise<unknown> {
+  const deadline = AbortSignal.timeout(timeoutMs);
+  const request = {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ messages: {}, params: {}, ...fields }),
+    redirect: 'manual',
+    signal: signal === undefined ? deadline : AbortSignal.any([deadline, signal]),
+  } as const;
+  try {
+    const response = await fetch(url, request);
+    if (response.status >= 300 && response.status < 400) {
+      await response.body?.cancel();
+      // The task and the action of an agent are for the service that was named, and no other.
+      throw new TrainyardError('WORKFLOW_FAILED', `${url} answered HTTP ${response.status}, and redirects are not followed`);
+    }
+    const text = await textOf(response, url);
+    if (response.ok) return jsonIn(text, url);
+    const said = `HTTP ${response.status}${text === '' ? '' : `: ${text.slice(0, 200)}`}`;
+    if (response.status >= 500 || response.status === 429) throw new Unanswered(said, true);
+    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered ${said}`);
+  } catch (thrown) {
+    if (thrown instanceof Unanswered || thrown instanceof TrainyardError) throw thrown;
+    signal?.throwIfAborted();
+    if (deadline.aborted) throw new Unanswered(`no answer within ${timeoutMs} ms`, true);
+    if (thrown instanceof SyntaxError) throw new TrainyardError('WORKFLOW_FAILED', `${url} answered no JSON`);
+    const code = (thrown as { readonly cause?: { readonly code?: unknown } }).cause?.code;
+    throw new Unanswered(code === undefined ? describeThrown(thrown) : String(code), !NEVER_ARRIVED.has(code));
+  }
+}
+
+function jsonIn(text: string, url: string): unknown {
+  if (nestingOf(text) > MAX_NESTING) {
+    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered JSON nested deeper than ${MAX_NESTING} levels`);
+  }
+  return JSON.parse(text);
+}
+
+async function textOf(response: Response, url: string): Promise<string> {
+  const pieces: Uint8Array[] = [];
+  let held = 0;
+  for await (const piece of response.body ?? []) {
+    held += piece.length;
+    if (held > MAX_ANSWER_BYTES) throw new TrainyardError('WORKFLOW_FAILED', `${url} answered more than 64 MiB`);
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces).toString('utf8');
+}
+
+export interface EnvironmentTasksOptions extends EnvironmentOptions {
+  /** Absent: train. */
+  readonly split?: string | undefined;
+  readonly params?: Readonly<Record<string, Json>> | undefined;
+}
+
+/**
+ * A source for `tasks` and `heldOut`: ids only, since what is asked comes from the environment that a workflow creates. Workflows find
+ * `task_id`, `env_type` and `split` in the metadata.
+ */
+export async function* environmentTasks({
+  split = 'train',
+  params,
+  ...options
+}: EnvironmentTasksOptions): AsyncGenerator<TaskRow> {
+  const { url, envType } = options;
+  const client = new EnvironmentClient(options);
+  let ids: readonly string[];
+  try {
+    ids = await client.taskIds(split, params);
+  } catch (cause) {
+    throw invalid(`cannot list the ${split} tasks of ${envType} at ${url}: ${messageOf(cause)}`, {
+      cause,
+      hint: 'is the environment service running, and does it have this env_type and split?',
+    });
+  }
+  for (const id of ids) yield { id, metadata: { task_id: id, env_type: envType, split } };
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { randomTokens, relativeError, SHAPES, strongWeights } from '../../test/fixtures/nn/models.ts';
-import { planLayout } from './layout.ts';
-import { ReferenceModel } from './reference.ts';
+import { planLayout } from '../../src/nn/config.ts';
+import { randomTokens, relativeError, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
+import { ReferenceModel } from '../fixtures/nn/reference.ts';
 
 describe('the float64 reference', () => {
   it.each(Object.entries(SHAPES))('has the gradient that central differences give (%s)', (_, config) => {

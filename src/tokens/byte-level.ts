@@ -1,15 +1,14 @@
 /**
- * Text → ids for tokenizers whose tokens spell bytes, as nearly all of today's do: the tokenizer library's own pattern splits the text
- * into words, and each word is remembered or merged from its bytes. The library's way stays the truth that this one is tested against.
+ * Text ↔ ids for tokenizers whose tokens spell bytes, as nearly all of today's do. The library's way stays the truth that this one is
+ * tested against.
  *
+ * To ids: the tokenizer library's own pattern splits the text into words, and each word is remembered or merged from its bytes.
  * Only for definitions of which every part is known to mean what is done here; for all others `byteLevelEncoder` gives undefined. What
  * text may not become (control tokens) must be out of the definition before. Text must be well-formed.
  */
 import * as huggingFace from '@huggingface/tokenizers';
 import { z } from 'zod';
-import { spelling } from './byte-level-decoder.ts';
 import { bytePairEncoder, type IdMerge } from './byte-pairs.ts';
-import type { Library } from './plain-library.ts';
 import type { Merge, TokenizerConfig, TokenizerDefinition } from './tokenizer-files.ts';
 
 /** Words, and characters of each: some 25 MB at the very most, a fifth of it for usual text. */
@@ -64,11 +63,17 @@ const knownConfig = z.looseObject({ remove_space: off, do_lowercase_and_remove_a
 
 type Words = z.infer<typeof knownDefinition>['pre_tokenizer'];
 
+/** Which tokens the library knows. */
+export interface Tokens {
+  token_to_id(token: string): number | undefined;
+  id_to_token(id: number): string | undefined;
+}
+
 /** `definition` without control tokens, and the library of it. White space as an added token is not known here either. */
 export function byteLevelEncoder(
   definition: TokenizerDefinition,
   config: TokenizerConfig,
-  library: Pick<Library, 'token_to_id' | 'id_to_token'>,
+  library: Tokens,
 ): ((text: string) => number[]) | undefined {
   const known = knownDefinition.safeParse(definition);
   if (!known.success || !knownConfig.safeParse(config).success || definition.added_tokens.length > 0) return undefined;
@@ -159,5 +164,64 @@ function rememberWords(encode: (word: Buffer) => readonly number[]): (word: stri
     // A copy: the word itself keeps all of the text that it was cut out of.
     remembered.set(spelt.toString(), ids);
     return ids;
+  };
+}
+
+/** Printable bytes are spelt as themselves, the others by the characters from U+0100 on, in order. Gives the bytes in order. */
+function spelling(): ReadonlyMap<string, number> {
+  const isPrintable = (byte: number): boolean => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
+  const bytes = new Map<string, number>();
+  let others = 0;
+  for (let byte = 0; byte < 256; byte++) bytes.set(String.fromCodePoint(isPrintable(byte) ? byte : 256 + others++), byte);
+  return bytes;
+}
+
+interface Spelling {
+  /** Text of an id that spells no bytes. */
+  verbatim(id: number): string | undefined;
+  /** How the bytes of an id are spelt. */
+  spelt(id: number): string;
+}
+
+/**
+ * Each id's bytes are looked up and put together, instead of spelling every byte as a character and reading it back. Bytes that are no UTF-8
+ * show as U+FFFD. Texts that stand for themselves (control tokens) end a run of bytes.
+ */
+export function byteLevelDecoder({ verbatim, spelt }: Spelling): (ids: Iterable<number>) => string {
+  const byteOf = spelling();
+  const utf8 = new TextDecoder('utf-8', { ignoreBOM: true });
+  const known = new Map<number, string | Uint8Array>();
+  let run = new Uint8Array(1024);
+  let length = 0;
+
+  const look = (id: number): string | Uint8Array => {
+    const found = verbatim(id) ?? Uint8Array.from(spelt(id), (character) => byteOf.get(character) ?? 0);
+    known.set(id, found);
+    return found;
+  };
+  const add = (bytes: Uint8Array): void => {
+    if (length + bytes.length > run.length) {
+      const longer = new Uint8Array(2 * (length + bytes.length));
+      longer.set(run);
+      run = longer;
+    }
+    run.set(bytes, length);
+    length += bytes.length;
+  };
+  const endRun = (): string => {
+    const text = length === 0 ? '' : utf8.decode(run.subarray(0, length));
+    length = 0;
+    return text;
+  };
+
+  return (ids) => {
+    let text = '';
+    length = 0;
+    for (const id of ids) {
+      const found = known.get(id) ?? look(id);
+      if (typeof found === 'string') text += endRun() + found;
+      else add(found);
+    }
+    return text + endRun();
   };
 }

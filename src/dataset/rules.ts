@@ -1,0 +1,180 @@
+/**
+ * The rules that rows are held to, by the names of their columns, in `metadata`, and against answers where an agent could read them.
+ *
+ * Columns have known names only, so that a misspelt `answer` never silently becomes "no answer". Metadata is an object with something in it
+ * in every row, no empty object inside, and under one key one type in all rows. What breaks that cannot be written as a table, and mostly
+ * is a mistake of whoever made the file. An answer in the metadata under a name that says so is refused. Elsewhere it is warned about, since
+ * it may belong there: a text to correct, a list of choices.
+ */
+
+import { sameJson } from '../core/json.ts';
+import { nearName } from '../core/near-name.ts';
+import type { Json, Task } from '../core/types.ts';
+import { isRecord, kindOf } from './rows.ts';
+
+/** More are not told of one row. */
+const MOST_PROBLEMS = 10;
+
+/** What is known of one key, and of the keys of the objects under it. */
+interface Known {
+  type?: { readonly name: string; readonly place: string };
+  readonly keys: Map<string, Known>;
+}
+
+export class MetadataRules {
+  readonly #root: Known = { keys: new Map() };
+
+  /** What is wrong with the metadata of one row. */
+  problems(metadata: unknown, place: string): readonly string[] {
+    if (!isRecord(metadata) || Object.keys(metadata).length === 0) {
+      return [`metadata: expected an object with at least one key, found ${kindOf(metadata)}`];
+    }
+    const problems: string[] = [];
+    const walk = (object: Readonly<Record<string, unknown>>, known: Known, path: string): void => {
+      for (const [key, value] of Object.entries(object)) {
+        if (problems.length >= MOST_PROBLEMS) return;
+        // Null says that there is nothing, and fits every type.
+        if (value === null) continue;
+        const below: Known = known.keys.get(key) ?? { keys: new Map() };
+        known.keys.set(key, below);
+        const here = `${path}.${key.slice(0, 40)}`;
+        const name = typeOf(value);
+        below.type ??= { name, place };
+        if (below.type.name !== name) {
+          problems.push(`${here}: expected ${below.type.name} as on ${below.type.place}, found ${name}`);
+        }
+        if (Array.isArray(value)) {
+          if (value.some(holdsEmpty)) problems.push(`${here}: found an empty object in the list`);
+        } else if (isRecord(value)) {
+          if (Object.keys(value).length === 0) problems.push(`${here}: found an empty object; leave it out, or write null`);
+          walk(value, below, here);
+        }
+      }
+    };
+    walk(metadata, this.#root, 'metadata');
+    return problems;
+  }
+}
+
+/** Items of a list may differ in type. */
+function holdsEmpty(value: unknown): boolean {
+  if (Array.isArray(value)) return value.some(holdsEmpty);
+  if (!isRecord(value)) return false;
+  const items = Object.values(value);
+  return items.length === 0 || items.some(holdsEmpty);
+}
+
+function typeOf(value: unknown): string {
+  if (Array.isArray(value)) return 'a list';
+  if (typeof value === 'object') return 'an object';
+  if (typeof value === 'string') return 'a text';
+  return typeof value === 'boolean' ? 'true or false' : 'a number';
+}
+
+const COLUMNS = ['id', 'prompt', 'system_prompt', 'user_prompt', 'answer', 'ground_truth', 'label', 'metadata'] as const;
+const KNOWN: ReadonlySet<string> = new Set(COLUMNS);
+/** Null in a row is as if it had none; without a prompt or metadata it would be no task. */
+const NULLABLE = ['id', 'system_prompt', 'answer', 'ground_truth', 'label'];
+/** What others call a column: meant where the row has none of ours for it. */
+const ELSEWHERE = [
+  { ours: ['prompt', 'user_prompt'], theirs: ['question', 'query', 'input', 'instruction', 'problem', 'messages', 'text'] },
+  {
+    ours: ['answer', 'ground_truth', 'label'],
+    theirs: ['target', 'gold', 'solution', 'output', 'response', 'completion', 'expected', 'reference'],
+  },
+];
+
+/** Everything wrong with the names in the first row. */
+export function columnProblems(names: readonly string[]): readonly string[] {
+  const unknown = names.filter((name) => !KNOWN.has(name)).map((name) => unknownColumn(name, names));
+  const has = (name: string): boolean => names.includes(name);
+  if (has('prompt') && has('user_prompt')) return [...unknown, 'expected either prompt or user_prompt, found both'];
+  if (has('prompt') || has('user_prompt') || has('metadata')) return unknown;
+  return [...unknown, 'missing required columns: expected either prompt or user_prompt, or metadata, found neither'];
+}
+
+/** How a row's names differ from those of the first row. */
+export function difference(names: readonly string[], first: ReadonlySet<string>): string | undefined {
+  const extra = names.filter((name) => !first.has(name));
+  if (extra.length === 0 && names.length === first.size) return undefined;
+  const missing = [...first].filter((name) => !names.includes(name));
+  const parts = [listed('missing', missing), listed('extra', extra)].filter((part) => part !== '');
+  const absent = NULLABLE.filter((name) => missing.includes(name) || extra.includes(name));
+  const hint = absent.length === 0 ? '' : `; write null where a row has no ${absent.join(' or ')}`;
+  return `top-level fields differ from the first row (${parts.join('; ')})${hint}`;
+}
+
+function listed(what: string, names: readonly string[]): string {
+  if (names.length === 0) return '';
+  return `${what}: ${names.slice(0, 8).map(shown).join(', ')}${names.length > 8 ? ', …' : ''}`;
+}
+
+function shown(name: string): string {
+  return /^[\w.-]{1,60}$/.test(name) ? name : JSON.stringify(name.slice(0, 60));
+}
+
+function unknownColumn(name: string, names: readonly string[]): string {
+  const word = name.toLowerCase();
+  const called = ELSEWHERE.find(({ ours, theirs }) => theirs.includes(word) && !ours.some((own) => names.includes(own)));
+  const meant = nearName(word, COLUMNS) ?? called?.ours[0];
+  return `unknown column ${shown(name)}${meant === undefined ? ', put it into metadata' : `, did you mean ${meant}?`}`;
+}
+
+/** Without case, hyphens and underscores. `target` and `expected` are not among them: often they are part of the question. */
+const LABEL_KEYS: ReadonlySet<string> = new Set(
+  'answer correctanswer expectedanswer finalanswer goldanswer gold groundtruth label referenceanswer solution'.split(' '),
+);
+/** Shorter answers occur in texts by themselves: a number, a name of a choice. */
+const TELLING_CHARS = 12;
+
+type Labelled = Pick<Task, 'answer' | 'prompt' | 'metadata'> & { readonly id?: string | undefined };
+
+/** The path of the key in the metadata that holds the answer and is named like one. Lists are not searched: they may be choices. */
+export function labelInMetadata({ answer, metadata }: Pick<Task, 'answer' | 'metadata'>): string | undefined {
+  if (answer === undefined || answer === null) return undefined;
+  return labelIn(metadata, answer, 'metadata');
+}
+
+function labelIn(object: unknown, answer: Json, path: string): string | undefined {
+  if (!isRecord(object)) return undefined;
+  for (const [key, value] of Object.entries(object)) {
+    const here = `${path}.${key.slice(0, 40)}`;
+    if (LABEL_KEYS.has(key.toLowerCase().replace(/[-_]/g, '')) && isSame(value, answer)) return here;
+    const below = labelIn(value, answer, here);
+    if (below !== undefined) return below;
+  }
+  return undefined;
+}
+
+function isSame(found: unknown, answer: Json): boolean {
+  return sameJson(found, answer) || (typeof found !== 'object' && typeof answer !== 'object' && String(found) === String(answer));
+}
+
+/** Where a warning says the answer is. */
+export type LabelPlace = 'prompt' | 'metadata' | 'id';
+
+export function labelPlaces({ id, answer, prompt, metadata }: Labelled): readonly LabelPlace[] {
+  const isThere = finderOf(answer);
+  if (isThere === undefined) return [];
+  const places: LabelPlace[] = [];
+  if (prompt.some(({ content }) => isThere(content))) places.push('prompt');
+  if (holds(metadata, isThere)) places.push('metadata');
+  if (isThere(id)) places.push('id');
+  return places;
+}
+
+/** Whether a value shows the answer; undefined where the answer is too short to say. */
+function finderOf(answer: Json | undefined): ((value: unknown) => boolean) | undefined {
+  if (typeof answer === 'string' || typeof answer === 'number') {
+    const text = String(answer).trim();
+    if (text.length < TELLING_CHARS) return undefined;
+    return (value) => (typeof value === 'string' ? value.includes(text) : typeof value === 'number' && String(value) === text);
+  }
+  if (typeof answer !== 'object' || answer === null || JSON.stringify(answer).length < TELLING_CHARS) return undefined;
+  return (value) => typeof value === 'object' && sameJson(value, answer);
+}
+
+function holds(value: unknown, isThere: (value: unknown) => boolean): boolean {
+  if (isThere(value)) return true;
+  return typeof value === 'object' && value !== null && Object.values(value).some((item) => holds(item, isThere));
+}
