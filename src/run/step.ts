@@ -123,10 +123,12 @@ function requireAgreement({ bound, settings, warn }: Ledger, step: number, { agr
   const { ratio = Number.NaN, clipped = Number.NaN } = metrics;
   const seen = `largest ${largestDifference.toPrecision(3)}, mean ratio ${ratio.toPrecision(3)}, ${(100 * clipped).toFixed(0)} % clipped`;
   const message = `step ${step}: the log-probabilities of the engine and of the trainer, of the same ${tokens} tokens under the same weights, differ by ${meanDifference.toPrecision(3)} on average (${seen}), expected ${expected}`;
-  if (settings.staleness > 0) return warn('POLICY_DISAGREES', message);
-  throw new TrainyardError('POLICY_DISAGREES', message, {
-    hint: 'nothing of this step was kept: the engine samples from other weights than those that are trained, or reports other log-probabilities than it sampled with; check the server, then go on with --resume',
-  });
+  if (settings.staleness === 0) {
+    throw new TrainyardError('POLICY_DISAGREES', message, {
+      hint: 'nothing of this step was kept: the engine samples from other weights than those in training, or reports other log-probabilities than it sampled with; check the server, then go on with --resume',
+    });
+  }
+  warn('POLICY_DISAGREES', message);
 }
 
 async function commit(
