@@ -27,6 +27,5 @@ export { judge, type RubricCriterion, type RubricOptions, rubric } from './grade
 export type { JudgeEndpoint, JudgeOptions } from './grader/judge/options.ts';
 export type { ReadSaid, TextOptions } from './grader/options.ts';
 export type { ConfinedProcess } from './processes/sandbox/confined-process.ts';
-export type { Level as SandboxLevel } from './processes/sandbox/probe.ts';
 export type { SandboxEnd, SandboxLimits, SandboxProgram, SandboxResult } from './processes/sandbox/program.ts';
-export { openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';
+export { type Level as SandboxLevel, openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';

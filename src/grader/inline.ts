@@ -9,7 +9,7 @@ import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/con
 import { describeThrown } from '../core/describe.ts';
 import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
-import { checkedDeadline } from '../processes/deadline.ts';
+import { checkedDeadline } from '../processes/call-errors.ts';
 import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
 import { callGrader } from './call.ts';
 

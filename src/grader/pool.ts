@@ -16,13 +16,11 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { toReward } from '../core/reward.ts';
 import type { Grade } from '../core/types.ts';
 import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
-import { checkedDeadline } from '../processes/deadline.ts';
+import { checkedDeadline, startError } from '../processes/call-errors.ts';
 import { moduleUrl } from '../processes/imported-module.ts';
-import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
-import { siblingScript } from '../processes/protocol.ts';
+import { lineage, siblingScript } from '../processes/protocol.ts';
 import { SharedPools } from '../processes/shared-pools.ts';
-import { startError } from '../processes/start-error.ts';
 import {
   type Attempt,
   type AttemptCounts,

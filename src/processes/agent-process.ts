@@ -10,12 +10,11 @@
  * What leaves its group on purpose (a daemon) is beyond reach. Never rejects: whatever happens is in the result.
  */
 import type { ChildProcess } from 'node:child_process';
-import { checkedDeadline } from './deadline.ts';
+import { checkedDeadline } from './call-errors.ts';
 import { reducedEnvironment } from './environment.ts';
 import { watchMemory } from './group-memory.ts';
 import { OutputTail } from './output-tail.ts';
-import { killGroup } from './process-group.ts';
-import { spawned } from './spawned.ts';
+import { killGroup, spawned } from './process-group.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 /** Characters kept of each stream, from its end. */

@@ -20,7 +20,7 @@ export interface Channel {
   send(message: unknown, sent?: () => void): void;
 }
 
-export interface ChannelEars {
+interface ChannelEars {
   message(message: unknown): void;
   /** Once. No message comes after it. `why` is undefined where the other side just closed it. */
   ended(why: string | undefined): void;

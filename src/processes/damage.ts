@@ -37,7 +37,7 @@ interface Kept {
   readonly properties: readonly (PropertyDescriptor | undefined)[];
 }
 
-export interface DamageWatch {
+interface DamageWatch {
   /** A method that is not as it was, by name. Takes some 10 µs. */
   method(): string | undefined;
   /** The same, also of properties that are computed or new. Takes some 60 µs. */

@@ -8,14 +8,12 @@
 import { availableParallelism } from 'node:os';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Answer, StartFailure } from './answer.ts';
-import { checkedDeadline } from './deadline.ts';
+import { checkedDeadline, startError } from './call-errors.ts';
 import { moduleUrl } from './imported-module.ts';
-import { lineage } from './lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from './process-pool.ts';
-import { siblingScript } from './protocol.ts';
-import { startError } from './start-error.ts';
+import { lineage, siblingScript } from './protocol.ts';
 
-export interface FunctionPoolOptions {
+interface FunctionPoolOptions {
   /** Path or file URL of the module. */
   readonly module: string;
   readonly exportName: string;

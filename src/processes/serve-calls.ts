@@ -11,9 +11,8 @@ import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { openChannel } from './channel.ts';
 import { watchDamage } from './damage.ts';
-import { setLineage } from './lineage.ts';
 import { endOwnGroup } from './process-group.ts';
-import { CHANNEL_FD, type FromChild, MOST_STACK, siblingScript, type Thrown, type ToChild } from './protocol.ts';
+import { CHANNEL_FD, type FromChild, MOST_STACK, setLineage, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
@@ -28,7 +27,7 @@ export interface ServedCall {
   note(value: unknown): void;
 }
 
-export interface Served {
+interface Served {
   answer(input: unknown, call: ServedCall): unknown;
   /**
    * Whether an answer stands for a failure. Where it is there, the process is looked over for damage after every failed call, and after
