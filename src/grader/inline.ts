@@ -6,12 +6,21 @@
  * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
  */
 import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
+import { plainCopy } from '../core/copies.ts';
 import { describeThrown } from '../core/describe.ts';
-import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
 import { checkedDeadline } from '../processes/call-errors.ts';
-import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
-import { callGrader } from './call.ts';
+import {
+  type Attempt,
+  callGrader,
+  cancelled,
+  checkedRetries,
+  DEFAULT_DEADLINE_MS,
+  failed,
+  mayPass,
+  timedOut,
+  withRetries,
+} from './call.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;
@@ -40,8 +49,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
       // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
       own = plainCopy(input);
     } catch (thrown) {
-      const message = `the grader's input cannot be copied: ${describeThrown(thrown)}`;
-      return { grade: { kind: 'failed', code: 'GRADER_FAILED', message }, mayPass: false };
+      return { grade: failed(`the grader's input cannot be copied: ${describeThrown(thrown)}`), mayPass: false };
     }
     const { promise: overtaken, resolve } = Promise.withResolvers<Grade>();
     const controller = new AbortController();

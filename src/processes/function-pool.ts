@@ -10,7 +10,7 @@ import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Answer, StartFailure } from './answer.ts';
 import { checkedDeadline, startError } from './call-errors.ts';
 import { moduleUrl } from './imported-module.ts';
-import { openProcessPool, type ProcessPool, UnusableProcess } from './process-pool.ts';
+import { openProcessPool, UnusableProcess } from './process-pool.ts';
 import { lineage, siblingScript } from './protocol.ts';
 
 interface FunctionPoolOptions {
@@ -53,10 +53,10 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
   }
   const args = [moduleUrl(options.module), exportName];
   const program = { kind: 'function', script: siblingScript(import.meta.url, 'function-child'), args };
-  const pool = await opened(
-    openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal }),
-    exportName,
-  );
+  const opening = openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal });
+  const pool = await opening.catch((error: unknown) => {
+    throw error instanceof UnusableProcess ? unusable(exportName, error.failure) : error;
+  });
   return {
     call: async (given, { deadlineMs, signal: ofCall } = {}) =>
       answerOf(
@@ -68,14 +68,6 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
       ),
     [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
   };
-}
-
-async function opened(opening: Promise<ProcessPool>, name: string): Promise<ProcessPool> {
-  try {
-    return await opening;
-  } catch (error) {
-    throw error instanceof UnusableProcess ? unusable(name, error.failure) : error;
-  }
 }
 
 function answerOf(name: string, answer: Answer): FunctionAnswer {

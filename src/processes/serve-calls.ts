@@ -124,23 +124,17 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    code: codeOf(thrown),
-    stack: stackOf(thrown),
+    code: lookedAt(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
+    stack: lookedAt(() =>
+      thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined,
+    ),
   };
 }
 
 /** What was thrown may itself throw when it is looked at. */
-function codeOf(thrown: unknown): Thrown['code'] {
+function lookedAt<T>(look: () => T): T | undefined {
   try {
-    return thrown instanceof TrainyardError ? thrown.code : undefined;
-  } catch {
-    return undefined;
-  }
-}
-
-function stackOf(thrown: unknown): string | undefined {
-  try {
-    return thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined;
+    return look();
   } catch {
     return undefined;
   }

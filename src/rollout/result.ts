@@ -8,7 +8,7 @@ import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
 import { settledReward, toReward } from '../core/reward.ts';
-import { turnNamed } from '../core/turn-names.ts';
+import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 
 /** Characters of JSON. What is longer is left out: an output is a convenience for graders, not a reason to lose a rollout. */

@@ -10,7 +10,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { checkSample } from '../core/check-sample.ts';
+import { checkSample } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';

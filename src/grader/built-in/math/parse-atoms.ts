@@ -3,10 +3,9 @@
  * the parser that `parse.ts` completes with what they are combined to.
  */
 import { call, type FunctionName, inverse, type Node, negative, number, product, root } from './nodes.ts';
-import { fromDecimal, plus, type Rational, rational, whole } from './rational.ts';
+import { fromDecimal, plus, type Rational, rational, spend, Unreadable, type Work, whole } from './rational.ts';
 import type { Token } from './tokens.ts';
 import { CURRENCIES, MATRICES } from './vocabulary.ts';
-import { spend, Unreadable, type Work } from './work.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
 /** A pair of brackets takes three. */
@@ -83,7 +82,7 @@ export abstract class Atoms {
   }
 
   power(): Node {
-    const base = this.#postfix(this.#atom());
+    const base = this.#postfix(this.group());
     if (!this.skip('^')) return base;
     if (this.#skipCircle()) return this.#postfix({ kind: 'degree', of: base });
     return this.#postfix({ kind: 'power', base, exponent: this.#exponent() });
@@ -101,7 +100,7 @@ export abstract class Atoms {
     return this.inside(() => {
       if (this.skip('-')) return negative(this.#exponent());
       this.skip('+');
-      const base = this.#postfix(this.#atom());
+      const base = this.#postfix(this.group());
       return this.skip('^') ? { kind: 'power', base, exponent: this.#exponent() } : base;
     });
   }
@@ -117,7 +116,8 @@ export abstract class Atoms {
     return made === undefined ? of : this.inside(() => this.#postfix(made));
   }
 
-  #atom(): Node {
+  /** One thing, or a group in braces. */
+  group(): Node {
     return this.inside(() => this.#atomFrom(this.next()));
   }
 
@@ -189,11 +189,6 @@ export abstract class Atoms {
     return this.group();
   }
 
-  /** A group in braces or one atom. */
-  group(): Node {
-    return this.#atom();
-  }
-
   isPlainFraction(): boolean {
     const kinds = [1, 2, 3, 4, 5, 6].map((offset) => this.tokenAt(offset));
     if (kinds[0]?.kind === 'number') return true;
@@ -258,7 +253,7 @@ export abstract class Atoms {
 
   /** What is in brackets; else the factors that follow: sin 2x is sin(2x), and sin x cos x is a product. */
   #functionArgument(): Node {
-    if (this.here?.kind === 'sign' && (this.here.text === '(' || this.here.text === '{')) return this.#atom();
+    if (this.here?.kind === 'sign' && (this.here.text === '(' || this.here.text === '{')) return this.group();
     const items = [this.power()];
     while (this.startsFactor() && this.here?.kind !== 'function' && this.here?.text !== '(') items.push(this.power());
     return product(items);
