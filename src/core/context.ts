@@ -4,7 +4,6 @@
  *
  * Contexts nest: a rollout started inside another sees its own, and the outer one is back when it returns.
  */
-
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { ModelHandle, WorkflowContext } from './contracts.ts';
 import { TrainyardError } from './errors.ts';

@@ -7,16 +7,16 @@ import type { Engine, SampleRequest } from './policy.ts';
 import type { Sample } from './types.ts';
 
 /** What a model can take. */
-export interface ModelBounds {
+interface ModelBounds {
   readonly vocabSize: number;
   readonly contextLength: number;
 }
 
 /** Below it, scaled logits leave the range of float32. */
-export const MIN_TEMPERATURE = 1e-3;
+const MIN_TEMPERATURE = 1e-3;
 
 /** Whether a softmax can be computed at this temperature. */
-export function isTemperature(value: number): boolean {
+function isTemperature(value: number): boolean {
   return Number.isFinite(value) && value >= MIN_TEMPERATURE;
 }
 

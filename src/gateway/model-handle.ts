@@ -3,7 +3,6 @@
  *
  * `generate` records the same turn as a client's request would. One call of it is one turn: nobody retries it.
  */
-
 import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { plainCopy } from '../core/copies.ts';

@@ -28,7 +28,7 @@ export interface InlineGraderRunner extends GraderRunner {
   readonly warning: string;
 }
 
-export interface InlineGraderOptions {
+interface InlineGraderOptions {
   /** Per grading. Default 30 s. */
   readonly deadlineMs?: number;
   /** How often a grading that failed is tried again. Default: never. */

@@ -6,6 +6,7 @@
  * another process. The processes have this process's environment. Nothing is tried again here.
  */
 import { availableParallelism } from 'node:os';
+import { defined } from '../core/copies.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Answer, StartFailure } from './answer.ts';
 import { checkedDeadline, startError } from './call-errors.ts';
@@ -72,10 +73,8 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
 
 function answerOf(name: string, answer: Answer): FunctionAnswer {
   const failed = (why: (FunctionAnswer & { kind: 'failed' })['why'], message: string, code?: ErrorCode): FunctionAnswer => ({
-    kind: 'failed',
-    why,
-    message,
-    ...(code === undefined ? {} : { code }),
+    ...{ kind: 'failed', why, message },
+    ...defined({ code }),
   });
   switch (answer.kind) {
     case 'answered':

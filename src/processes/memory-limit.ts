@@ -5,10 +5,10 @@
  * `limitMemory` gives undefined where no control group can be made (not Linux, or no right to): then `watchMemory` of group-memory.ts is
  * what is left. A program that runs as root can leave its group on purpose: this bounds mistakes, it does not confine.
  */
-
 import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { tried } from './process-group.ts';
 import { isAbandoned, ownedName } from './temporary-folder.ts';
 
 /** For how long the end of a group's processes is waited for, in steps of `REMOVE_STEP_MS`. */
@@ -89,31 +89,16 @@ function set(group: string, file: string, value: number): void {
 }
 
 function kills({ version }: ControlGroupPlace, group: string): number {
-  try {
-    const counts = readFileSync(join(group, version === 1 ? 'memory.oom_control' : 'memory.events'), 'utf8');
-    return Number(/^oom_kill (\d+)$/m.exec(counts)?.[1] ?? 0);
-  } catch {
-    return 0;
-  }
+  const counts = tried(() => readFileSync(join(group, version === 1 ? 'memory.oom_control' : 'memory.events'), 'utf8'));
+  return Number(/^oom_kill (\d+)$/m.exec(counts ?? '')?.[1] ?? 0);
 }
 
 /** What forks faster than it is listed is found in the next round. */
 function killAll(group: string): void {
   for (let round = 0; round < KILL_ROUNDS; round += 1) {
-    let pids: readonly number[] = [];
-    tried(() => {
-      pids = processesIn(group);
-    });
+    const pids = tried(() => processesIn(group)) ?? [];
     if (pids.length === 0) return;
     for (const pid of pids) tried(() => process.kill(pid, 'SIGKILL'));
-  }
-}
-
-function tried(attempt: () => void): void {
-  try {
-    attempt();
-  } catch {
-    // Not on this system, or gone meanwhile.
   }
 }
 
@@ -146,7 +131,7 @@ export function foldersOf({ memory, pids }: ControlGroupPlace): readonly string[
   return pids === undefined || pids === memory ? [memory] : [memory, pids];
 }
 
-export function groupName(number: number | string): string {
+function groupName(number: number | string): string {
   return ownedName(OURS, number);
 }
 
@@ -212,7 +197,7 @@ function sweep(folder: string): void {
 }
 
 /** Those of other namespaces are listed as 0, which `kill` would take for this process's own group. */
-export function processesIn(group: string): readonly number[] {
+function processesIn(group: string): readonly number[] {
   const listed = readFileSync(join(group, 'cgroup.procs'), 'utf8').split('\n').map(Number);
   return listed.filter((pid) => pid > 0);
 }
@@ -229,7 +214,7 @@ function groupsIn(group: string): readonly string[] {
 }
 
 /** With the groups in it; false where something still runs there. */
-export function removed(group: string): boolean {
+function removed(group: string): boolean {
   try {
     for (const inner of groupsIn(group)) removed(inner);
     rmdirSync(group);

@@ -1,14 +1,19 @@
 /** Starting a process, and ending it together with everything it started, as far as that stayed in its process group. */
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
 
+/** Undefined where it throws: for what is not there on every system, or is gone meanwhile. */
+export function tried<T>(attempt: () => T): T | undefined {
+  try {
+    return attempt();
+  } catch {
+    return undefined;
+  }
+}
+
 /** SIGKILLs the group that `pid` leads. Says nothing when there is none any more. */
 export function killGroup(pid: number): void {
-  try {
-    // Windows has no process groups to signal; there what a child spawned lives on.
-    process.kill(process.platform === 'win32' ? pid : -pid, 'SIGKILL');
-  } catch {
-    // Already gone.
-  }
+  // Windows has no process groups to signal; there what a child spawned lives on.
+  tried(() => process.kill(process.platform === 'win32' ? pid : -pid, 'SIGKILL'));
 }
 
 /**

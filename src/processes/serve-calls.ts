@@ -11,7 +11,7 @@ import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { openChannel } from './channel.ts';
 import { watchDamage } from './damage.ts';
-import { endOwnGroup } from './process-group.ts';
+import { endOwnGroup, tried } from './process-group.ts';
 import { CHANNEL_FD, type FromChild, MOST_STACK, setLineage, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
@@ -124,20 +124,12 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    code: lookedAt(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
-    stack: lookedAt(() =>
+    // What was thrown may itself throw when it is looked at.
+    code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
+    stack: tried(() =>
       thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined,
     ),
   };
-}
-
-/** What was thrown may itself throw when it is looked at. */
-function lookedAt<T>(look: () => T): T | undefined {
-  try {
-    return look();
-  } catch {
-    return undefined;
-  }
 }
 
 /** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */

@@ -6,7 +6,6 @@
  * again with a count at the 10th time, the 100th and so on.
  * A machine that is much too busy can make a short call look like a long one. Off while a debugger listens: a breakpoint is no stall.
  */
-
 import { url as debuggerUrl } from 'node:inspector';
 import { relative } from 'node:path';
 import { Worker } from 'node:worker_threads';

@@ -5,7 +5,6 @@
  * Where there is no control group, the memory of the process group is looked at from time to time instead, which a sudden allocation can
  * outrun. What of a process cannot be contained at all is in docs/reference/graders.md.
  */
-
 import { type ChildProcess, spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';

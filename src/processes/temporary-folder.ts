@@ -2,11 +2,11 @@
  * Folders among the system's temporary files that end with this process: whoever made one removes it, and what processes that were killed
  * left behind is removed by the next that makes one of the same kind.
  */
-
 import { mkdtempSync, readdirSync, readlinkSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { tried } from './process-group.ts';
 
 const swept = new Set<string>();
 
@@ -27,11 +27,8 @@ export function temporaryFolder(what: string): string {
 
 function sweep(parent: string, what: string): void {
   for (const name of readdirSync(parent).filter((one) => isAbandoned(what, one))) {
-    try {
-      rmSync(join(parent, name), { recursive: true, force: true });
-    } catch {
-      // Another user's, or being removed by a neighbour.
-    }
+    // It may be another user's, or being removed by a neighbour.
+    tried(() => rmSync(join(parent, name), { recursive: true, force: true }));
   }
 }
 
@@ -56,11 +53,7 @@ function prefix(what: string): string {
 }
 
 function namespace(): string {
-  try {
-    return /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0';
-  } catch {
-    return '0';
-  }
+  return /\d+/.exec(tried(() => readlinkSync('/proc/self/ns/pid')) ?? '')?.[0] ?? '0';
 }
 
 function isAlive(pid: number): boolean {

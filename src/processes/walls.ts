@@ -15,6 +15,7 @@ import { lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
+import { tried } from './process-group.ts';
 
 export interface Walls {
   /** Folders are empty, files too; what does not exist is passed over. */
@@ -133,12 +134,7 @@ interface Mount {
 
 /** What is mounted where, as the kernel lists it: in the order it was mounted. */
 export function mounts(): readonly Mount[] {
-  let listed = '';
-  try {
-    listed = readFileSync('/proc/self/mountinfo', 'utf8');
-  } catch {
-    return [];
-  }
+  const listed = tried(() => readFileSync('/proc/self/mountinfo', 'utf8')) ?? '';
   return listed.split('\n').flatMap((line) => {
     const [, , , , at, options = ''] = line.split(' ');
     return at === undefined ? [] : [{ at: unescaped(at), isReadOnly: options.split(',').includes('ro') }];

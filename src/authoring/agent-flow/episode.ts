@@ -1,5 +1,4 @@
 /** One execution of a flow: a new instance, its fields, its number of steps. */
-
 import { ownCopy } from '../../core/copies.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';

@@ -4,7 +4,6 @@
  * A text without JSON in it is the policy's mistake: 0. A task without an answer, a pattern that takes forever, or more than can be checked is
  * not: unscorable.
  */
-
 import { isDeepStrictEqual } from 'node:util';
 import { parsedJson } from '../../core/chat-completions.ts';
 import type { Grader, GraderInput } from '../../core/contracts.ts';

@@ -2,7 +2,6 @@
  * Graders that compare texts: to the letter, by their words, by a regular expression. A list of answers accepts each of them. And regular
  * expressions that cannot hang, for all graders.
  */
-
 import { createContext, Script } from 'node:vm';
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';

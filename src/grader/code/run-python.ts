@@ -4,7 +4,6 @@
  *
  * Programs that read and print run in a sandbox of their own for each test, and what they print is compared here.
  */
-
 import { execFileSync } from 'node:child_process';
 import { realpathSync } from 'node:fs';
 import { createInterface } from 'node:readline';

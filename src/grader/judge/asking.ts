@@ -2,7 +2,6 @@
  * Asks a judge until it gives a verdict: again after what may pass (a busy or broken server, a silent one, a reply that is no verdict),
  * with longer and longer waits, a few times. A judge that gives none makes the rollout unscorable, never worth 0.
  */
-
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type ChatQuestion, type ChatServer, chatAnswerIn, chatRequest, parsedJson } from '../../core/chat-completions.ts';
 import { unscorable } from '../../core/define-grader.ts';

@@ -4,7 +4,6 @@
  * Two secrets are made for each call. The mark is on the fences. The check is only in the system message and must come back in the verdict:
  * a judge that does what the agent's text tells it does not know that it has to, or not with what.
  */
-
 import { randomBytes } from 'node:crypto';
 import { printable } from '../../core/describe.ts';
 import type { Json, Message } from '../../core/types.ts';

@@ -5,7 +5,6 @@
  * Descriptor 3 is what tells a sandbox that could not be set up from a program that failed: without `ready` nothing of the program ran. The
  * program gets neither 3 nor 4, from which its files are read.
  */
-
 import { existsSync, lstatSync, readlinkSync, rmSync } from 'node:fs';
 import { temporaryFolder } from '../temporary-folder.ts';
 import type { ReadableFile, SandboxLimits, SandboxProgram } from './program.ts';

@@ -5,13 +5,12 @@
  * and a moment. It rejects only with SANDBOX_FAILED: the sandbox could not be set up and nothing of the program ran. Everything else is the
  * program's own doing, whatever it did to what watches over it.
  */
-
 import type { ChildProcess } from 'node:child_process';
 import { openSync, readdirSync, readFileSync } from 'node:fs';
 import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { MemoryLimit } from '../memory-limit.ts';
-import { killGroup, spawned } from '../process-group.ts';
+import { killGroup, spawned, tried } from '../process-group.ts';
 import { type Confined, ENDED, filesContent, READY, SET_UP_ENVIRONMENT } from './confine.ts';
 import type { SandboxEnd, SandboxLimits, SandboxProgram } from './program.ts';
 
@@ -130,15 +129,8 @@ class Running implements ConfinedProcess {
       clearTimeout(this.#timer);
       signal?.removeEventListener('abort', onAbort);
       await memory?.remove();
-      this.#removeFolder();
-    }
-  }
-
-  #removeFolder(): void {
-    try {
-      this.#options.confined.remove?.();
-    } catch {
       // What a program without walls did to its folder is not worth losing its result for.
+      tried(() => this.#options.confined.remove?.());
     }
   }
 
@@ -192,11 +184,8 @@ function handedOn(): readonly number[] {
   return readdirSync('/proc/self/fd')
     .map(Number)
     .filter((descriptor) => {
-      try {
-        const [, flags = '0'] = /^flags:\s*([0-7]+)/m.exec(readFileSync(`/proc/self/fdinfo/${descriptor}`, 'utf8')) ?? [];
-        return (Number.parseInt(flags, 8) & CLOSED_ON_EXEC) === 0;
-      } catch {
-        return false;
-      }
+      const info = tried(() => readFileSync(`/proc/self/fdinfo/${descriptor}`, 'utf8'));
+      const [, flags = '0'] = /^flags:\s*([0-7]+)/m.exec(info ?? '') ?? [];
+      return info !== undefined && (Number.parseInt(flags, 8) & CLOSED_ON_EXEC) === 0;
     });
 }

@@ -8,7 +8,6 @@
  *
  * What no level here holds: a hole in the kernel, which all share; what can be learned from the time things take.
  */
-
 import { spawnSync } from 'node:child_process';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { limitMemory } from '../memory-limit.ts';
