@@ -2,17 +2,13 @@
 
 /**
  * A config as each rollout gets it: data is copied, so that what one rollout changes no other sees; functions, tools, clients and models are
- * shared, because they are not data and may cost a lot. Plain objects and arrays are copied, however deep; of an instance at the top its own fields are. Everything else is
- * shared.
+ * shared, because they are not data and may cost a lot. Plain objects and arrays are copied, however deep; of an instance at the top its own
+ * fields are. Everything else is shared.
  */
 export function ownCopy<T>(config: T): T {
   if (typeof config !== 'object' || config === null) return config;
-  const copies = new Map<object, object>();
-  if (Array.isArray(config) || isPlain(config) || isBuiltIn(config)) return copied(config, copies) as T;
-  const own = Object.create(Object.getPrototypeOf(config)) as object;
-  copies.set(config, own);
-  for (const [name, value] of Object.entries(config)) define(own, name, copied(value, copies));
-  return own as T;
+  const isInstance = !Array.isArray(config) && !isPlain(config) && !isBuiltIn(config);
+  return (isInstance ? withOwnFields(config, new Map()) : copied(config, new Map())) as T;
 }
 
 function copied(value: unknown, copies: Map<object, object>): unknown {
@@ -26,11 +22,17 @@ function copied(value: unknown, copies: Map<object, object>): unknown {
     return list;
   }
   if (isBuiltIn(value)) return cloneOrShare(value);
-  if (!isPlain(value)) return value;
-  const plain = Object.create(Object.getPrototypeOf(value)) as object;
-  copies.set(value, plain);
-  for (const [name, item] of Object.entries(value)) define(plain, name, copied(item, copies));
-  return plain;
+  return isPlain(value) ? withOwnFields(value, copies) : value;
+}
+
+function withOwnFields(value: object, copies: Map<object, object>): object {
+  const own = Object.create(Object.getPrototypeOf(value)) as object;
+  copies.set(value, own);
+  for (const [name, item] of Object.entries(value)) {
+    // Defined: a field by the name of `__proto__` stays a field.
+    Object.defineProperty(own, name, { value: copied(item, copies), enumerable: true, writable: true, configurable: true });
+  }
+  return own;
 }
 
 /** Data that is not in fields. */
@@ -49,11 +51,6 @@ function cloneOrShare(value: object): object {
 export function isPlain(value: object): boolean {
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === null || prototype === Object.prototype;
-}
-
-/** A field by the name of `__proto__` stays a field. */
-function define(target: object, name: string, value: unknown): void {
-  Object.defineProperty(target, name, { value, enumerable: true, writable: true, configurable: true });
 }
 
 class NotPlain extends Error {}

@@ -1,6 +1,6 @@
 /**
- * What each turn earned, and how far back in a conversation a reward counts. What a turn earned counts, times the discount, for the turn before it, and so on to the
- * beginning of its branch.
+ * What each turn earned, and how far back in a conversation a reward counts. What a turn earned counts, times the discount, for the turn
+ * before it, and so on to the beginning of its branch.
  *
  * Turns are a tree: a turn belongs to the one that its prompt goes on from. Each branch is followed on its own, so conversations that take
  * turns with each other, as those of sub-agents do, never earn for each other. Where a conversation went on in several ways, the turn

@@ -1,9 +1,8 @@
 /**
  * One call of a grader: whatever it does becomes a `Grade`. The only place that turns a grader's behaviour into one; it runs in
- * the child process of the pool and in this process for an inline grader. Never rejects. Does not bound time: the runner around it does.
+ * the child process of the pool and in this process for an inline grader.
  *
- * And trying a grading again that failed for a reason that may pass: a throw, a crash, a timeout. What the grader said on purpose (a reward,
- * nothing to grade, cannot be scored) is never asked twice, and neither is a result that is no reward: it would be the same again.
+ * Never rejects. Does not bound time: the runner around it does.
  */
 import type { Grader, GraderContext, GraderInput, GraderModel, Ungraded } from '../core/contracts.ts';
 import { describeThrown } from '../core/describe.ts';
@@ -58,56 +57,4 @@ function ownFailure(thrown: unknown, boundary?: 'grader'): Grade | undefined {
 
 export function failed(message: string): Grade {
   return { kind: 'failed', code: 'GRADER_FAILED', message };
-}
-
-export const DEFAULT_RETRIES = 1;
-/** For one attempt. */
-export const DEFAULT_DEADLINE_MS = 30_000;
-
-export interface Attempt {
-  readonly grade: Grade;
-  /** Whether another attempt may do better. */
-  readonly mayPass: boolean;
-}
-
-/** How often graders were called, for how many gradings. */
-export interface AttemptCounts {
-  readonly gradings: number;
-  readonly attempts: number;
-}
-
-/** The failure that remains names the reason of every attempt. */
-export async function withRetries(retries: number, attempt: () => Promise<Attempt>): Promise<Grade> {
-  const reasons: string[] = [];
-  for (;;) {
-    const { grade, mayPass } = await attempt();
-    if (grade.kind !== 'failed') return grade;
-    reasons.push(grade.message);
-    if (mayPass && reasons.length <= retries) continue;
-    return reasons.length === 1 ? grade : { ...grade, message: inWords(reasons) };
-  }
-}
-
-/** Whether a failure that the grader itself made may pass. */
-export function mayPass(grade: Grade): boolean {
-  return grade.kind === 'failed' && (grade.code === 'GRADER_FAILED' || grade.code === 'GRADER_TIMEOUT');
-}
-
-export function timedOut(deadlineMs: number): Grade {
-  return { kind: 'failed', code: 'GRADER_TIMEOUT', message: `the grader did not answer within ${deadlineMs} ms` };
-}
-
-export function cancelled(): Grade {
-  return { kind: 'failed', code: 'CANCELLED', message: 'the grader was closed before it answered' };
-}
-
-/** Throws USAGE for what is no number of retries. */
-export function checkedRetries(retries: number): number {
-  if (Number.isSafeInteger(retries) && retries >= 0) return retries;
-  throw new TrainyardError('USAGE', `retries is ${retries}, expected a whole number from 0 up`);
-}
-
-function inWords(reasons: readonly string[]): string {
-  const times = `tried ${reasons.length} times`;
-  return new Set(reasons).size === 1 ? `${times}, each time: ${reasons[0]}` : `${times}: ${reasons.join('; then ')}`;
 }

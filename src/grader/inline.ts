@@ -10,17 +10,8 @@ import { plainCopy } from '../core/copies.ts';
 import { describeThrown } from '../core/describe.ts';
 import type { Grade } from '../core/types.ts';
 import { checkedDeadline } from '../processes/call-errors.ts';
-import {
-  type Attempt,
-  callGrader,
-  cancelled,
-  checkedRetries,
-  DEFAULT_DEADLINE_MS,
-  failed,
-  mayPass,
-  timedOut,
-  withRetries,
-} from './call.ts';
+import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
+import { callGrader, failed } from './call.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;

@@ -27,13 +27,11 @@ import {
   cancelled,
   checkedRetries,
   DEFAULT_DEADLINE_MS,
-  failed,
-  type GraderCall,
   mayPass,
-  shortWhy,
   timedOut,
   withRetries,
-} from './call.ts';
+} from './attempts.ts';
+import { failed, type GraderCall, shortWhy } from './call.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */

@@ -11,21 +11,8 @@ import type { Json } from '../../core/types.ts';
 import { checkOptions, type TextOptions } from '../options.ts';
 import { lastLine, markedAnswers, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
-import {
-  fromNumber,
-  minus,
-  newWork,
-  over,
-  plus,
-  type Rational,
-  readable,
-  same,
-  spend,
-  times,
-  Unreadable,
-  type Work,
-  whole,
-} from './math/rational.ts';
+import { fromNumber, minus, over, plus, type Rational, same, times, whole } from './math/rational.ts';
+import { newWork, readable, spend, Unreadable, type Work } from './math/work.ts';
 import { saidBy } from './said.ts';
 
 const FOR_FORMAT = 0.1;

@@ -3,7 +3,7 @@
  * compared as numbers, expressions, sets, intervals, matrices, equations; nothing is ever evaluated as code.
  *
  * What cannot be read as mathematics in the model's text is wrong. A reference that cannot be read is compared as text. How much is computed
- * for one grading is bounded (`Work`): what would take longer is wrong.
+ * for one grading is bounded (`math/work.ts`): what would take longer is wrong.
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
@@ -12,9 +12,9 @@ import { lastLine, markedAnswers, onlyFormula, referenceAnswer, spokenPart } fro
 import { plainCharacters } from './math/characters.ts';
 import type { Node } from './math/nodes.ts';
 import { parseMath } from './math/parse.ts';
-import { newWork, readable, type Work } from './math/rational.ts';
 import type { Commas } from './math/tokens.ts';
 import { sameValue } from './math/values.ts';
+import { newWork, readable, type Work } from './math/work.ts';
 import { lastNumber } from './number-match.ts';
 import { acceptedAnswers, rightOrWrong, saidBy } from './said.ts';
 

@@ -17,17 +17,15 @@ import {
   fromDecimal,
   fromNumber,
   minus,
-  newWork,
   over,
   plus,
   type Rational,
-  readable,
   same,
   times,
-  type Work,
   whole,
 } from './math/rational.ts';
 import { SCALES } from './math/vocabulary.ts';
+import { newWork, readable, type Work } from './math/work.ts';
 import { acceptedAnswers, rightOrWrong, saidBy } from './said.ts';
 
 export interface NumberMatchOptions extends TextOptions {

@@ -5,7 +5,7 @@ import { gradeOf } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../../core/contracts.ts';
 import type { Json } from '../../core/types.ts';
 import { countdown } from './countdown.ts';
-import { MOST_WORK, newWork } from './math/rational.ts';
+import { MOST_WORK, newWork } from './math/work.ts';
 import { mathMatch, sameMath } from './math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';

@@ -2,8 +2,8 @@
  * Graders made of graders: `weighted`, a sum; `minimum` and `maximum`, the worst and the best of several; `gated`, one that is asked only where
  * another calls it a success; `clipped` and `scaled`, one with its rewards changed.
  *
- * Components of the first three are asked at the same time. Rewards by turn, thread or role are summed where every component gives them for the same ones;
- * where only some do the grading fails, because what the others earned there is not known.
+ * Components of the first three are asked at the same time. Rewards by turn, thread or role are summed where every component gives them for
+ * the same ones; where only some do the grading fails, because what the others earned there is not known.
  */
 import type { Grader, GraderInput, GraderResult, Ungraded } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';

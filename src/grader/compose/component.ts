@@ -9,7 +9,8 @@ import { TrainyardError } from '../../core/errors.ts';
 import { link } from '../../core/linked-signal.ts';
 import { toReward } from '../../core/reward.ts';
 import type { Reward } from '../../core/types.ts';
-import { DEFAULT_DEADLINE_MS, ungradedOf } from '../call.ts';
+import { DEFAULT_DEADLINE_MS } from '../attempts.ts';
+import { ungradedOf } from '../call.ts';
 
 /** A whole is a success from 1 up, give or take the rounding of a sum. */
 const ROUNDING = 1e-9;

@@ -57,7 +57,7 @@ export function filesContent(files: Readonly<Record<string, string>> = {}): stri
   return Object.values(files).join('');
 }
 
-export const BYTES_PER_MB = 2 ** 20;
+const BYTES_PER_MB = 2 ** 20;
 
 /** A command that limits what follows it. */
 export function limited({ limits, limitsAddressSpace }: Ask): string {

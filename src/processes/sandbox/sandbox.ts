@@ -11,20 +11,12 @@
 import { spawnSync } from 'node:child_process';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { limitMemory } from '../memory-limit.ts';
-import {
-  type Ask,
-  BYTES_PER_MB,
-  byBubblewrap,
-  byNothing,
-  type Confine,
-  type Confined,
-  ENDED,
-  SET_UP_ENVIRONMENT,
-} from './confine.ts';
+import { type Ask, byBubblewrap, byNothing, type Confine, type Confined, ENDED, SET_UP_ENVIRONMENT } from './confine.ts';
 import { type ConfinedProcess, startConfined } from './confined-process.ts';
 import { byNamespaces, type NamespaceMode } from './namespaces.ts';
 import { checkFileNames, type SandboxProgram, type SandboxResult, wholeLimits } from './program.ts';
 
+const BYTES_PER_MB = 2 ** 20;
 /** Processes of the set-up itself. */
 const OWN_PROCESSES = 8;
 

@@ -14,15 +14,13 @@ import {
   plus,
   power,
   type Rational,
-  readable,
   same,
-  spend,
   times,
   toNumber,
-  type Work,
   whole,
   ZERO,
 } from './rational.ts';
+import { readable, spend, type Work } from './work.ts';
 
 export type Point = ReadonlyMap<string, Rational>;
 
@@ -196,7 +194,7 @@ function called(name: FunctionName, of: Approximation): Approximation | undefine
   return Number.isFinite(value) && Number.isFinite(error) ? { value, error } : undefined;
 }
 
-// ── with i as the imaginary unit: sums, products and whole powers of fractions, and roots of negative squares; exact or not at all ──
+// ── with i as the imaginary unit ────────────────────────────────────────────────────────────────────────────────────────
 
 interface Complex {
   readonly re: Rational;
@@ -205,7 +203,10 @@ interface Complex {
 
 const MOST_POWER = 64n;
 
-/** Too long a number, or a division by zero, is not known. */
+/**
+ * Sums, products and whole powers of fractions, and roots of negative squares: exact, or undefined. Too long a number, or a division by zero,
+ * is not known.
+ */
 export const complexly = (node: Node, point: Point, work: Work): Complex | undefined =>
   readable(() => complex(node, point, work));
 

@@ -8,7 +8,8 @@
 
 import { type Approximation, complexly, exactly, nearly, type Point, sameComplexNumber } from './evaluate.ts';
 import { below, type Node } from './nodes.ts';
-import { bitsOf, type Rational, rational, same, spend, type Work } from './rational.ts';
+import { bitsOf, type Rational, rational, same } from './rational.ts';
+import { spend, type Work } from './work.ts';
 
 export interface Comparing {
   readonly work: Work;

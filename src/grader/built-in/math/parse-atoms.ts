@@ -3,9 +3,10 @@
  * the parser that `parse.ts` completes with what they are combined to.
  */
 import { call, type FunctionName, inverse, type Node, negative, number, product, root } from './nodes.ts';
-import { fromDecimal, plus, type Rational, rational, spend, Unreadable, type Work, whole } from './rational.ts';
+import { fromDecimal, plus, type Rational, rational, whole } from './rational.ts';
 import type { Token } from './tokens.ts';
 import { CURRENCIES, MATRICES } from './vocabulary.ts';
+import { spend, Unreadable, type Work } from './work.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
 /** A pair of brackets takes three. */

@@ -6,9 +6,10 @@
  */
 import { inverse, type Kind, type Node, negative, number, product, type RelationSign, sum } from './nodes.ts';
 import { Atoms } from './parse-atoms.ts';
-import { Unreadable, type Work, whole } from './rational.ts';
+import { whole } from './rational.ts';
 import { type Reading, type Token, tokensOf } from './tokens.ts';
 import { NO_UNIT, SCALES, SEPARATORS, UNITS } from './vocabulary.ts';
+import { Unreadable, type Work } from './work.ts';
 
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
 

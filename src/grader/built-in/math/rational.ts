@@ -1,9 +1,9 @@
 /**
- * Fractions of whole numbers of any size up to a bound: exact arithmetic for what people write with digits. And how much may be computed for
- * one comparison: everything that reads or computes what a model wrote spends from a `Work`, so that no text takes long.
+ * Fractions of whole numbers of any size up to a bound: exact arithmetic for what people write with digits.
  *
  * Invariant: the denominator is positive and the fraction is in lowest terms, so two are equal where their parts are.
  */
+import { spend, Unreadable, type Work } from './work.ts';
 
 export interface Rational {
   readonly n: bigint;
@@ -103,32 +103,4 @@ export function toNumber({ n, d }: Rational): number {
   const extra = BigInt(Math.max(0, Math.max(bitsOf(n), bitsOf(d)) - 1000));
   if (extra === 0n) return Number(n) / Number(d);
   return d >> extra === 0n ? (n < 0n ? -Infinity : Infinity) : Number(n >> extra) / Number(d >> extra);
-}
-
-/** Thrown where a text is not mathematics that can be compared here, or is too much of it. It never leaves this folder. */
-export class Unreadable extends Error {}
-
-/** One unit is a token, a node or a small operation, at most some microseconds. */
-export interface Work {
-  spent: number;
-  readonly most: number;
-}
-
-export const MOST_WORK = 40_000;
-
-export const newWork = (most = MOST_WORK): Work => ({ spent: 0, most });
-
-export function spend(work: Work, units: number): void {
-  work.spent += units;
-  if (work.spent > work.most) throw new Unreadable('too much to compute');
-}
-
-/** What `read` gives; undefined where it is unreadable. Other errors are faults of ours and pass. */
-export function readable<T>(read: () => T): T | undefined {
-  try {
-    return read();
-  } catch (thrown) {
-    if (thrown instanceof Unreadable) return undefined;
-    throw thrown;
-  }
 }

@@ -5,8 +5,8 @@
  */
 import { plainCharacters } from './characters.ts';
 import { CALLS } from './nodes.ts';
-import { spend, Unreadable, type Work } from './rational.ts';
 import { COMMANDS, FONT_COMMANDS, GREEK, IDLE_COMMANDS, NAMES, SHORT_WORDS, TEXT_COMMANDS, UNITS } from './vocabulary.ts';
+import { spend, Unreadable, type Work } from './work.ts';
 
 export type Token =
   | {

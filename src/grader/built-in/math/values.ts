@@ -5,7 +5,8 @@
 import { exactly, nearly, type Point } from './evaluate.ts';
 import { type Comparing, isInfinite, pointsFor, sameExpression, variablesOf } from './expressions.ts';
 import { below, type Kind, type Node, negative, number, product, type RelationSign, rebuilt, sum } from './nodes.ts';
-import { over, type Rational, rational, same, spend, type Work } from './rational.ts';
+import { over, type Rational, rational, same } from './rational.ts';
+import { spend, type Work } from './work.ts';
 
 export function sameValue(a: Node, b: Node, comparing: Comparing): boolean {
   return compare(bothSigns(a, comparing.work), bothSigns(b, comparing.work), comparing);

@@ -1,7 +1,7 @@
-/** The words, commands and units of written mathematics. Tables only. */
+/** The words, commands and units of written mathematics. Tables only, and how they are written. */
 
-/** From a table of what is meant, with all that means it, to one from each spelling to what it means. */
-function bySpelling(meanings: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+/** From each spelling to what it means, made from what is meant with all its spellings. */
+export function bySpelling(meanings: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
   return Object.fromEntries(
     Object.entries(meanings).flatMap(([meant, spellings]) => spellings.split(' ').map((spelling) => [spelling, meant])),
   );
@@ -66,16 +66,14 @@ export const GREEK = new Set(
 export const MATRICES = new Set(['matrix', 'pmatrix', 'bmatrix', 'Bmatrix', 'smallmatrix', 'array']);
 
 /** Names without a backslash that are no words. */
-export const NAMES: Readonly<Record<string, string>> = {
-  pi: 'π',
-  sqrt: '\\sqrt',
-  inf: '∞',
-  infinity: '∞',
-  infty: '∞',
-  asin: 'arcsin',
-  acos: 'arccos',
-  atan: 'arctan',
-};
+export const NAMES = bySpelling({
+  π: 'pi',
+  '\\sqrt': 'sqrt',
+  '∞': 'inf infinity infty',
+  arcsin: 'asin',
+  arccos: 'acos',
+  arctan: 'atan',
+});
 
 /** Written before the number, as words or in place of their signs. */
 export const CURRENCIES = new Set(['usd', 'eur', 'gbp', 'rs', 'yen', 'rupee']);
