@@ -121,7 +121,7 @@ let found: { readonly place: ControlGroupPlace | undefined } | undefined;
 /** Looked for once; what processes that died left there is swept then. */
 export function controlGroupPlace(): ControlGroupPlace | undefined {
   if (found === undefined) {
-    found = { place: process.platform === 'linux' ? findPlace() : undefined };
+    found = { place: process.platform === 'linux' ? tried(findPlace) : undefined };
     if (found.place !== undefined) for (const folder of foldersOf(found.place)) sweep(folder);
   }
   return found.place;
@@ -136,18 +136,14 @@ function groupName(number: number | string): string {
 }
 
 function findPlace(): ControlGroupPlace | undefined {
-  try {
-    const lines = readFileSync('/proc/self/cgroup', 'utf8').trim().split('\n');
-    const paths = new Map(
-      lines.map((line) => {
-        const [, controllers = '', ...path] = line.split(':');
-        return [controllers, path.join(':')] as const;
-      }),
-    );
-    return versionTwo(paths.get('')) ?? versionOne(paths);
-  } catch {
-    return undefined;
-  }
+  const lines = readFileSync('/proc/self/cgroup', 'utf8').trim().split('\n');
+  const paths = new Map(
+    lines.map((line) => {
+      const [, controllers = '', ...path] = line.split(':');
+      return [controllers, path.join(':')] as const;
+    }),
+  );
+  return versionTwo(paths.get('')) ?? versionOne(paths);
 }
 
 /** A group with processes of its own cannot hand memory on, so groups are made beside this process's own, or below where that works. */
@@ -175,14 +171,13 @@ function versionOne(paths: ReadonlyMap<string, string>): ControlGroupPlace | und
 /** Rights alone do not say it: the file system may be mounted read-only. */
 function usable(folder: string): boolean {
   const trial = join(folder, groupName('trial'));
-  try {
+  const worked = tried(() => {
     accessSync(join(folder, 'cgroup.procs'), constants.W_OK);
     mkdirSync(trial);
     rmdirSync(trial);
     return true;
-  } catch {
-    return false;
-  }
+  });
+  return worked === true;
 }
 
 /** Groups of runs that were killed, with what still runs in them. */

@@ -140,10 +140,7 @@ interface Candidate {
 function candidates(): readonly Candidate[] {
   if (process.platform !== 'linux') {
     const why = `${process.platform} has no namespaces`;
-    return [
-      { level: 'bubblewrap', confine: why },
-      { level: 'namespaces', confine: why },
-    ];
+    return (['bubblewrap', 'namespaces'] as const).map((level) => ({ level, confine: why }));
   }
   const isRoot = process.getuid?.() === 0;
   const modes: readonly NamespaceMode[] = isRoot ? ['root', 'root, without a user namespace', 'user'] : ['user'];
