@@ -3,17 +3,31 @@ export { rejected, unscorable } from './core/define-grader.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export type { CodeLanguage } from './grader/built-in/code-in-text.ts';
 export { countdown } from './grader/built-in/countdown.ts';
-export { type ExactMatchOptions, exactMatch } from './grader/built-in/exact-match.ts';
 export { type JsonMatchOptions, jsonMatch } from './grader/built-in/json-match.ts';
 export { type MathMatchOptions, mathMatch } from './grader/built-in/math-match.ts';
 export { type MultipleChoiceOptions, multipleChoice } from './grader/built-in/multiple-choice.ts';
-export { normalisedMatch } from './grader/built-in/normalised-match.ts';
 export { type NumberMatchOptions, numberMatch } from './grader/built-in/number-match.ts';
-export { type RegexMatchOptions, regexMatch } from './grader/built-in/regex-match.ts';
+export {
+  type ExactMatchOptions,
+  exactMatch,
+  normalisedMatch,
+  type RegexMatchOptions,
+  regexMatch,
+} from './grader/built-in/text-match.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './grader/built-in/tool-calls.ts';
 export { type UnitTestsOptions, unitTests } from './grader/built-in/unit-tests.ts';
-export { type ClipOptions, clipped, type ScaleOptions, scaled } from './grader/compose/adjusted.ts';
-export { type GatedOptions, gated } from './grader/compose/gated.ts';
+export {
+  type ClipOptions,
+  clipped,
+  type GatedOptions,
+  gated,
+  maximum,
+  minimum,
+  type ScaleOptions,
+  scaled,
+  type WeightedOptions,
+  weighted,
+} from './grader/compose/combine.ts';
 export {
   formatPenalty,
   type LengthPenaltyOptions,
@@ -21,12 +35,16 @@ export {
   type RepetitionPenaltyOptions,
   repetitionPenalty,
 } from './grader/compose/penalties.ts';
-export { maximum, minimum, type WeightedOptions, weighted } from './grader/compose/weighted.ts';
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
-export { judge, type RubricCriterion, type RubricOptions, rubric } from './grader/judge/judge.ts';
-export type { JudgeEndpoint, JudgeOptions } from './grader/judge/options.ts';
+export {
+  type JudgeEndpoint,
+  type JudgeOptions,
+  judge,
+  type RubricCriterion,
+  type RubricOptions,
+  rubric,
+} from './grader/judge/judge.ts';
 export type { ReadSaid, TextOptions } from './grader/options.ts';
 export type { ConfinedProcess } from './processes/sandbox/confined-process.ts';
-export type { Level as SandboxLevel } from './processes/sandbox/probe.ts';
 export type { SandboxEnd, SandboxLimits, SandboxProgram, SandboxResult } from './processes/sandbox/program.ts';
-export { openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';
+export { type Level as SandboxLevel, openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';

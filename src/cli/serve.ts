@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../core/events.ts';
-import { turnSummary } from '../core/turn-summary.ts';
+import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Failure } from '../gateway/http-errors.ts';
 import { shellWord, shortPath } from '../run/command-line.ts';

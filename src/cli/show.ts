@@ -1,7 +1,7 @@
 /** `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. */
 import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
-import { turnSummary } from '../core/turn-summary.ts';
+import { turnSummary } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
 import { exclusionsOf, newMessages, openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
 import { count, figure } from './phrases.ts';

@@ -2,7 +2,7 @@
 import { styleText } from 'node:util';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
-import { turnSummary } from '../core/turn-summary.ts';
+import { turnSummary } from '../core/turns.ts';
 import type { Task, Trajectory, Turn } from '../core/types.ts';
 import { type TryRequest, tryOnce } from '../run/try.ts';
 import { entryGiven } from './entry-given.ts';

@@ -1,6 +1,6 @@
 /** A turn as lines for people: where its prompt comes from, what was special, what was said. */
 import { styleText } from 'node:util';
-import type { TurnSummary } from '../core/turn-summary.ts';
+import type { TurnSummary } from '../core/turns.ts';
 import type { Message } from '../core/types.ts';
 import type { Rewritten } from '../run/inspect.ts';
 import { printable } from './screen/width.ts';

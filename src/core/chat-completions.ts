@@ -26,7 +26,7 @@ export interface ChatQuestion extends Partial<SamplingSettings> {
   readonly signal?: AbortSignal;
 }
 
-export interface ChatAnswer {
+interface ChatAnswer {
   readonly id: string;
   readonly content: string | null;
   readonly toolCalls: readonly ToolCall[];

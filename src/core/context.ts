@@ -33,7 +33,7 @@ export const rolloutFetch: typeof globalThis.fetch = async (input, init) => {
   const { baseURL, apiKey, fetch } = required('rolloutFetch').model();
   const given = input instanceof Request ? input.url : input;
   const { pathname, search } = new URL(given);
-  const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
+  const headers = headersOf(input, init);
   for (const name of KEY_HEADERS) headers.delete(name);
   headers.set('authorization', `Bearer ${apiKey}`);
   const url = `${baseURL}/${tailOf(pathname)}${search}`;
@@ -56,4 +56,17 @@ function required(what: string): WorkflowContext {
   throw new TrainyardError('NO_ROLLOUT', `${what} was used where no rollout runs`, {
     hint: "use it inside the workflow's run, not while its module is loaded; there is one rollout for each task",
   });
+}
+
+/** A `fetch` that says with each request which conversation of the rollout it is in, where that is not its role's own. */
+export function fetchInThread(fetch: typeof globalThis.fetch, thread: string): typeof globalThis.fetch {
+  return (input, init) => {
+    const headers = headersOf(input, init);
+    headers.set('x-sample-id', thread);
+    return fetch(input, { ...init, headers });
+  };
+}
+
+function headersOf(...[input, init]: Parameters<typeof globalThis.fetch>): Headers {
+  return new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
 }

@@ -1,6 +1,6 @@
 /**
- * How far back in a conversation a reward counts. What a turn earned counts, times the discount, for the turn before it, and so on to the
- * beginning of its branch.
+ * What each turn earned, and how far back in a conversation a reward counts. What a turn earned counts, times the discount, for the turn
+ * before it, and so on to the beginning of its branch.
  *
  * Turns are a tree: a turn belongs to the one that its prompt goes on from. Each branch is followed on its own, so conversations that take
  * turns with each other, as those of sub-agents do, never earn for each other. Where a conversation went on in several ways, the turn
@@ -8,7 +8,7 @@
  * and neither do answers that nobody got: they led to nothing.
  */
 import { TrainyardError } from './errors.ts';
-import type { ForkCause, Reward, Turn } from './types.ts';
+import type { ForkCause, Reward, Trajectory, Turn } from './types.ts';
 
 const CREDIT_UNITS = ['turn', 'row'] as const;
 
@@ -79,4 +79,33 @@ function rowEnds(turns: readonly Turn[]): ReadonlyMap<number, number> {
     if (after !== undefined) next.set(after, index);
   }
   return ends;
+}
+
+interface Earned {
+  /** Name of what it is compared with. */
+  readonly pool: string;
+  readonly reward: number;
+}
+
+/**
+ * The most particular reward that was given: by turn, then by thread, by role, and the rollout's value. Undefined where nothing of the turn is
+ * trained: no grade, no trainable seat, no sampled token, or a thread that is left out.
+ */
+export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earned | undefined {
+  if (grade.kind !== 'graded' || !isTrained(turn, grade.reward)) return undefined;
+  const { byTurn, byThread, byRole, value } = grade.reward;
+  return (
+    named(byTurn, String(turn.index), 'turn') ??
+    named(byThread, turn.thread, `thread ${turn.thread}`) ??
+    named(byRole, turn.role, `role ${turn.role}`) ?? { pool: 'value', reward: value }
+  );
+}
+
+function isTrained({ trainable, sampledIds, thread }: Turn, { untrained }: Reward): boolean {
+  return trainable && sampledIds.length > 0 && !untrained?.includes(thread);
+}
+
+function named(rewards: Readonly<Record<string, number>> | undefined, name: string, pool: string): Earned | undefined {
+  if (rewards === undefined || !Object.hasOwn(rewards, name)) return undefined;
+  return { pool, reward: rewards[name]! };
 }

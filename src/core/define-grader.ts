@@ -5,24 +5,12 @@
  */
 import { isClass, kindOf } from './classes.ts';
 import { type Grader, graderSymbol, type Ungraded } from './contracts.ts';
+import { defined } from './copies.ts';
 import { TrainyardError } from './errors.ts';
 
 export type GradeFunction = Grader['grade'];
 
-export interface GraderOptions {
-  readonly name?: string;
-  /** Gradings at once. */
-  readonly concurrency?: number;
-  /** Per grading. */
-  readonly deadlineMs?: number;
-  /** How often a grading that failed is tried again. */
-  readonly retries?: number;
-  /** Whether `ctx.model` is wanted: the run's own policy, as a judge. */
-  readonly asksPolicy?: boolean;
-  /** Whether it asks a model, which may say something else the next time: then `trainyard verify` does not grade again. */
-  readonly judges?: boolean;
-  /** Environment variables that it cannot grade without, such as keys: where one is not set, the run does not start. */
-  readonly needsEnv?: readonly string[];
+export interface GraderOptions extends Partial<Omit<Grader, typeof graderSymbol | 'grade'>> {
   grade: GradeFunction;
 }
 
@@ -52,12 +40,7 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
   return {
     [graderSymbol]: true,
     name: options.name ?? name ?? (options.grade.name || 'grader'),
-    ...(concurrency === undefined ? {} : { concurrency }),
-    ...(deadlineMs === undefined ? {} : { deadlineMs }),
-    ...(retries === undefined ? {} : { retries }),
-    ...(asksPolicy === undefined ? {} : { asksPolicy }),
-    ...(judges === undefined ? {} : { judges }),
-    ...(needsEnv === undefined ? {} : { needsEnv }),
+    ...defined({ concurrency, deadlineMs, retries, asksPolicy, judges, needsEnv }),
     grade: (input, ctx) => options.grade(input, ctx),
   };
 }

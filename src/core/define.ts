@@ -6,6 +6,7 @@
  */
 import { isClass, kindOf } from './classes.ts';
 import { type Role, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from './contracts.ts';
+import { defined } from './copies.ts';
 import type { DefaultModelLike } from './default-model.ts';
 import { checkDefaultModel, described } from './default-model.ts';
 import { TrainyardError } from './errors.ts';
@@ -75,10 +76,7 @@ export function defineWorkflow(
     isolation: settings.isolation ?? 'none',
     grading: settings.grading ?? 'always',
     run,
-    ...(config === undefined ? {} : { config }),
-    ...(concurrency === undefined ? {} : { concurrency }),
-    ...(env === undefined ? {} : { env }),
-    ...(accepts === undefined ? {} : { accepts }),
+    ...defined({ config, concurrency, env, accepts }),
     ...(setup === undefined ? {} : { setup: async () => setup.call(settings) }),
     ...(teardown === undefined ? {} : { teardown: async () => teardown.call(settings) }),
   };

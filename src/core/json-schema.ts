@@ -247,7 +247,7 @@ const deeper = ({ path, depth }: Place): Place => ({ path, depth: depth + 1 });
 const fault = ({ path }: Place, what: string): string => `${path.slice(0, 200) || 'the value'}: ${what}`;
 const shown = (value: unknown): string => JSON.stringify(value).slice(0, 80);
 
-function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 

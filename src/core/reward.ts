@@ -5,10 +5,11 @@
  * The result is a fresh plain object. Nothing is rounded, clamped or replaced, and nothing is left behind unseen: what is not a reward is an
  * error, never a number.
  */
+import { isPlain } from './copies.ts';
 import { describeValue, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { nearName } from './near-name.ts';
-import { turnNamed } from './turn-names.ts';
+import { turnNamed } from './turns.ts';
 import type { Reward, RolloutIdentity, Turn } from './types.ts';
 
 /** They are stored with every trajectory; parts become columns of reports. */
@@ -87,7 +88,7 @@ function checkKeys(result: object, who: string): void {
 
 function numbers(name: Named, given: unknown, who: string): Readonly<Record<string, number>> {
   const one = name === 'parts' ? 'part' : name === 'metrics' ? 'metric' : `${name} of`;
-  if (!isPlainObject(given)) {
+  if (typeof given !== 'object' || given === null || !isPlain(given)) {
     throw badReward(`${who} returned \`${name}\` that are ${describeValue(given)}, expected an object of numbers`);
   }
   const entries = Object.entries(given);
@@ -136,12 +137,6 @@ function amount(value: unknown, found: string): number {
 function finite(value: unknown, found: string): number {
   if (typeof value === 'number' && Number.isFinite(value)) return value;
   throw badReward(`${found} ${describeValue(value)}, expected a finite number${likely(value)}`);
-}
-
-function isPlainObject(value: unknown): value is Record<string, unknown> {
-  if (typeof value !== 'object' || value === null) return false;
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === null || prototype === Object.prototype;
 }
 
 /** What was most likely forgotten. In the message, because of a failed grading nothing else is kept. */

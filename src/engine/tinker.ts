@@ -5,7 +5,7 @@
  * log-probabilities are those of the plain softmax, whatever temperature, top-k and top-p the tokens were sampled with; so what is
  * sampled with other settings than temperature 1 and no truncation serves for evaluation only, and the trainer refuses it.
  */
-import { checkRequest } from '../core/check-request.ts';
+import { checkRequest } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, OnTokens, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { TinkerConnection } from '../tinker/connection.ts';

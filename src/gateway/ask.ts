@@ -3,7 +3,7 @@
  * as one body or as events. Who may ask is settled before.
  */
 import { hash } from 'node:crypto';
-import { completionId } from '../core/turn-names.ts';
+import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';

@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
-import { turnSummary } from '../core/turn-summary.ts';
+import { turnSummary } from '../core/turns.ts';
 import { invalid, parsed } from './dialects/parameters.ts';
 import { Refusal } from './http-errors.ts';
 import { decoded } from './identity.ts';

@@ -3,11 +3,11 @@
  *
  * `generate` records the same turn as a client's request would. One call of it is one turn: nobody retries it.
  */
+import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
+import { plainCopy } from '../core/copies.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { plainCopy } from '../core/plain-copy.ts';
-import { fetchInThread } from '../core/thread-header.ts';
-import { completionId } from '../core/turn-names.ts';
+import { completionId } from '../core/turns.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { readRequest, renamed } from './generate.ts';
 import { checkRollout, checkThread } from './identity.ts';

@@ -23,11 +23,10 @@ export interface AttemptCounts {
   readonly attempts: number;
 }
 
-/** `attempt` is told how many there were before it. */
-export async function withRetries(retries: number, attempt: (before: number) => Promise<Attempt>): Promise<Grade> {
+export async function withRetries(retries: number, attempt: () => Promise<Attempt>): Promise<Grade> {
   const reasons: string[] = [];
   for (;;) {
-    const { grade, mayPass } = await attempt(reasons.length);
+    const { grade, mayPass } = await attempt();
     if (grade.kind !== 'failed') return grade;
     reasons.push(grade.message);
     if (mayPass && reasons.length <= retries) continue;

@@ -39,7 +39,8 @@ export async function callGrader(grader: Grader, input: GraderInput, ctx: Grader
   }
 }
 
-function ungradedOf(result: unknown): Ungraded | undefined {
+/** Undefined where a grader's result says something else than that there is nothing to grade. */
+export function ungradedOf(result: unknown): Ungraded | undefined {
   if (typeof result !== 'object' || result === null || !('kind' in result) || result.kind !== 'ungraded') return undefined;
   return { kind: 'ungraded', why: 'why' in result ? shortWhy(String(result.why)) : 'the grader gave no reward' };
 }
@@ -54,6 +55,6 @@ function ownFailure(thrown: unknown, boundary?: 'grader'): Grade | undefined {
   }
 }
 
-function failed(message: string): Grade {
+export function failed(message: string): Grade {
   return { kind: 'failed', code: 'GRADER_FAILED', message };
 }

@@ -3,6 +3,7 @@
  * its input, under its deadline, and whatever it does becomes a `Grade`. Runs in this process; nothing is sampled or stored.
  */
 import type { Grader, GraderInput, GraderModel } from '../core/contracts.ts';
+import { defined } from '../core/copies.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade, Json, Message, PromptMessage } from '../core/types.ts';
@@ -41,7 +42,7 @@ const FIELDS: readonly (keyof GradedCase)[] = [
 export async function gradeOnce(grader: Grader, given: GradedCase): Promise<Grade> {
   checkGrader(grader, 'gradeOnce');
   const input = inputOf(given);
-  await using runner = inlineGrader(grader, grader.deadlineMs === undefined ? {} : { deadlineMs: grader.deadlineMs });
+  await using runner = inlineGrader(grader, defined({ deadlineMs: grader.deadlineMs }));
   return await runner.grade(input, given.model);
 }
 
@@ -61,8 +62,7 @@ function inputOf(given: GradedCase): GraderInput {
   return {
     task: {
       ...{ id: given.taskId ?? 'task', prompt },
-      ...(answer === undefined ? {} : { answer }),
-      ...(metadata === undefined ? {} : { metadata }),
+      ...defined({ answer, metadata }),
     },
     ...{ messages, threads },
     turns: given.turns ?? turnsOf(messages),

@@ -4,8 +4,8 @@ import { DEADLY, type HostileOrder, POISONOUS, QUICK, SLOW, UNTRACEABLE } from '
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
 import type { GraderInput } from '../core/contracts.ts';
-import { controlGroupPlace } from '../processes/control-groups.ts';
-import { namespacePrefix } from '../processes/namespace.ts';
+import { controlGroupPlace } from '../processes/memory-limit.ts';
+import { namespacePrefix } from '../processes/start-child.ts';
 import { openGraderPool } from './pool.ts';
 
 type HostileName = NonNullable<HostileOrder['hostile']>;

@@ -6,12 +6,12 @@
  * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
  */
 import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
+import { plainCopy } from '../core/copies.ts';
 import { describeThrown } from '../core/describe.ts';
-import { plainCopy } from '../core/plain-copy.ts';
 import type { Grade } from '../core/types.ts';
-import { checkedDeadline } from '../processes/deadline.ts';
+import { checkedDeadline } from '../processes/call-errors.ts';
 import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
-import { callGrader } from './call.ts';
+import { callGrader, failed } from './call.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;
@@ -19,7 +19,7 @@ export interface InlineGraderRunner extends GraderRunner {
   readonly warning: string;
 }
 
-export interface InlineGraderOptions {
+interface InlineGraderOptions {
   /** Per grading. Default 30 s. */
   readonly deadlineMs?: number;
   /** How often a grading that failed is tried again. Default: never. */
@@ -40,8 +40,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
       // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
       own = plainCopy(input);
     } catch (thrown) {
-      const message = `the grader's input cannot be copied: ${describeThrown(thrown)}`;
-      return { grade: { kind: 'failed', code: 'GRADER_FAILED', message }, mayPass: false };
+      return { grade: failed(`the grader's input cannot be copied: ${describeThrown(thrown)}`), mayPass: false };
     }
     const { promise: overtaken, resolve } = Promise.withResolvers<Grade>();
     const controller = new AbortController();

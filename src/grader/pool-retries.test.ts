@@ -6,8 +6,8 @@ import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
 import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
 import type { Grade } from '../core/types.ts';
-import { controlGroupPlace } from '../processes/control-groups.ts';
-import { namespacePrefix } from '../processes/namespace.ts';
+import { controlGroupPlace } from '../processes/memory-limit.ts';
+import { namespacePrefix } from '../processes/start-child.ts';
 import { type GraderPool, type GraderPoolOptions, openGraderPool } from './pool.ts';
 
 const module = new URL('../../test/fixtures/grader/obedient.ts', import.meta.url).href;

@@ -8,7 +8,7 @@
  *
  * Who asks for the same grader with the same limits shares its processes; they end with the last user.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
@@ -16,13 +16,11 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { toReward } from '../core/reward.ts';
 import type { Grade } from '../core/types.ts';
 import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
-import { checkedDeadline } from '../processes/deadline.ts';
+import { checkedDeadline, startError } from '../processes/call-errors.ts';
 import { moduleUrl } from '../processes/imported-module.ts';
-import { lineage } from '../processes/lineage.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
-import { siblingScript } from '../processes/protocol.ts';
+import { lineage, siblingScript } from '../processes/protocol.ts';
 import { SharedPools } from '../processes/shared-pools.ts';
-import { startError } from '../processes/start-error.ts';
 import {
   type Attempt,
   type AttemptCounts,
@@ -33,7 +31,7 @@ import {
   timedOut,
   withRetries,
 } from './attempts.ts';
-import { type GraderCall, shortWhy } from './call.ts';
+import { failed, type GraderCall, shortWhy } from './call.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */
@@ -93,9 +91,7 @@ export function graderProgram(module: string, exportName: string, memoryMb: numb
 
 /** Processes keep the folder and the environment they were started with. */
 function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number): string {
-  const around = createHash('sha256')
-    .update(JSON.stringify([process.cwd(), process.env]))
-    .digest('hex');
+  const around = hash('sha256', JSON.stringify([process.cwd(), process.env]), 'hex');
   return JSON.stringify([args, memoryMb, namespace, workers, around]);
 }
 
@@ -240,10 +236,6 @@ function checkedGrade(value: unknown, turns: number): Grade {
 /** Nothing that goes wrong exits with 0. */
 function likely(how: string): string {
   return /^exited with code 0\b/.test(how) ? '; did it call process.exit?' : '';
-}
-
-function failed(message: string): Grade {
-  return { kind: 'failed', code: 'GRADER_FAILED', message };
 }
 
 export function startFailure(failure: StartFailure): TrainyardError {

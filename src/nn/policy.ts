@@ -7,8 +7,7 @@
  */
 import { availableParallelism } from 'node:os';
 import { setImmediate as nextTick } from 'node:timers/promises';
-import { checkRequest } from '../core/check-request.ts';
-import { checkSample } from '../core/check-sample.ts';
+import { checkRequest, checkSample } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type {
   AdamSettings,

@@ -15,12 +15,11 @@
 import type { ChildProcess } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { checkedDeadline } from './deadline.ts';
+import { checkedDeadline } from './call-errors.ts';
 import { checkNames, environmentIn } from './environment.ts';
 import { watchMemory } from './group-memory.ts';
 import { OutputTail } from './output-tail.ts';
-import { killGroup } from './process-group.ts';
-import { spawned } from './spawned.ts';
+import { killGroup, spawned } from './process-group.ts';
 import { removeFolder, temporaryFolder } from './temporary-folder.ts';
 
 const BYTES_PER_MB = 2 ** 20;

@@ -20,7 +20,7 @@ export interface Channel {
   send(message: unknown, sent?: () => void): void;
 }
 
-export interface ChannelEars {
+interface ChannelEars {
   message(message: unknown): void;
   /** Once. No message comes after it. `why` is undefined where the other side just closed it. */
   ended(why: string | undefined): void;
@@ -41,7 +41,7 @@ export function openChannel(pipe: Duplex, { message, ended }: ChannelEars): Chan
     try {
       heard = frames.add(chunk).map((frame) => deserialize(frame) as unknown);
     } catch (thrown) {
-      end(thrown instanceof TooLong ? `a message of ${thrown.bytes} bytes` : 'bytes that are no message');
+      end(thrown instanceof TooLong ? thrown.message : 'bytes that are no message');
       return;
     }
     for (const one of heard) message(one);
@@ -61,14 +61,7 @@ export function openChannel(pipe: Duplex, { message, ended }: ChannelEars): Chan
   };
 }
 
-class TooLong extends Error {
-  readonly bytes: number;
-
-  constructor(bytes: number) {
-    super(`${bytes} bytes`);
-    this.bytes = bytes;
-  }
-}
+class TooLong extends Error {}
 
 /** Puts a stream of bytes back into messages. Bytes are copied only where a message came in several pieces. */
 class Frames {
@@ -88,7 +81,7 @@ class Frames {
     this.#needed = 0;
     while (all.length - at >= HEADER_BYTES) {
       const length = all.readUInt32BE(at);
-      if (length > MOST_BYTES) throw new TooLong(length);
+      if (length > MOST_BYTES) throw new TooLong(`a message of ${length} bytes`);
       if (all.length - at < HEADER_BYTES + length) {
         this.#needed = HEADER_BYTES + length;
         break;

@@ -32,12 +32,14 @@ const PROTOTYPES = [
 
 interface Kept {
   readonly name: string;
-  readonly owner: object;
+  readonly owner: Readonly<Record<PropertyKey, unknown>>;
   readonly keys: readonly PropertyKey[];
   readonly properties: readonly (PropertyDescriptor | undefined)[];
+  /** Undefined for what is computed. */
+  readonly values: readonly unknown[];
 }
 
-export interface DamageWatch {
+interface DamageWatch {
   /** A method that is not as it was, by name. Takes some 10 µs. */
   method(): string | undefined;
   /** The same, also of properties that are computed or new. Takes some 60 µs. */
@@ -50,9 +52,8 @@ export interface DamageWatch {
 export function watchDamage(): DamageWatch {
   for (const owner of [...CONSTRUCTORS, ...NAMESPACES]) lockFunctions(owner);
   const kept = PROTOTYPES.map(([name, owner]) => keptOf(name, owner));
-  const methods = kept.map(methodsOf);
   const before = running();
-  return { method: () => replaced(methods), builtIn: () => changed(kept), hasLeftovers: () => running() > before };
+  return { method: () => replaced(kept), builtIn: () => changed(kept), hasLeftovers: () => running() > before };
 }
 
 /** Only those that are there: what a library finds missing it may still put in. */
@@ -64,29 +65,13 @@ function lockFunctions(owner: object): void {
   }
 }
 
-interface Methods {
-  readonly name: string;
-  readonly owner: Readonly<Record<PropertyKey, unknown>>;
-  readonly keys: readonly PropertyKey[];
-  readonly values: readonly unknown[];
-}
-
-function methodsOf({ name, owner, keys, properties }: Kept): Methods {
-  const isMethod = (_: unknown, place: number): boolean => properties[place]?.value !== undefined;
-  return {
-    name,
-    owner: owner as Methods['owner'],
-    keys: keys.filter(isMethod),
-    values: properties.filter(isMethod).map((property) => property?.value as unknown),
-  };
-}
-
 /** Plain loops, as below. */
-function replaced(all: readonly Methods[]): string | undefined {
+function replaced(all: readonly Kept[]): string | undefined {
   for (let at = 0; at < all.length; at += 1) {
     const { name, owner, keys, values } = all[at]!;
     for (let index = 0; index < keys.length; index += 1) {
-      if (!is(owner[keys[index]!], values[index])) return `${name}.${asText(keys[index])}`;
+      const then = values[index];
+      if (then !== undefined && !is(owner[keys[index]!], then)) return `${name}.${asText(keys[index])}`;
     }
   }
   return undefined;
@@ -94,7 +79,9 @@ function replaced(all: readonly Methods[]): string | undefined {
 
 function keptOf(name: string, owner: object): Kept {
   const keys = ownKeys(owner);
-  return { name, owner, keys, properties: keys.map((key) => getOwnPropertyDescriptor(owner, key)) };
+  const properties = keys.map((key) => getOwnPropertyDescriptor(owner, key));
+  const values = properties.map((property) => property?.value as unknown);
+  return { name, owner: owner as Kept['owner'], keys, properties, values };
 }
 
 /** Plain loops: what else there is to go through a list may be what was changed. */

@@ -6,16 +6,15 @@
  * another process. The processes have this process's environment. Nothing is tried again here.
  */
 import { availableParallelism } from 'node:os';
+import { defined } from '../core/copies.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Answer, StartFailure } from './answer.ts';
-import { checkedDeadline } from './deadline.ts';
+import { checkedDeadline, startError } from './call-errors.ts';
 import { moduleUrl } from './imported-module.ts';
-import { lineage } from './lineage.ts';
-import { openProcessPool, type ProcessPool, UnusableProcess } from './process-pool.ts';
-import { siblingScript } from './protocol.ts';
-import { startError } from './start-error.ts';
+import { openProcessPool, UnusableProcess } from './process-pool.ts';
+import { lineage, siblingScript } from './protocol.ts';
 
-export interface FunctionPoolOptions {
+interface FunctionPoolOptions {
   /** Path or file URL of the module. */
   readonly module: string;
   readonly exportName: string;
@@ -55,10 +54,10 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
   }
   const args = [moduleUrl(options.module), exportName];
   const program = { kind: 'function', script: siblingScript(import.meta.url, 'function-child'), args };
-  const pool = await opened(
-    openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal }),
-    exportName,
-  );
+  const opening = openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal });
+  const pool = await opening.catch((error: unknown) => {
+    throw error instanceof UnusableProcess ? unusable(exportName, error.failure) : error;
+  });
   return {
     call: async (given, { deadlineMs, signal: ofCall } = {}) =>
       answerOf(
@@ -72,20 +71,10 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
   };
 }
 
-async function opened(opening: Promise<ProcessPool>, name: string): Promise<ProcessPool> {
-  try {
-    return await opening;
-  } catch (error) {
-    throw error instanceof UnusableProcess ? unusable(name, error.failure) : error;
-  }
-}
-
 function answerOf(name: string, answer: Answer): FunctionAnswer {
   const failed = (why: (FunctionAnswer & { kind: 'failed' })['why'], message: string, code?: ErrorCode): FunctionAnswer => ({
-    kind: 'failed',
-    why,
-    message,
-    ...(code === undefined ? {} : { code }),
+    ...{ kind: 'failed', why, message },
+    ...defined({ code }),
   });
   switch (answer.kind) {
     case 'answered':

@@ -45,7 +45,7 @@ async function look(): Promise<void> {
 }
 
 /** Bytes by group. What cannot be found out is not in it. */
-export async function residentByGroup(): Promise<ReadonlyMap<number, number>> {
+async function residentByGroup(): Promise<ReadonlyMap<number, number>> {
   const sums = new Map<number, number>();
   const rows = process.platform === 'linux' ? await fromProc() : await fromPs();
   for (const [group, bytes] of rows) sums.set(group, (sums.get(group) ?? 0) + bytes);

@@ -4,7 +4,7 @@ import { pathToFileURL } from 'node:url';
 import { describeThrown } from '../core/describe.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 
-export type Exports = Readonly<Record<string, unknown>>;
+type Exports = Readonly<Record<string, unknown>>;
 
 /** A path is taken from the current folder. */
 export function moduleUrl(pathOrUrl: string): string {

@@ -2,8 +2,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { controlGroupPlace } from './control-groups.ts';
-import { limitMemory, type MemoryLimit } from './memory-limit.ts';
+import { controlGroupPlace, limitMemory, type MemoryLimit } from './memory-limit.ts';
 
 const MB = 2 ** 20;
 const canLimit = controlGroupPlace() !== undefined;
@@ -79,7 +78,7 @@ describe.runIf(canLimit)('a limit on memory', () => {
     await own.remove();
     // With the group of a sandbox in it, as a grader that was killed with the run leaves it.
     mkdirSync(join(left, 'inner'), { recursive: true });
-    const source = new URL('./control-groups.ts', import.meta.url).href;
+    const source = new URL('./memory-limit.ts', import.meta.url).href;
     const program = `import(${JSON.stringify(source)}).then((groups) => groups.controlGroupPlace())`;
     spawnSync(process.execPath, ['-e', program]);
     expect(existsSync(left)).toBe(false);

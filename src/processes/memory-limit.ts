@@ -5,10 +5,11 @@
  * `limitMemory` gives undefined where no control group can be made (not Linux, or no right to): then `watchMemory` of group-memory.ts is
  * what is left. A program that runs as root can leave its group on purpose: this bounds mistakes, it does not confine.
  */
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ControlGroupPlace, controlGroupPlace, foldersOf, groupName, processesIn, removed } from './control-groups.ts';
+import { tried } from './process-group.ts';
+import { isAbandoned, ownedName } from './temporary-folder.ts';
 
 /** For how long the end of a group's processes is waited for, in steps of `REMOVE_STEP_MS`. */
 const REMOVE_MS = 2_000;
@@ -29,7 +30,7 @@ export interface MemoryLimit {
   remove(): Promise<void>;
 }
 
-export interface MemoryLimitOptions {
+interface MemoryLimitOptions {
   readonly bytes: number;
   /** Processes and threads at once. Absent: no limit but the system's. */
   readonly processes?: number;
@@ -88,30 +89,132 @@ function set(group: string, file: string, value: number): void {
 }
 
 function kills({ version }: ControlGroupPlace, group: string): number {
-  try {
-    const counts = readFileSync(join(group, version === 1 ? 'memory.oom_control' : 'memory.events'), 'utf8');
-    return Number(/^oom_kill (\d+)$/m.exec(counts)?.[1] ?? 0);
-  } catch {
-    return 0;
-  }
+  const counts = tried(() => readFileSync(join(group, version === 1 ? 'memory.oom_control' : 'memory.events'), 'utf8'));
+  return Number(/^oom_kill (\d+)$/m.exec(counts ?? '')?.[1] ?? 0);
 }
 
 /** What forks faster than it is listed is found in the next round. */
 function killAll(group: string): void {
   for (let round = 0; round < KILL_ROUNDS; round += 1) {
-    let pids: readonly number[] = [];
-    tried(() => {
-      pids = processesIn(group);
-    });
+    const pids = tried(() => processesIn(group)) ?? [];
     if (pids.length === 0) return;
     for (const pid of pids) tried(() => process.kill(pid, 'SIGKILL'));
   }
 }
 
-function tried(attempt: () => void): void {
+// ── where this process may make control groups ──────────────────────────────────────────────────────────────────────────
+
+/** Version 2 in a subtree that was handed over to this user, version 1 where its folders can be written to. */
+interface ControlGroupPlace {
+  readonly version: 1 | 2;
+  /** Folder under which groups with a memory limit can be made. */
+  readonly memory: string;
+  /** The same for a limit on processes; in version 2 it is the same folder. */
+  readonly pids: string | undefined;
+}
+
+const ROOT = '/sys/fs/cgroup';
+const OURS = 'trainyard';
+
+let found: { readonly place: ControlGroupPlace | undefined } | undefined;
+
+/** Looked for once; what processes that died left there is swept then. */
+export function controlGroupPlace(): ControlGroupPlace | undefined {
+  if (found === undefined) {
+    found = { place: process.platform === 'linux' ? tried(findPlace) : undefined };
+    if (found.place !== undefined) for (const folder of foldersOf(found.place)) sweep(folder);
+  }
+  return found.place;
+}
+
+export function foldersOf({ memory, pids }: ControlGroupPlace): readonly string[] {
+  return pids === undefined || pids === memory ? [memory] : [memory, pids];
+}
+
+function groupName(number: number | string): string {
+  return ownedName(OURS, number);
+}
+
+function findPlace(): ControlGroupPlace | undefined {
+  const lines = readFileSync('/proc/self/cgroup', 'utf8').trim().split('\n');
+  const paths = new Map(
+    lines.map((line) => {
+      const [, controllers = '', ...path] = line.split(':');
+      return [controllers, path.join(':')] as const;
+    }),
+  );
+  return versionTwo(paths.get('')) ?? versionOne(paths);
+}
+
+/** A group with processes of its own cannot hand memory on, so groups are made beside this process's own, or below where that works. */
+function versionTwo(own: string | undefined): ControlGroupPlace | undefined {
+  if (own === undefined || !existsSync(join(ROOT, 'cgroup.controllers'))) return undefined;
+  const folder = join(ROOT, own);
+  const places = own === '/' ? [folder] : [folder, dirname(folder)];
+  const handsOn = (at: string): string[] => readFileSync(join(at, 'cgroup.subtree_control'), 'utf8').trim().split(' ');
+  const memory = places.find((at) => usable(at) && handsOn(at).includes('memory'));
+  if (memory === undefined) return undefined;
+  return { version: 2, memory, pids: handsOn(memory).includes('pids') ? memory : undefined };
+}
+
+function versionOne(paths: ReadonlyMap<string, string>): ControlGroupPlace | undefined {
+  const folderOf = (controller: string): string | undefined => {
+    const entry = [...paths].find(([names]) => names.split(',').includes(controller));
+    if (entry === undefined) return undefined;
+    const folder = join(ROOT, entry[0], entry[1]);
+    return usable(folder) ? folder : undefined;
+  };
+  const memory = folderOf('memory');
+  return memory === undefined ? undefined : { version: 1, memory, pids: folderOf('pids') };
+}
+
+/** Rights alone do not say it: the file system may be mounted read-only. */
+function usable(folder: string): boolean {
+  const trial = join(folder, groupName('trial'));
+  const worked = tried(() => {
+    accessSync(join(folder, 'cgroup.procs'), constants.W_OK);
+    mkdirSync(trial);
+    rmdirSync(trial);
+    return true;
+  });
+  return worked === true;
+}
+
+/** Groups of runs that were killed, with what still runs in them. */
+function sweep(folder: string): void {
+  for (const name of readdirSync(folder).filter((one) => isAbandoned(OURS, one))) {
+    tried(() => {
+      endedIn(join(folder, name));
+      // Where something in it is still ending, the next run finds it.
+      removed(join(folder, name));
+    });
+  }
+}
+
+/** Those of other namespaces are listed as 0, which `kill` would take for this process's own group. */
+function processesIn(group: string): readonly number[] {
+  const listed = readFileSync(join(group, 'cgroup.procs'), 'utf8').split('\n').map(Number);
+  return listed.filter((pid) => pid > 0);
+}
+
+function endedIn(group: string): void {
+  for (const inner of groupsIn(group)) endedIn(inner);
+  for (const pid of processesIn(group)) process.kill(pid, 'SIGKILL');
+}
+
+/** Those that pools and sandboxes inside of it made. */
+function groupsIn(group: string): readonly string[] {
+  const inner = readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  return inner.map(({ name }) => join(group, name));
+}
+
+/** With the groups in it; false where something still runs there. */
+function removed(group: string): boolean {
   try {
-    attempt();
-  } catch {
-    // Not on this system, or gone meanwhile.
+    for (const inner of groupsIn(group)) removed(inner);
+    rmdirSync(group);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'ENOENT';
   }
 }

@@ -67,3 +67,18 @@ function isThrown(given: unknown): given is Thrown {
 export function siblingScript(moduleUrl: string, name: string): URL {
   return new URL(`./${name}${moduleUrl.endsWith('.ts') ? '.ts' : '.js'}`, moduleUrl);
 }
+
+/** On the global object, so that two copies of the package agree. */
+const lineageSymbol = Symbol.for('trainyard.process-lineage');
+
+/**
+ * Which pools this process is a child of, from the outermost in; empty in a process that no pool started. So that a module that opens a pool
+ * when it is imported, and is imported by that pool's processes, does not start processes without end.
+ */
+export function lineage(): readonly string[] {
+  return (globalThis as Record<symbol, readonly string[] | undefined>)[lineageSymbol] ?? [];
+}
+
+export function setLineage(kinds: readonly string[]): void {
+  Object.assign(globalThis, { [lineageSymbol]: kinds });
+}

@@ -11,9 +11,8 @@ import { describeThrown } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { openChannel } from './channel.ts';
 import { watchDamage } from './damage.ts';
-import { setLineage } from './lineage.ts';
-import { endOwnGroup } from './process-group.ts';
-import { CHANNEL_FD, type FromChild, MOST_STACK, siblingScript, type Thrown, type ToChild } from './protocol.ts';
+import { endOwnGroup, tried } from './process-group.ts';
+import { CHANNEL_FD, type FromChild, MOST_STACK, setLineage, siblingScript, type Thrown, type ToChild } from './protocol.ts';
 
 /** A process that is being killed closes its pipes a little before its children get another parent. */
 const PARENT_DEATH_MS = 50;
@@ -28,7 +27,7 @@ export interface ServedCall {
   note(value: unknown): void;
 }
 
-export interface Served {
+interface Served {
   answer(input: unknown, call: ServedCall): unknown;
   /**
    * Whether an answer stands for a failure. Where it is there, the process is looked over for damage after every failed call, and after
@@ -125,26 +124,12 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    code: codeOf(thrown),
-    stack: stackOf(thrown),
+    // What was thrown may itself throw when it is looked at.
+    code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
+    stack: tried(() =>
+      thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined,
+    ),
   };
-}
-
-/** What was thrown may itself throw when it is looked at. */
-function codeOf(thrown: unknown): Thrown['code'] {
-  try {
-    return thrown instanceof TrainyardError ? thrown.code : undefined;
-  } catch {
-    return undefined;
-  }
-}
-
-function stackOf(thrown: unknown): string | undefined {
-  try {
-    return thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined;
-  } catch {
-    return undefined;
-  }
 }
 
 /** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */

@@ -6,7 +6,15 @@
  * question waits until that returns, and is answered before the code behind it goes on. Nothing is attached in between.
  */
 import { parentPort, workerData } from 'node:worker_threads';
-import type { CallSite } from './stall-place.ts';
+
+/** As `util.getCallSites` gives it, and as it is sent from thread to thread. */
+export interface CallSite {
+  readonly functionName: string;
+  /** A URL or a path; empty for code without a file. */
+  readonly scriptName: string;
+  /** From 1. */
+  readonly lineNumber: number;
+}
 
 export interface StallThreadData {
   readonly beats: Int32Array;

@@ -10,8 +10,7 @@ import { url as debuggerUrl } from 'node:inspector';
 import { relative } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { siblingScript } from './protocol.ts';
-import { blamed, type StallPlace } from './stall-place.ts';
-import type { Stall, StallThreadData } from './stall-thread.ts';
+import type { CallSite, Stall, StallThreadData } from './stall-thread.ts';
 
 /** Milliseconds that a person would notice, many times what a turn of the event loop should take. */
 const THRESHOLD_MS = 200;
@@ -25,7 +24,7 @@ interface Found {
   milliseconds: number;
 }
 
-export interface StallWatchOptions {
+interface StallWatchOptions {
   /** Told in words what blocked. */
   readonly warn: (message: string) => void;
   readonly thresholdMs?: number;
@@ -91,4 +90,36 @@ function seconds(milliseconds: number): string {
 /** The sources, or what was built of them. */
 function ownFolder(): string {
   return new URL('../', import.meta.url).href;
+}
+
+interface StallPlace {
+  /** Path of the file. */
+  readonly file: string;
+  readonly line: number;
+  /** Empty where the function has no name. */
+  readonly functionName: string;
+}
+
+/**
+ * The place in a call stack that a person can change. Frames of Node and of packages are passed over, from the innermost outwards, because
+ * they do what they were told. Where the first frame left is Trainyard's own (`own`: URL of its folder), or there is none, nobody is named.
+ */
+export function blamed(sites: readonly CallSite[], own: string): StallPlace | undefined {
+  const first = sites.find(
+    ({ scriptName }) => isFile(scriptName) && (isIn(own, scriptName) || !/[\\/]node_modules[\\/]/.test(scriptName)),
+  );
+  if (first === undefined || isIn(own, first.scriptName)) return undefined;
+  return { file: pathOf(first.scriptName), line: first.lineNumber, functionName: first.functionName };
+}
+
+function isFile(name: string): boolean {
+  return name.startsWith('file:') || name.startsWith('/') || /^[A-Za-z]:\\/.test(name);
+}
+
+function isIn(own: string, name: string): boolean {
+  return name.startsWith(own) || name.startsWith(pathOf(own));
+}
+
+function pathOf(name: string): string {
+  return name.startsWith('file:') ? decodeURIComponent(new URL(name).pathname) : name;
 }

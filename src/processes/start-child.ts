@@ -5,17 +5,16 @@
  * Where there is no control group, the memory of the process group is looked at from time to time instead, which a sudden allocation can
  * outrun. What of a process cannot be contained at all is in docs/reference/graders.md.
  */
-import type { ChildProcess } from 'node:child_process';
+import { type ChildProcess, spawnSync } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { readdir, readFile } from 'node:fs/promises';
 import { constants } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import type { ChildProgram } from './answer.ts';
 import { watchMemory } from './group-memory.ts';
-import { lineage } from './lineage.ts';
-import { limitMemory, type MemoryLimit } from './memory-limit.ts';
-import { namespacePrefix } from './namespace.ts';
-import { killGroup } from './process-group.ts';
-import { killMarked, MARK, newMark } from './process-mark.ts';
-import { spawned } from './spawned.ts';
+import { limitMemory } from './memory-limit.ts';
+import { killGroup, spawned } from './process-group.ts';
+import { lineage } from './protocol.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 /** Processes and threads of one grader with all it starts, against fork bombs; Node itself has about a dozen. */
@@ -51,7 +50,7 @@ export function startChild({
   const own = within?.() ?? (namespace ? namespacePrefix() : []);
   const node = [process.execPath, ...heapLimit(memoryMb), ...inheritableArguments(), fileURLToPath(script)];
   const [command = '', ...rest] = [...(limit?.prefix ?? []), ...own, ...node, [...lineage(), kind].join(','), ...args];
-  const mark = newMark();
+  const mark = randomUUID();
   let child: ChildProcess;
   try {
     child = spawned(command, rest, {
@@ -77,8 +76,9 @@ export function startChild({
     async cleared() {
       watch?.end();
       if (child.pid !== undefined) killGroup(child.pid);
-      if (limit !== undefined) await endedAll(limit);
-      else if (own.length === 0) await killMarked(mark);
+      limit?.kill();
+      await limit?.remove();
+      if (limit === undefined && own.length === 0) await killMarked(mark);
     },
   };
 }
@@ -93,11 +93,6 @@ function watched(child: ChildProcess, memoryMb: number): { isOver(): boolean; en
     if (child.exitCode === null && child.signalCode === null) killGroup(pid);
   });
   return { isOver: () => over, end };
-}
-
-async function endedAll(limit: MemoryLimit): Promise<void> {
-  limit.kill();
-  await limit.remove();
 }
 
 function signalOf(code: number | null): string | undefined {
@@ -117,4 +112,64 @@ function heapLimit(memoryMb: number | undefined): readonly string[] {
 function inheritableArguments(): readonly string[] {
   const inspector = /^--inspect(-brk|-wait)?(=|$)/;
   return process.execArgv.filter((argument) => !inspector.test(argument));
+}
+
+// ── a PID namespace, where the system gives one ─────────────────────────────────────────────────────────────────────────
+
+/** Without the shell's own words about how the program ended; a program ended by a signal becomes its exit code, 128 and the signal. */
+const FIRST_PROCESS = ['/bin/sh', '-c', 'exec 9>&2 2>/dev/null; "$@" 2>&9 9>&-; exit $?', 'sh'] as const;
+const OWN_PIDS = ['--pid', '--fork', '--kill-child'] as const;
+const OWN_USER = ['--user', '--map-current-user'] as const;
+const PROBE_MS = 5_000;
+
+let found: readonly string[] | undefined;
+
+/**
+ * To be put before a command and its arguments; empty where there are no namespaces. Keeps all descriptors. In one, a program sees and
+ * signals only what it started itself, and nothing of that outlives it, however it was detached; files, network and users are those of outside.
+ *
+ * Linux only, through `unshare` of util-linux: as root, else with a user namespace too. The first process of the namespace is a shell that
+ * waits for the program: it takes in orphans, and the program has a number at which signals work as everywhere. Found out once.
+ */
+export function namespacePrefix(): readonly string[] {
+  found ??= process.platform === 'linux' ? (candidates().find(works) ?? []) : [];
+  return found;
+}
+
+/** A `/proc` of its own is left out where a container forbids to mount one: then others can be seen, and still not be signalled. */
+function candidates(): readonly (readonly string[])[] {
+  const users = process.getuid?.() === 0 ? [[], OWN_USER] : [OWN_USER];
+  return users.flatMap((user) => [
+    ['unshare', ...user, ...OWN_PIDS, '--mount-proc', ...FIRST_PROCESS],
+    ['unshare', ...user, ...OWN_PIDS, ...FIRST_PROCESS],
+  ]);
+}
+
+function works([command = '', ...args]: readonly string[]): boolean {
+  const { status, stdout } = spawnSync(command, [...args, 'sh', '-c', 'echo $PPID'], {
+    encoding: 'utf8',
+    timeout: PROBE_MS,
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  return status === 0 && stdout === '1\n';
+}
+
+// ── a mark in the environment, which everything that a process starts inherits ──────────────────────────────────────────
+
+const MARK = 'TRAINYARD_POOL';
+
+/**
+ * The last means, where there is neither a namespace nor a control group, to end what left its process group, as far as this user may look.
+ * Linux only. What drops its environment on purpose is not found.
+ */
+async function killMarked(mark: string): Promise<void> {
+  if (process.platform !== 'linux') return;
+  const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid);
+  // What cannot be read is somebody else's, or ended meanwhile.
+  await Promise.allSettled(
+    pids.map(async (pid) => {
+      const environment = await readFile(`/proc/${pid}/environ`, 'utf8');
+      if (environment.split('\0').includes(`${MARK}=${mark}`)) process.kill(Number(pid), 'SIGKILL');
+    }),
+  );
 }

@@ -5,9 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { mounts } from './mounts.ts';
-import { rootReach } from './root-reach.ts';
-import { findWalls, type Prefix, type Walls } from './walls.ts';
+import { findWalls, mounts, type Prefix, rootReach, type Walls } from './walls.ts';
 
 let folder: string;
 let walls: Walls;

@@ -11,11 +11,11 @@
  * Not a sandbox: all other files of the user, the network and the machine's time and memory stay within reach.
  */
 import { execFile } from 'node:child_process';
-import { lstatSync } from 'node:fs';
-import { dirname } from 'node:path';
+import { lstatSync, readdirSync, readFileSync } from 'node:fs';
+import { homedir, tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import { mounts } from './mounts.ts';
-import { rootReach } from './root-reach.ts';
+import { tried } from './process-group.ts';
 
 export interface Walls {
   /** Folders are empty, files too; what does not exist is passed over. */
@@ -29,9 +29,7 @@ export interface Walls {
 /** Something to be put before a command and its arguments. Keeps all descriptors. */
 export type Prefix = readonly string[];
 
-export type WallsFound =
-  | { readonly kind: 'walls'; around(walls: Walls): Prefix }
-  | { readonly kind: 'none'; readonly why: string };
+type WallsFound = { readonly kind: 'walls'; around(walls: Walls): Prefix } | { readonly kind: 'none'; readonly why: string };
 
 /**
  * The outermost first: each is mounted onto itself, over what was there. Read-only before hidden, so that what is hidden within stays
@@ -127,4 +125,67 @@ function isIn(folder: string, path: string): boolean {
 /** A folder before what is in it. */
 function sorted(paths: readonly string[]): readonly string[] {
   return [...new Set(paths)].toSorted((a, b) => a.length - b.length);
+}
+
+interface Mount {
+  readonly at: string;
+  readonly isReadOnly: boolean;
+}
+
+/** What is mounted where, as the kernel lists it: in the order it was mounted. */
+export function mounts(): readonly Mount[] {
+  const listed = tried(() => readFileSync('/proc/self/mountinfo', 'utf8')) ?? '';
+  return listed.split('\n').flatMap((line) => {
+    const [, , , , at, options = ''] = line.split(' ');
+    return at === undefined ? [] : [{ at: unescaped(at), isReadOnly: options.split(',').includes('ro') }];
+  });
+}
+
+/** Spaces and the like are written as octal numbers. */
+function unescaped(path: string): string {
+  return path.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 8)));
+}
+
+interface RootReach {
+  /** Not to be written to. */
+  readonly readOnly: readonly string[];
+  /** Not to be opened at all. */
+  readonly hidden: readonly string[];
+}
+
+/** Those of `/proc` are of the namespace's own one. */
+const KERNEL = ['/sys', ...['sys', 'sysrq-trigger', 'irq', 'bus', 'fs', 'acpi', 'scsi'].map((name) => `/proc/${name}`)];
+/** What programs are made of, those that grade too. */
+const SYSTEM = ['/usr', '/etc', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/boot'];
+/** Character devices that are a way to a disk. */
+const DISK_LIKE = /^(sg\d+|raw\d*)$/;
+
+/**
+ * What a process can do to the whole machine by being user 0, without any capability: files of the kernel, and disks, ask for the number of
+ * the user only. Whoever can write a core pattern has a program of theirs started by the kernel, outside of every namespace; whoever can
+ * read a disk can read each file on it. Empty for every other user, who may do none of this.
+ */
+export function rootReach(): RootReach {
+  if (process.getuid?.() !== 0) return { readOnly: [], hidden: [] };
+  const isThere = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() === false;
+  // Programs must be able to write somewhere.
+  const isForWriting = (path: string): boolean => [homedir(), tmpdir()].some((folder) => `${folder}/`.startsWith(`${path}/`));
+  const system = SYSTEM.filter((path) => !isForWriting(path));
+  return { readOnly: [...KERNEL, ...system].filter(isThere), hidden: disksIn('/dev') };
+}
+
+function disksIn(folder: string): readonly string[] {
+  return readdirSync(folder, { withFileTypes: true }).flatMap((entry) => {
+    const path = join(folder, entry.name);
+    if (entry.isDirectory()) return entry.name === 'bsg' || entry.name === 'mapper' ? contentsOf(path) : [];
+    return entry.isBlockDevice() || (entry.isCharacterDevice() && DISK_LIKE.test(entry.name)) ? [path] : [];
+  });
+}
+
+/** Without links: they lead to what is found by itself. */
+function contentsOf(folder: string): readonly string[] {
+  const devices = readdirSync(folder, { withFileTypes: true }).filter(
+    (entry) => entry.isBlockDevice() || entry.isCharacterDevice(),
+  );
+  return devices.map(({ name }) => join(folder, name)).filter((path) => path !== '/dev/mapper/control');
 }

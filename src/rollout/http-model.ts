@@ -2,9 +2,9 @@
  * The door to the policy where the gateway is in another process: base URL, key and `fetch`. Records the same turns as the gateway's own
  * handle. In words only: tokens stay where the policy is.
  */
+import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { fetchInThread } from '../core/thread-header.ts';
 import { generateOverHttp } from './http-generate.ts';
 
 /** What a process must know to sit in one seat. */

@@ -3,8 +3,8 @@
  * process does not have: the answer, the task file, the keys of the run, the store.
  */
 import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.ts';
+import { ownCopy } from '../core/copies.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { ownCopy } from '../core/own-copy.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
 import { type HttpSeat, httpModel } from './http-model.ts';
 import { ownInbox } from './inboxes.ts';

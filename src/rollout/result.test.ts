@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { completionId } from '../core/turn-names.ts';
+import { completionId } from '../core/turns.ts';
 import type { RolloutIdentity, Turn } from '../core/types.ts';
 import { resultOf } from './result.ts';
 

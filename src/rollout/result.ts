@@ -8,7 +8,7 @@ import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { exactJson } from '../core/json.ts';
 import { settledReward, toReward } from '../core/reward.ts';
-import { turnNamed } from '../core/turn-names.ts';
+import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 
 const MOST_METRICS = 256;

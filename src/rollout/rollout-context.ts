@@ -3,8 +3,7 @@ import { hash } from 'node:crypto';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
-import { ownCopy } from '../core/own-copy.ts';
-import { plainCopy } from '../core/plain-copy.ts';
+import { ownCopy, plainCopy } from '../core/copies.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
 
 export const MOST_LINES = 1000;

@@ -2,9 +2,8 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { scratch } from '../../test/cli/command.ts';
 import { defineGrader } from '../core/define-grader.ts';
-import { exactMatch } from '../grader/built-in/exact-match.ts';
-import { gated } from '../grader/compose/gated.ts';
-import { weighted } from '../grader/compose/weighted.ts';
+import { exactMatch } from '../grader/built-in/text-match.ts';
+import { gated, weighted } from '../grader/compose/combine.ts';
 import { judge } from '../grader/judge/judge.ts';
 import { inspectFiles } from './preflight.ts';
 import { EVAL_DEFAULTS } from './settings.ts';

@@ -6,7 +6,7 @@
  * version of a repeated sample are the same as before, so its turn is recorded once and truly.
  */
 import type { Absence } from '../core/absence.ts';
-import { engineWith } from '../core/engine-with.ts';
+import { engineWith } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';

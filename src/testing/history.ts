@@ -10,7 +10,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';
 import type { Store } from '../core/contracts.ts';
-import { engineWith } from '../core/engine-with.ts';
+import { engineWith } from '../core/engine.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { BatchManifest, Trajectory } from '../core/types.ts';

@@ -9,7 +9,7 @@
  * until `load`. Weights stay at the server: a checkpoint folder only says where they are.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { checkSample } from '../core/check-sample.ts';
+import { checkSample } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';

@@ -3,7 +3,7 @@ import { cp, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
-import { engineWith } from '../../src/core/engine-with.ts';
+import { engineWith } from '../../src/core/engine.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Engine } from '../../src/core/policy.ts';
 import { evaluateOnly } from '../../src/run/eval.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { turnText } from '../../src/cli/turn-text.ts';
-import { turnSummary } from '../../src/core/turn-summary.ts';
+import { turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { tokensIn } from '../../src/run/signal.ts';

@@ -1,7 +1,7 @@
 /** One execution of a flow: a new instance, its fields, its number of steps. */
+import { ownCopy } from '../../core/copies.ts';
 import { describeValue } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { ownCopy } from '../../core/own-copy.ts';
 import type { FlowFields, RegisteredFlow } from './flow-types.ts';
 import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
 

@@ -4,9 +4,9 @@
  */
 import { isConcrete, methodKind } from '../../core/classes.ts';
 import { type EntryModule, type Workflow, type WorkflowContext, workflowSymbol } from '../../core/contracts.ts';
+import { ownCopy } from '../../core/copies.ts';
 import { describeThrown } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { ownCopy } from '../../core/own-copy.ts';
 import { type AgentWorkflowContext, agentWorkflowContext } from './agent-workflow-context.ts';
 import { type AgentWorkflowOutput, resultOf } from './agent-workflow-output.ts';
 import { type AgentWorkflowConfig, limitOf, nameMistake } from './config.ts';

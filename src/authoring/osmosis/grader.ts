@@ -11,9 +11,9 @@ import {
   graderSymbol,
   type Ungraded,
 } from '../../core/contracts.ts';
+import { ownCopy } from '../../core/copies.ts';
 import { describeThrown } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { ownCopy } from '../../core/own-copy.ts';
 import { type GraderConfig, limitOf, nameMistake } from './config.ts';
 import { configOf } from './config-of.ts';
 import { GraderContext } from './grader-context.ts';

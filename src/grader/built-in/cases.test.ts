@@ -14,11 +14,10 @@ import {
 } from '../../../test/fixtures/graders/text-cases.ts';
 import type { Grader } from '../../core/contracts.ts';
 import { countdown } from './countdown.ts';
-import { exactMatch } from './exact-match.ts';
 import { mathMatch } from './math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
-import { normalisedMatch } from './normalised-match.ts';
 import { numberMatch } from './number-match.ts';
+import { exactMatch, normalisedMatch } from './text-match.ts';
 
 const graded = (grader: Grader, { said, answer, metadata }: GradedCase) =>
   gradeOf(grader, { said, task: { id: 't', prompt: [], answer, ...(metadata === undefined ? {} : { metadata }) } });

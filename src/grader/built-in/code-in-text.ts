@@ -10,7 +10,7 @@ const NAMES: Readonly<Record<CodeLanguage, readonly string[]>> = {
   python: ['python', 'py', 'python3', 'python2'],
 };
 
-export interface FoundCode {
+interface FoundCode {
   readonly code: string;
   /** Whether it was in a block; without any, the whole text is taken. */
   readonly isFenced: boolean;

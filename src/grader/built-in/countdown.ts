@@ -110,33 +110,23 @@ class Arithmetic {
   }
 
   #sum(): Rational | undefined {
-    let total = this.#product();
-    for (;;) {
-      if (this.#skip('+')) total = this.#both(total, this.#product(), plus);
-      else if (this.#skip('-')) total = this.#both(total, this.#product(), minus);
-      else return total;
-    }
+    return this.#chain({ '+': plus, '-': minus }, () => this.#product());
   }
 
   #product(): Rational | undefined {
-    let total = this.#factor();
+    return this.#chain({ '*': times, '/': over }, () => this.#factor());
+  }
+
+  #chain(operations: Readonly<Record<string, typeof plus>>, operand: () => Rational | undefined): Rational | undefined {
+    let total = operand();
     for (;;) {
-      if (this.#skip('*')) total = this.#both(total, this.#factor(), times);
-      else if (this.#skip('/')) total = this.#divided(total, this.#factor());
-      else return total;
+      const operation = operations[this.#tokens[this.#at] ?? ''];
+      if (operation === undefined) return total;
+      this.#at++;
+      const next = operand();
+      const isDefined = operation !== over || next?.n !== 0n;
+      total = isDefined && total && next ? operation(total, next, this.#work) : undefined;
     }
-  }
-
-  #both(
-    a: Rational | undefined,
-    b: Rational | undefined,
-    operation: (a: Rational, b: Rational, work: Work) => Rational,
-  ): Rational | undefined {
-    return a && b && operation(a, b, this.#work);
-  }
-
-  #divided(a: Rational | undefined, b: Rational | undefined): Rational | undefined {
-    return b?.n === 0n ? undefined : this.#both(a, b, over);
   }
 
   #factor(): Rational | undefined {
@@ -148,7 +138,10 @@ class Arithmetic {
   }
 
   #atom(): Rational | undefined {
-    if (this.#skip('-')) return this.#both(whole(-1), this.#factor(), times);
+    if (this.#skip('-')) {
+      const of = this.#factor();
+      return of && times(whole(-1), of, this.#work);
+    }
     if (this.#skip('(')) {
       const inside = this.#sum();
       if (!this.#skip(')')) throw new Unreadable('a bracket that is not closed');

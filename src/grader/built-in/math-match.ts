@@ -16,8 +16,7 @@ import type { Commas } from './math/tokens.ts';
 import { sameValue } from './math/values.ts';
 import { newWork, readable, type Work } from './math/work.ts';
 import { lastNumber } from './number-match.ts';
-import { rightOrWrong } from './right-or-wrong.ts';
-import { acceptedAnswers, saidBy } from './said.ts';
+import { acceptedAnswers, rightOrWrong, saidBy } from './said.ts';
 
 /** A text that is longer is only the same as itself. */
 const MOST_PLAIN_CHARS = 20_000;

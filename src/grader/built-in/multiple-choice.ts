@@ -12,9 +12,8 @@ import type { Json } from '../../core/types.ts';
 import { checkOptions, type TextOptions } from '../options.ts';
 import { allBoxed, allTagged, lastLine, lastLineWithHashes, spokenPart, withoutReason } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
-import { normalised } from './normalised-match.ts';
-import { rightOrWrong } from './right-or-wrong.ts';
-import { acceptedAnswers, answerOf, saidBy } from './said.ts';
+import { acceptedAnswers, answerOf, rightOrWrong, saidBy } from './said.ts';
+import { normalised } from './text-match.ts';
 
 export interface MultipleChoiceOptions extends TextOptions {
   /** The texts of the choices, A first, where every task has the same; absent: `task.metadata.choices`, else letters only. */

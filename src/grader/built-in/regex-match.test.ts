@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf } from '../../../test/fixtures/grader/rollout-input.ts';
-import { regexMatch } from './regex-match.ts';
+import { regexMatch } from './text-match.ts';
 
 const FOREVER = '^(a+)+$';
 const said = `${'a'.repeat(60)}!`;

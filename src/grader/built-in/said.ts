@@ -4,10 +4,10 @@
  *
  * What is missing in the task is unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
  */
-import type { GraderInput } from '../../core/contracts.ts';
+import type { GraderInput, GraderTurn } from '../../core/contracts.ts';
 import { unscorable } from '../../core/define-grader.ts';
 import { describeValue } from '../../core/describe.ts';
-import type { Json } from '../../core/types.ts';
+import type { Json, Reward } from '../../core/types.ts';
 import type { ReadSaid } from '../options.ts';
 
 /** The workflow's output where it is a text or a number, else the last message of the assistant; '' where there is none. */
@@ -21,6 +21,11 @@ export function saidBy(input: GraderInput, of?: ReadSaid): string {
   if (typeof output === 'string') return output;
   if (typeof output === 'number') return String(output);
   return messages.findLast(({ role }) => role === 'assistant')?.content ?? '';
+}
+
+/** What the policy itself said and somebody got: not other models, and not answers that nobody got. */
+export function ownTurns({ turns }: GraderInput): readonly GraderTurn[] {
+  return turns.filter(({ model, undelivered }) => model === undefined && !undelivered);
 }
 
 /** The task's answer. Throws GRADER_UNSCORABLE where there is none, or an empty one. */
@@ -43,4 +48,9 @@ export function acceptedAnswers(input: GraderInput): readonly string[] {
       `the answer of task ${JSON.stringify(input.task.id)} is or holds ${found}, expected a text or number, or a list of them`,
     );
   });
+}
+
+/** What graders of right and wrong return: all or nothing. */
+export function rightOrWrong(isRight: boolean): Required<Pick<Reward, 'value' | 'success'>> {
+  return { value: isRight ? 1 : 0, success: isRight };
 }

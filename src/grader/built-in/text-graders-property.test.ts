@@ -5,12 +5,11 @@ import { gradeOf } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../../core/contracts.ts';
 import type { Json } from '../../core/types.ts';
 import { countdown } from './countdown.ts';
-import { exactMatch } from './exact-match.ts';
 import { MOST_WORK, newWork } from './math/work.ts';
 import { mathMatch, sameMath } from './math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
-import { normalisedMatch } from './normalised-match.ts';
 import { numberMatch } from './number-match.ts';
+import { exactMatch, normalisedMatch } from './text-match.ts';
 
 /** An expression, to be written in several ways. */
 type Made =

@@ -4,11 +4,10 @@ import type { Grader, GraderInput } from '../../core/contracts.ts';
 import type { Json, Task } from '../../core/types.ts';
 import { callGrader } from '../call.ts';
 import { countdown } from './countdown.ts';
-import { exactMatch } from './exact-match.ts';
 import { mathMatch } from './math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
-import { normalisedMatch } from './normalised-match.ts';
 import { numberMatch } from './number-match.ts';
+import { exactMatch, normalisedMatch } from './text-match.ts';
 
 const grade = (grader: Grader, said: string, task: Omit<Task, 'id' | 'prompt'>) => {
   const input: GraderInput = {

@@ -4,14 +4,16 @@
  * Looks at what the policy said in its recorded turns, never at what tools answered. Arguments that are no JSON are a call that fits
  * nothing: the policy's mistake. A task that does not say what is expected is unscorable.
  */
+import { parsedJson } from '../../core/chat-completions.ts';
 import type { Grader, GraderInput } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { describeValue } from '../../core/describe.ts';
 import { asJson, MAX_NESTING, nestingOf } from '../../core/json.ts';
+import { isObject } from '../../core/json-schema.ts';
 import type { Json, ToolCall } from '../../core/types.ts';
 import { checkOptions, type OptionKinds } from '../options.ts';
-import { isList, isObject, type JsonEquality, jsonEqual, mostPairs } from './json-equal.ts';
-import { answerOf } from './said.ts';
+import { isList, type JsonEquality, jsonEqual, mostPairs } from './json-answers.ts';
+import { answerOf, ownTurns } from './said.ts';
 
 export interface ExpectedCall {
   readonly name: string;
@@ -88,10 +90,9 @@ function answerOrNone(input: GraderInput): Json {
   return Array.isArray(answer) ? answer : answerOf(input);
 }
 
-/** In the order they were made. Those of other models, and of answers that nobody got, are none of the policy's. */
-function callsOf({ turns }: GraderInput): readonly ToolCall['function'][] {
-  return turns
-    .filter(({ model, undelivered }) => model === undefined && !undelivered)
+/** In the order they were made. */
+function callsOf(input: GraderInput): readonly ToolCall['function'][] {
+  return ownTurns(input)
     .flatMap(({ response }) => response.tool_calls ?? [])
     .map((call) => call.function);
 }
@@ -107,21 +108,13 @@ function madeCall({ name, arguments: text }: ToolCall['function']): MadeCall {
 }
 
 function expectedCalls({ task }: GraderInput, given: unknown): readonly ExpectedCall[] {
-  const read = typeof given === 'string' ? parsedOr(given) : asJson(given, MOST_EXPECTED_LENGTH);
+  const read = typeof given === 'string' ? (parsedJson(given) as Json | undefined) : asJson(given, MOST_EXPECTED_LENGTH);
   const calls = read !== undefined && isList(read) ? read.map(expectedCall) : [undefined];
   if (!calls.includes(undefined)) return calls as readonly ExpectedCall[];
   const kind = read === undefined || !isList(read) ? 'no list' : 'a list with something else in it';
   return unscorable(
     `task ${describeValue(task.id)} should say which calls are expected, as [{ name, arguments }], and gives ${kind}`,
   );
-}
-
-function parsedOr(text: string): Json | undefined {
-  try {
-    return JSON.parse(text) as Json;
-  } catch {
-    return undefined;
-  }
 }
 
 /** As it stands in datasets: the arguments may be the text that a model would write. */
@@ -131,7 +124,7 @@ function expectedCall(given: Json): ExpectedCall | undefined {
   const { name, arguments: args } = call;
   if (typeof name !== 'string' || name === '') return undefined;
   if (args === undefined) return { name };
-  const read = typeof args === 'string' ? parsedOr(args) : args;
+  const read = typeof args === 'string' ? (parsedJson(args) as Json | undefined) : args;
   return read === undefined ? undefined : { name, arguments: read };
 }
 

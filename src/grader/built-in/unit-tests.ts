@@ -9,9 +9,9 @@
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import type { Json } from '../../core/types.ts';
-import { lineage } from '../../processes/lineage.ts';
+import { lineage } from '../../processes/protocol.ts';
 import { openSandbox, type Sandbox } from '../../processes/sandbox/sandbox.ts';
-import { pythonHome } from '../code/python-home.ts';
+import { pythonHome } from '../code/run-python.ts';
 import { runTests } from '../code/run-tests.ts';
 import { testsOf } from '../code/tests-of.ts';
 import type { TestsResult } from '../code/tests-result.ts';

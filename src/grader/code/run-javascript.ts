@@ -7,6 +7,7 @@ import { realpathSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parsedJson } from '../../core/chat-completions.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { siblingScript } from '../../processes/protocol.ts';
 import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
@@ -50,7 +51,7 @@ export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Tes
     throw new TrainyardError('SANDBOX_FAILED', `the interpreter could not be started in the sandbox: ${why}`);
   }
   // Nothing but the harness can print: what is there is its answer, whole or not.
-  const answer = parsed(said.slice(READY.length));
+  const answer = parsedJson(said.slice(READY.length)) as HarnessAnswer | undefined;
   return answer === undefined ? allFailed(tests, kind === 'cancelled' ? 'timeout' : kind) : verdictOf(run, answer);
 }
 
@@ -90,14 +91,6 @@ function verdictOf({ tests }: CodeRun, answer: HarnessAnswer): TestsResult {
         );
   const course = answer.kind === 'ran' ? answer.course : { timedOut: why.includes('time is up') };
   return { kind: 'ran', passed: why.map((one) => one === ''), why, course };
-}
-
-function parsed(text: string): HarnessAnswer | undefined {
-  try {
-    return JSON.parse(text) as HarnessAnswer;
-  } catch {
-    return undefined;
-  }
 }
 
 /** Node, the harness and the packages it needs, each where Node looks for it inside. */

@@ -4,13 +4,14 @@
  *
  * Programs that read and print run in a sandbox of their own for each test, and what they print is compared here.
  */
+import { execFileSync } from 'node:child_process';
+import { realpathSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { TrainyardError } from '../../core/errors.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
-import type { SandboxEnd, SandboxProgram } from '../../processes/sandbox/program.ts';
+import type { ReadableFile, SandboxEnd, SandboxProgram } from '../../processes/sandbox/program.ts';
 import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
-import { type PythonHome, pythonHome } from './python-home.ts';
 import type { CodeTests, ProgramTest } from './tests-of.ts';
 import { allFailed, type CodeRun, samePrinted, type TestsResult } from './tests-result.ts';
 
@@ -186,4 +187,47 @@ function verdictOf(tests: CodeTests, lines: readonly string[], tester: SandboxEn
     why: tests.tests.map((_, index) => reason(index)),
     course,
   };
+}
+
+interface PythonHome {
+  readonly program: string;
+  readonly readable: readonly ReadableFile[];
+}
+
+const ASK = `
+import json, os, sys
+print(json.dumps([os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable), sys.base_prefix, sys.base_exec_prefix]))
+`;
+const ASK_MS = 20_000;
+
+let home: PythonHome | undefined;
+
+/**
+ * Where Python really is: `python3` may be a script that looks for one (pyenv), or one of a virtual environment, and what it needs lies
+ * somewhere else, often in a home directory that the sandbox does not show. Asked once per process. Throws SANDBOX_MISSING where there is no
+ * Python 3.
+ */
+export function pythonHome(): PythonHome {
+  home ??= findPython();
+  return home;
+}
+
+function findPython(): PythonHome {
+  try {
+    const said = execFileSync('python3', ['-I', '-c', ASK], {
+      encoding: 'utf8',
+      timeout: ASK_MS,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    const [program, ...prefixes] = JSON.parse(said) as string[];
+    const folders = [...new Set(prefixes.map((prefix) => realpathSync(prefix)))].filter(
+      (folder) => !/^\/(usr(\/local)?)?$/.test(folder),
+    );
+    return { program: program!, readable: folders.map((source) => ({ source })) };
+  } catch (cause) {
+    throw new TrainyardError('SANDBOX_MISSING', `python3 could not be run: ${messageOf(cause)}`, {
+      hint: 'install Python 3 and put it on the PATH: it runs the code under test',
+      cause,
+    });
+  }
 }

@@ -10,6 +10,7 @@ import { link } from '../../core/linked-signal.ts';
 import { toReward } from '../../core/reward.ts';
 import type { Reward } from '../../core/types.ts';
 import { DEFAULT_DEADLINE_MS } from '../attempts.ts';
+import { ungradedOf } from '../call.ts';
 
 /** A whole is a success from 1 up, give or take the rounding of a sum. */
 const ROUNDING = 1e-9;
@@ -69,9 +70,8 @@ export function inherited(
 /** What one component makes of a rollout. Throws what it throws, and GRADER_BAD_REWARD. */
 export async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: GraderContext): Promise<Reward | Ungraded> {
   const result: unknown = await grader.grade(input, ctx);
-  if (typeof result === 'object' && result !== null && 'kind' in result && result.kind === 'ungraded') {
-    return { kind: 'ungraded', why: `${name}: ${'why' in result ? String(result.why) : 'the grader gave no reward'}` };
-  }
+  const nothing = ungradedOf(result);
+  if (nothing !== undefined) return { kind: 'ungraded', why: `${name}: ${nothing.why}` };
   return toReward(result, `the grader ${JSON.stringify(name)}`, input.turns.length);
 }
 

@@ -4,10 +4,8 @@ import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf, turnSaying } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, rejected, unscorable } from '../../core/define-grader.ts';
-import { clipped, scaled } from './adjusted.ts';
-import { gated } from './gated.ts';
+import { clipped, gated, maximum, minimum, scaled, weighted } from './combine.ts';
 import { formatPenalty, lengthPenalty, repetitionPenalty } from './penalties.ts';
-import { maximum, minimum, weighted } from './weighted.ts';
 
 const gives = (result: GraderResult): Grader => defineGrader({ name: 'gives', grade: () => result });
 const rejecting = defineGrader({ name: 'rejecting', grade: () => rejected('nothing to see') });

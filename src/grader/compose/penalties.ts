@@ -3,8 +3,8 @@
  */
 import type { Grader, GraderInput, GraderTurn } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
-import { regexWithin, statelessRegex } from '../built-in/regex-within.ts';
-import { saidBy } from '../built-in/said.ts';
+import { ownTurns, saidBy } from '../built-in/said.ts';
+import { regexWithin, statelessRegex } from '../built-in/text-match.ts';
 import { checkOptions, type TextOptions } from '../options.ts';
 import { checkFinite, invalid } from './component.ts';
 
@@ -108,11 +108,6 @@ function mostInARow(items: readonly string[], longest: number): number {
     }
   }
   return most;
-}
-
-/** What the policy itself said and somebody got. */
-function ownTurns({ turns }: GraderInput): readonly GraderTurn[] {
-  return turns.filter(({ model, undelivered }) => model === undefined && !undelivered);
 }
 
 function sampledTokens(input: GraderInput): number {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { cleaned, fenced } from './fence.ts';
+import { cleaned, fenced } from './question.ts';
 
 const MARK = 'feedfacefeedfacefeedface';
 

@@ -7,8 +7,7 @@ import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
 import { type JudgeServer, judgeServer, type Plays, verdict } from '../../../test/fixtures/grader/judge-server.ts';
 import { gradeOf, rewardOf } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../../core/contracts.ts';
-import { judge, rubric } from './judge.ts';
-import type { JudgeOptions } from './options.ts';
+import { type JudgeOptions, judge, rubric } from './judge.ts';
 import { verdictIn } from './verdict.ts';
 
 const servers: JudgeServer[] = [];

@@ -13,8 +13,7 @@ import {
 import { gradeOf, rewardOf, rolloutInput } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../../core/contracts.ts';
 import { callGrader } from '../call.ts';
-import { judge, rubric } from './judge.ts';
-import type { JudgeOptions } from './options.ts';
+import { type JudgeOptions, judge, rubric } from './judge.ts';
 
 const KEY = 'sk-very-secret-0123456789';
 const KEY_NAME = 'TEST_JUDGE_KEY';

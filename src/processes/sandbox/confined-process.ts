@@ -6,14 +6,12 @@
  * program's own doing, whatever it did to what watches over it.
  */
 import type { ChildProcess } from 'node:child_process';
+import { openSync, readdirSync, readFileSync } from 'node:fs';
 import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { MemoryLimit } from '../memory-limit.ts';
-import { killGroup } from '../process-group.ts';
-import { spawned } from '../spawned.ts';
-import { nothingFrom } from './descriptors.ts';
-import { ENVIRONMENT } from './inside.ts';
-import { type Confined, ENDED, filesContent, READY } from './level.ts';
+import { killGroup, spawned, tried } from '../process-group.ts';
+import { type Confined, ENDED, filesContent, READY, SET_UP_ENVIRONMENT } from './confine.ts';
 import type { SandboxEnd, SandboxLimits, SandboxProgram } from './program.ts';
 
 /** For setting it up. The program's own time begins when that is done: a busy machine must not count as a slow program. */
@@ -35,7 +33,7 @@ export interface ConfinedProcess {
   kill(): void;
 }
 
-export interface StartOptions extends Pick<SandboxProgram, 'files' | 'signal'> {
+interface StartOptions extends Pick<SandboxProgram, 'files' | 'signal'> {
   readonly confined: Confined;
   readonly limits: SandboxLimits;
   readonly memory: MemoryLimit | undefined;
@@ -65,7 +63,7 @@ class Running implements ConfinedProcess {
     const [command = confined.command, ...args] = [...(memory?.prefix ?? []), confined.command, ...confined.args];
     this.#child = spawned(command, args, {
       detached: true,
-      env: { ...ENVIRONMENT, PATH: `/usr/local/sbin:/usr/sbin:/sbin:${ENVIRONMENT.PATH}` },
+      env: SET_UP_ENVIRONMENT,
       cwd: '/',
       stdio: ['pipe', 'pipe', 'pipe', 'pipe', 'pipe', ...nothingFrom(5)],
     });
@@ -131,15 +129,8 @@ class Running implements ConfinedProcess {
       clearTimeout(this.#timer);
       signal?.removeEventListener('abort', onAbort);
       await memory?.remove();
-      this.#removeFolder();
-    }
-  }
-
-  #removeFolder(): void {
-    try {
-      this.#options.confined.remove?.();
-    } catch {
       // What a program without walls did to its folder is not worth losing its result for.
+      tried(() => this.#options.confined.remove?.());
     }
   }
 
@@ -168,4 +159,33 @@ class Running implements ConfinedProcess {
     // Shells tell a signal only so; a program that exits with such a number of its own reads the same.
     return code < SIGNAL_BASE ? { kind: 'exited', code } : { kind: 'signalled', signal: code - SIGNAL_BASE };
   }
+}
+
+const CLOSED_ON_EXEC = 0o2000000;
+
+let covered: readonly ('ignore' | number)[] | undefined;
+
+/**
+ * What `stdio` has to hold from place `first` on so that descriptors which this process was started with, and would hand on, lead nowhere
+ * instead of out of the sandbox. Node closes those below 16 only.
+ */
+function nothingFrom(first: number): readonly ('ignore' | number)[] {
+  if (covered !== undefined) return covered;
+  const descriptors = handedOn().filter((descriptor) => descriptor >= first);
+  const nowhere = descriptors.length === 0 ? 'ignore' : openSync('/dev/null', 'r+');
+  covered = Array.from({ length: Math.max(first - 1, ...descriptors) - first + 1 }, (_, at) =>
+    descriptors.includes(at + first) ? nowhere : 'ignore',
+  );
+  return covered;
+}
+
+function handedOn(): readonly number[] {
+  if (process.platform !== 'linux') return [];
+  return readdirSync('/proc/self/fd')
+    .map(Number)
+    .filter((descriptor) => {
+      const info = tried(() => readFileSync(`/proc/self/fdinfo/${descriptor}`, 'utf8'));
+      const [, flags = '0'] = /^flags:\s*([0-7]+)/m.exec(info ?? '') ?? [];
+      return info !== undefined && (Number.parseInt(flags, 8) & CLOSED_ON_EXEC) === 0;
+    });
 }

@@ -7,8 +7,7 @@
  * program cannot signal or trace: with it everything ends. It dies with its parent, and that with us.
  */
 import { statSync } from 'node:fs';
-import { DEVICES, SCRATCH, systemFiles } from './inside.ts';
-import { type Ask, BEGIN, beginArgs, type Confined, limited, POWERLESS } from './level.ts';
+import { type Ask, BEGIN, beginArgs, type Confined, DEVICES, limited, POWERLESS, SCRATCH, systemFiles } from './confine.ts';
 
 /**
  * `root`: the file tree is made by root, which then becomes nobody, in a user namespace if it can. `user`: all of it happens in a user
@@ -103,14 +102,12 @@ function launchOf(mode: NamespaceMode, ask: Ask): string {
 /** The first place of the list with nothing below it that is needed. */
 function placeFor(sources: readonly string[]): string {
   const free = PLACES.filter(
-    (place) => exists(place) && !sources.some((source) => source === place || source.startsWith(`${place}/`)),
+    (place) =>
+      statSync(place, { throwIfNoEntry: false })?.isDirectory() &&
+      !sources.some((source) => source === place || source.startsWith(`${place}/`)),
   );
   if (free[0] === undefined) throw new Error(`none of ${PLACES.join(', ')} can be used to put a file tree together`);
   return free[0];
-}
-
-function exists(path: string): boolean {
-  return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;
 }
 
 /** Relative to the new root. */

@@ -11,7 +11,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { controlGroupPlace, foldersOf } from '../control-groups.ts';
+import { controlGroupPlace, foldersOf } from '../memory-limit.ts';
 import type { SandboxResult } from './program.ts';
 import { openSandbox } from './sandbox.ts';
 

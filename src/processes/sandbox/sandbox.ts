@@ -3,20 +3,29 @@
  *
  * `bubblewrap` and `namespaces` are sandboxes: no network, no home, no environment, its own processes, a read-only system, and one scratch
  * directory that is gone afterwards. `none` is not: a process with limits, which can read and write what its user can. Levels are found by
- * really running something in them, once per process, before anything else is run.
+ * running a small program in each, strongest first, once per process. It checks its walls from inside: a level that starts programs and
+ * confines nothing does not count.
  *
  * What no level here holds: a hole in the kernel, which all share; what can be learned from the time things take.
  */
+import { spawnSync } from 'node:child_process';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { limitMemory } from '../memory-limit.ts';
+import { type Ask, byBubblewrap, byNothing, type Confine, type Confined, ENDED, SET_UP_ENVIRONMENT } from './confine.ts';
 import { type ConfinedProcess, startConfined } from './confined-process.ts';
-import type { Ask, Confined } from './level.ts';
-import { foundLevels, type Level, type MissingLevel } from './probe.ts';
+import { byNamespaces, type NamespaceMode } from './namespaces.ts';
 import { checkFileNames, type SandboxProgram, type SandboxResult, wholeLimits } from './program.ts';
 
 const BYTES_PER_MB = 2 ** 20;
 /** Processes of the set-up itself. */
 const OWN_PROCESSES = 8;
+
+export type Level = 'bubblewrap' | 'namespaces' | 'none';
+
+interface MissingLevel {
+  readonly level: Level;
+  readonly why: string;
+}
 
 export interface SandboxOptions {
   /** `required`, the default: throws SANDBOX_MISSING where there is none. `best`: takes what there is, also `none`. */
@@ -40,8 +49,9 @@ export function openSandbox({ level = 'required' }: SandboxOptions = {}): Sandbo
   if (level !== 'required' && level !== 'best') {
     throw new TrainyardError('USAGE', `a sandbox's level is 'required' or 'best', found ${JSON.stringify(level)}`);
   }
-  const found = foundLevels();
-  if (level === 'required' && found.level === 'none') throw missingSandbox(found.missing);
+  found ??= findLevel();
+  const { confine, missing } = found;
+  if (level === 'required' && found.level === 'none') throw missingSandbox(missing);
   const start = (program: SandboxProgram): ConfinedProcess => {
     const limits = wholeLimits(program.limits);
     checkFileNames(program.files ?? {});
@@ -50,7 +60,7 @@ export function openSandbox({ level = 'required' }: SandboxOptions = {}): Sandbo
     const ask: Ask = { ...program, limits, limitsAddressSpace };
     let confined: Confined | undefined;
     try {
-      confined = found.confine(ask);
+      confined = confine(ask);
       return startConfined({ ...program, confined, limits, memory });
     } catch (thrown) {
       void memory?.remove();
@@ -61,7 +71,7 @@ export function openSandbox({ level = 'required' }: SandboxOptions = {}): Sandbo
   return {
     level: found.level,
     isSandbox: found.level !== 'none',
-    missing: found.missing,
+    missing,
     start,
     async run({ stdin = '', ...program }) {
       const running = start(program);
@@ -79,4 +89,87 @@ function missingSandbox(missing: readonly MissingLevel[]): TrainyardError {
   return new TrainyardError('SANDBOX_MISSING', `a sandbox is required, and this system offers none (${reasons})`, {
     hint: 'on Linux install bubblewrap or util-linux (unshare, setpriv, prlimit) and allow user namespaces, or run as root in a container that may make namespaces; with `best` code runs without a sandbox',
   });
+}
+
+// ── which levels there are ──────────────────────────────────────────────────────────────────────────────────────────────
+
+interface FoundLevels extends Pick<Sandbox, 'level' | 'missing'> {
+  readonly confine: Confine;
+}
+
+const PROBE_MS = 10_000;
+
+/** Nothing of anyone's is there, nothing can be written but the scratch directory, no interface but its own, no rights. */
+const WALLS_STAND = `
+[ ! -e /root ] && [ ! -e /home ] && [ ! -e /var ] || exit 41
+{ true >/probe || true >/usr/bin/probe || true >/etc/probe; } 2>/dev/null && exit 42
+true >./probe || exit 43
+if [ -e /proc/self/status ]; then
+  [ "$(grep -c : /proc/net/dev)" -le 1 ] || exit 44
+  grep -q '^CapEff:[^1-9a-f]*$' /proc/self/status || exit 45
+fi
+exit 0
+`;
+
+const WALLS: Readonly<Record<number, string>> = {
+  41: 'folders of the machine can be seen from inside',
+  42: 'the system can be written to from inside',
+  43: 'the scratch directory cannot be written to',
+  44: 'there is a network inside',
+  45: 'the program keeps rights inside',
+};
+
+let found: FoundLevels | undefined;
+
+function findLevel(): FoundLevels {
+  const missing: MissingLevel[] = [];
+  for (const { level, confine } of candidates()) {
+    const why = typeof confine === 'string' ? confine : whyNot(confine);
+    if (why === undefined) return { level, confine: confine as Confine, missing: missing.filter((one) => one.level !== level) };
+    missing.push({ level, why });
+  }
+  return { level: 'none', confine: byNothing, missing };
+}
+
+interface Candidate {
+  readonly level: Level;
+  /** Or why it need not be tried. */
+  readonly confine: Confine | string;
+}
+
+function candidates(): readonly Candidate[] {
+  if (process.platform !== 'linux') {
+    const why = `${process.platform} has no namespaces`;
+    return (['bubblewrap', 'namespaces'] as const).map((level) => ({ level, confine: why }));
+  }
+  const isRoot = process.getuid?.() === 0;
+  const modes: readonly NamespaceMode[] = isRoot ? ['root', 'root, without a user namespace', 'user'] : ['user'];
+  const namespaces = modes.map((mode): Candidate => ({ level: 'namespaces', confine: (ask) => byNamespaces(mode, ask) }));
+  if (isRoot) return [{ level: 'bubblewrap', confine: 'not used as root, whose user number it would keep' }, ...namespaces];
+  const bubblewrap = [true, false].map(
+    (disables): Candidate => ({ level: 'bubblewrap', confine: (ask) => byBubblewrap(disables, ask) }),
+  );
+  return [...bubblewrap, ...namespaces];
+}
+
+/** Undefined where the level holds. */
+function whyNot(confine: Confine): string | undefined {
+  const ask: Ask = { program: 'sh', args: ['-c', WALLS_STAND], limits: wholeLimits(), limitsAddressSpace: false };
+  try {
+    const { command, args } = confine(ask);
+    const tried = spawnSync(command, args, {
+      cwd: '/',
+      env: SET_UP_ENVIRONMENT,
+      stdio: ['ignore', 'pipe', 'pipe', 'pipe', 'pipe'],
+      timeout: PROBE_MS,
+      killSignal: 'SIGKILL',
+      encoding: 'utf8',
+    });
+    if (tried.error !== undefined) return messageOf(tried.error);
+    const code = new RegExp(`^${ENDED} (\\d+)$`, 'm').exec(String(tried.output[3] ?? ''))?.[1];
+    if (code === '0') return undefined;
+    return WALLS[Number(code)] ?? (tried.stderr.trim().split('\n')[0] || `it ended with ${tried.status ?? tried.signal}`);
+  } catch (thrown) {
+    return messageOf(thrown);
+  }
 }

@@ -4,8 +4,22 @@
  *
  * Undefined: not known in this way, or not defined there (a pole, the root of a negative number).
  */
-import type { FunctionName, Kind, Node } from './nodes.ts';
-import { absolute, bitsOf, ONE, plus, power, type Rational, times, toNumber, whole, ZERO } from './rational.ts';
+import { CALLS, type FunctionName, type Kind, type Node } from './nodes.ts';
+import {
+  absolute,
+  bitsOf,
+  minus,
+  ONE,
+  over,
+  plus,
+  power,
+  type Rational,
+  same,
+  times,
+  toNumber,
+  whole,
+  ZERO,
+} from './rational.ts';
 import { readable, spend, type Work } from './work.ts';
 
 export type Point = ReadonlyMap<string, Rational>;
@@ -38,9 +52,9 @@ function exact(node: Node, point: Point, work: Work): Rational | undefined {
     case 'variable':
       return point.get(node.name);
     case 'sum':
-      return folded(node.items, ZERO, plus, point, work);
+      return folded(node.items, ZERO, exact, plus, point, work);
     case 'product':
-      return folded(node.items, ONE, times, point, work);
+      return folded(node.items, ONE, exact, times, point, work);
     case 'power':
       return exactPower(node, point, work);
     case 'percent': {
@@ -57,16 +71,18 @@ function exact(node: Node, point: Point, work: Work): Rational | undefined {
   }
 }
 
-function folded(
+/** The values of all items, put together; undefined where one is not known. */
+function folded<T>(
   items: readonly Node[],
-  start: Rational,
-  operation: (a: Rational, b: Rational, work: Work) => Rational,
+  start: T,
+  evaluate: (node: Node, point: Point, work: Work) => T | undefined,
+  operation: (a: T, b: T, work: Work) => T,
   point: Point,
   work: Work,
-): Rational | undefined {
+): T | undefined {
   let total = start;
   for (const item of items) {
-    const value = exact(item, point, work);
+    const value = evaluate(item, point, work);
     if (value === undefined) return undefined;
     total = operation(total, value, work);
   }
@@ -111,9 +127,9 @@ function approximate(node: Node, point: Point, work: Work): Approximation | unde
     case 'constant':
       return node.name === 'infinity' ? undefined : rounded(node.name === 'pi' ? Math.PI : Math.E);
     case 'sum':
-      return combined(node.items, { value: 0, error: 0 }, added, point, work);
+      return folded(node.items, { value: 0, error: 0 }, nearly, added, point, work);
     case 'product':
-      return combined(node.items, { value: 1, error: 0 }, multiplied, point, work);
+      return folded(node.items, { value: 1, error: 0 }, nearly, multiplied, point, work);
     case 'power':
       return approximatePower(node, point, work);
     case 'percent': {
@@ -135,22 +151,6 @@ function approximate(node: Node, point: Point, work: Work): Approximation | unde
 }
 
 const rounded = (value: number): Approximation => ({ value, error: Math.abs(value) * ULP });
-
-function combined(
-  items: readonly Node[],
-  start: Approximation,
-  operation: (a: Approximation, b: Approximation) => Approximation,
-  point: Point,
-  work: Work,
-): Approximation | undefined {
-  let total = start;
-  for (const item of items) {
-    const value = nearly(item, point, work);
-    if (value === undefined) return undefined;
-    total = operation(total, value);
-  }
-  return total;
-}
 
 function added(a: Approximation, b: Approximation): Approximation {
   const value = a.value + b.value;
@@ -184,35 +184,91 @@ function approximatePower({ base, exponent }: Kind<'power'>, point: Point, work:
   return { value, error: Math.abs(value) * (relative + 4 * ULP) };
 }
 
-/** Each with the size of its derivative. */
-const CALLS: Readonly<Record<FunctionName, (x: number) => readonly [value: number, slope: number]>> = {
-  sin: (x) => [Math.sin(x), 1],
-  cos: (x) => [Math.cos(x), 1],
-  tan: (x) => [Math.tan(x), 1 + Math.tan(x) ** 2],
-  cot: (x) => [1 / Math.tan(x), 1 + Math.tan(x) ** -2],
-  sec: (x) => [1 / Math.cos(x), Math.abs(Math.tan(x) / Math.cos(x))],
-  csc: (x) => [1 / Math.sin(x), Math.abs(1 / Math.tan(x) / Math.sin(x))],
-  arcsin: (x) => [Math.asin(x), 1 / Math.sqrt(1 - x * x)],
-  arccos: (x) => [Math.acos(x), 1 / Math.sqrt(1 - x * x)],
-  arctan: (x) => [Math.atan(x), 1],
-  sinh: (x) => [Math.sinh(x), Math.cosh(x)],
-  cosh: (x) => [Math.cosh(x), Math.abs(Math.sinh(x))],
-  tanh: (x) => [Math.tanh(x), 1],
-  ln: (x) => [Math.log(x), Math.abs(1 / x)],
-  log: (x) => [Math.log10(x), Math.abs(1 / x)],
-  exp: (x) => [Math.exp(x), Math.exp(x)],
-  abs: (x) => [Math.abs(x), 1],
-  floor: (x) => [Math.floor(x), Number.NaN],
-  ceil: (x) => [Math.ceil(x), Number.NaN],
-  factorial: () => [Number.NaN, 0],
-};
-
 function called(name: FunctionName, of: Approximation): Approximation | undefined {
-  const [value, slope] = CALLS[name](of.value);
+  const [value, slope]: readonly [number, number] = CALLS[name](of.value);
   const isWhole =
     (name === 'floor' || name === 'ceil') && Math.floor(of.value - 4 * of.error) === Math.floor(of.value + 4 * of.error);
   if (isWhole) return { value, error: 0 };
   if (value === 0 && name === 'exp') return undefined;
   const error = 2 * slope * of.error + 4 * Math.abs(value) * ULP;
   return Number.isFinite(value) && Number.isFinite(error) ? { value, error } : undefined;
+}
+
+// ── with i as the imaginary unit ────────────────────────────────────────────────────────────────────────────────────────
+
+interface Complex {
+  readonly re: Rational;
+  readonly im: Rational;
+}
+
+const MOST_POWER = 64n;
+
+/**
+ * Sums, products and whole powers of fractions, and roots of negative squares: exact, or undefined. Too long a number, or a division by zero,
+ * is not known.
+ */
+export const complexly = (node: Node, point: Point, work: Work): Complex | undefined =>
+  readable(() => complex(node, point, work));
+
+export const sameComplexNumber = (a: Complex, b: Complex): boolean => same(a.re, b.re) && same(a.im, b.im);
+
+function complex(node: Node, point: Point, work: Work): Complex | undefined {
+  spend(work, 1);
+  switch (node.kind) {
+    case 'number':
+      return { re: node.value, im: ZERO };
+    case 'variable': {
+      const value = node.name === 'i' ? ZERO : point.get(node.name);
+      return value && { re: value, im: node.name === 'i' ? ONE : ZERO };
+    }
+    case 'sum':
+      return folded(node.items, { re: ZERO, im: ZERO }, complex, complexSum, point, work);
+    case 'product':
+      return folded(node.items, { re: ONE, im: ZERO }, complex, complexProduct, point, work);
+    case 'power':
+      return raised(node, point, work);
+    case 'call':
+      return node.name === 'abs' ? sizeOf(complex(node.of, point, work), work) : undefined;
+    default:
+      return undefined;
+  }
+}
+
+const complexSum = (a: Complex, b: Complex, work: Work): Complex => ({ re: plus(a.re, b.re, work), im: plus(a.im, b.im, work) });
+
+const complexProduct = (a: Complex, b: Complex, work: Work): Complex => ({
+  re: minus(times(a.re, b.re, work), times(a.im, b.im, work), work),
+  im: plus(times(a.re, b.im, work), times(a.im, b.re, work), work),
+});
+
+const squareOf = ({ re, im }: Complex, work: Work): Rational => plus(times(re, re, work), times(im, im, work), work);
+
+function inverseOf(of: Complex, work: Work): Complex {
+  const square = squareOf(of, work);
+  return { re: over(of.re, square, work), im: over({ n: -of.im.n, d: of.im.d }, square, work) };
+}
+
+function raised({ base, exponent }: Kind<'power'>, point: Point, work: Work): Complex | undefined {
+  const below = complex(base, point, work);
+  const above = below && complex(exponent, point, work);
+  if (below === undefined || above === undefined || above.im.n !== 0n) return undefined;
+  if (above.re.d !== 1n) return rootOf(below, above.re, work);
+  const times = above.re.n < 0n ? -above.re.n : above.re.n;
+  if (times > MOST_POWER) return undefined;
+  let total: Complex = { re: ONE, im: ZERO };
+  for (let i = 0n; i < times; i++) total = complexProduct(total, below, work);
+  return above.re.n < 0n ? inverseOf(total, work) : total;
+}
+
+/** Of what is real; the square root of a negative one is imaginary. */
+function rootOf(below: Complex, exponent: Rational, work: Work): Complex | undefined {
+  if (below.im.n !== 0n) return undefined;
+  const isImaginary = below.re.n < 0n && exponent.n === 1n && exponent.d === 2n;
+  const root = power(isImaginary ? { n: -below.re.n, d: below.re.d } : below.re, exponent, work);
+  return root && (isImaginary ? { re: ZERO, im: root } : { re: root, im: ZERO });
+}
+
+function sizeOf(of: Complex | undefined, work: Work): Complex | undefined {
+  const size = of && power(squareOf(of, work), { n: 1n, d: 2n }, work);
+  return size && { re: size, im: ZERO };
 }

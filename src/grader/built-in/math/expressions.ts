@@ -6,8 +6,7 @@
  * compared, expressions are not the same.
  */
 
-import { complexly, sameComplexNumber } from './complex.ts';
-import { type Approximation, exactly, nearly, type Point } from './evaluate.ts';
+import { type Approximation, complexly, exactly, nearly, type Point, sameComplexNumber } from './evaluate.ts';
 import { below, type Node } from './nodes.ts';
 import { bitsOf, type Rational, rational, same } from './rational.ts';
 import { spend, type Work } from './work.ts';

@@ -5,28 +5,29 @@
  */
 import { type Rational, whole } from './rational.ts';
 
-export const FUNCTIONS = [
-  'sin',
-  'cos',
-  'tan',
-  'cot',
-  'sec',
-  'csc',
-  'arcsin',
-  'arccos',
-  'arctan',
-  'sinh',
-  'cosh',
-  'tanh',
-  'ln',
-  'log',
-  'exp',
-  'abs',
-  'floor',
-  'ceil',
-  'factorial',
-] as const;
-export type FunctionName = (typeof FUNCTIONS)[number];
+/** What functions give, each with the size of its derivative. */
+export const CALLS = {
+  sin: (x) => [Math.sin(x), 1],
+  cos: (x) => [Math.cos(x), 1],
+  tan: (x) => [Math.tan(x), 1 + Math.tan(x) ** 2],
+  cot: (x) => [1 / Math.tan(x), 1 + Math.tan(x) ** -2],
+  sec: (x) => [1 / Math.cos(x), Math.abs(Math.tan(x) / Math.cos(x))],
+  csc: (x) => [1 / Math.sin(x), Math.abs(1 / Math.tan(x) / Math.sin(x))],
+  arcsin: (x) => [Math.asin(x), 1 / Math.sqrt(1 - x * x)],
+  arccos: (x) => [Math.acos(x), 1 / Math.sqrt(1 - x * x)],
+  arctan: (x) => [Math.atan(x), 1],
+  sinh: (x) => [Math.sinh(x), Math.cosh(x)],
+  cosh: (x) => [Math.cosh(x), Math.abs(Math.sinh(x))],
+  tanh: (x) => [Math.tanh(x), 1],
+  ln: (x) => [Math.log(x), Math.abs(1 / x)],
+  log: (x) => [Math.log10(x), Math.abs(1 / x)],
+  exp: (x) => [Math.exp(x), Math.exp(x)],
+  abs: (x) => [Math.abs(x), 1],
+  floor: (x) => [Math.floor(x), Number.NaN],
+  ceil: (x) => [Math.ceil(x), Number.NaN],
+  factorial: () => [Number.NaN, 0],
+} satisfies Readonly<Record<string, (x: number) => readonly [value: number, slope: number]>>;
+export type FunctionName = keyof typeof CALLS;
 
 export type RelationSign = '=' | '≈' | '≠' | '<' | '≤' | '>' | '≥';
 
@@ -63,28 +64,15 @@ export const call = (name: FunctionName, of: Node): Node => ({ kind: 'call', nam
 
 /** The nodes directly below. */
 export function below(node: Node): readonly Node[] {
-  switch (node.kind) {
-    case 'number':
-    case 'constant':
-    case 'variable':
-      return [];
-    case 'sum':
-    case 'product':
-    case 'tuple':
-    case 'set':
-    case 'union':
-    case 'relation':
-      return node.items;
-    case 'power':
-      return [node.base, node.exponent];
-    case 'matrix':
-      return node.rows.flat();
-    default:
-      return [node.of];
-  }
+  const found: Node[] = [];
+  rebuilt(node, (child) => {
+    found.push(child);
+    return child;
+  });
+  return found;
 }
 
-/** The same node over other ones, in the order of `below`. */
+/** The same node over other ones. */
 export function rebuilt(node: Node, change: (child: Node) => Node): Node {
   switch (node.kind) {
     case 'number':

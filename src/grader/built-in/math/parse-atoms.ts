@@ -83,7 +83,7 @@ export abstract class Atoms {
   }
 
   power(): Node {
-    const base = this.#postfix(this.#atom());
+    const base = this.#postfix(this.group());
     if (!this.skip('^')) return base;
     if (this.#skipCircle()) return this.#postfix({ kind: 'degree', of: base });
     return this.#postfix({ kind: 'power', base, exponent: this.#exponent() });
@@ -101,7 +101,7 @@ export abstract class Atoms {
     return this.inside(() => {
       if (this.skip('-')) return negative(this.#exponent());
       this.skip('+');
-      const base = this.#postfix(this.#atom());
+      const base = this.#postfix(this.group());
       return this.skip('^') ? { kind: 'power', base, exponent: this.#exponent() } : base;
     });
   }
@@ -117,7 +117,8 @@ export abstract class Atoms {
     return made === undefined ? of : this.inside(() => this.#postfix(made));
   }
 
-  #atom(): Node {
+  /** One thing, or a group in braces. */
+  group(): Node {
     return this.inside(() => this.#atomFrom(this.next()));
   }
 
@@ -189,11 +190,6 @@ export abstract class Atoms {
     return this.group();
   }
 
-  /** A group in braces or one atom. */
-  group(): Node {
-    return this.#atom();
-  }
-
   isPlainFraction(): boolean {
     const kinds = [1, 2, 3, 4, 5, 6].map((offset) => this.tokenAt(offset));
     if (kinds[0]?.kind === 'number') return true;
@@ -258,7 +254,7 @@ export abstract class Atoms {
 
   /** What is in brackets; else the factors that follow: sin 2x is sin(2x), and sin x cos x is a product. */
   #functionArgument(): Node {
-    if (this.here?.kind === 'sign' && (this.here.text === '(' || this.here.text === '{')) return this.#atom();
+    if (this.here?.kind === 'sign' && (this.here.text === '(' || this.here.text === '{')) return this.group();
     const items = [this.power()];
     while (this.startsFactor() && this.here?.kind !== 'function' && this.here?.text !== '(') items.push(this.power());
     return product(items);

@@ -8,8 +8,7 @@ import { inverse, type Kind, type Node, negative, number, product, type Relation
 import { Atoms } from './parse-atoms.ts';
 import { whole } from './rational.ts';
 import { type Reading, type Token, tokensOf } from './tokens.ts';
-import { unitOf } from './units.ts';
-import { SCALES, SEPARATORS } from './vocabulary.ts';
+import { NO_UNIT, SCALES, SEPARATORS, UNITS } from './vocabulary.ts';
 import { Unreadable, type Work } from './work.ts';
 
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
@@ -174,4 +173,26 @@ function squareOrCube(power: Node): string {
   if (power.kind === 'number' && degree?.d === 1n && degree.n === 2n) return 'squared';
   if (power.kind === 'number' && degree?.d === 1n && degree.n === 3n) return 'cubed';
   throw new Unreadable('the power of a unit');
+}
+
+const MOST_WORDS = 6;
+const POWERS: Readonly<Record<string, string>> = { square: '^2', squared: '^2', cubic: '^3', cubed: '^3' };
+
+/**
+ * Units and what else is counted: the words behind a number, in one spelling. Nothing is converted: 50 cm is not 0.5 m here. Throws
+ * `Unreadable` where the words say something of the number instead: "5 is wrong".
+ */
+function unitOf(words: readonly string[]): string {
+  const found = words.map((word) => word.toLowerCase());
+  if (found.length > MOST_WORDS || found.some((word) => NO_UNIT.has(word))) throw new Unreadable('words that are no unit');
+  const power = found.map((word) => POWERS[word] ?? '').join('');
+  const names = found.filter((word) => !Object.hasOwn(POWERS, word) && word !== 'of');
+  if (names.length === 0) throw new Unreadable('a power of no unit');
+  const spelt = names.map(unitName);
+  return spelt.filter((name, index) => name !== spelt[index - 1]).join(' ') + power;
+}
+
+function unitName(word: string): string {
+  const single = Object.hasOwn(UNITS, word) || !/[^s]s$/.test(word) || word.length < 4 ? word : word.slice(0, -1);
+  return Object.hasOwn(UNITS, single) ? UNITS[single]! : single === '/' ? 'per' : single;
 }

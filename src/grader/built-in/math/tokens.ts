@@ -4,7 +4,7 @@
  * A comma between groups of three digits is part of the number, unless `commas` says that it separates, or a bracket is open: (1,234) is a pair.
  */
 import { plainCharacters } from './characters.ts';
-import { FUNCTIONS } from './nodes.ts';
+import { CALLS } from './nodes.ts';
 import { COMMANDS, FONT_COMMANDS, GREEK, IDLE_COMMANDS, NAMES, SHORT_WORDS, TEXT_COMMANDS, UNITS } from './vocabulary.ts';
 import { spend, Unreadable, type Work } from './work.ts';
 
@@ -29,7 +29,7 @@ export interface Reading {
   readonly unitLetters: boolean;
 }
 
-export const MOST_CHARS = 4_000;
+const MOST_CHARS = 4_000;
 
 const NUMBER = /(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\d.a-zA-Z]))?/y;
 const GROUPED = /\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?/y;
@@ -39,11 +39,13 @@ const LETTERS = /\p{L}+/uy;
 const COMMAND = /\\(?:[A-Za-z]+|[^A-Za-z])/y;
 const ENVIRONMENT = /\s?\{([A-Za-z]{1,20})\*?\}/y;
 const SIGNS = new Set([..."+-*/^_()[]{}|,;!%=<>≤≥≠≈∈∪±∓∞°:&'π√⌊⌋⌈⌉∅"]);
+const OPENING = new Set(['(', '[', '⌊', '⌈', '\\{']);
+const CLOSING = new Set([')', ']', '⌋', '⌉', '\\}']);
 const REPEATED = /\\(?:overline|bar)\s?(?:\{(\d{1,40})\}|(\d))/y;
 const UPRIGHT_WORD = /\s?\{[\s~]*([A-Za-z]+)[\s~]*\}/y;
 const IDLE = /[$\s~]/;
 const CURRENCY_SIGNS: Readonly<Record<string, string>> = { '€': 'eur', '£': 'gbp', '¥': 'yen', '₹': 'rupee' };
-const FUNCTION_NAMES: ReadonlySet<string> = new Set(FUNCTIONS);
+const FUNCTION_NAMES: ReadonlySet<string> = new Set(Object.keys(CALLS));
 
 export function tokensOf(given: string, reading: Reading, work: Work): Token[] {
   if (given.length > MOST_CHARS) throw new Unreadable('too long');
@@ -107,13 +109,13 @@ class Reader {
   }
 
   #push(kind: 'sign' | 'variable' | 'function' | 'word' | 'begin' | 'end', text: string): void {
+    if (OPENING.has(text)) this.#brackets++;
+    if (CLOSING.has(text)) this.#brackets--;
     this.tokens.push({ kind, text, spaced: this.#spaced });
     this.#spaced = false;
   }
 
   #readSign(char: string): void {
-    if ('([⌊⌈'.includes(char)) this.#brackets++;
-    if (')]⌋⌉'.includes(char)) this.#brackets--;
     const two = this.#text.slice(this.#at, this.#at + 2);
     const both = { '<=': '≤', '>=': '≥', '!=': '≠', '**': '^' }[two];
     this.#push('sign', both ?? (char === '√' ? '\\sqrt' : char));
@@ -165,7 +167,7 @@ class Reader {
     if (name === undefined) throw new Unreadable('a backslash at the end');
     this.#at += name.length + 1;
     if (name === '$') this.#push('word', 'usd');
-    else if (Object.hasOwn(COMMANDS, name)) this.#bracketed(COMMANDS[name]!);
+    else if (Object.hasOwn(COMMANDS, name)) this.#push('sign', COMMANDS[name]!);
     else if (name === 'begin' || name === 'end') this.#readEnvironment(name);
     else if (TEXT_COMMANDS.has(name) || (name === 'mathrm' && this.#isUnitNext())) this.#enterText();
     else if (FUNCTION_NAMES.has(name)) this.#push('function', name);
@@ -183,12 +185,6 @@ class Reader {
   #skipIdle(name: string): void {
     this.#spaced ||= name !== '!';
     if ((name === 'left' || name === 'right') && this.#text[this.#at] === '.') this.#at++;
-  }
-
-  #bracketed(text: string): void {
-    if (text === '\\{' || text === '(' || text === '⌊' || text === '⌈') this.#brackets++;
-    if (text === '\\}' || text === ')' || text === '⌋' || text === '⌉') this.#brackets--;
-    this.#push('sign', text);
   }
 
   #readEnvironment(kind: 'begin' | 'end'): void {

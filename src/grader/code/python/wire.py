@@ -212,15 +212,6 @@ class StandIn:
     def __getitem__(self, key):
         return self._peer.ask({"do": "item", "id": self._id, "key": self._peer.encode(key)})
 
-    def __iter__(self):
-        return self._peer.ask({"do": "iter", "id": self._id})
-
-    def __next__(self):
-        return self._peer.ask({"do": "next", "id": self._id})
-
-    def __len__(self):
-        return self._peer.ask({"do": "len", "id": self._id})
-
     def __bool__(self):
         return self._peer.ask({"do": "bool", "id": self._id}) is True
 
@@ -235,18 +226,6 @@ class StandIn:
 
     def __delitem__(self, key):
         self._peer.ask({"do": "remove", "id": self._id, "key": self._peer.encode(key)})
-
-    def __int__(self):
-        return self._peer.ask({"do": "int", "id": self._id})
-
-    def __float__(self):
-        return self._peer.ask({"do": "float", "id": self._id})
-
-    def __abs__(self):
-        return self._peer.ask({"do": "abs", "id": self._id})
-
-    def __neg__(self):
-        return self._peer.ask({"do": "neg", "id": self._id})
 
     def __enter__(self):
         return self.__getattr__("__enter__")()
@@ -277,6 +256,10 @@ class StandIn:
         return hash(self._id)
 
 
+def of_one(name):
+    return lambda self: self._peer.ask({"do": name, "id": self._id})
+
+
 def between_two(name):
     def method(self, other):
         return self._with(name, other) if isinstance(other, StandIn) else NotImplemented
@@ -284,6 +267,8 @@ def between_two(name):
     return method
 
 
+for each in ("iter", "next", "len", "int", "float", "abs", "neg"):
+    setattr(StandIn, f"__{each}__", of_one(each))
 for each in OPERATORS + COMPARISONS:
     if each not in ("contains", "eq"):
         setattr(StandIn, f"__{each.rstrip('_')}__", between_two(each))

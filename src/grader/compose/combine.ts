@@ -1,8 +1,9 @@
 /**
- * `weighted`: a sum of several graders. `minimum` and `maximum`: the worst and the best of several.
+ * Graders made of graders: `weighted`, a sum; `minimum` and `maximum`, the worst and the best of several; `gated`, one that is asked only where
+ * another calls it a success; `clipped` and `scaled`, one with its rewards changed.
  *
- * Components are asked at the same time. Rewards by turn, thread or role are summed where every component gives them for the same ones;
- * where only some do the grading fails, because what the others earned there is not known.
+ * Components of the first three are asked at the same time. Rewards by turn, thread or role are summed where every component gives them for
+ * the same ones; where only some do the grading fails, because what the others earned there is not known.
  */
 import type { Grader, GraderInput, GraderResult, Ungraded } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define-grader.ts';
@@ -19,6 +20,7 @@ import {
   isSuccess,
   isUngraded,
   partsOf,
+  rewardOf,
   rewardsOf,
   untrainedOf,
 } from './component.ts';
@@ -132,4 +134,98 @@ const sum = (values: readonly number[]): number => values.reduce((total, value) 
 
 function badReward(message: string): TrainyardError {
   return new TrainyardError('GRADER_BAD_REWARD', message);
+}
+
+export interface GatedOptions {
+  /** The value where the gate is closed. Default 0. */
+  readonly floor?: number;
+}
+
+/**
+ * Asks the grader only where the gate calls the rollout a success: for tests that are cheap and must hold before an expensive judgement is
+ * worth anything. Its parts are `gate` and, where it was asked, `score`. Where the gate is open, the reward is the grader's.
+ */
+export function gated(gate: Grader, grader: Grader, options: GatedOptions = {}): Grader {
+  checkGrader(gate, 'gated: the gate');
+  checkGrader(grader, 'gated: the grader');
+  checkOptions('gated', options, { floor: 'number' });
+  const { floor = 0 } = options;
+  return defineGrader({
+    name: `gated(${gate.name}, ${grader.name})`,
+    ...inherited([gate, grader], 'in turn'),
+    async grade(input, ctx) {
+      const opened = await rewardOf('gate', gate, input, ctx);
+      if (isUngraded(opened)) return opened;
+      if (!isSuccess(opened)) {
+        return { value: floor, success: false, ...partsOf([['gate', opened]]), ...untrainedOf([opened]) };
+      }
+      const score = await rewardOf('score', grader, input, ctx);
+      if (isUngraded(score)) return score;
+      const named = [['gate', opened] as const, ['score', score] as const];
+      return { ...score, success: isSuccess(score), ...partsOf(named), ...untrainedOf([opened, score]) };
+    },
+  });
+}
+
+export interface ClipOptions {
+  readonly min?: number;
+  readonly max?: number;
+}
+
+export interface ScaleOptions {
+  /** Default 1. */
+  readonly by?: number;
+  /** Added afterwards. Default 0. */
+  readonly plus?: number;
+}
+
+/** Rewards kept within bounds. Its metric `clipped` is 1 where something was outside of them. */
+export function clipped(grader: Grader, options: ClipOptions): Grader {
+  checkGrader(grader, 'clipped');
+  checkOptions('clipped', options, { min: 'number', max: 'number' });
+  const { min, max } = options;
+  if (min === undefined && max === undefined) throw invalid('clipped: expected min, max or both, found neither');
+  const [low, high] = [min ?? -Infinity, max ?? Infinity];
+  if (low > high) throw invalid(`clipped: min is ${low}, expected at most max, which is ${high}`);
+  return adjusted(`clipped(${grader.name})`, grader, (reward) => {
+    let outside = 0;
+    const changed = changedIn(reward, (value) => {
+      const kept = Math.min(high, Math.max(low, value));
+      if (kept !== value) outside = 1;
+      return kept;
+    });
+    return { ...changed, metrics: { ...reward.metrics, clipped: outside } };
+  });
+}
+
+/** Rewards multiplied and shifted. */
+export function scaled(grader: Grader, options: ScaleOptions): Grader {
+  checkGrader(grader, 'scaled');
+  checkOptions('scaled', options, { by: 'number', plus: 'number' });
+  const { by = 1, plus = 0 } = options;
+  return adjusted(`scaled(${grader.name})`, grader, (reward) => changedIn(reward, (value) => value * by + plus));
+}
+
+/**
+ * Rewards by turn, thread and role are treated like the value. Whether the rollout is a success stays as the grader said it: it is decided
+ * before the number is changed.
+ */
+function adjusted(name: string, grader: Grader, change: (reward: Reward) => GraderResult & object): Grader {
+  return defineGrader({
+    name,
+    ...inherited([grader], 'in turn'),
+    async grade(input, ctx) {
+      const reward = await rewardOf(grader.name, grader, input, ctx);
+      return isUngraded(reward) ? reward : { ...change(reward), success: isSuccess(reward) };
+    },
+  });
+}
+
+function changedIn(reward: Reward, change: (value: number) => number): Reward {
+  const by = BY.flatMap((name) => {
+    const given = reward[name];
+    if (given === undefined) return [];
+    return [[name, Object.fromEntries(Object.entries(given).map(([key, value]) => [key, change(value)]))] as const];
+  });
+  return { ...reward, value: change(reward.value), ...Object.fromEntries(by) };
 }
