@@ -34,6 +34,7 @@ export async function trainCommand(given: string | undefined, { json, ...flags }
   return await guarded(emit, { steps: true, hasBegun: () => run !== undefined, onLeave }, async (interrupts) => {
     const { finish, stop } = interrupts;
     const { ending } = await start(emit, { finish, stop, since: 0, watchStalls: true });
+    if (interrupts.by === 'SIGPIPE') onLeave();
     return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
   });
 }

@@ -1,4 +1,4 @@
-/** `trainyard verify`: does a run again and says whether everything is as it was kept. Returns the exit code: 1 where something is not. */
+/** `trainyard verify`: does a run again and says whether everything is as it was kept. Returns the exit code: 1 where something is not, or nothing could be done again. */
 import { styleText } from 'node:util';
 import type { Emit } from '../core/events.ts';
 import { type Verification, verify } from '../run/verify.ts';
@@ -26,26 +26,35 @@ export async function verifyCommand(run: string, { json }: { readonly json: bool
   console.log(
     json ? JSON.stringify({ type: 'verified', run, ...result, seconds }) : verificationLines(result, seconds).join('\n'),
   );
-  return result.different === 0 ? 0 : 1;
+  const { turns, rewards, steps, different } = result;
+  return different === 0 && turns + rewards + steps > 0 ? 0 : 1;
 }
 
 export function verificationLines(result: Verification, seconds: number): readonly string[] {
-  const { turns, rewards, steps, checkpoints, different, first, unchecked } = result;
+  const { turns, rewards, steps, checkpoints, scores, different, first, unchecked } = result;
   const done = [
-    `${count(turns, 'turn')} checked`,
-    `${count(rewards, 'reward')} graded again`,
-    `${count(steps, 'step')} taken again`,
-    `${count(checkpoints, 'checkpoint')} compared`,
-  ];
+    [turns, 'turn'],
+    [rewards, 'reward'],
+    [steps, 'step'],
+    [checkpoints, 'checkpoint'],
+    [scores, 'score'],
+  ] as const;
+  const counted = done.flatMap(([n, noun]) => (n === 0 ? [] : [count(n, noun)])).join(', ');
+  const verdict =
+    first !== null
+      ? styleText('red', `Not verified: ${count(different, 'difference')}`)
+      : counted === ''
+        ? styleText('yellow', 'Nothing was verified')
+        : styleText('green', `Verified: ${counted} done again, all as they were kept`);
   return [
     ...(first === null
       ? []
       : [
-          `${styleText('red', 'different')} ${printable(first.where)}: kept ${printable(first.kept)}, now ${printable(first.again)}`,
+          `${printable(first.where)} ${styleText('red', 'differs')}: kept ${printable(first.kept)}, now ${printable(first.again)}`,
           `  ${printable(first.meaning)}`,
         ]),
     ...unchecked.map((what) => `${styleText('yellow', 'not checked')} ${printable(what)}`),
-    `${done.join(', ')} in ${took(seconds)}`,
+    `${verdict} (${took(seconds)})`,
     styleText('bold', `{ turns: ${turns}, rewards: ${rewards}, steps: ${steps}, different: ${different} }`),
   ];
 }

@@ -159,7 +159,7 @@ function failureError(failed: readonly Ended[], all: number, called: boolean): T
   const [first] = failed;
   const cause = first?.failure ?? '';
   const hint = called
-    ? 'fix the error it throws'
+    ? 'fix what it names; trainyard try shows one rollout turn by turn'
     : 'none of them got an answer from the policy: if that is not because of this error, build the agent’s client from ctx.model()';
   return new TrainyardError(
     'FAILURE_BUDGET',

@@ -95,6 +95,14 @@ describe('what a workflow returns', () => {
     expect(refusal({ metadata: { output } })).toMatchObject({ code: 'WORKFLOW_BAD_RESULT' });
   });
 
+  it('is no instance in which nothing can be seen', () => {
+    for (const one of [new Date(0), new Map([['output', 1]]), new Set()]) {
+      expect(refusal(one)).toMatchObject({
+        message: expect.stringContaining(`run returned an instance of ${one.constructor.name}`),
+      });
+    }
+  });
+
   it('may be a text of a million characters, and no longer', () => {
     expect(settled('x'.repeat(1_000_000)).output).toHaveLength(1_000_000);
     expect(refusal('x'.repeat(1_000_001))).toMatchObject({ code: 'WORKFLOW_BAD_RESULT' });

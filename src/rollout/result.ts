@@ -3,6 +3,7 @@
  * instead: a reward under another name must not be lost without a word.
  */
 import type { WorkflowResult } from '../core/contracts.ts';
+import { isPlain } from '../core/copies.ts';
 import { type Credit, checkCredit, credited } from '../core/credit.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -32,6 +33,9 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   if (returned === undefined || returned === null) return {};
   if (typeof returned === 'string') return { output: exactJson(returned, 'its text') };
   if (typeof returned !== 'object' || Array.isArray(returned)) throw bad(`run returned ${describeValue(returned)}`);
+  // A Date, a Map or an instance without fields would pass for a result that says nothing.
+  if (Object.keys(returned).length === 0 && !isPlain(returned))
+    throw bad(`run returned an instance of ${returned.constructor?.name}`);
   const given = returned as WorkflowResult;
   const unknown = Object.keys(given).filter((key) => !KEYS.includes(key));
   if (unknown.length > 0) throw bad(`run returned an object with ${unknown.join(', ')}`);

@@ -125,7 +125,7 @@ export class HeldOut {
 }
 
 /** `count` of the items, evenly spaced: a file may be sorted. */
-function spread<T>(items: readonly T[], count: number): readonly T[] {
+export function spread<T>(items: readonly T[], count: number): readonly T[] {
   if (count >= items.length) return items;
   return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)] as T);
 }

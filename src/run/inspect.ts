@@ -35,15 +35,15 @@ export interface RolloutLine {
   readonly excludedTurns: Readonly<Record<string, string>>;
 }
 
-/** The store of a run directory, or the store file itself. */
-export async function openStoreOf(path: string): Promise<Store> {
+/** The store of a run directory, or the store file itself; `run`: only that of the run with this id. */
+export async function openStoreOf(path: string, run?: string): Promise<Store> {
   const file = existsSync(path) && statSync(path).isDirectory() ? join(path, 'store.sqlite') : path;
   if (!existsSync(file)) {
     throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, {
       hint: 'give the directory of a run, or a store file',
     });
   }
-  return await openSqliteStore(file);
+  return await openSqliteStore(file, run);
 }
 
 /** Which step trained which rollout. */

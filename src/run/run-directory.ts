@@ -74,7 +74,7 @@ export async function reopenRunDirectory(path: string, { trains = true } = {}): 
 
 /** For looking at a run that nobody goes on with meanwhile. */
 export function lockRun(path: string): Disposable {
-  const lock = takeLock(resolve(path));
+  const lock = takeLock(resolve(path), undefined);
   return { [Symbol.dispose]: () => lock.close() };
 }
 
@@ -84,7 +84,7 @@ export function readRunFile(path: string): unknown {
   if (!existsSync(file)) {
     const above = [dirname(path), dirname(dirname(path))].find((folder) => existsSync(join(folder, RUN_FILE)));
     throw new TrainyardError('RESUME_IMPOSSIBLE', `${path} holds no run.json, so there is no run to go on with`, {
-      hint: above === undefined ? 'give --resume the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
+      hint: above === undefined ? 'give the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
     });
   }
   try {
@@ -111,7 +111,7 @@ function verbOf(root: string): 'train' | 'eval' {
 }
 
 async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
-  const lock = takeLock(root);
+  const lock = takeLock(root, '--run');
   try {
     await prepare();
   } catch (thrown) {
@@ -179,7 +179,7 @@ async function makeFolder(path: string): Promise<void> {
   }
 }
 
-function takeLock(path: string, flag = '--run'): DatabaseSync {
+function takeLock(path: string, flag: string | undefined): DatabaseSync {
   let lock: DatabaseSync | undefined;
   try {
     lock = new DatabaseSync(join(path, 'lock'));
@@ -190,12 +190,12 @@ function takeLock(path: string, flag = '--run'): DatabaseSync {
     if (!messageOf(cause).includes('locked')) {
       throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, {
         cause,
-        hint: `give ${flag} a directory that can be written to`,
+        hint: `give ${flag ?? '--run'} a directory that can be written to`,
       });
     }
     throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
       cause,
-      hint: `wait for it or stop it, or give ${flag} another directory`,
+      hint: `wait for it or stop it${flag === undefined ? '' : `, or give ${flag} another directory`}`,
     });
   }
 }

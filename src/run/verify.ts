@@ -1,8 +1,8 @@
 /**
  * A run that proves itself: whatever can be done again from its store and its first policy is done again, and compared with what was kept.
  *
- * Each turn is sampled again from its seed, each rollout graded again, each step taken again from the rollouts that its manifest names, each
- * checkpoint compared with the weights that this gives. The embedded policy has to agree to the byte. A Tinker server is not asked to sample
+ * Each turn is sampled again from its seed, each reward graded again, each step taken again from the rollouts that its manifest names, each
+ * checkpoint compared with the weights that this gives, each score that was told counted again. The embedded policy has to agree to the byte. A Tinker server is not asked to sample
  * again; rewards and samples have to be equal there too, and log-probabilities within the noise that the run measured. Nothing in the
  * run's directory is changed. What a workflow returned as its own reward, and what a judge said, is taken as it was kept.
  */
@@ -20,15 +20,16 @@ import { inParallel } from '../rollout/in-parallel.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { gradeOf } from '../rollout/runner.ts';
-import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import { digestsOf, savedFiles } from './checkpoint.ts';
+import { digestsOf, labelIn, savedFiles, savedSteps } from './checkpoint.ts';
 import { filesDigest, samplesDigest } from './digests.ts';
 import { type EvaluationResumeRequest, planResumedEvaluation } from './evaluation-plan.ts';
+import { openStoreOf } from './inspect.ts';
 import { openPolicy } from './open-policy.ts';
 import { planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
 import type { Policy } from './policy.ts';
+import { evaluationScores, eventsIn, type ReportedScore, trainingScores } from './reported.ts';
 import { stepOf } from './resume.ts';
 import { isEvaluation, lockRun, readRunFile } from './run-directory.ts';
 import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
@@ -49,6 +50,7 @@ export interface Verification {
   readonly rewards: number;
   readonly steps: number;
   readonly checkpoints: number;
+  readonly scores: number;
   readonly different: number;
   readonly first: Difference | null;
   /** What could not be done again, in words. */
@@ -69,29 +71,50 @@ export async function verify(
 ): Promise<Verification> {
   const { run } = request;
   const plan = await planOf(request);
-  for (const { code, message } of plan.warnings) warn(code, message);
   using _lock = lockRun(run);
+  const events = eventsIn(run);
+  const earlier = events.filter((event) => event.type === 'warning' && event.code === 'ENTRY_CHANGED');
+  for (const { code, message } of [...(earlier as RunPlan['warnings']), ...plan.warnings]) {
+    const changed =
+      code === 'ENTRY_CHANGED' ? `${message.split(';')[0]}; rewards are graded with the code as it is now` : message;
+    warn(code, changed);
+  }
   const { id } = readRunFile(run) as { readonly id?: string };
-  await using store = await openSqliteStore(join(run, 'store.sqlite'), id);
+  await using store = await openStoreOf(run, id);
   const found = new Findings();
-  const work: Work = { plan, store, trajectories: await store.query(), found, warn, stop, onStep };
+  const trajectories = await store.query();
+  const work: Work = { plan, store, trajectories, found, warn, stop, onStep };
+  const { heldOut, settings } = plan;
+  const scores = plan.scores ? await plan.scores(store) : trainingScores(events, trajectories, heldOut, settings.evalTasks);
+  for (const { where, kept, again } of scores) {
+    found.counts.scores++;
+    if (kept !== again)
+      found.differs(where, kept, again, 'the store does not give the score that was told: rollouts are missing or others');
+  }
   await gradeAgain(work);
   await trainAgain(work);
   const { counts, different, first, unchecked } = found;
   return { ...counts, different, first, unchecked: [...unchecked] };
 }
 
-type VerifyPlan = Pick<RunPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'>;
+interface VerifyPlan extends Pick<RunPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> {
+  /** What tells the run from another, where it trains. */
+  readonly identity?: string;
+  /** Of an evaluation on its own. */
+  readonly scores?: (store: Store) => Promise<readonly ReportedScore[]>;
+}
 
 /** An evaluation is a run that takes no steps. */
 async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
   const { run } = request;
   if (!isEvaluation(readRunFile(run))) return await planResumed(request);
   const { tasks, settings, ...plan } = await planResumedEvaluation(request as EvaluationResumeRequest);
+  const scores = (store: Store): Promise<readonly ReportedScore[]> => evaluationScores(run, store, tasks, settings);
   return {
     ...plan,
     settings: { ...TRAIN_DEFAULTS, ...settings, run, tasks: [] },
     tasks: [],
+    scores,
     heldOut: tasks.map((one) => one.task),
   };
 }
@@ -104,7 +127,7 @@ interface Work extends Required<VerifyOptions> {
 }
 
 class Findings {
-  readonly counts = { turns: 0, rewards: 0, steps: 0, checkpoints: 0 };
+  readonly counts = { turns: 0, rewards: 0, steps: 0, checkpoints: 0, scores: 0 };
   readonly unchecked = new Set<string>();
   different = 0;
   first: Difference | null = null;
@@ -135,7 +158,7 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     const task = tasks[purpose].get(taskId);
     const where = `rollout ${trajectory.rolloutId}`;
     if (task === undefined) return found.differs(where, `task ${taskId}`, 'no such task', FOREIGN);
-    found.counts.rewards++;
+    if (grade.kind === 'graded') found.counts.rewards++;
     const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
     if (isDeepStrictEqual(kept, again)) return;
     const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
@@ -164,7 +187,7 @@ async function regraded(
 
 /** What counts: not what else was measured, such as a time. */
 function comparable(grade: Grade): unknown {
-  if (grade.kind !== 'graded') return grade.kind;
+  if (grade.kind !== 'graded') return grade.kind === 'failed' ? `${grade.code}: ${grade.message}` : grade.kind;
   const { metrics: _, ...reward } = grade.reward;
   return JSON.parse(JSON.stringify(reward));
 }
@@ -192,6 +215,9 @@ async function trainAgain(work: Work): Promise<void> {
   await using policy = await policyOf(work, renderer.vocabSize);
   await policy?.trainer.load(settings.model);
   if (settings.kl > 0) await policy?.trainer.freezeReference();
+  const newest = (await savedSteps(join(settings.run, 'checkpoints')).catch(() => [])).at(-1) ?? 0;
+  if (newest > manifests.length) found.differs(`checkpoint of step ${newest}`, 'its files', `${manifests.length} steps`, FOREIGN);
+  if (found.different > 0) found.unchecked.add('turns, steps and checkpoints: something differed before');
   const bound = new AgreementBound(manifests[0]?.metrics['meanDifference']);
   for (let version = 0; version <= manifests.length && found.different === 0; version++) {
     stop.throwIfAborted();
@@ -239,7 +265,7 @@ async function sampleAgain(
     const at = sampledIds.findIndex((id, i) => id !== again.ids[i] || logprobs[i] !== again.logprobs[i]);
     const shown = (ids: Int32Array, values: Float32Array): string =>
       at === -1 ? `${ids.length} tokens` : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
-    const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine or the store lies`;
+    const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine reported something else, or the store was changed`;
     found.differs(
       `rollout ${rolloutId}, turn ${turn.index}`,
       shown(sampledIds, logprobs),
@@ -287,6 +313,8 @@ async function compareWeights({ trainer }: Policy, manifest: BatchManifest, { pl
     const files = await savedFiles(trainer, join(scratch, 'model'), model);
     const folder = join(run, checkpoint ?? '');
     const onDisk = checkpoint !== null && existsSync(folder) ? await digestsOf(folder) : undefined;
+    if (onDisk !== undefined && (await labelIn(folder)).run !== plan.identity)
+      found.differs(`checkpoint of step ${step}`, 'a run with other settings', 'run.json', FOREIGN);
     const kept = [digests?.weights, onDisk && filesDigest(onDisk)].filter((digest) => digest !== undefined);
     if (kept.length > 0) found.counts.checkpoints++;
     const again = filesDigest(files);

@@ -1,6 +1,8 @@
 /** Runs that prove themselves, and runs with a lie in them: each lie is named by `verify`, or was refused before it could be trained. */
-import { cp, readFile, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import { engineWith } from '../../src/core/engine.ts';
@@ -51,7 +53,7 @@ describe('a run that nobody lied in', () => {
     const before = await bytes();
     const result = await verify({ run: whole });
     expect(result).toEqual({
-      ...{ steps: 3, checkpoints: 3, different: 0, first: null, unchecked: [] },
+      ...{ steps: 3, checkpoints: 3, scores: 3, different: 0, first: null, unchecked: [] },
       turns: expect.any(Number),
       rewards: expect.any(Number),
     });
@@ -74,7 +76,11 @@ describe('a run that nobody lied in', () => {
   it('may be an evaluation', async () => {
     const run = join(home.dir, 'evaluation');
     await evaluateOnly({ entry: home.entry, run, n: 2, threads: 1 });
-    expect(await verify({ run })).toMatchObject({ turns: 20, rewards: 10, steps: 0, different: 0 });
+    expect(await verify({ run })).toMatchObject({ turns: 20, rewards: 10, steps: 0, scores: 1, different: 0 });
+    const database = new DatabaseSync(join(run, 'store.sqlite'));
+    database.exec('DELETE FROM turns WHERE trajectory = 1; DELETE FROM trajectories WHERE seq = 1');
+    database.close();
+    expect(await verify({ run })).toMatchObject({ first: { where: 'metrics.json' } });
   });
 });
 
@@ -124,9 +130,10 @@ describe('what was changed', () => {
       [Symbol.asyncDispose]: () => own[Symbol.asyncDispose](),
     });
     const { run } = await trained('other-rewards', 1, { store });
-    expect(await verify({ run })).toMatchObject({
-      first: { where: expect.stringMatching(/^rollout/), meaning: expect.stringContaining('reward') },
-    });
+    const { different, first } = await verify({ run });
+    expect(first).toMatchObject({ where: 'evaluation after step 0', meaning: expect.stringContaining('score') });
+    expect(different).toBeGreaterThan(10);
+  });
   });
 
   it('a grader that was edited since', async () => {
@@ -140,6 +147,32 @@ describe('what was changed', () => {
     } finally {
       await writeFile(home.entry, source);
     }
+  });
+
+  it('the store, which is gone, and is not made again by looking for it', async () => {
+    const run = await copied('no-store');
+    await rm(join(run, 'store.sqlite'));
+    await expect(verify({ run })).rejects.toMatchObject({ code: 'FILE_NOT_FOUND' });
+    expect(existsSync(join(run, 'store.sqlite'))).toBe(false);
+  });
+
+  it('rollouts of an evaluation, of which one is missing', async () => {
+    const run = await copied('fewer');
+    const database = new DatabaseSync(join(run, 'store.sqlite'));
+    database.exec(`DELETE FROM turns WHERE trajectory = (SELECT seq FROM trajectories WHERE rollout_id = 'e000000-00002')`);
+    database.exec(`DELETE FROM trajectories WHERE rollout_id = 'e000000-00002'`);
+    database.close();
+    expect(await verify({ run })).toMatchObject({
+      first: { where: 'evaluation after step 0', kept: 'n 5', again: 'n 4' },
+      unchecked: [expect.stringContaining('something differed before')],
+    });
+  });
+
+  it('the settings in run.json', async () => {
+    const run = await copied('other-seed');
+    const file = join(run, 'run.json');
+    await writeFile(file, (await readFile(file, 'utf8')).replace('"seed": 1', '"seed": 2'));
+    expect(await verify({ run })).toMatchObject({ first: { where: 'checkpoint of step 2', kept: 'a run with other settings' } });
   });
 
   it('the weights of a checkpoint', async () => {
