@@ -179,7 +179,8 @@ describe('a model handle', () => {
   });
 
   it('of another rollout is refused to code that is known to run in this one, and records nothing', async () => {
-    const { session: other } = open();
+    const { gateway, session: other } = open();
+    gateway.open(specOf('r2'));
     const handle = other.model();
     const here = { rolloutId: 'r2' } as WorkflowContext;
     const asked = {

@@ -47,10 +47,10 @@ export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string
 }
 
 /** Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's. */
-export function checkRollout({ rolloutId }: LiveSession): void {
-  const running = currentRollout()?.rolloutId ?? rolloutId;
-  if (running === rolloutId) return;
-  const message = `code of rollout ${running} called with the model handle of rollout ${rolloutId}`;
+export function checkRollout(session: LiveSession): void {
+  const running = currentRollout()?.rolloutId;
+  if (running === undefined || !session.isNeighbour(running)) return;
+  const message = `code of rollout ${running} called with the model handle of rollout ${session.rolloutId}`;
   throw new Refusal(
     'identity_conflict',
     message,

@@ -72,7 +72,8 @@ export class SessionTable {
     };
     const { clock } = this.#parts;
     const onSeal = (): void => this.#bury(session);
-    const session = new LiveSession({ spec, number: this.#opened++, remote, clock, handle, onSeal });
+    const knows = (id: string): boolean => this.#open.has(id) || this.hasEnded(id);
+    const session = new LiveSession({ spec, number: this.#opened++, remote, clock, handle, knows, onSeal });
     this.#open.set(rolloutId, session);
     if (remote) this.#remote++;
     this.#sweeping ??= setInterval(() => this.sweep(), Math.min(this.#parts.idleMs, MOST_BETWEEN_SWEEPS_MS)).unref();

@@ -56,6 +56,8 @@ export interface SessionParts {
   readonly remote: boolean;
   readonly clock: Clock;
   handle(role: string): ModelHandle;
+  /** Whether this is or was a rollout of the same gateway. */
+  knows(rolloutId: string): boolean;
   onSeal(): void;
 }
 
@@ -109,6 +111,11 @@ export class LiveSession implements Session {
   /** Milliseconds since something last happened; 0 while a call is under way. */
   get idleMs(): number {
     return this.#inFlight > 0 ? 0 : this.#parts.clock.now() - this.#activeAt;
+  }
+
+  /** Whether this is another rollout of the same gateway. */
+  isNeighbour(rolloutId: string): boolean {
+    return rolloutId !== this.rolloutId && this.#parts.knows(rolloutId);
   }
 
   get openCalls(): number {

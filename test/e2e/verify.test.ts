@@ -134,7 +134,6 @@ describe('what was changed', () => {
     expect(first).toMatchObject({ where: 'evaluation after step 0', meaning: expect.stringContaining('score') });
     expect(different).toBeGreaterThan(10);
   });
-  });
 
   it('a grader that was edited since', async () => {
     const source = await readFile(home.entry, 'utf8');
