@@ -9,8 +9,8 @@ type FailedCall = UnansweredCall & Required<Pick<UnansweredCall, 'failure'>>;
 
 const isFailed = (call: UnansweredCall): call is FailedCall => call.failure !== undefined;
 const seatOf = ({ role, thread }: Pick<Turn, 'role' | 'thread'>): string => JSON.stringify([role, thread]);
-/** An answer that nobody got is none. */
-const isAnswered = ({ turnsBefore }: FailedCall, { index, undelivered }: Turn): boolean => index >= turnsBefore && !undelivered;
+/** By a call that was made when this one had failed: one beside it is no second try. An answer that nobody got is none. */
+const isAnswered = ({ endedAt }: FailedCall, { startedAt, undelivered }: Turn): boolean => startedAt >= endedAt && !undelivered;
 
 /** Of a rollout whose workflow returned, or that has none. */
 export function outcomeByCalls({ turns, unanswered }: Calls): Outcome {

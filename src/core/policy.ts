@@ -106,8 +106,8 @@ export interface Trainer {
   publish(policyVersion: number): Promise<void>;
   /** Writes weights and optimizer state into an existing empty folder. Does not fsync. */
   save(dir: string): Promise<void>;
-  /** Reads what `save` wrote; a folder without optimizer state starts it fresh. Throws CHECKPOINT_MISMATCH for another model. */
-  load(dir: string): Promise<void>;
+  /** Reads what `save` wrote; a folder without optimizer state, or `optimizer: false`, starts it fresh. Throws CHECKPOINT_MISMATCH for another model. */
+  load(dir: string, options?: { readonly optimizer?: boolean }): Promise<void>;
   /** What was saved in this folder is about to be removed and will not be loaded again. Never throws. */
   forget(dir: string): Promise<void>;
   /** Keeps the current weights as the reference for `forward(…, 'reference')`. */

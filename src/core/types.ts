@@ -215,8 +215,13 @@ export interface Trajectory extends RolloutIdentity {
   readonly unanswered?: readonly UnansweredCall[];
   /** What the workflow said of itself when it returned. */
   readonly output?: Json;
-  /** The reward and the success that it returned, where a grader had the last word. */
-  readonly returned?: { readonly reward?: Reward; readonly success?: boolean };
+  /** What it returned that decided its grade, where a grader had the last word; `untrained`: turns that were trainable until then. */
+  readonly returned?: {
+    readonly reward?: Reward;
+    readonly success?: boolean;
+    readonly credit?: NonNullable<Reward['credit']>;
+    readonly untrained?: readonly number[];
+  };
   readonly metadata?: Readonly<Record<string, Json>>;
   readonly metrics?: Readonly<Record<string, number>>;
   readonly logs?: readonly LogLine[];

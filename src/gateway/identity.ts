@@ -41,21 +41,25 @@ export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string
   const session = sessionOf(sessions, grant, pathSegment, call);
   const role = grant.role ?? 'default';
   const thread = call.header('x-sample-id') ?? role;
-  checkRollout(session);
+  checkRollout({ session, role, thread });
   checkThread(session, grant.role, thread);
   return { session, role, thread };
 }
 
-/** Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's. */
-export function checkRollout(session: LiveSession): void {
-  const running = currentRollout()?.rolloutId;
-  if (running === undefined || !session.isNeighbour(running)) return;
-  const message = `code of rollout ${running} called with the model handle of rollout ${session.rolloutId}`;
-  throw new Refusal(
+/**
+ * Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's.
+ * The call is kept as one that failed of the rollout that made it.
+ */
+export function checkRollout({ session, role, thread }: Seat): void {
+  const caller = session.neighbour(currentRollout()?.rolloutId ?? session.rolloutId);
+  if (caller === undefined) return;
+  const refusal = new Refusal(
     'identity_conflict',
-    message,
+    `code of rollout ${caller.rolloutId} called with the model handle of rollout ${session.rolloutId}`,
     'take ctx.model() anew in each rollout; a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)',
   );
+  void caller.calling({ session: caller, role, thread }, undefined, () => Promise.reject(refusal)).catch(() => {});
+  throw refusal;
 }
 
 /** Throws REQUEST_INVALID where this is no name of a conversation, or another seat's. `role`: of the caller, where its key is of one. */

@@ -56,7 +56,7 @@ export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
 export async function generate(parts: GenerateParts, seat: Seat, request: GenerateRequest): Promise<Generated> {
   const { session, role, thread } = seat;
   session.assertOpen();
-  checkRollout(session);
+  checkRollout(seat);
   checkThread(session, role, thread);
   parts.checkReady();
   return await session.calling(seat, request?.signal, async (call) => {

@@ -72,8 +72,8 @@ export class SessionTable {
     };
     const { clock } = this.#parts;
     const onSeal = (): void => this.#bury(session);
-    const knows = (id: string): boolean => this.#open.has(id) || this.hasEnded(id);
-    const session = new LiveSession({ spec, number: this.#opened++, remote, clock, handle, knows, onSeal });
+    const neighbour = (id: string): LiveSession | undefined => this.#open.get(id);
+    const session = new LiveSession({ spec, number: this.#opened++, remote, clock, handle, neighbour, onSeal });
     this.#open.set(rolloutId, session);
     if (remote) this.#remote++;
     this.#sweeping ??= setInterval(() => this.sweep(), Math.min(this.#parts.idleMs, MOST_BETWEEN_SWEEPS_MS)).unref();

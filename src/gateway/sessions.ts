@@ -56,8 +56,8 @@ export interface SessionParts {
   readonly remote: boolean;
   readonly clock: Clock;
   handle(role: string): ModelHandle;
-  /** Whether this is or was a rollout of the same gateway. */
-  knows(rolloutId: string): boolean;
+  /** Another rollout of the same gateway, while it is open. */
+  neighbour(rolloutId: string): LiveSession | undefined;
   onSeal(): void;
 }
 
@@ -113,9 +113,9 @@ export class LiveSession implements Session {
     return this.#inFlight > 0 ? 0 : this.#parts.clock.now() - this.#activeAt;
   }
 
-  /** Whether this is another rollout of the same gateway. */
-  isNeighbour(rolloutId: string): boolean {
-    return rolloutId !== this.rolloutId && this.#parts.knows(rolloutId);
+  /** Another rollout of the same gateway, while it is open. */
+  neighbour(rolloutId: string): LiveSession | undefined {
+    return rolloutId === this.rolloutId ? undefined : this.#parts.neighbour(rolloutId);
   }
 
   get openCalls(): number {
@@ -217,8 +217,17 @@ export class LiveSession implements Session {
     call.endedAt = this.#parts.clock.now();
     if (!this.signal.aborted && !signal?.aborted) call.failure = failureIn(thrown);
     this.unanswered.push(call);
-    // How the rollout ended is in the last ones.
-    if (this.unanswered.length > MOST_UNANSWERED) this.unanswered.shift();
+    if (this.unanswered.length <= MOST_UNANSWERED) return;
+    // How a conversation ended is in its last one.
+    const isLast = ({ role, thread }: ModelCall, i: number): boolean =>
+      !this.unanswered.some((later, j) => j > i && later.role === role && later.thread === thread);
+    this.unanswered.splice(
+      Math.max(
+        0,
+        this.unanswered.findIndex((one, i) => !isLast(one, i)),
+      ),
+      1,
+    );
   }
 
   assertOpen(): void {

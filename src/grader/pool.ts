@@ -79,7 +79,7 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
   const contained = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
   const bare = options.bare === true ? { namespace: false, controlGroup: false } : {};
   const program = { ...contained, ...bare, sources: options.sources };
-  const user = new PoolUser(keyOf(program, workers), { deadlineMs, retries });
+  const user = new PoolUser(keyOf(program, workers, await options.sources?.()), { deadlineMs, retries });
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;
 }
@@ -89,10 +89,10 @@ export function graderProgram(module: string, exportName: string, memoryMb: numb
   return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb, namespace: true };
 }
 
-/** Processes keep the folder and the environment they were started with. */
-function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number): string {
+/** Processes keep the folder, the environment and the code they were started with. */
+function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number, sources: unknown): string {
   const around = hash('sha256', JSON.stringify([process.cwd(), process.env]), 'hex');
-  return JSON.stringify([args, memoryMb, namespace, workers, around]);
+  return JSON.stringify([args, memoryMb, namespace, workers, around, sources]);
 }
 
 class PoolUser implements GraderPool {

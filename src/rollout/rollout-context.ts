@@ -1,6 +1,6 @@
 /** What a workflow gets: its task without the answer, its config, and the door to the policy. All of it is the rollout's own. */
 import { hash } from 'node:crypto';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { ownCopy, plainCopy } from '../core/copies.ts';
@@ -78,6 +78,15 @@ export function contextOf(parts: ContextParts): OwnContext {
 /** Where a rollout's files are kept, below `root`. */
 export function artifactsFolder(root: string | undefined, rolloutId: string): string | null {
   return root === undefined ? null : join(root, encodeURIComponent(rolloutId).replaceAll('.', '%2E'));
+}
+
+/** What an attempt before a kill left there is no work of this one. */
+export function clearFolder(folder: string | null): void {
+  try {
+    if (folder !== null) rmSync(folder, { recursive: true, force: true });
+  } catch {
+    // As `makeFolder`: a folder that cannot be used is none.
+  }
 }
 
 /** Files are a convenience: a disk that is full or read-only costs the folder, never the rollout. */

@@ -18,6 +18,7 @@ import type {
   Workflow,
   WorkflowContext,
 } from '../core/contracts.ts';
+import { defined } from '../core/copies.ts';
 import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
@@ -26,7 +27,7 @@ import { link } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
 import type { Grade, Limits, Outcome, Reward, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { onlyTrained, resultOf, type SettledResult } from './result.ts';
-import { contextOf, type OwnContext, Rejection } from './rollout-context.ts';
+import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 import type { Slots } from './slots.ts';
 import { runHere } from './start-workflow.ts';
 
@@ -126,6 +127,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     now: parts.clock.now,
   });
   const { logs, artifactsDir } = own;
+  clearFolder(own.folder);
   const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
   const ended = await endingOf(() => run(own), own.ctx, deadline);
   // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
@@ -139,7 +141,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     ...identity,
     outcome,
     ...keptOf(result, sealed),
-    ...(grade.kind === 'graded' && grade.reward.source === 'workflow' ? {} : returnedBy(result)),
+    ...(grade.kind === 'graded' && grade.reward.source === 'workflow' ? {} : returnedBy(result, sealed)),
     ...(logs.length > 0 ? { logs } : {}),
     ...(session.unanswered.length > 0 ? { unanswered: session.unanswered } : {}),
     grade,
@@ -180,10 +182,15 @@ function keptOf(
   };
 }
 
-/** What the grader was told beside the output. */
-function returnedBy({ reward, success }: SettledResult): Pick<Trajectory, 'returned'> {
-  if (reward === undefined && success === undefined) return {};
-  return { returned: { ...(reward && { reward }), ...(success === undefined ? {} : { success }) } };
+/** What else decided its grade: what the grader was told beside the output, the credit, and which turns were no longer trained after it. */
+function returnedBy(
+  { reward, success, credit, trainedTurns }: SettledResult,
+  turns: readonly Turn[],
+): Pick<Trajectory, 'returned'> {
+  const left = turns.filter(({ trainable, index }) => trainable && trainedTurns?.includes(index) === false);
+  const untrained = left.length === 0 ? undefined : left.map(({ index }) => index);
+  const returned = defined({ reward, success, credit, untrained });
+  return Object.keys(returned).length === 0 ? {} : { returned };
 }
 
 /** Gives what cancels it. */

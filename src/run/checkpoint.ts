@@ -107,6 +107,11 @@ export async function loadCheckpoint(trainer: Trainer, { dir, step, identity }: 
   await trainer.load(folder);
 }
 
+/** The policy that a run begins with. It begins with a fresh optimizer too, also where the model is a checkpoint of an earlier run. */
+export function loadFirst(trainer: Trainer, model: string): Promise<void> {
+  return trainer.load(model, { optimizer: false });
+}
+
 /** What the checkpoint in this folder says of itself. Throws CHECKPOINT_MISMATCH. */
 export async function labelIn(folder: string): Promise<z.infer<typeof labelSchema>> {
   const text = await readFile(join(folder, LABEL), 'utf8').catch(() => '{}');

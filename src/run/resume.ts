@@ -10,7 +10,7 @@ import { withoutExcluded } from '../core/curation.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
-import { discardUncommitted, loadCheckpoint, savedSteps, setAside } from './checkpoint.ts';
+import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
 import type { TrainSettings } from './settings.ts';
 import { batchOf, type Ledger, type StepInHand, update } from './step.ts';
 
@@ -34,7 +34,7 @@ export async function takeUp(ledger: Ledger): Promise<Resumption> {
   }
   await discardUncommitted(trainer, directory.checkpoints, last?.step ?? 0);
   if (last === undefined) {
-    await trainer.load(settings.model);
+    await loadFirst(trainer, settings.model);
     await trainer.publish(0);
     return { step: 0, groups: START };
   }
@@ -60,7 +60,7 @@ async function loadNewest({ trainer, directory, identity, settings, warn }: Ledg
       await setAside(directory.checkpoints, step);
     }
   }
-  await trainer.load(settings.model);
+  await loadFirst(trainer, settings.model);
   return 0;
 }
 

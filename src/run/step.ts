@@ -45,8 +45,9 @@ export async function update(
   ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
   const agreement = agreementOf(samples, logprobs, step - 1);
-  const { meanDifference, largestDifference } = agreement ?? {};
-  const differences = agreement === undefined ? {} : { meanDifference, largestDifference };
+  const { tokens, meanDifference, largestDifference, meanSquare } = agreement ?? {};
+  const compared = { comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare };
+  const differences = agreement === undefined ? {} : compared;
   return { loss, gradNorm, learningRate, agreement, metrics: { ...Object.fromEntries(means), ...differences } };
 }
 

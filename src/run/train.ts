@@ -105,7 +105,7 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
     for (const { code, message } of plan.warnings) warn(code, message);
     await keepHeldOut(settings, heldOut);
     if (settings.kl > 0) await recovery.step(() => trainer.freezeReference());
-    const bound = new AgreementBound((await store.manifests())[0]?.metrics['meanDifference']);
+    const bound = new AgreementBound(await store.manifests());
     const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity, bound, warn };
     recovery.restore = async () => void (await takeUp(ledger));
     const from = isResumed ? await recovery.step(() => takeUp(ledger)) : { step: 0, groups: START };

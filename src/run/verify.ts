@@ -7,8 +7,7 @@
  * run's directory is changed. What a workflow returned as its own reward, and what a judge said, is taken as it was kept.
  */
 import { existsSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { GraderRunner, Store } from '../core/contracts.ts';
@@ -16,13 +15,14 @@ import { messageOf } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/input.ts';
+import { removeFolder, temporaryFolder } from '../processes/temporary-folder.ts';
 import { inParallel } from '../rollout/in-parallel.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { gradeOf } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import { digestsOf, labelIn, savedFiles, savedSteps } from './checkpoint.ts';
+import { checkpointName, digestsOf, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { filesDigest, samplesDigest } from './digests.ts';
 import { type EvaluationResumeRequest, planResumedEvaluation } from './evaluation-plan.ts';
 import { openStoreOf } from './inspect.ts';
@@ -150,20 +150,29 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
   }
   await using runner = await openGrader(settings, grader, entry.graderModule, stop);
   const tasks = { train: byId(plan.tasks), eval: byId(plan.heldOut) };
-  await inParallel(trajectories, settings.concurrency, async (trajectory) => {
-    stop.throwIfAborted();
-    const { purpose, taskId, grade } = trajectory;
-    if (grade.kind === 'failed') return void found.unchecked.add('rewards: those whose grading failed');
-    if (grade.kind === 'graded' && grade.reward.source === 'workflow') return void found.unchecked.add(ownRewards);
-    const task = tasks[purpose].get(taskId);
-    const where = `rollout ${trajectory.rolloutId}`;
-    if (task === undefined) return found.differs(where, `task ${taskId}`, 'no such task', FOREIGN);
-    if (grade.kind === 'graded') found.counts.rewards++;
-    const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
-    if (isDeepStrictEqual(kept, again)) return;
-    const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
-    found.differs(where, JSON.stringify(kept), JSON.stringify(again), meaning);
-  });
+  const differences = await inParallel(
+    trajectories,
+    settings.concurrency,
+    async (trajectory): Promise<Parameters<Findings['differs']> | undefined> => {
+      stop.throwIfAborted();
+      const { purpose, taskId, grade, rolloutId } = trajectory;
+      const where = `rollout ${rolloutId}`;
+      const isOwn = grade.kind === 'graded' && grade.reward.source === 'workflow';
+      if (grade.kind === 'failed' || isOwn) {
+        found.unchecked.add(isOwn ? ownRewards : 'rewards: those whose grading failed');
+        return undefined;
+      }
+      const task = tasks[purpose].get(taskId);
+      if (task === undefined) return [where, `task ${taskId}`, 'no such task', FOREIGN];
+      if (grade.kind === 'graded') found.counts.rewards++;
+      const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
+      if (isDeepStrictEqual(kept, again)) return undefined;
+      const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
+      return [where, JSON.stringify(kept), JSON.stringify(again), meaning];
+    },
+  );
+  // In the order of the rollouts, whichever was graded first.
+  for (const difference of differences ?? []) if (difference !== undefined) found.differs(...difference);
 }
 
 function byId(tasks: readonly Task[]): ReadonlyMap<string, Task> {
@@ -176,13 +185,23 @@ async function regraded(
   task: Task,
   grader: GraderRunner,
 ): Promise<Grade> {
-  const { turns, outcome, output, metadata, metrics, returned, grade } = trajectory;
-  const credit = grade.kind === 'graded' ? grade.reward.credit : undefined;
-  const result = withoutUndefined({ output, metadata, metrics, credit, ...returned }) as SettledResult;
-  const folder = artifactsFolder(join(settings.run, 'artifacts'), trajectory.rolloutId);
-  const artifactsDir = folder !== null && existsSync(folder) ? folder : null;
+  const { outcome, output, metadata, metrics, returned = {}, rolloutId } = trajectory;
+  const { untrained = [], ...said } = returned;
+  const turns = trajectory.turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+  const result = withoutUndefined({ output, metadata, metrics, ...said }) as SettledResult;
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
-  return await gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });
+  const grade = (artifactsDir: string | null): Promise<Grade> =>
+    gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });
+  const folder = artifactsFolder(join(settings.run, 'artifacts'), rolloutId);
+  if (folder === null || !existsSync(folder)) return await grade(null);
+  // A copy: a grader may write there, too.
+  const scratch = temporaryFolder('trainyard-verify');
+  try {
+    await cp(folder, scratch, { recursive: true });
+    return await grade(scratch);
+  } finally {
+    await removeFolder(scratch);
+  }
 }
 
 /** What counts: not what else was measured, such as a time. */
@@ -207,18 +226,19 @@ async function trainAgain(work: Work): Promise<void> {
     sampled.filter(({ turn }) => turn.model === undefined),
     ({ turn }) => turn.policyVersion,
   );
+  if (sampled.some(({ turn }) => turn.model !== undefined)) found.unchecked.add('turns of other models than the policy');
   for (const [version, [first]] of byVersion) {
     if (version > manifests.length)
       found.differs(`rollout ${first?.rolloutId}`, `policy version ${version}`, `${manifests.length} steps`, FOREIGN);
   }
   const renderer = await loadRenderer(settings.model);
   await using policy = await policyOf(work, renderer.vocabSize);
-  await policy?.trainer.load(settings.model);
+  if (policy !== undefined) await loadFirst(policy.trainer, settings.model);
   if (settings.kl > 0) await policy?.trainer.freezeReference();
   const newest = (await savedSteps(join(settings.run, 'checkpoints')).catch(() => [])).at(-1) ?? 0;
   if (newest > manifests.length) found.differs(`checkpoint of step ${newest}`, 'its files', `${manifests.length} steps`, FOREIGN);
   if (found.different > 0) found.unchecked.add('turns, steps and checkpoints: something differed before');
-  const bound = new AgreementBound(manifests[0]?.metrics['meanDifference']);
+  const bound = new AgreementBound(manifests);
   for (let version = 0; version <= manifests.length && found.different === 0; version++) {
     stop.throwIfAborted();
     const turns = byVersion.get(version) ?? [];
@@ -305,17 +325,17 @@ async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bo
   differs(`${name} ${metrics[name]}`, `${name} ${value}`, meaning);
 }
 
-async function compareWeights({ trainer }: Policy, manifest: BatchManifest, { plan, found }: Work): Promise<void> {
+async function compareWeights({ trainer }: Policy, { step, digests }: BatchManifest, { plan, found }: Work): Promise<void> {
   const { run, model } = plan.settings;
-  const { step, checkpoint, digests } = manifest;
-  const scratch = await mkdtemp(join(tmpdir(), 'trainyard-verify-'));
+  const scratch = temporaryFolder('trainyard-verify');
   try {
     const files = await savedFiles(trainer, join(scratch, 'model'), model);
-    const folder = join(run, checkpoint ?? '');
-    const onDisk = checkpoint !== null && existsSync(folder) ? await digestsOf(folder) : undefined;
+    const folder = join(run, 'checkpoints', checkpointName(step));
+    const onDisk = existsSync(folder) ? await digestsOf(folder) : undefined;
     if (onDisk !== undefined && (await labelIn(folder)).run !== plan.identity)
       found.differs(`checkpoint of step ${step}`, 'a run with other settings', 'run.json', FOREIGN);
-    const kept = [digests?.weights, onDisk && filesDigest(onDisk)].filter((digest) => digest !== undefined);
+    const ours = onDisk && Object.fromEntries(Object.keys(files).map((name) => [name, onDisk[name] ?? '']));
+    const kept = [digests?.weights, ours && filesDigest(ours)].filter((digest) => digest !== undefined);
     if (kept.length > 0) found.counts.checkpoints++;
     const again = filesDigest(files);
     const other = kept.find((digest) => digest !== again);
@@ -323,7 +343,7 @@ async function compareWeights({ trainer }: Policy, manifest: BatchManifest, { pl
     const meaning = 'these are not the weights that the rollouts of the run give';
     found.differs(`checkpoint of step ${step}`, `files ${short(other)}`, `files ${short(again)}`, meaning);
   } finally {
-    await rm(scratch, { recursive: true, force: true });
+    await removeFolder(scratch);
   }
 }
 

@@ -24,7 +24,7 @@ import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout }
 import { Slots } from '../rollout/slots.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
-import { checkModelFolder } from './checkpoint.ts';
+import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
 import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
@@ -102,7 +102,7 @@ export async function openWorkshop(
     const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
     const { trainer } = policy;
     const restore = async (): Promise<void> => {
-      await trainer.load(settings.model);
+      await loadFirst(trainer, settings.model);
       await trainer.publish(0);
     };
     const recovery = new Recovery(warn, restore, absence);

@@ -134,6 +134,8 @@ const outcome: z.ZodType<Trajectory['outcome']> = z.discriminatedUnion('kind', [
 
 const numbers = z.exactOptional(z.record(z.string(), z.number()));
 
+const credit = z.exactOptional(z.object({ turnDiscount: z.number(), per: z.enum(['turn', 'row']) }));
+
 const reward = z.object({
   value: z.number(),
   success: z.exactOptional(z.boolean()),
@@ -143,7 +145,7 @@ const reward = z.object({
   byThread: numbers,
   byRole: numbers,
   untrained: z.exactOptional(z.array(z.string())),
-  credit: z.exactOptional(z.object({ turnDiscount: z.number(), per: z.enum(['turn', 'row']) })),
+  credit,
   source: z.exactOptional(z.literal('workflow')),
 });
 
@@ -163,7 +165,14 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   turns: z.array(turn),
   unanswered: z.exactOptional(z.array(unanswered)),
   output: z.exactOptional(json),
-  returned: z.exactOptional(z.object({ reward: z.exactOptional(reward), success: z.exactOptional(z.boolean()) })),
+  returned: z.exactOptional(
+    z.object({
+      reward: z.exactOptional(reward),
+      success: z.exactOptional(z.boolean()),
+      credit,
+      untrained: z.exactOptional(z.array(natural)),
+    }),
+  ),
   metadata: z.exactOptional(z.record(z.string(), json)),
   metrics: numbers,
   logs: z.exactOptional(z.array(z.object({ at: z.number(), text: z.string() }))),

@@ -6,7 +6,7 @@
  * engine reports false log-probabilities, or samples from other weights than those that are trained.
  */
 import { masked } from '../core/evaluate-loss.ts';
-import type { Sample } from '../core/types.ts';
+import type { BatchManifest, Sample } from '../core/types.ts';
 
 /** Differences of log-probabilities, over `tokens` of them. */
 export interface Agreement {
@@ -16,6 +16,7 @@ export interface Agreement {
   readonly largestDifference: number;
   /** Mean with signs: rounding goes both ways, a false log-probability one way. */
   readonly bias: number;
+  readonly meanSquare: number;
 }
 
 /** More than any rounding: no server that computes the same model differs by a tenth from itself. */
@@ -26,7 +27,9 @@ const TIMES_NOISE = 4;
 const HARMLESS = 0.005;
 /** Of the mean difference: beyond this nearly all tokens differ in the same direction. */
 const MOST_BIAS = 0.5;
-/** Fewer say nothing about a mean: they are looked at together with those of the next steps. */
+/** Standard errors by which a mean has to be beyond its bound: a few tokens of a sharp policy make most of the noise. */
+const CERTAIN = 3;
+/** Fewer say nothing about a mean: they are looked at together with those of the next step. */
 const LEAST_TOKENS = 32;
 
 /** `logprobs`: the trainer's, of each sample's masked tokens. `version`: the one in training. Undefined where it sampled none of them. */
@@ -35,7 +38,7 @@ export function agreementOf(
   logprobs: readonly Float32Array[],
   version: number,
 ): Agreement | undefined {
-  let [tokens, sum, signed, largest] = [0, 0, 0, 0];
+  let [tokens, sum, signed, squares, largest] = [0, 0, 0, 0, 0];
   for (const [place, sample] of samples.entries()) {
     const [sampled, versions] = [masked(sample, sample.logprobs), masked(sample, sample.versions)];
     for (const [i, own] of logprobs[place]!.entries()) {
@@ -44,11 +47,18 @@ export function agreementOf(
       tokens++;
       sum += Math.abs(difference);
       signed += difference;
+      squares += difference ** 2;
       largest = Math.max(largest, Math.abs(difference));
     }
   }
   if (tokens === 0) return undefined;
-  return { tokens, meanDifference: sum / tokens, largestDifference: largest, bias: signed / tokens };
+  return {
+    tokens,
+    meanDifference: sum / tokens,
+    largestDifference: largest,
+    bias: signed / tokens,
+    meanSquare: squares / tokens,
+  };
 }
 
 /** What a run may differ by. */
@@ -56,9 +66,13 @@ export class AgreementBound {
   #noise: number | undefined;
   #waiting: Agreement | undefined;
 
-  /** `noise`: mean difference of the run's first step, where that was taken before. */
-  constructor(noise?: number) {
-    this.#noise = noise;
+  /** `taken`: the steps taken before, by which the noise is known. */
+  constructor(taken: readonly Pick<BatchManifest, 'metrics'>[] = []) {
+    for (const { metrics } of taken) {
+      const { comparedTokens: tokens, meanDifference, largestDifference = 0, meanSquareDifference: meanSquare = 0 } = metrics;
+      if (tokens === undefined || meanDifference === undefined || this.#noise !== undefined) continue;
+      this.exceededBy({ tokens, meanDifference, largestDifference, bias: 0, meanSquare });
+    }
   }
 
   /** Undefined where it is within the bound; else what was expected. The first agreement is what later ones are measured by. */
@@ -66,18 +80,29 @@ export class AgreementBound {
     const together = this.#waiting === undefined ? agreement : joined(this.#waiting, agreement);
     this.#waiting = together.tokens < LEAST_TOKENS ? together : undefined;
     if (this.#waiting !== undefined) return undefined;
-    const { meanDifference, bias } = together;
+    const { tokens, meanDifference, bias, meanSquare } = together;
+    const error = (mean: number): number => CERTAIN * Math.sqrt(Math.max(0, meanSquare - mean ** 2) / tokens);
     const most = this.#noise === undefined ? MOST_AT_FIRST : Math.max(HARMLESS, TIMES_NOISE * this.#noise);
-    if (meanDifference > most) return `at most ${most.toPrecision(2)}`;
-    if (meanDifference > HARMLESS && Math.abs(bias) > MOST_BIAS * meanDifference) return 'rounding, which goes both ways';
-    this.#noise ??= meanDifference;
+    const isFar = meanDifference > most;
+    const isOneWay = meanDifference > HARMLESS && Math.abs(bias) > MOST_BIAS * meanDifference;
+    if (isFar && meanDifference - error(meanDifference) > most) return `at most ${most.toPrecision(2)}`;
+    if (isOneWay && Math.abs(bias) > error(bias)) return 'rounding, which goes both ways';
+    // Neither sure nor harmless: more tokens will tell.
+    if (isFar || isOneWay) this.#waiting = together;
+    else this.#noise ??= meanDifference;
     return undefined;
   }
 }
 
 function joined(a: Agreement, b: Agreement): Agreement {
   const tokens = a.tokens + b.tokens;
-  const mean = (of: 'meanDifference' | 'bias'): number => (a.tokens * a[of] + b.tokens * b[of]) / tokens;
+  const mean = (of: 'meanDifference' | 'bias' | 'meanSquare'): number => (a.tokens * a[of] + b.tokens * b[of]) / tokens;
   const largestDifference = Math.max(a.largestDifference, b.largestDifference);
-  return { tokens, meanDifference: mean('meanDifference'), largestDifference, bias: mean('bias') };
+  return {
+    tokens,
+    meanDifference: mean('meanDifference'),
+    largestDifference,
+    bias: mean('bias'),
+    meanSquare: mean('meanSquare'),
+  };
 }

@@ -61,7 +61,7 @@ describe('trainyard train at a terminal', () => {
       lines.findIndex((line) => line.includes('agent.ts ·')),
       lines.findIndex((line) => /^Done/.test(line)),
     );
-    for (const line of view) expect(line).toMatch(/^(?:$|agent\.ts|step|reward|held out|time|tokens\/s|groups| {10})/);
+    for (const line of view) expect(line).toMatch(/^(?:$|agent\.ts|step|reward|held out|time|tokens\/s|groups|logprobs| {10})/);
     expect(raw().includes(`${CONTROL}[36m`)).toBe(columns === 40);
   });
 

@@ -300,7 +300,7 @@ describe('a full disk', () => {
     const full = await start(flags(run), undefined, 'ulimit -f 3072').ended;
     expect(full.code).toBe(1);
     expect(full.stderr).toContain('STORE_FAILED');
-    expect(full.stderr).toContain(`go on with: trainyard train --resume ${run}`);
+    expect(full.stderr).toContain(`trainyard train --resume ${run}`);
     expect((await trainyard('train', '--resume', run)).code).toBe(0);
     expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
   });

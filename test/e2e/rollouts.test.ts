@@ -258,6 +258,11 @@ describe('a model call that failed', () => {
       },
     ],
     [
+      'is not made good by a call beside it that was answered',
+      ENGINE,
+      async (_, say) => void (await say('a').then(() => Promise.all([say('b'), say('c')]))),
+    ],
+    [
       'as the only one is told, and not that there was none',
       { kind: 'failed', code: 'REQUEST_INVALID' },
       async (ctx) => {

@@ -1,10 +1,12 @@
 /** Runs that prove themselves, and runs with a lie in them: each lie is named by `verify`, or was refused before it could be trained. */
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync, writeFileSync } from 'node:fs';
 import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
+import { defineWorkflow } from '../../src/core/define.ts';
+import { defineGrader } from '../../src/core/define-grader.ts';
 import { engineWith } from '../../src/core/engine.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Engine } from '../../src/core/policy.ts';
@@ -73,6 +75,47 @@ describe('a run that nobody lied in', () => {
     expect(await verify({ run })).toMatchObject({ steps: 3, different: 0 });
   });
 
+  it('may begin with the checkpoint of another, whose optimizer it leaves behind, however it is taken up again', async () => {
+    const model = join(whole, 'checkpoints', 'step-000003');
+    const run = join(home.dir, 'further');
+    const request = { ...SIZE, entry: home.entry, run, model, evalEvery: 0, checkpointEvery: 2 };
+    await train({ ...request, steps: 3 });
+    expect(await verify({ run })).toMatchObject({ steps: 3, checkpoints: 2, different: 0 });
+    await rm(join(run, 'checkpoints'), { recursive: true });
+    const warnings: string[] = [];
+    await resume({ run, steps: 4 }, (event) => event.type === 'warning' && warnings.push(event.code));
+    expect(warnings).not.toContain('NOT_REPRODUCED');
+    // The result of a run is a checkpoint that no manifest names, where checkpoints are rarer than steps.
+    const file = join(run, 'checkpoints', 'step-000004', 'model.safetensors');
+    await writeFile(
+      file,
+      (await readFile(file)).map((byte, i, all) => (i === all.length - 1 ? byte ^ 1 : byte)),
+    );
+    expect(await verify({ run })).toMatchObject({ different: 1, first: { where: 'checkpoint of step 4' } });
+  });
+
+  it('may have a grader that sees more than was stored: which turns were trainable, credit, files', async () => {
+    const workflow = defineWorkflow(async (ctx) => {
+      for (const thread of ['a', 'b'])
+        await ctx
+          .model()
+          .thread(thread)
+          .generate({ messages: [...ctx.prompt], maxTokens: 8 });
+      await writeFile(join(ctx.artifactsDir ?? '', 'notes.txt'), ctx.rolloutId);
+      return { trainedTurns: [0], success: true, credit: { turnDiscount: 1, per: 'turn' } };
+    });
+    const grader = defineGrader(({ messages, turns, result, artifactsDir }) => {
+      const files = readdirSync(artifactsDir ?? '').length;
+      writeFileSync(join(artifactsDir ?? '', 'notes.txt'), 'graded');
+      const letters = (messages.at(-1)?.content ?? '').length % 4;
+      return letters / 4 + turns.filter(({ trainable }) => trainable).length + files + (result.success ? 1 : 0);
+    });
+    const rows = Array.from({ length: 8 }, (_, i) => ({ id: `t${i}`, prompt: `Question ${i}?` }));
+    const given = { run: join(home.dir, 'values'), entry: { workflow, grader }, tasks: rows, heldOut: rows.slice(0, 2) };
+    await train({ ...SIZE, ...given, steps: 1, turnDiscount: 0.5 });
+    expect(await verify(given)).toMatchObject({ steps: 1, different: 0 });
+  });
+
   it('may be an evaluation', async () => {
     const run = join(home.dir, 'evaluation');
     await evaluateOnly({ entry: home.entry, run, n: 2, threads: 1 });
@@ -89,7 +132,7 @@ describe('an engine that lies', () => {
     for (const [name, lie] of Object.entries<(logprob: number) => number>({ flat: () => -3, certain: () => 0 })) {
       await expect(trained(`lie-${name}`, 2, { engine: lying(lie) })).rejects.toMatchObject({
         code: 'POLICY_DISAGREES',
-        message: expect.stringMatching(/step 1: .* differ by .* on average \(largest .*, mean ratio .*clipped\), expected/),
+        message: expect.stringMatching(/step \d: .* differ by .* on average \(largest .*, mean ratio .*clipped\), expected/),
       });
     }
   });

@@ -1,6 +1,6 @@
 /** What the contract of a workflow promises, through the real runner, gateway and store, with a scripted engine as the policy. */
 import { existsSync } from 'node:fs';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -209,11 +209,14 @@ describe('a workflow', () => {
     const { rollOut } = await yardOf(
       defineWorkflow(async (ctx) => {
         ctx.log('looking');
-        await writeFile(join(ctx.artifactsDir ?? '', 'found.txt'), ctx.rolloutId);
+        await appendFile(join(ctx.artifactsDir ?? '', 'found.txt'), ctx.rolloutId);
         await ctx.model().generate(ask);
       }),
       { grade: ({ artifactsDir }) => (artifactsDir?.endsWith('r0') ? 1 : 0), artifacts: join(dir, 'kept') },
     );
+    // Of an attempt that was killed.
+    await mkdir(join(dir, 'kept', 'r0'), { recursive: true });
+    await writeFile(join(dir, 'kept', 'r0', 'found.txt'), 'left behind');
     const { logs, grade } = await rollOut();
     expect(logs).toMatchObject([{ text: 'looking' }]);
     expect(grade).toMatchObject({ reward: { value: 1 } });
