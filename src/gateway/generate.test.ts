@@ -1,12 +1,14 @@
+import { request } from 'node:http';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ask, clientOf, LOOKUP, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
 import { runInRollout } from '../core/context.ts';
-import type { GenerateRequest, WorkflowContext } from '../core/contracts.ts';
+import type { GenerateRequest, ModelHandle, WorkflowContext } from '../core/contracts.ts';
 import type { TrainyardError } from '../core/errors.ts';
 import type { Message, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { Gateway } from './gateway.ts';
+import { listen } from './listener.ts';
 
 const RESULT = { role: 'tool' as const, content: '{"price":81}' };
 const ANSWER = 'It costs $81.<|im_end|>';
@@ -193,6 +195,38 @@ describe('a model handle', () => {
     const reply = await runInRollout(here, () => handle.fetch(`${handle.baseURL}/chat/completions`, asked));
     expect([reply.status, await reply.json()]).toMatchObject([403, { error: { message, code: 'identity_conflict' } }]);
     expect(other.seal()).toEqual([]);
+  });
+});
+
+describe('a client that was made with another rollout’s key', () => {
+  it('is refused to code of this one over HTTP, whether it uses fetch or node:http; a rollout’s own is not', async () => {
+    const { gateway, session: other } = open();
+    const own = gateway.open(specOf('r2'));
+    await using _listener = await listen(gateway);
+    const body = JSON.stringify({ messages: ask });
+    const options = ({ apiKey }: ModelHandle) => ({
+      method: 'POST',
+      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
+    });
+    const byFetch = async (handle: ModelHandle): Promise<number> =>
+      (await fetch(`${handle.baseURL}/chat/completions`, { ...options(handle), body })).status;
+    const byHttp = async (handle: ModelHandle): Promise<number> =>
+      await new Promise((resolve, reject) => {
+        const asking = request(`${handle.baseURL}/chat/completions`, options(handle), (reply) => {
+          reply.resume();
+          resolve(reply.statusCode ?? 0);
+        });
+        asking.on('error', reject).end(body);
+      });
+    for (const call of [byFetch, byHttp]) {
+      const statuses = await runInRollout({ rolloutId: 'r2' } as WorkflowContext, async () => [
+        await call(other.model()),
+        await call(own.model()),
+      ]);
+      expect(statuses).toEqual([403, 200]);
+      expect(await call(other.model())).toBe(200);
+    }
+    expect([other.seal().length, own.seal().length]).toEqual([2, 2]);
   });
 });
 

@@ -16,6 +16,7 @@ import type { Gateway } from './gateway.ts';
 import { Refusal } from './http-errors.ts';
 import { checkHead, isLoopback } from './http-guard.ts';
 import { GATEWAY_LIMITS, tooLarge } from './limits.ts';
+import { nameCallers } from './name-callers.ts';
 import { endWith, refusalOf, upgradeRequired } from './raw-reply.ts';
 import { wholeBody } from './whole-body.ts';
 
@@ -57,7 +58,12 @@ export async function listen(gateway: Gateway, options: ListenOptions = {}): Pro
   const server = serverOf(gateway, isLoopback(host), timeouts);
   const origin = await bind(server, host, port);
   gateway.origin = origin;
-  return { origin, [Symbol.asyncDispose]: () => close(server) };
+  const naming = nameCallers(gateway, origin);
+  const end = (): Promise<void> => {
+    naming[Symbol.dispose]();
+    return close(server);
+  };
+  return { origin, [Symbol.asyncDispose]: end };
 }
 
 function serverOf(gateway: Gateway, local: boolean, timeouts: Timeouts): Server {
