@@ -304,13 +304,15 @@ export interface SessionSpec {
 /** Whoever wants to know what happens in a session. Must not throw. */
 export interface SessionObserver {
   recorded?(identity: RolloutIdentity, turn: Turn): void;
-  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered'>): void;
+  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered' | 'isAfter'>): void;
 }
 
 export interface Session {
   model(role?: string, options?: SeatOptions): ModelHandle;
   readonly turns: readonly Turn[];
   readonly unanswered: readonly UnansweredCall[];
+  /** Whether the call that a turn answers was made when the other one had ended: not beside it. */
+  isAfter(turn: Turn, call: UnansweredCall): boolean;
   /** Ends the session: keys die, calls in flight are cancelled and never recorded. Idempotent. */
   seal(): readonly Turn[];
 }

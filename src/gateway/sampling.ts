@@ -100,7 +100,7 @@ export async function answer(
     };
     const turns = await allOrNone(signal, seeds, sampleOne);
     const fork = player ? undefined : (prompt.fork ?? forkMeanwhile(seat, question, known));
-    return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns);
+    return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns, call);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
     session.keepUnanswered(call, thrown, signal);

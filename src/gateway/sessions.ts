@@ -84,6 +84,10 @@ export class LiveSession implements Session {
   readonly #seats = new Map<string, SeatOptions>();
   /** Of calls under way. One listener for all of them: one for each costs as much as the rest of the call's bookkeeping. */
   readonly #joined = new Set<AbortController>();
+  /** Of calls and turns: how many calls had ended without an answer when they began; of such a call, how many had before it. */
+  readonly #begun = new WeakMap<object, number>();
+  readonly #ended = new WeakMap<object, number>();
+  #endings = 0;
   #activeAt: number;
   #inFlight = 0;
   #sampledTokens = 0;
@@ -174,11 +178,12 @@ export class LiveSession implements Session {
   }
 
   /** All of them, one after the other. */
-  record(turns: readonly Omit<Turn, 'index'>[]): readonly Turn[] {
+  record(turns: readonly Omit<Turn, 'index'>[], call: ModelCall): readonly Turn[] {
     this.assertOpen();
     return turns.map((turn) => {
       const complete: Turn = { ...turn, index: this.recorded.length };
       this.recorded.push(complete);
+      this.#begun.set(complete, this.#begun.get(call) ?? 0);
       this.#sampledTokens += turn.sampledIds.length;
       this.spec.observer?.recorded?.(this.spec.identity, complete);
       return complete;
@@ -202,12 +207,18 @@ export class LiveSession implements Session {
   async calling<T>({ thread, role }: Seat, signal: AbortSignal | undefined, run: (call: ModelCall) => Promise<T>): Promise<T> {
     const now = this.#parts.clock.now();
     const call = { thread, role, promptTokens: 0, sampledTokens: 0, turnsBefore: 0, startedAt: now, endedAt: now };
+    this.#begun.set(call, this.#endings);
     try {
       return await run(call);
     } catch (thrown) {
       this.keepUnanswered(call, thrown, signal);
       throw thrown;
     }
+  }
+
+  /** Whether the call that a turn answers was made when the other one had ended: not beside it. Clocks are too coarse to tell. */
+  isAfter(turn: Turn, call: UnansweredCall): boolean {
+    return (this.#begun.get(turn) ?? 0) > (this.#ended.get(call) ?? Infinity);
   }
 
   /** Each call once. It failed, unless its client or the rollout was gone first; what the seal cuts off is no part of the rollout. */
@@ -217,6 +228,7 @@ export class LiveSession implements Session {
     call.endedAt = this.#parts.clock.now();
     if (!this.signal.aborted && !signal?.aborted) call.failure = failureIn(thrown);
     this.unanswered.push(call);
+    this.#ended.set(call, this.#endings++);
     if (this.unanswered.length <= MOST_UNANSWERED) return;
     // How a conversation ended is in its last one.
     const isLast = ({ role, thread }: ModelCall, i: number): boolean =>
