@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { evaluationId, type NumberedTask, numbered, scoreOf } from './evaluate.ts';
@@ -21,7 +22,16 @@ export interface ReportedScore {
 export function eventsIn(run: string): readonly RunEvent[] {
   const file = join(run, 'events.jsonl');
   const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n').slice(0, -1) : [];
-  return lines.map((line) => JSON.parse(line) as RunEvent);
+  return lines.map((line, i) => {
+    try {
+      return JSON.parse(line) as RunEvent;
+    } catch (cause) {
+      throw new TrainyardError('STORE_FORMAT', `${file}: line ${i + 1} is no JSON`, {
+        cause,
+        hint: 'restore the file from a copy',
+      });
+    }
+  });
 }
 
 /** Of the evaluations before, during and after training. */

@@ -217,6 +217,15 @@ describe('what was changed', () => {
     expect(await verify({ run })).toMatchObject({ first: { where: 'checkpoint of step 2', kept: 'a run with other settings' } });
   });
 
+  it('checkpoints, of which there are more than steps; the one that a kill kept from being committed is no difference', async () => {
+    const run = await copied('further-weights');
+    const at = (step: number) => join(run, 'checkpoints', `step-00000${step}`);
+    await cp(at(3), at(4), { recursive: true });
+    expect(await verify({ run })).toMatchObject({ different: 0 });
+    await cp(at(3), at(5), { recursive: true });
+    expect(await verify({ run })).toMatchObject({ first: { where: 'checkpoint of step 5' } });
+  });
+
   it('the weights of a checkpoint', async () => {
     const run = await copied('other-weights');
     const file = join(run, 'checkpoints', 'step-000003', 'model.safetensors');
