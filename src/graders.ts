@@ -1,21 +1,8 @@
 /** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
 export { rejected, unscorable } from './core/define-grader.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
-export type { CodeLanguage } from './grader/built-in/code-in-text.ts';
-export { countdown } from './grader/built-in/countdown.ts';
-export { type JsonMatchOptions, jsonMatch } from './grader/built-in/json-match.ts';
-export { type MathMatchOptions, mathMatch } from './grader/built-in/math-match.ts';
-export { type MultipleChoiceOptions, multipleChoice } from './grader/built-in/multiple-choice.ts';
-export { type NumberMatchOptions, numberMatch } from './grader/built-in/number-match.ts';
-export {
-  type ExactMatchOptions,
-  exactMatch,
-  normalisedMatch,
-  type RegexMatchOptions,
-  regexMatch,
-} from './grader/built-in/text-match.ts';
-export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './grader/built-in/tool-calls.ts';
-export { type UnitTestsOptions, unitTests } from './grader/built-in/unit-tests.ts';
+export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
+export type { CodeLanguage } from './graders/code-in-text.ts';
 export {
   type ClipOptions,
   clipped,
@@ -27,15 +14,16 @@ export {
   scaled,
   type WeightedOptions,
   weighted,
-} from './grader/compose/combine.ts';
+} from './graders/compose/combine.ts';
 export {
   formatPenalty,
   type LengthPenaltyOptions,
   lengthPenalty,
   type RepetitionPenaltyOptions,
   repetitionPenalty,
-} from './grader/compose/penalties.ts';
-export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
+} from './graders/compose/penalties.ts';
+export { countdown } from './graders/countdown.ts';
+export { type JsonMatchOptions, jsonMatch } from './graders/json-match.ts';
 export {
   type JudgeEndpoint,
   type JudgeOptions,
@@ -43,8 +31,20 @@ export {
   type RubricCriterion,
   type RubricOptions,
   rubric,
-} from './grader/judge/judge.ts';
-export type { ReadSaid, TextOptions } from './grader/options.ts';
+} from './graders/judge/judge.ts';
+export { type MathMatchOptions, mathMatch } from './graders/math-match.ts';
+export { type MultipleChoiceOptions, multipleChoice } from './graders/multiple-choice.ts';
+export { type NumberMatchOptions, numberMatch } from './graders/number-match.ts';
+export type { ReadSaid, TextOptions } from './graders/options.ts';
+export {
+  type ExactMatchOptions,
+  exactMatch,
+  normalisedMatch,
+  type RegexMatchOptions,
+  regexMatch,
+} from './graders/text-match.ts';
+export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './graders/tool-calls.ts';
+export { type UnitTestsOptions, unitTests } from './graders/unit-tests.ts';
 export type { ConfinedProcess } from './processes/sandbox/confined-process.ts';
 export type { SandboxEnd, SandboxLimits, SandboxProgram, SandboxResult } from './processes/sandbox/program.ts';
 export { type Level as SandboxLevel, openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';

@@ -89,14 +89,6 @@ export type {
   Trajectory,
   Turn,
 } from './core/types.ts';
-export {
-  EnvironmentClient,
-  EnvironmentInstance,
-  type EnvironmentOptions,
-  type EnvironmentTasksOptions,
-  environmentTasks,
-  type StepResult,
-} from './dataset/environment.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
@@ -134,3 +126,11 @@ export {
 } from './trainer/advantages.ts';
 export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
 export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';
+export {
+  EnvironmentClient,
+  EnvironmentInstance,
+  type EnvironmentOptions,
+  type EnvironmentTasksOptions,
+  environmentTasks,
+  type StepResult,
+} from './tuner/environment.ts';

@@ -4,4 +4,4 @@ export {
   OsmosisStrandsAgent,
   type OsmosisStrandsAgentConfig,
   type RolloutModelParams,
-} from './authoring/osmosis/strands.ts';
+} from './osmosis/strands.ts';

@@ -1,20 +1,11 @@
 /** `trainyard/osmosis`: workflows and graders as classes, after the Osmosis SDK. Re-exports only. */
 
-export { AgentWorkflow, type AgentWorkflowReturn } from './authoring/osmosis/agent-workflow.ts';
-export type { AgentWorkflowContext, Metadata } from './authoring/osmosis/agent-workflow-context.ts';
-export type { AgentWorkflowOutput } from './authoring/osmosis/agent-workflow-output.ts';
-export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './authoring/osmosis/config.ts';
-export { Grader } from './authoring/osmosis/grader.ts';
-export { GraderContext } from './authoring/osmosis/grader-context.ts';
-export {
-  getRolloutContext,
-  RolloutContext,
-  type RolloutContextFields,
-  type SampleSource,
-} from './authoring/osmosis/rollout-context.ts';
-export { RolloutSample, type RolloutSampleFields } from './authoring/osmosis/rollout-sample.ts';
-export type { Patience } from './protocols/rollout-server/callbacks.ts';
-export type { EntryParts } from './protocols/rollout-server/entry.ts';
+export { AgentWorkflow, type AgentWorkflowReturn } from './osmosis/agent-workflow.ts';
+export type { AgentWorkflowContext, Metadata } from './osmosis/agent-workflow-context.ts';
+export type { AgentWorkflowOutput } from './osmosis/agent-workflow-output.ts';
+export type { Patience } from './osmosis/callbacks.ts';
+export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './osmosis/config.ts';
+export type { EntryParts } from './osmosis/entry.ts';
 export type {
   CancelSelector,
   Completion,
@@ -27,6 +18,15 @@ export type {
   RolloutRequest,
   RolloutState,
   RolloutStatus,
-} from './protocols/rollout-server/execution.ts';
-export { LocalBackend, type LocalBackendOptions } from './protocols/rollout-server/local-backend.ts';
-export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './protocols/rollout-server/server.ts';
+} from './osmosis/execution.ts';
+export { Grader } from './osmosis/grader.ts';
+export { GraderContext } from './osmosis/grader-context.ts';
+export { LocalBackend, type LocalBackendOptions } from './osmosis/local-backend.ts';
+export {
+  getRolloutContext,
+  RolloutContext,
+  type RolloutContextFields,
+  type SampleSource,
+} from './osmosis/rollout-context.ts';
+export { RolloutSample, type RolloutSampleFields } from './osmosis/rollout-sample.ts';
+export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/server.ts';

@@ -1,9 +1,9 @@
 /** `trainyard/tuner`: agents written as for AgentScope's tuner. */
-export type { DefaultModelGiven, LanguageModelLike } from './authoring/tuner/default-model.ts';
-export { BaseJudge, type ComputeReward, defineJudge, type Verdict } from './authoring/tuner/judge.ts';
-export { ModelTuner, type RegisterOptions } from './authoring/tuner/model-tuner.ts';
-export type { Structured, StructuredModel, StructuredRequest } from './authoring/tuner/structured.ts';
-export { TunedModel } from './authoring/tuner/tuned-model.ts';
-export { Workflow } from './authoring/tuner/workflow.ts';
-export { type OutputReward, WorkflowOutput, type WorkflowOutputFields } from './authoring/tuner/workflow-output.ts';
-export { type JudgeTask, type Task, WorkflowTask } from './authoring/tuner/workflow-task.ts';
+export type { DefaultModelGiven, LanguageModelLike } from './tuner/default-model.ts';
+export { BaseJudge, type ComputeReward, defineJudge, type Verdict } from './tuner/judge.ts';
+export { ModelTuner, type RegisterOptions } from './tuner/model-tuner.ts';
+export type { Structured, StructuredModel, StructuredRequest } from './tuner/structured.ts';
+export { TunedModel } from './tuner/tuned-model.ts';
+export { Workflow } from './tuner/workflow.ts';
+export { type OutputReward, WorkflowOutput, type WorkflowOutputFields } from './tuner/workflow-output.ts';
+export { type JudgeTask, type Task, WorkflowTask } from './tuner/workflow-task.ts';

@@ -5,10 +5,10 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { TinkerEngine } from '../../src/engine/tinker.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
-import { TinkerConnection } from '../../src/tinker/connection.ts';
-import { TinkerTrainer } from '../../src/trainer/tinker.ts';
+import { TinkerConnection } from '../../src/tinker/client/connection.ts';
+import { TinkerEngine } from '../../src/tinker/client/engine.ts';
+import { TinkerTrainer } from '../../src/tinker/client/trainer.ts';
 import type { Stall } from './stalls.ts';
 
 const fromHere = (path: string): string => fileURLToPath(new URL(path, import.meta.url));

@@ -2,10 +2,10 @@
 import { once } from 'node:events';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../core/events.ts';
-import type { HttpFailure } from '../protocols/tinker/api-error.ts';
 import { shortPath } from '../run/command-line.ts';
 import { EVAL_DEFAULTS } from '../run/settings.ts';
 import { type ServedTinker, serveTinker, type TinkerServerSettings } from '../run/tinker-server.ts';
+import type { HttpFailure } from '../tinker/server/api-error.ts';
 import { guarded } from './guard.ts';
 import { describe } from './lines.ts';
 import { printable } from './screen/width.ts';

@@ -7,7 +7,7 @@ import { defined } from '../core/copies.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade, Json, Message, PromptMessage } from '../core/types.ts';
-import { checkGrader } from './compose/component.ts';
+import { checkGrader } from '../graders/compose/component.ts';
 import { inlineGrader } from './inline.ts';
 
 export interface GradedCase {

@@ -5,7 +5,7 @@
 import { runInRollout } from '../core/context.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import { type IsolationOptions, openIsolated } from './isolated-workflow.ts';
+import { type IsolationOptions, openIsolated } from '../isolation/isolated-workflow.ts';
 import type { OwnContext } from './rollout-context.ts';
 import { Slots } from './slots.ts';
 

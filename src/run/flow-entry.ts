@@ -2,11 +2,11 @@
  * The entry of a run whose workflow is a flow chosen by name: from a flows file, or registered by the entry. The grader is the entry's;
  * without an entry, that of the module in which the flow stands.
  */
-import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
-import { agentNameOf, flowWorkflow } from '../authoring/agent-flow/flow-workflow.ts';
-import { readFlowsFile } from '../authoring/agent-flow/flows-file.ts';
+import { flowRegistry } from '../flows/flow-registry.ts';
+import { agentNameOf, flowWorkflow } from '../flows/flow-workflow.ts';
+import { readFlowsFile } from '../flows/flows-file.ts';
 // Registers the flow that is there for every entry.
-import '../authoring/agent-flow/single-step-flow.ts';
+import '../flows/single-step-flow.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { type Entry, inspectEntry } from '../rollout/discovery.ts';

@@ -6,8 +6,8 @@ import { runInRollout } from '../core/context.ts';
 import type { GraderRunner, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { type FlowDoor, isFlow } from '../core/flow-door.ts';
 import type { Task } from '../core/types.ts';
+import { mountAgentFlow } from '../flows/agent-flow.ts';
 import type { Gateway } from '../gateway/gateway.ts';
-import { mountAgentFlow } from '../protocols/agent-flow/agent-flow.ts';
 import type { RolloutParts } from '../rollout/runner.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 

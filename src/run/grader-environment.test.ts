@@ -2,9 +2,9 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { scratch } from '../../test/cli/command.ts';
 import { defineGrader } from '../core/define-grader.ts';
-import { exactMatch } from '../grader/built-in/text-match.ts';
-import { gated, weighted } from '../grader/compose/combine.ts';
-import { judge } from '../grader/judge/judge.ts';
+import { gated, weighted } from '../graders/compose/combine.ts';
+import { judge } from '../graders/judge/judge.ts';
+import { exactMatch } from '../graders/text-match.ts';
 import { inspectFiles } from './preflight.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
 import { openGrader } from './workshop.ts';

@@ -2,7 +2,6 @@
  * Everything that can be wrong with what the user wrote is found here, all of it at once, before anything is opened or spent.
  */
 
-import { flowRegistry } from '../authoring/agent-flow/flow-registry.ts';
 import { missingEnv } from '../core/define-grader.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
@@ -10,6 +9,7 @@ import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import { type Split, seenInTraining, splitTasks } from '../dataset/split.ts';
 import { type Dataset, readDataset } from '../dataset/tasks.ts';
+import { flowRegistry } from '../flows/flow-registry.ts';
 import { type Entry, together } from '../rollout/discovery.ts';
 import { answerWarnings } from './answer-warnings.ts';
 import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';

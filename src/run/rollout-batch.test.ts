@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { agentWorkflow } from '../authoring/areal/agent-workflow.ts';
+import { agentWorkflow } from '../areal/agent-workflow.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { rolloutBatch } from './rollout-batch.ts';

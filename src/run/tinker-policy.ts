@@ -9,10 +9,10 @@ import { readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import { TinkerEngine } from '../engine/tinker.ts';
-import { TinkerConnection } from '../tinker/connection.ts';
-import { TinkerTrainer } from '../trainer/tinker.ts';
-import { readSavedState } from '../trainer/tinker-saved.ts';
+import { TinkerConnection } from '../tinker/client/connection.ts';
+import { TinkerEngine } from '../tinker/client/engine.ts';
+import { readSavedState } from '../tinker/client/tinker-saved.ts';
+import { TinkerTrainer } from '../tinker/client/trainer.ts';
 import { openingWith } from './closers.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from './policy.ts';
 

@@ -3,9 +3,9 @@
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader } from '../../src/core/define-grader.ts';
 import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
+import { type MountedFlows, mountAgentFlow } from '../../src/flows/agent-flow.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { type MountedFlows, mountAgentFlow } from '../../src/protocols/agent-flow/agent-flow.ts';
 import type { GroupPool } from '../../src/rollout/group-pool.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { type ScriptedEngine, scriptedEngine } from '../../src/testing/scripted-engine.ts';

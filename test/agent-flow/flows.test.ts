@@ -13,10 +13,10 @@ import {
   SingleStepSingleTurnAgentFlow,
   Step,
 } from '../../src/agent-flow.ts';
-import { flowWorkflow } from '../../src/authoring/agent-flow/flow-workflow.ts';
 import { defineGrader } from '../../src/core/define-grader.ts';
 import { asWorkflow } from '../../src/core/lower.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
+import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/listener.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';

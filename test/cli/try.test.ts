@@ -2,7 +2,7 @@
 import { readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { findWalls } from '../../src/processes/walls.ts';
+import { findWalls } from '../../src/isolation/walls.ts';
 import { scratch, trainyard } from './command.ts';
 
 const hasWalls = (await findWalls({ hidden: [], readOnly: [] })).kind === 'walls';
@@ -153,7 +153,7 @@ describe('trainyard try', () => {
     expect(code).toBe(1);
     expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:3/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
-    expect(stdout).not.toContain('src/rollout/workflow-child.ts');
+    expect(stdout).not.toContain('src/isolation/workflow-child.ts');
   });
 
   it.skipIf(!hasWalls)(

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { expect, it, onTestFinished } from 'vitest';
 import { defineWorkflow } from '../../src/core/define.ts';
-import { EnvironmentClient, environmentTasks } from '../../src/dataset/environment.ts';
 import { train } from '../../src/run/train.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { EnvironmentClient, environmentTasks } from '../../src/tuner/environment.ts';
 import { scratch } from '../cli/command.ts';
 
 interface Call {

@@ -10,7 +10,7 @@ import { STATUS } from '../../src/gateway/http-errors.ts';
 import { listen } from '../../src/gateway/listener.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
-import { CODES } from '../../src/rollout/http-generate.ts';
+import { CODES } from '../../src/isolation/http-generate.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { startWorkflow } from '../../src/rollout/start-workflow.ts';
 import { memoryStore } from '../../src/store/memory.ts';

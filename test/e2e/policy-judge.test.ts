@@ -9,7 +9,7 @@ import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/listener.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
-import { judge } from '../../src/grader/judge/judge.ts';
+import { judge } from '../../src/graders/judge/judge.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { withPolicy } from '../../src/run/policy-judge.ts';
 import { memoryStore } from '../../src/store/memory.ts';

@@ -1,8 +1,8 @@
 /** docs/reference/agent-flow.md says what the agent-flow routes are: its tables are compared with the code, both ways. */
 import { describe, expect, it } from 'vitest';
-import { FLOW_CAPABILITIES, FLOW_ROUTES } from '../../src/protocols/agent-flow/flow-routes.ts';
-import { FLOW_REFUSALS } from '../../src/protocols/agent-flow/refusals.ts';
-import { step } from '../../src/protocols/agent-flow/wire.ts';
+import { FLOW_CAPABILITIES, FLOW_ROUTES } from '../../src/flows/flow-routes.ts';
+import { FLOW_REFUSALS } from '../../src/flows/refusals.ts';
+import { step } from '../../src/flows/wire.ts';
 import { sectionsOf, tableRows } from './markdown.ts';
 import { readText } from './sources.ts';
 

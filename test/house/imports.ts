@@ -10,15 +10,30 @@ import { posix } from 'node:path';
 import { Visitor } from 'vite';
 import { isKernel, isTest, lineAt, type Source } from './sources.ts';
 
-/** The levels of the plan, lowest first. */
+/** The first ring, the path of a task, lowest level first. */
 export const LEVELS = [
   ['core'],
-  ['tokens', 'nn', 'tinker', 'testing', 'processes', 'statistics'],
-  ['rollout', 'gateway', 'engine', 'grader', 'store', 'trainer', 'integrations', 'dataset'],
-  ['authoring', 'protocols'],
-  ['run', 'dashboard'],
+  ['tokens', 'nn', 'http', 'processes', 'statistics'],
+  ['rollout', 'gateway', 'grader', 'store', 'trainer', 'dataset'],
+  ['run'],
   ['cli'],
 ] as const satisfies readonly (readonly string[])[];
+
+/** The second ring: a feature each. A room imports the first ring and no other room; the first ring loads a room when it is asked for. */
+export const ROOMS: readonly string[] = [
+  'tinker',
+  'flows',
+  'osmosis',
+  'areal',
+  'tuner',
+  'graders',
+  'isolation',
+  'integrations',
+  'testing',
+];
+
+const MEET = 'meet in a contract of core/ and wire both in run/';
+const isRoom = (folder: string | undefined): boolean => ROOMS.includes(folder ?? '');
 
 export interface ImportSite {
   readonly specifier: string;
@@ -62,10 +77,12 @@ export function importsOf(source: Source): readonly ImportSite[] {
 
 /** Direction: only downwards, never sideways; the files directly in src/ are for users of the package, not for us. */
 export function directionFaults(sources: readonly Source[]): readonly string[] {
-  const unplaced = sources.filter(({ path }) => folderOf(path) !== undefined && levelOf(path) === undefined);
+  const unplaced = sources.filter(
+    ({ path }) => folderOf(path) !== undefined && levelOf(path) === undefined && !isRoom(folderOf(path)),
+  );
   const faults = unplaced.map(
     ({ path }) =>
-      `${path}: folder src/${folderOf(path)}/ has no level; move the file, or add the folder to LEVELS and to the plan`,
+      `${path}: folder src/${folderOf(path)}/ is in neither ring; move the file, or add the folder to LEVELS or ROOMS and to the plan`,
   );
   for (const edge of relativeEdges(sources)) {
     const fault = directionFault(edge);
@@ -74,7 +91,7 @@ export function directionFaults(sources: readonly Source[]): readonly string[] {
   return faults;
 }
 
-function directionFault({ from, to }: Edge): string | undefined {
+function directionFault({ from, to, late }: Edge): string | undefined {
   const [fromFolder, toFolder] = [folderOf(from), folderOf(to)];
   const [fromLevel, toLevel] = [levelOf(from), levelOf(to)];
   if (!to.startsWith('src/'))
@@ -82,17 +99,20 @@ function directionFault({ from, to }: Edge): string | undefined {
   if (isKernel(from) !== isKernel(to)) return 'across the border of the WASM kernels; pass the value through the compiled module';
   if (fromFolder === undefined || fromFolder === toFolder) return undefined;
   if (toFolder === undefined) return 'a file of the public surface; import the file that declares the name instead';
-  if (fromLevel === undefined || toLevel === undefined) return undefined;
-  if (toLevel < fromLevel) return undefined;
-  const remedy = isTest(from) ? 'move the test under test/' : 'meet in a contract of core/ and wire both in run/';
+  const [fromRoom, toRoom] = [isRoom(fromFolder), isRoom(toFolder)];
+  if (fromRoom && toRoom) return isTest(from) ? undefined : `another room; ${MEET}`;
+  if (toRoom) return late || isTest(from) ? undefined : 'a room, with the module; load it where it is asked for, by import()';
+  if (fromRoom) return toFolder === 'cli' ? 'the command line; pass what is needed' : undefined;
+  if (fromLevel === undefined || toLevel === undefined || toLevel < fromLevel) return undefined;
+  const remedy = isTest(from) ? 'move the test under test/' : MEET;
   const relation = toLevel === fromLevel ? `a sibling on L${toLevel}` : `upwards from L${fromLevel} to L${toLevel}`;
   return `${relation}; ${remedy}`;
 }
 
-/** Each circle once, as the path that walks it. */
+/** Each circle once, as the path that walks it; what is loaded later closes no circle. */
 export function cycleFaults(sources: readonly Source[]): readonly string[] {
   const targets = new Map<string, string[]>(sources.map(({ path }) => [path, []]));
-  for (const { from, to } of relativeEdges(sources)) targets.get(from)?.push(to);
+  for (const { from, to, late } of relativeEdges(sources)) if (!late) targets.get(from)?.push(to);
   const faults: string[] = [];
   const finished = new Set<string>();
   const walk = (path: string, trail: readonly string[]): void => {

@@ -49,6 +49,26 @@ const { exports: exported } = JSON.parse(readText('package.json')) as {
 };
 const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': file }]) => ({ subPath, path: file.slice(2) }));
 
+/** Files that still import a room; the list only gets shorter. */
+const PENDING = [
+  'src/cli/tinker.ts',
+  'src/grader/grade-once.ts',
+  'src/osmosis/openai-agents.ts',
+  'src/osmosis/remote-policy.ts',
+  'src/osmosis/strands.ts',
+  'src/rollout/start-workflow.ts',
+  'src/run/flow-entry.ts',
+  'src/run/flow-runs.ts',
+  'src/run/preflight.ts',
+  'src/run/serve.ts',
+  'src/run/tinker-policy.ts',
+  'src/run/tinker-server.ts',
+  'src/run/walls.ts',
+  'src/trainer/datum.ts',
+  'src/trainer/named-losses.ts',
+  'src/tuner/tuned-model.ts',
+];
+
 describe('the source tree', () => {
   const sources = readSources('src');
 
@@ -56,8 +76,9 @@ describe('the source tree', () => {
     expect(sources.length).toBeGreaterThan(0);
   });
 
-  it('imports only downwards, and never a sibling', () => {
-    expect(directionFaults(sources)).toEqual([]);
+  it('imports only downwards, never a sibling, and rooms only when they are asked for', () => {
+    const known = (fault: string): boolean => PENDING.some((file) => fault.startsWith(`${file}:`));
+    expect(directionFaults(sources).filter((fault) => !known(fault))).toEqual([]);
   });
 
   it('has no import cycles', () => {
@@ -101,10 +122,13 @@ describe('the import scanner', () => {
 
 describe('the direction rule', () => {
   it.each([
-    ['upwards', 'src/core/a.ts', '../run/b.ts', 'upwards from L0 to L4'],
+    ['upwards', 'src/core/a.ts', '../run/b.ts', 'upwards from L0 to L3'],
     ['a type upwards', 'src/tokens/a.ts', '../gateway/b.ts', 'upwards from L1 to L2'],
-    ['a sibling', 'src/engine/a.ts', '../trainer/b.ts', 'a sibling on L2'],
-    ['a sibling from a test', 'src/engine/a.test.ts', '../trainer/b.ts', 'move the test under test/'],
+    ['a sibling', 'src/store/a.ts', '../trainer/b.ts', 'a sibling on L2'],
+    ['a sibling from a test', 'src/store/a.test.ts', '../trainer/b.ts', 'move the test under test/'],
+    ['a room with the module', 'src/run/a.ts', '../tinker/b.ts', 'load it where it is asked for'],
+    ['another room', 'src/flows/a.ts', '../tinker/b.ts', 'another room'],
+    ['the command line from a room', 'src/flows/a.ts', '../cli/b.ts', 'pass what is needed'],
     ['the public surface', 'src/cli/a.ts', '../index.ts', 'a file of the public surface'],
     ['a file outside src/', 'src/cli/a.ts', '../../scripts/b.ts', 'outside src/'],
     ['the kernels', 'src/nn/a.ts', './kernels/b.ts', 'border of the WASM kernels'],
@@ -115,13 +139,15 @@ describe('the direction rule', () => {
   });
 
   it('refuses a folder that the plan does not know', () => {
-    expect(directionFaults(tree({ 'src/shared/a.ts': '' }))).toEqual([expect.stringContaining('src/shared/ has no level')]);
+    expect(directionFaults(tree({ 'src/shared/a.ts': '' }))).toEqual([expect.stringContaining('src/shared/ is in neither ring')]);
   });
 
-  it('accepts a lower level, the own folder, fixtures in tests, and anything from the public surface', () => {
+  it('accepts a lower level, the own folder, a room that is loaded later, the first ring from a room, fixtures in tests, and anything from the public surface', () => {
     const sources = tree({
       'src/run/a.ts': "import '../store/b.ts'; import '../core/c.ts'; import './d.ts';",
       'src/run/a.test.ts': "import '../../test/fixtures/e.ts';",
+      'src/run/f.ts': "await import('../tinker/b.ts');",
+      'src/tinker/b.ts': "import '../run/a.ts';",
       'src/index.ts': "export { a } from './run/a.ts';",
     });
     expect(directionFaults(sources)).toEqual([]);

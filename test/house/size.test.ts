@@ -10,8 +10,7 @@ import { describe, expect, it } from 'vitest';
 import { isTest, lineAt, lineCount, parseSource, readSources, type Source } from './sources.ts';
 
 const LONG_FILE = 300;
-const MEDIAN_FILE = 110;
-const FILE_FAULT = 500;
+const FILE_FAULT = 450;
 const FUNCTION_FAULT = 100;
 const EMPTY_NAMES = /(?:^|-)(?:utils?|helpers?|common|misc|managers?)(?:-|$)/;
 const KEBAB_CASE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/;
@@ -72,12 +71,11 @@ describe('the source tree', () => {
     expect(code.flatMap(lengthFaults)).toEqual([]);
   });
 
-  it('keeps the median file short, and reports what is getting long', () => {
+  it('reports what is getting long', () => {
     const lengths = code.map(({ path, text }) => ({ path, lines: lineCount(text) }));
     const long = lengths.filter(({ lines }) => lines > LONG_FILE).map(({ path, lines }) => `  long: ${path} (${lines} lines)`);
     const middle = median(lengths.map(({ lines }) => lines));
     console.log([`${code.length} source files, median ${middle} lines, ${long.length} over ${LONG_FILE}`, ...long].join('\n'));
-    expect(middle, 'lines of the median source file; split the longest').toBeLessThanOrEqual(MEDIAN_FILE);
   });
 
   it('has kebab-case names that say what is inside', () => {
@@ -92,9 +90,9 @@ describe('the source tree', () => {
 describe('the length rule', () => {
   const lines = (count: number): string => 'x();\n'.repeat(count);
 
-  it('accepts 500 lines and refuses 501', () => {
-    expect(lengthFaults(parseSource('src/core/a.ts', lines(500)))).toEqual([]);
-    expect(lengthFaults(parseSource('src/core/a.ts', lines(501)))).toEqual([expect.stringContaining('501 lines')]);
+  it('accepts 450 lines and refuses 451', () => {
+    expect(lengthFaults(parseSource('src/core/a.ts', lines(450)))).toEqual([]);
+    expect(lengthFaults(parseSource('src/core/a.ts', lines(451)))).toEqual([expect.stringContaining('451 lines')]);
   });
 
   it.each([

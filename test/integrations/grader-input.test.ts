@@ -15,7 +15,7 @@ import type { GraderInput, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
 import { defineGrader } from '../../src/core/define-grader.ts';
 import type { Message, Trajectory } from '../../src/core/types.ts';
-import { toolCalls } from '../../src/grader/built-in/tool-calls.ts';
+import { toolCalls } from '../../src/graders/tool-calls.ts';
 import { policyProvider } from '../../src/openai-agents.ts';
 import { PolicyModel } from '../../src/strands.ts';
 import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';

@@ -2,10 +2,10 @@
  * Servers that take a request and say nothing, with time limits of a test.
  */
 import { describe, expect, it } from 'vitest';
-import { Caller } from '../../src/tinker/caller.ts';
-import { HttpClient } from '../../src/tinker/http.ts';
-import { Trouble } from '../../src/tinker/patience.ts';
-import { Refusals } from '../../src/tinker/refusals.ts';
+import { Caller } from '../../src/tinker/client/caller.ts';
+import { HttpClient } from '../../src/tinker/client/http.ts';
+import { Trouble } from '../../src/tinker/client/patience.ts';
+import { Refusals } from '../../src/tinker/client/refusals.ts';
 import { type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 const poll = { method: 'POST', path: '/api/v1/retrieve_future', pool: 'train', timeoutMs: 60, body: Buffer.from('{}') } as const;

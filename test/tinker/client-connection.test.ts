@@ -4,7 +4,7 @@
  */
 import { createServer } from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { type Accepted, type Submission, TinkerConnection } from '../../src/tinker/connection.ts';
+import { type Accepted, type Submission, TinkerConnection } from '../../src/tinker/client/connection.ts';
 import { type Answer, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 const KEY = 'tml-secret-key';

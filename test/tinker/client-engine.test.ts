@@ -3,8 +3,8 @@
  */
 import { describe, expect, it, vi } from 'vitest';
 import type { SampleRequest } from '../../src/core/policy.ts';
-import { TinkerEngine } from '../../src/engine/tinker.ts';
-import { TinkerConnection } from '../../src/tinker/connection.ts';
+import { TinkerConnection } from '../../src/tinker/client/connection.ts';
+import { TinkerEngine } from '../../src/tinker/client/engine.ts';
 import { type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 const KEY = 'tml-secret-key';

@@ -7,12 +7,12 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { TinkerConnection } from '../../src/tinker/connection.ts';
-import { passRequestFromJson, passResultToJson } from '../../src/tinker/json.ts';
-import { decodePassRequest, encodePassResult } from '../../src/tinker/protobuf.ts';
-import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/types.ts';
+import { TinkerConnection } from '../../src/tinker/client/connection.ts';
+import { TinkerTrainer } from '../../src/tinker/client/trainer.ts';
+import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/json.ts';
+import { decodePassRequest, encodePassResult } from '../../src/tinker/wire/protobuf.ts';
+import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/types.ts';
 import { crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
-import { TinkerTrainer } from '../../src/trainer/tinker.ts';
 import { type Answer, type Asked, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };

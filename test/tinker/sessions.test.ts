@@ -1,6 +1,6 @@
 /** How long a session of a Tinker server lives. */
 import { expect, it, vi } from 'vitest';
-import { TinkerServer } from '../../src/protocols/tinker/server.ts';
+import { TinkerServer } from '../../src/tinker/server/server.ts';
 import { KEY, scratch } from '../fixtures/tinker/server.ts';
 
 it('a session does not end because the machine’s clock was set', async () => {

@@ -6,8 +6,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
-import { TINKER_LIMITS } from '../../src/protocols/tinker/limits.ts';
-import { passRequestToJson } from '../../src/tinker/json.ts';
+import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
+import { passRequestToJson } from '../../src/tinker/wire/json.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
 import { ADAM, type Answered, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';

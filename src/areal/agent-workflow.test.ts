@@ -1,0 +1,226 @@
+import OpenAI from 'openai';
+import { describe, expect, it } from 'vitest';
+import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
+import { defineGrader } from '../core/define-grader.ts';
+import type { Trajectory } from '../core/types.ts';
+import { type AgentExtras, type AgentOptions, agentWorkflow } from './agent-workflow.ts';
+import type { EpisodeData } from './episode-data.ts';
+
+type Messages = OpenAI.ChatCompletionMessageParam[];
+
+/** One call of the model, as the document's agents make it. */
+function chat({ baseURL, apiKey, httpClient, model }: AgentExtras, messages: Messages): Promise<OpenAI.ChatCompletion> {
+  const client = new OpenAI({ baseURL, apiKey, fetch: httpClient, maxRetries: 0 });
+  return client.chat.completions.create({ model, messages });
+}
+
+/** Calls that each go on from the one before; gives their ids. */
+async function converse(extras: AgentExtras, data: EpisodeData, calls: number): Promise<string[]> {
+  const messages: Messages = [...data.messages];
+  const ids: string[] = [];
+  for (let call = 0; call < calls; call++) {
+    const { id, choices } = await chat(extras, messages);
+    ids.push(id);
+    messages.push(choices[0]!.message, { role: 'user', content: `go on, ${call}` });
+  }
+  return ids;
+}
+
+async function rollout(
+  run: (data: EpisodeData, extras: AgentExtras) => Promise<unknown>,
+  options?: AgentOptions,
+): Promise<Trajectory> {
+  const agent = { run: async (data: EpisodeData, extras: AgentExtras) => (await run(data, extras)) as number };
+  await using rollouts = await scriptedRollouts(agentWorkflow(agent, options));
+  return await rollouts.run();
+}
+
+describe('an agent', () => {
+  it('may be a function, an object, an instance or a class, without a base', async () => {
+    class Own {
+      async run(data: EpisodeData, extras: AgentExtras): Promise<number> {
+        await chat(extras, data.messages);
+        return 1;
+      }
+    }
+    async function named(data: EpisodeData, extras: AgentExtras): Promise<number> {
+      return await new Own().run(data, extras);
+    }
+    for (const [agent, name] of [
+      [Own, 'Own'],
+      [new Own(), 'Own'],
+      [{ run: named }, 'agent'],
+      [named, 'named'],
+    ] as const) {
+      await using rollouts = await scriptedRollouts(agentWorkflow(agent));
+      const { outcome, grade, turns } = await rollouts.run();
+      expect({ outcome, grade, name: rollouts.workflow.name, dialect: turns[0]?.request.dialect }).toEqual({
+        outcome: { kind: 'completed' },
+        grade: { kind: 'graded', reward: { value: 1, source: 'workflow' } },
+        name,
+        dialect: 'chat',
+      });
+    }
+  });
+
+  it.each<[string, unknown, RegExp]>([
+    [
+      'a sync run',
+      class Blocking {
+        run() {}
+      },
+      /run of the class Blocking is a Function/,
+    ],
+    [
+      'a sync run of an instance',
+      new (class Blocking {
+        run() {}
+      })(),
+      /run of the class Blocking is a Function/,
+    ],
+    ['no run', class Idle {}, /the class Idle has no run/],
+    ['a run that is no function', { run: 3 }, /run of the agent is a Number/],
+    ['a sync function', function plain() {}, /the function plain is not async/],
+    ['nothing', undefined, /the agent has no run/],
+    [
+      'constructor arguments',
+      class Needy {
+        needed: number;
+        constructor(needed: number) {
+          this.needed = needed;
+        }
+        async run() {}
+      },
+      /constructor of Needy takes/,
+    ],
+  ])('with %s is refused by name, before anything runs', (_, agent, message) => {
+    expect(() => agentWorkflow(agent as never)).toThrowError(message);
+  });
+
+  it.each<[AgentOptions, RegExp]>([
+    [{ turnDiscount: 1.5 }, /turnDiscount is 1.5, expected a number from 0 to 1/],
+    [{ turnDiscount: Number.NaN }, /turnDiscount is NaN/],
+    [{ export: 'tree' as never }, /export is 'tree', expected "individual" or "concat"/],
+  ])('is refused with options %j', (options, message) => {
+    expect(() => agentWorkflow(async () => 1, options)).toThrowError(message);
+  });
+
+  it('is one instance for all rollouts of a process', async () => {
+    let made = 0;
+    class Heavy {
+      constructor() {
+        made++;
+      }
+      async run(data: EpisodeData, extras: AgentExtras): Promise<number> {
+        await chat(extras, data.messages);
+        return 1;
+      }
+    }
+    await using rollouts = await scriptedRollouts(agentWorkflow(Heavy));
+    await Promise.all([rollouts.run(), rollouts.run(), rollouts.run()]);
+    expect(made).toBe(1);
+  });
+
+  it('that throws is a failed rollout with its message', async () => {
+    const { outcome } = await rollout(async () => {
+      throw new Error('tool exploded');
+    });
+    expect(outcome).toEqual({ kind: 'failed', code: 'WORKFLOW_FAILED', message: 'tool exploded' });
+  });
+});
+
+describe('what an agent returns', () => {
+  const returning = (value: unknown) =>
+    rollout(async (data, extras) => {
+      await chat(extras, data.messages);
+      return value;
+    });
+
+  it('may be any finite number, whole or not', async () => {
+    for (const value of [1, 0, -2.5]) expect((await returning(value)).grade).toMatchObject({ kind: 'graded', reward: { value } });
+  });
+
+  it('may be null, which rejects the rollout', async () => {
+    expect((await returning(null)).outcome).toEqual({ kind: 'rejected', reason: 'returned_none' });
+  });
+
+  it('left out, leaves the reward to a grader, and ends the run where there is none', async () => {
+    await expect(returning(undefined)).rejects.toMatchObject({ code: 'REWARD_MISSING' });
+  });
+
+  it('left out, is the grader’s reward, discounted like any other; where there is one, the grader is not asked', async () => {
+    let asked = 0;
+    const grader = defineGrader(() => ++asked * 4);
+    const agent = (returned: number | undefined) =>
+      agentWorkflow(
+        async (data, extras) => {
+          await converse(extras, data, 2);
+          return returned;
+        },
+        { turnDiscount: 0.5 },
+      );
+    await using graded = await scriptedRollouts(agent(undefined), 0, grader);
+    expect((await graded.run()).grade).toMatchObject({ reward: { value: 4, byTurn: { 0: 2, 1: 4 } } });
+    await using own = await scriptedRollouts(agent(1), 0, grader);
+    expect((await own.run()).grade).toMatchObject({ reward: { value: 1, source: 'workflow' } });
+    expect(asked).toBe(1);
+  });
+
+  it.each([
+    [Number.NaN, /run returned NaN/],
+    [Number.POSITIVE_INFINITY, /run returned Infinity/],
+    ['1', /run returned '1'/],
+    [true, /run returned true/],
+    [[1], /run returned \[ 1 \]/],
+    [new Date(0), /run returned 1970/],
+    [{}, /an empty map/],
+    [{ nobody: 1 }, /"nobody", which the rollout does not have/],
+    [{ a: '1' }, /'1' for completion a/],
+  ])('is a failure with a reason when it is %s', async (value, message) => {
+    const { outcome } = await returning(value);
+    expect(outcome).toEqual({ kind: 'failed', code: 'WORKFLOW_BAD_RESULT', message: expect.stringMatching(message) });
+  });
+
+  it('may be a map of completions to rewards, discounted along the conversation', async () => {
+    const { grade } = await rollout(
+      async (data, extras) => {
+        const ids = await converse(extras, data, 3);
+        return new Map([[ids[2]!, 10]]);
+      },
+      { turnDiscount: 0.9 },
+    );
+    expect(grade).toMatchObject({ reward: { value: 10, credit: { turnDiscount: 0.9, per: 'turn' } } });
+    const { 0: first, 1: second, 2: third } = (grade as { reward: { byTurn: Record<string, number> } }).reward.byTurn;
+    expect([first, second, third].map((reward) => Number(reward?.toFixed(9)))).toEqual([8.1, 9, 10]);
+  });
+
+  it('as one number is earned by the end of each branch, so sub-agents that take turns never earn for each other', async () => {
+    const { grade, turns } = await rollout(
+      async (data, extras) => {
+        const other = { ...data, messages: [{ role: 'user', content: 'someone else' }] } as EpisodeData;
+        await Promise.all([converse(extras, data, 2), converse(extras, other, 2)]);
+        return 10;
+      },
+      { turnDiscount: 0.5 },
+    );
+    const { byTurn } = (grade as { reward: { byTurn: Record<string, number> } }).reward;
+    const depth = (index: number): number => (turns[index]?.after === undefined ? 0 : 1);
+    expect(turns.map(({ index }) => [depth(index), byTurn[index]]).toSorted()).toEqual([
+      [0, 5],
+      [0, 5],
+      [1, 10],
+      [1, 10],
+    ]);
+  });
+
+  it('in concat style gives every completion of a row what its last one earned', async () => {
+    const { grade } = await rollout(
+      async (data, extras) => {
+        const [one, two] = await converse(extras, data, 2);
+        return { [one!]: 5, [two!]: 1 };
+      },
+      { export: 'concat', turnDiscount: 0.9 },
+    );
+    expect(grade).toMatchObject({ reward: { value: 6, byTurn: { 0: 1, 1: 1 } } });
+  });
+});

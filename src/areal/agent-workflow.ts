@@ -1,0 +1,152 @@
+/**
+ * `agentWorkflow`: any agent with an async `run(data, { baseURL, apiKey, httpClient })` becomes a workflow. No base class: a class, an
+ * instance or a function will do. What it calls under the base URL is recorded; what it returns is its reward.
+ */
+import { isClass, kindOf } from '../core/classes.ts';
+import type { Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
+import { type Credit, checkCredit } from '../core/credit.ts';
+import { describeValue } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { checkNames } from '../core/near-name.ts';
+import type { Json } from '../core/types.ts';
+import { type EpisodeData, episodeData } from './episode-data.ts';
+import { getHttpClient, type HttpClient } from './http-client.ts';
+import { arealWorkflow, type EpisodeGroup } from './lowered.ts';
+import { badReturn, entriesOf, resultOfRewards } from './rewards-by-completion.ts';
+
+/** What an agent is given besides its data. */
+export interface AgentExtras {
+  readonly baseURL: string;
+  readonly apiKey: string;
+  /** A `fetch`, shared by all rollouts: `new OpenAI({ baseURL, apiKey, fetch: httpClient, maxRetries: 0 })`. */
+  readonly httpClient: HttpClient;
+  /** For the client's `model` parameter. */
+  readonly model: string;
+  /** Aborts when the rollout's time is over. */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * A number is the rollout's reward. A map says what completions earned, by their ids; the others earned nothing of their own. Null
+ * rejects the rollout. Nothing leaves the reward to the grader of the entry.
+ */
+// biome-ignore lint/suspicious/noConfusingVoidType: an agent that returns nothing leaves the reward to the grader
+export type AgentReward = number | Readonly<Record<string, number>> | ReadonlyMap<string, number> | null | undefined | void;
+
+type Run<Metadata> = (data: EpisodeData<Metadata>, extras: AgentExtras) => Promise<AgentReward>;
+export type Agent<Metadata = Json | undefined> = { run: Run<Metadata> } | (new () => { run: Run<Metadata> }) | Run<Metadata>;
+
+export interface AgentOptions {
+  readonly name?: string;
+  /** From 0 to 1: how much of what a completion earned counts for the one before it in its branch. Default 1. */
+  readonly turnDiscount?: number;
+  /** `individual`: each completion has its own reward. `concat`: all of a row have that of its last. Default individual. */
+  readonly export?: 'individual' | 'concat';
+  /** Whether a task's group of rollouts may be trained on. */
+  readonly shouldAccept?: (group: EpisodeGroup) => boolean;
+  /** Each rollout in a process with OPENAI_BASE_URL, OPENAI_API_KEY and Anthropic's in its environment. */
+  readonly isolation?: 'process';
+  /** Variables of the run's environment that such a process gets too, by name. */
+  readonly env?: readonly string[];
+  /** Rollouts at once; absent: as many as the run has. */
+  readonly concurrency?: number;
+}
+
+export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata>, options: AgentOptions = {}): Workflow {
+  const { name, make } = partsOf(agent as Agent<never>);
+  const known = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 'env', 'concurrency'];
+  checkNames(options, known, 'agentWorkflow', 'WORKFLOW_INVALID');
+  const { shouldAccept, isolation, env, concurrency } = options;
+  const credit = creditOf(options);
+  return arealWorkflow({
+    name: options.name || name || 'agent',
+    isolation,
+    env,
+    concurrency,
+    make,
+    shouldAccept,
+    run: async (run, ctx) => {
+      const result = resultOf(await run(episodeData(ctx), extrasOf(ctx)));
+      return result && { ...result, credit };
+    },
+  });
+}
+
+function extrasOf(ctx: WorkflowContext): AgentExtras {
+  const { baseURL, apiKey, name: model } = ctx.model();
+  return { baseURL, apiKey, httpClient: getHttpClient(), model, signal: ctx.signal };
+}
+
+function resultOf(returned: unknown): WorkflowResult | null {
+  if (returned === null) return null;
+  if (returned === undefined) return {};
+  if (typeof returned === 'number') {
+    if (Number.isFinite(returned)) return { reward: returned };
+    throw badReturn(`run returned ${returned}, expected a finite number`);
+  }
+  const entries = entriesOf(returned);
+  if (entries !== undefined) return resultOfRewards(entries, 'run');
+  throw badReturn(
+    `run returned ${describeValue(returned)}`,
+    'return a number, a map of completion id to reward, or null to reject the rollout',
+  );
+}
+
+function creditOf({ turnDiscount = 1, export: style = 'individual' }: AgentOptions): Credit {
+  if (style !== 'individual' && style !== 'concat') {
+    throw new TrainyardError('WORKFLOW_INVALID', `export is ${describeValue(style)}, expected "individual" or "concat"`);
+  }
+  const credit: Credit = { turnDiscount, per: style === 'concat' ? 'row' : 'turn' };
+  checkCredit(credit);
+  return credit;
+}
+
+interface AgentParts {
+  readonly name: string;
+  make(): Run<never>;
+}
+
+function partsOf(agent: Agent<never>): AgentParts {
+  if (typeof agent === 'function' && isClass(agent)) {
+    const Class = agent as new () => { run: Run<never> };
+    checkRun(Class.prototype?.run, `the class ${Class.name || 'without a name'}`);
+    if (Class.length > 0) {
+      throw new TrainyardError(
+        'WORKFLOW_INVALID',
+        `the constructor of ${Class.name} takes arguments, and nobody knows which to give`,
+        {
+          hint: `mark an instance: agentWorkflow(new ${Class.name}(…))`,
+        },
+      );
+    }
+    return {
+      name: Class.name,
+      make: () => {
+        const instance = new Class();
+        return (data, extras) => instance.run(data, extras);
+      },
+    };
+  }
+  if (typeof agent === 'function') {
+    checkRun(agent, `the function ${agent.name || 'without a name'}`);
+    return { name: agent.name, make: () => agent as Run<never> };
+  }
+  const instance = agent as { run: Run<never> } | undefined | null;
+  const name = instance?.constructor?.name ?? '';
+  const isPlain = name === 'Object' || name === '';
+  checkRun(instance?.run, isPlain ? 'the agent' : `the class ${name}`);
+  return { name: isPlain ? '' : name, make: () => (data, extras) => instance!.run(data, extras) };
+}
+
+function checkRun(run: unknown, whose: string): void {
+  const kind = kindOf(run);
+  if (kind === 'AsyncFunction') return;
+  const found = whose.startsWith('the function')
+    ? `${whose} is not async`
+    : run === undefined
+      ? `${whose} has no run`
+      : `run of ${whose} is a ${kind}`;
+  throw new TrainyardError('WORKFLOW_NOT_ASYNC', `${found}, expected an async run(data, extras)`, {
+    hint: 'write async run(data, { baseURL, apiKey, httpClient }) { … } and await what it calls',
+  });
+}

@@ -1,0 +1,181 @@
+/**
+ * What a `RolloutWorkflow` returned, held against what its engine recorded.
+ *
+ * A returned sample says which of the engine's answers are trained, and what they earned. Its tokens, mask, log-probabilities and versions
+ * are compared with the record one by one and then left behind: what is trained is the record. So a mask that is off by one, or text that
+ * was tokenised again, is found here, at its position, instead of being trained.
+ */
+import type { WorkflowResult } from '../core/contracts.ts';
+import { describeValue } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Turn } from '../core/types.ts';
+import type { ModelResponse } from './engine.ts';
+
+/** One training row. All lists have the length of `inputIds`. */
+export interface EpisodeSample {
+  readonly inputIds: ArrayLike<number>;
+  /** 1 exactly where the engine generated the token, 0 elsewhere and on answers that are not to be trained. */
+  readonly lossMask: ArrayLike<number>;
+  /** 0 where the mask is. */
+  readonly logprobs: ArrayLike<number>;
+  /** Of the policy; -1 where the mask is 0. */
+  readonly versions: ArrayLike<number>;
+  /** Of the whole row; absent: the grader gives one. */
+  readonly rewards?: number;
+}
+
+/** The row of one answer: its own tokens are trained, those before it are not. */
+export function episodeSample(response: ModelResponse, rewards?: number): EpisodeSample {
+  const { inputTokens, outputTokens, outputLogprobs, outputVersions } = response;
+  return {
+    inputIds: [...inputTokens, ...outputTokens],
+    lossMask: [...inputTokens.map(() => 0), ...outputTokens.map(() => 1)],
+    logprobs: [...inputTokens.map(() => 0), ...outputLogprobs],
+    versions: [...inputTokens.map(() => -1), ...outputVersions],
+    ...(rewards === undefined ? {} : { rewards }),
+  };
+}
+
+const LISTS = ['inputIds', 'lossMask', 'logprobs', 'versions'] as const;
+/** Log-probabilities are single precision: they may have gone through JSON, not through a computation. */
+const TOLERANCE = 1e-5;
+
+/** Throws WORKFLOW_BAD_RESULT. */
+export function resultOfSamples(samples: readonly EpisodeSample[], turns: readonly Turn[]): WorkflowResult {
+  if (samples.length === 0) throw bad('arunEpisode returned an empty list', 'return null to reject the episode');
+  const earned = new Map<number, { readonly reward: number | undefined; readonly place: number }>();
+  samples.forEach((sample, place) => {
+    const name = samples.length === 1 ? 'the sample' : `sample ${place}`;
+    checkShape(sample, name);
+    for (const { index } of trainedIn(sample, turns, name, new Set(earned.keys()))) {
+      const known = earned.get(index);
+      if (known !== undefined && known.reward !== sample.rewards) {
+        throw bad(
+          `turn ${index} is trained in samples ${known.place} and ${place}, with the rewards ${known.reward} and ${sample.rewards}`,
+          'mask it in one of them: a token is trained once',
+        );
+      }
+      earned.set(index, known ?? { reward: sample.rewards, place });
+    }
+  });
+  const trainedTurns = [...earned.keys()];
+  const rewards = samples.map(({ rewards: reward }) => reward);
+  if (rewards.every((reward) => reward === undefined)) return { trainedTurns };
+  const missing = rewards.indexOf(undefined);
+  if (missing !== -1) throw bad(`sample ${missing} has no rewards, and others have`, 'give all of them rewards, or none');
+  const value = rewards.reduce<number>((sum, reward) => sum + reward!, 0) / rewards.length;
+  if (new Set(rewards).size === 1) return { reward: rewards[0]!, trainedTurns };
+  const byTurn = Object.fromEntries([...earned].map(([index, { reward }]) => [index, reward!]));
+  return { reward: { value, byTurn }, trainedTurns };
+}
+
+function checkShape(sample: EpisodeSample, name: string): void {
+  const given: Readonly<Record<string, unknown>> = { ...sample };
+  const unknown = Object.keys(given).filter((key) => ![...LISTS, 'rewards'].includes(key));
+  if (unknown.length > 0) throw bad(`${name} has ${unknown.join(', ')}, expected ${LISTS.join(', ')} and rewards`);
+  for (const list of LISTS) {
+    const found = given[list];
+    const isList = Array.isArray(found) || (ArrayBuffer.isView(found) && !(found instanceof DataView));
+    if (!isList) throw bad(`${list} of ${name} is ${describeValue(found)}, expected a flat list of numbers`);
+    const strange = Array.from(found as ArrayLike<unknown>).findIndex((value) => typeof value !== 'number');
+    if (strange !== -1) {
+      throw bad(
+        `${list} of ${name} holds ${describeValue((found as ArrayLike<unknown>)[strange])} at position ${strange}, expected a number`,
+      );
+    }
+    const { length } = found as ArrayLike<number>;
+    if (length !== sample.inputIds.length) {
+      throw bad(`${list} of ${name} has ${length} entries, inputIds has ${sample.inputIds.length}: expected one for each token`);
+    }
+  }
+  const strange = Array.from(sample.lossMask).findIndex((value) => value !== 0 && value !== 1);
+  if (strange !== -1) throw bad(`lossMask of ${name} is ${sample.lossMask[strange]} at position ${strange}, expected 0 or 1`);
+  const { rewards } = sample;
+  if (rewards !== undefined && !Number.isFinite(rewards)) {
+    throw bad(`rewards of ${name} is ${describeValue(rewards)}, expected one finite number`);
+  }
+}
+
+/** The turns whose tokens the mask covers, each wholly. */
+function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string, taken: ReadonlySet<number>): readonly Turn[] {
+  const { inputIds, lossMask } = sample;
+  const within = turns.filter((turn) => differsAt(turn, inputIds) === undefined);
+  if (within.length === 0)
+    throw bad(strangerTo(sample, turns, name), 'build the row from inputTokens and outputTokens as agenerate gave them');
+  const owner = new Array<Turn | undefined>(inputIds.length).fill(undefined);
+  for (const turn of ownersOf(within, taken))
+    owner.fill(turn, turn.promptIds.length, turn.promptIds.length + turn.sampledIds.length);
+  const trained = new Set<Turn>();
+  for (let i = 0; i < inputIds.length; i++) {
+    const turn = owner[i];
+    if (turn === undefined && lossMask[i] === 1) {
+      throw bad(
+        `lossMask of ${name} is 1 at position ${i}, which the engine did not generate${generatedSpans(within)}`,
+        MASK_HINT,
+      );
+    }
+    if (turn === undefined) continue;
+    const at = i - turn.promptIds.length;
+    if (lossMask[i] !== lossMask[turn.promptIds.length]) {
+      throw bad(
+        `lossMask of ${name} is ${lossMask[i]} at position ${i} and ${lossMask[turn.promptIds.length]} at position ${turn.promptIds.length}, both of the answer${spanOf(turn)}: an answer is trained whole or not at all`,
+        MASK_HINT,
+      );
+    }
+    if (lossMask[i] === 0) continue;
+    trained.add(turn);
+    checkNumber(sample, 'logprobs', i, turn.logprobs[at]!, name);
+    checkNumber(sample, 'versions', i, turn.policyVersion, name);
+  }
+  if (trained.size === 0)
+    throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
+  return [...trained];
+}
+
+/** Two answers may be the same tokens after the same prompt: then each sample has one of its own. Of longer ones the longest is last. */
+function ownersOf(within: readonly Turn[], taken: ReadonlySet<number>): readonly Turn[] {
+  const spans = Map.groupBy(within, ({ promptIds, sampledIds }) => `${promptIds.length} ${sampledIds.length}`);
+  const owners = [...spans.values()].map((same) => same.find(({ index }) => !taken.has(index)) ?? same[0]!);
+  return owners.toSorted((a, b) => a.promptIds.length + a.sampledIds.length - b.promptIds.length - b.sampledIds.length);
+}
+
+const MASK_HINT = 'position i of the mask is about token i itself: [...inputTokens.map(() => 0), ...outputTokens.map(() => 1)]';
+
+function checkNumber(sample: EpisodeSample, list: 'logprobs' | 'versions', i: number, recorded: number, name: string): void {
+  const found = sample[list][i]!;
+  if (Math.abs(found - recorded) <= TOLERANCE * Math.max(1, Math.abs(recorded))) return;
+  throw bad(
+    `${list} of ${name} is ${found} at position ${i}, the engine gave ${recorded}`,
+    'position i of each list is about token i itself',
+  );
+}
+
+/** Where the row stops being this turn; undefined where all of it stands in it. */
+function differsAt({ promptIds, sampledIds }: Turn, inputIds: ArrayLike<number>): number | undefined {
+  const { length } = promptIds;
+  for (let i = 0; i < length + sampledIds.length; i++) {
+    if (inputIds[i] !== (i < length ? promptIds[i] : sampledIds[i - length])) return i;
+  }
+  return undefined;
+}
+
+function strangerTo({ inputIds }: EpisodeSample, turns: readonly Turn[], name: string): string {
+  if (turns.length === 0) return `arunEpisode returned ${name}, but the engine generated nothing in this episode`;
+  const nearest = turns.map((turn) => ({ turn, at: differsAt(turn, inputIds)! })).toSorted((a, b) => b.at - a.at)[0]!;
+  const { turn, at } = nearest;
+  const recorded = at < turn.promptIds.length ? turn.promptIds[at] : turn.sampledIds[at - turn.promptIds.length];
+  const found = at < inputIds.length ? `is ${inputIds[at]} at position ${at}` : `ends at position ${at}`;
+  return `inputIds of ${name} ${found}, where turn ${turn.index} has ${recorded}: the row is none of the engine’s answers`;
+}
+
+function generatedSpans(turns: readonly Turn[]): string {
+  return `; it generated${turns.map(spanOf).join(',')}`;
+}
+
+function spanOf({ promptIds, sampledIds }: Turn): string {
+  return ` ${promptIds.length} to ${promptIds.length + sampledIds.length - 1}`;
+}
+
+function bad(found: string, hint?: string): TrainyardError {
+  return new TrainyardError('WORKFLOW_BAD_RESULT', found, hint === undefined ? {} : { hint });
+}

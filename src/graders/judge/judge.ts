@@ -1,0 +1,254 @@
+/**
+ * `judge` and `rubric`: graders that ask a language model. Any OpenAI-compatible server, or the run's own policy.
+ *
+ * The judge sees the agent's text as data, between fences, and its verdict counts only if it repeats a check that the agent's text could
+ * not know. A judge that cannot be asked or gives no verdict makes the rollout unscorable. An answer that says nothing at all gets the
+ * bottom of the scale without a call.
+ */
+import type { ChatServer } from '../../core/chat-completions.ts';
+import type { Grader, GraderContext, GraderInput, GraderResult } from '../../core/contracts.ts';
+import { defined } from '../../core/copies.ts';
+import { defineGrader, unscorable } from '../../core/define-grader.ts';
+import { TrainyardError } from '../../core/errors.ts';
+import { unknownOptions } from '../../core/near-name.ts';
+import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
+import { answerOf, saidBy } from '../said.ts';
+import { type Asked, askJudge, MOST_WAIT_MS, type OptionalParameter, type Patience } from './asking.ts';
+import { type Criterion, cleaned, type JudgedBy, type Shown } from './question.ts';
+import { questionHash, type Verdict, verdictCache } from './verdict.ts';
+
+export interface RubricCriterion extends Criterion {
+  /** Default 1. */
+  readonly weight?: number;
+}
+
+export type RubricOptions = Omit<JudgeOptions, 'instructions'> & Partial<Pick<JudgeOptions, 'instructions'>>;
+
+const MAX_CHARACTERS = 20_000;
+const MOST_CRITERIA = 50;
+
+/** One score for the whole answer. Throws GRADER_INVALID. */
+export function judge(options: JudgeOptions): Grader {
+  return asking('judge', options, [], ([score]) => ({ value: score! }));
+}
+
+/** One score for each criterion, all asked at once. The value is their mean by weight; they are the parts. Throws GRADER_INVALID. */
+export function rubric(criteria: readonly RubricCriterion[], options: RubricOptions): Grader {
+  checkCriteria(criteria);
+  const weights = criteria.map(({ weight = 1 }) => weight);
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const instructions = 'Judge the answer by each of the criteria below, each for itself.';
+  return asking('rubric', { ...options, instructions: options?.instructions ?? instructions }, criteria, (scores) => ({
+    value: scores.reduce((sum, score, i) => sum + score * weights[i]!, 0) / total,
+    parts: Object.fromEntries(criteria.map(({ name }, i) => [name, scores[i]!])),
+  }));
+}
+
+type Combine = (scores: readonly number[]) => Exclude<GraderResult, number>;
+
+function asking(kind: string, options: JudgeOptions, criteria: readonly Criterion[], combine: Combine): Grader {
+  checkJudgeOptions(options, kind);
+  const { model, instructions, scale = [0, 1], successFrom = scale[1], of, timeoutMs, tries, backoffMs, maxTokens } = options;
+  const patience = { ...PATIENCE, ...defined({ timeoutMs, tries, backoffMs, maxTokens }) };
+  const by: JudgedBy = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
+  const asked = Math.max(1, criteria.length);
+  // What is not sealed, for want of a key, is at least no number that a judge could not have given.
+  const isOfScale = ({ scores }: Verdict): boolean =>
+    scores.length === asked && scores.every((score) => score >= scale[0] && score <= scale[1]);
+  const cache = cacheOf(options);
+  const unsupported = new Set<OptionalParameter>();
+  const rewardOf = (verdict: Verdict, metrics: Readonly<Record<string, number>>): GraderResult => {
+    const { value, ...parts } = combine(verdict.scores);
+    const success = value >= successFrom - Number.EPSILON * Math.abs(successFrom) * 8;
+    return { value, success, ...parts, metrics: { ...metrics, clamped: verdict.clamped } };
+  };
+  return defineGrader({
+    name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
+    judges: true,
+    ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
+    deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
+    async grade(input, ctx) {
+      const said = saidBy(input, of);
+      if (cleaned(said, said.length).trim() === '') {
+        const bottom = combine(Array.from({ length: asked }, () => scale[0]));
+        return { ...bottom, success: false, metrics: { calls: 0 } };
+      }
+      const shown = shownOf(input, said, options);
+      const server = serverOf(model, ctx);
+      const { apiKey = '' } = server;
+      const question = questionHash([server.baseURL, server.name, by, shown, patience.maxTokens]);
+      const known = await cache?.get(question, apiKey);
+      if (known !== undefined && isOfScale(known)) return rewardOf(known, { calls: 0, cached: 1 });
+      const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
+      await cache?.put(question, apiKey, reply.verdict);
+      return rewardOf(reply.verdict, metricsOf(reply, options));
+    },
+  });
+}
+
+function cacheOf({ model, cache = true }: JudgeOptions): ReturnType<typeof verdictCache> | undefined {
+  if (model === 'policy' || cache === false) return undefined;
+  return verdictCache(cache === true ? undefined : cache);
+}
+
+/** The reference is in a part of its own, and only where it was asked for. */
+function shownOf(input: GraderInput, said: string, options: JudgeOptions): readonly Shown[] {
+  const { showPrompt = true, showAnswer = false, maxCharacters = MAX_CHARACTERS } = options;
+  const part = (title: string, text: string): Shown => ({ title, text: cleaned(text, maxCharacters) });
+  const prompt = input.task.prompt.map(({ role, content }) => `${role}: ${content}`).join('\n\n');
+  const reference = (): string => {
+    const answer = answerOf(input);
+    return typeof answer === 'string' ? answer : JSON.stringify(answer);
+  };
+  return [
+    ...(showPrompt ? [part('TASK', prompt)] : []),
+    ...(showAnswer ? [part('REFERENCE ANSWER', reference())] : []),
+    part('ANSWER OF THE AGENT', said),
+  ];
+}
+
+function metricsOf({ calls, promptTokens, completionTokens }: Asked, { price }: JudgeOptions): Readonly<Record<string, number>> {
+  const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
+  return { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) };
+}
+
+function checkCriteria(criteria: readonly RubricCriterion[]): void {
+  const faults = Array.isArray(criteria) ? [...criteriaFaults(criteria)] : ['expected a list of { name, description, weight }'];
+  if (faults.length > 0) throw new TrainyardError('GRADER_INVALID', `rubric: ${faults.join('; ')}`);
+}
+
+function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string> {
+  if (criteria.length === 0 || criteria.length > MOST_CRITERIA) {
+    yield `found ${criteria.length} criteria, expected from 1 to ${MOST_CRITERIA}`;
+  }
+  const seen = new Set<string>();
+  for (const [i, criterion] of criteria.entries()) {
+    if (typeof criterion !== 'object' || criterion === null) {
+      yield `criterion ${i + 1} is no { name, description, weight }`;
+      continue;
+    }
+    const { name, description, weight = 1 } = criterion;
+    yield* unknownOptions(criterion, ['name', 'description', 'weight'], `criterion ${i + 1}`);
+    if (typeof name !== 'string' || name === '' || name === '__proto__') yield `criterion ${i + 1} has no usable name`;
+    else if (seen.has(name)) yield `two criteria are named ${JSON.stringify(name)}`;
+    seen.add(name);
+    if (typeof description !== 'string' || description.trim() === '') yield `criterion ${i + 1} has no description`;
+    if (!(Number.isFinite(weight) && weight > 0))
+      yield `the weight of criterion ${i + 1} is ${weight}, expected a number above 0`;
+  }
+  const weights = criteria.map((criterion) => criterion?.weight ?? 1);
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  if (total === Infinity && weights.every((weight) => weight < Infinity)) yield 'the weights are too large to be added up';
+}
+
+// ── what a judge is made with: every mistake is found when it is defined, and all are told together ─────────────────────
+
+/** An OpenAI-compatible server. */
+export interface JudgeEndpoint {
+  readonly baseURL: string;
+  readonly model: string;
+  /** Name of the environment variable with the key; absent: none is sent. */
+  readonly apiKeyEnv?: string;
+}
+
+export interface JudgeOptions extends TextOptions, Partial<Patience> {
+  /** `policy`: the run's own policy, as it is at that moment. What it says as a judge is never trained. */
+  readonly model: JudgeEndpoint | 'policy';
+  /** How to judge, in words. The only words that the judge is told to follow. */
+  readonly instructions: string;
+  /** Default from 0 to 1. */
+  readonly scale?: readonly [low: number, high: number];
+  /** From which value on a rollout is a success. Default: the top of the scale. */
+  readonly successFrom?: number;
+  /** Whether the judge sees the task's prompt. Default true. */
+  readonly showPrompt?: boolean;
+  /** Whether the judge sees the task's answer. Default false. */
+  readonly showAnswer?: boolean;
+  /** Of each text that is shown; the middle of longer ones is left out. Default 20,000. */
+  readonly maxCharacters?: number;
+  /** Whether verdicts are kept: in memory, or in this directory too. Default true. Those of the policy never are: it changes. */
+  readonly cache?: boolean | string;
+  /** What a million tokens cost, for the metric `cost`. */
+  readonly price?: { readonly prompt: number; readonly completion: number };
+}
+
+const ENDPOINT: readonly string[] = ['baseURL', 'model', 'apiKeyEnv'] satisfies readonly (keyof JudgeEndpoint)[];
+
+const PATIENCE: Patience = { timeoutMs: 30_000, tries: 3, backoffMs: 500, maxTokens: 1024 };
+
+const KINDS: OptionKinds = {
+  model: 'any',
+  instructions: 'text',
+  scale: 'any',
+  successFrom: 'number',
+  showPrompt: 'boolean',
+  showAnswer: 'boolean',
+  maxCharacters: 'count',
+  cache: 'any',
+  price: 'any',
+  timeoutMs: 'count',
+  tries: 'count',
+  backoffMs: 'natural',
+  maxTokens: 'count',
+  of: 'function',
+};
+
+function checkJudgeOptions(options: JudgeOptions, whose: string): void {
+  const hint = `write ${whose}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`;
+  checkOptions(whose, options, KINDS, () => faultsIn(options), hint);
+}
+
+function* faultsIn(options: Partial<JudgeOptions>): Generator<string> {
+  const { model, instructions, scale = [0, 1], cache } = options;
+  if (model !== 'policy') yield* endpointFaults(model);
+  if (instructions === undefined) yield 'instructions: expected a text';
+  const isScale = Array.isArray(scale) && scale.length === 2 && scale.every(Number.isFinite) && scale[0]! < scale[1]!;
+  if (!isScale) yield `scale is ${JSON.stringify(scale)}, expected [low, high] with low below high`;
+  if (cache !== undefined && typeof cache !== 'boolean' && (typeof cache !== 'string' || cache === '')) {
+    yield 'cache: expected true, false or a directory';
+  }
+  const price: Readonly<Record<string, unknown>> = options.price ?? { prompt: 0, completion: 0 };
+  yield* unknownOptions(price, ['prompt', 'completion'], 'price');
+  for (const name of ['prompt', 'completion']) {
+    const value = Number(price[name]);
+    if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${String(price[name])}, expected a number from 0 up`;
+  }
+}
+
+function* endpointFaults(model: unknown): Generator<string> {
+  if (typeof model !== 'object' || model === null) {
+    yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
+    return;
+  }
+  // A key in the source would be copied with it; it is not repeated here.
+  const secret = Object.keys(model).find((key) => /key|token|secret/i.test(key) && !ENDPOINT.includes(key));
+  if (secret !== undefined) yield `model has no ${secret}; put the key into the environment and name the variable in apiKeyEnv`;
+  const others = Object.fromEntries(Object.entries(model).filter(([key]) => key !== secret));
+  yield* unknownOptions(others, ENDPOINT, 'model');
+  const { baseURL, model: name, apiKeyEnv } = model as Partial<Record<keyof JudgeEndpoint, unknown>>;
+  const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
+  // Not repeated in the message: it may hold a password.
+  if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
+  else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
+  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
+  if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
+  if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
+    yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';
+  }
+}
+
+/**
+ * Whom to ask. Read with each grading, because an entry is imported by processes that never grade and do not have the key. Throws
+ * GRADER_UNSCORABLE.
+ */
+function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer {
+  if (model === 'policy') {
+    return ctx.model ?? unscorable("this judge asks the run's policy, and there is none: it is graded outside of a run");
+  }
+  const { baseURL, model: name, apiKeyEnv } = model;
+  if (apiKeyEnv === undefined) return { baseURL, name };
+  const apiKey = process.env[apiKeyEnv]?.trim() ?? '';
+  if (apiKey === '') return unscorable(`the environment variable ${apiKeyEnv} with the judge's key is not set`);
+  if (!/^[\x21-\x7e]+$/.test(apiKey)) return unscorable(`the environment variable ${apiKeyEnv} holds something that is no key`);
+  return { baseURL, name, apiKey };
+}

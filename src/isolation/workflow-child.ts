@@ -1,0 +1,69 @@
+/**
+ * The program of a workflow's process: imports the user's module, sets the workflow up, then runs one rollout after another.
+ *
+ * Arguments: the module's URL and the name of the exported workflow. Whatever a rollout leaves running goes on beside the next one.
+ */
+import { inspect } from 'node:util';
+import { currentRollout, runInRollout } from '../core/context.ts';
+import type { Workflow, WorkflowResult } from '../core/contracts.ts';
+import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
+import { exactJson } from '../core/json.ts';
+import { asWorkflow, moduleOf } from '../core/lower.ts';
+import { agentEnvironment } from '../processes/agent-environment.ts';
+import { importedModule, namesOf } from '../processes/imported-module.ts';
+import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
+import { Rejection } from '../rollout/rollout-context.ts';
+import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
+import { enterEnvironment } from './own-environment.ts';
+
+// As in the run's own process: what a rollout forgot to wait for is told, and ends neither it nor the one after it.
+process.on('unhandledRejection', stray);
+process.on('uncaughtException', (thrown) => {
+  stray(thrown);
+  if (currentRollout() === undefined) process.exit(1);
+});
+
+await serveCalls(async (url = '', exportName = '') => {
+  const exports = await importedModule(url, 'workflow', 'ENTRY_UNLOADABLE');
+  const workflow = asWorkflow(exports[exportName], moduleOf(exports));
+  if (workflow === undefined) {
+    throw new TrainyardError(
+      'WORKFLOW_NOT_FOUND',
+      `export ${JSON.stringify(exportName)} of ${url} is not a workflow; it exports ${namesOf(exports)}`,
+    );
+  }
+  await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
+  return {
+    answer: (order, call) => run(workflow, order as RolloutOrder, call),
+    ...(workflow.teardown === undefined ? {} : { close: async () => workflow.teardown?.() }),
+  };
+});
+
+function stray(thrown: unknown): void {
+  process.stderr.write(`${inspect(thrown)}\n`);
+  currentRollout()?.log(`not awaited, and failed: ${messageOf(thrown)}`);
+}
+
+async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
+  const seat = order.seats.find(({ role }) => role === 'default');
+  const ctx = isolatedContext(workflow, order, call);
+  if (seat !== undefined) enterEnvironment(ctx, agentEnvironment(seat));
+  try {
+    return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
+  } catch (thrown) {
+    if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
+    throw thrown;
+  }
+}
+
+/** What is read as JSON in the end is made so here, where its own `toJSON` still is. */
+function sendable(returned: unknown): unknown {
+  if (typeof returned === 'string') return exactJson(returned, 'its text');
+  if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) return returned;
+  const { output, metadata, ...rest } = returned as WorkflowResult;
+  return {
+    ...rest,
+    ...(output === undefined ? {} : { output: exactJson(output, 'output') }),
+    ...(metadata === undefined ? {} : { metadata: exactJson(metadata, 'metadata') }),
+  };
+}

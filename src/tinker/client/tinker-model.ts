@@ -1,0 +1,360 @@
+/**
+ * One model in training at a Tinker server: its verbs, each sent with the model's next `seq_id`, in the order they are called here.
+ *
+ * A verb resolves when the server has accepted it, and gives a promise of its result; so the next verb can be sent while the server
+ * still works. Nobody can take a gradient back at the server: when a backward pass fails, or it is unknown whether something arrived,
+ * the model is spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two
+ * verbs at once; which loss is taken, and what is done about a spoiled model, is theirs too.
+ */
+import { randomUUID } from 'node:crypto';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
+import type { AdamSettings } from '../../core/policy.ts';
+import type { Json } from '../../core/types.ts';
+import { mapInSlices } from '../../trainer/in-slices.ts';
+import type { Datum, PassRequest } from '../wire/types.ts';
+import {
+  adamParamsToWire,
+  createModelReply,
+  loadWeightsReply,
+  optimStepReply,
+  readAs,
+  saveWeightsForSamplerReply,
+  saveWeightsReply,
+} from '../wire/verbs.ts';
+import type { TinkerConnection } from './connection.ts';
+import type { Payload } from './futures.ts';
+import {
+  cutIntoChunks,
+  type EncodedVerb,
+  encodePass,
+  gradNormOf,
+  joinResults,
+  type PassFormat,
+  type PassOutput,
+  readPass,
+} from './tinker-pass.ts';
+
+/** Accepted by the server; the result is on its way. */
+export interface Underway<T> {
+  readonly result: Promise<T>;
+}
+
+export interface ModelStart {
+  readonly baseModel: string;
+  readonly loraRank: number;
+  readonly seed: number;
+  /** State saved at the server to begin from; without it, the base model's. */
+  readonly path?: string | undefined;
+}
+
+/** What to compute: data under a loss that the server has. */
+export interface Pass<T> {
+  readonly data: readonly Datum[];
+  readonly loss: string;
+  readonly lossSettings: Readonly<Record<string, number>>;
+  readonly forwardOnly: boolean;
+  /** What is made of the outputs; a gradient whose outputs it throws at is not to be trusted. */
+  readonly read: (output: PassOutput) => Promise<T>;
+  /** Failures that say that the server computed nothing. */
+  readonly isHarmless?: (thrown: unknown) => boolean;
+}
+
+/** Models made for one load whose answers are lost, one after another. */
+const MOST_LOADS = 3;
+
+export class TinkerModel {
+  readonly id: string;
+  readonly #connection: TinkerConnection;
+  readonly #format: PassFormat;
+  #seqId = 0;
+  #spoiled: TrainyardError | undefined;
+  /** Sampling sessions of its weights so far. */
+  readonly #published = new Set<string>();
+  /** Backward passes since the last step: a step is believed when all of them have come through. */
+  #gradient: Promise<unknown>[] = [];
+
+  /** A load of which nobody knows whether it took effect is done again in another new model, which every server allows. */
+  static async create(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
+    for (let loads = 1; ; loads++) {
+      const model = await TinkerModel.#new(connection, format, start);
+      try {
+        if (start.path !== undefined) await model.#load(start.path);
+        return model;
+      } catch (thrown) {
+        // Servers hold few models at once, and nobody else knows of this one.
+        await model.unload();
+        if (!isLost(thrown) || loads === MOST_LOADS) throw thrown;
+      }
+    }
+  }
+
+  static async #new(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
+    const body = (): Json => ({
+      session_id: connection.sessionId,
+      model_seq_id: connection.nextModel(),
+      base_model: start.baseModel,
+      lora_config: { rank: start.loraRank, seed: start.seed, train_unembed: true, train_mlp: true, train_attn: true },
+      type: 'create_model',
+    });
+    const accepted = await connection.inSession(() =>
+      connection.submit({
+        verb: 'create_model',
+        requestType: 'CreateModel',
+        purpose: 'train',
+        body: Buffer.from(JSON.stringify(body())),
+        contentType: 'application/json',
+        repeatable: true,
+      }),
+    );
+    const { model_id: id } = await connection.decode('create_model', () => readAs(createModelReply, accepted.reply));
+    await accepted.result();
+    return new TinkerModel(connection, format, id);
+  }
+
+  private constructor(connection: TinkerConnection, format: PassFormat, id: string) {
+    this.#connection = connection;
+    this.#format = format;
+    this.id = id;
+  }
+
+  /** Throws where nothing of it is to be trusted. */
+  assertSound(): void {
+    const cause = this.#spoiled;
+    if (cause === undefined) return;
+    throw new TrainyardError(
+      cause.code,
+      `the model at the server is not to be trusted since an earlier verb failed: ${cause.message}`,
+      {
+        hint: 'load what was saved last',
+        cause,
+      },
+    );
+  }
+
+  /** In chunks that the server takes; they are computed as one. At least one datum. */
+  async pass<T>(pass: Pass<T>): Promise<Underway<T>> {
+    this.assertSound();
+    const format = this.#format.kind ?? (await this.#findFormat(pass.data[0]!));
+    this.#format.kind = format;
+    const chunks = await cutIntoChunks(pass.data, format, this.#connection.config);
+    const sizes = chunks.map(({ length }) => length);
+    return this.#underway(pass, await this.#sendChunks(pass, chunks, format), sizes);
+  }
+
+  async optimStep(adam: AdamSettings): Promise<Underway<{ readonly gradNorm: number | undefined }>> {
+    const { learningRate, beta1, beta2, epsilon: eps, weightDecay, maxGradNorm: gradClipNorm } = adam;
+    const params = { learningRate, beta1, beta2, eps, weightDecay, gradClipNorm };
+    const answer = await this.#verb('optim_step', 'OptimStep', { adam_params: adamParamsToWire(params) });
+    const passes = this.#gradient;
+    this.#gradient = [];
+    return this.#spoiling(async () => {
+      const reply = await this.#decoded('optim_step', answer, optimStepReply);
+      await Promise.allSettled(passes);
+      this.assertSound();
+      return { gradNorm: gradNormOf(reply.metrics ?? {}) };
+    });
+  }
+
+  /** Keeps weights and optimizer state at the server; gives their path. */
+  async save(): Promise<Underway<string>> {
+    const answer = await this.#saving('save_weights', 'SaveWeights', () => ({ path: `trainyard-${randomUUID()}` }));
+    const read = async () => (await this.#decoded('save_weights', answer, saveWeightsReply)).path;
+    return { result: quietly(read()) };
+  }
+
+  /** A sampling session of the current weights. */
+  async publish(): Promise<Underway<string>> {
+    const answer = await this.#saving('save_weights_for_sampler', 'SaveWeightsForSampler', () => ({
+      sampling_session_seq_id: this.#connection.nextSamplingSession(),
+    }));
+    const read = async (): Promise<string> => {
+      const reply = await this.#decoded('save_weights_for_sampler', answer, saveWeightsForSamplerReply);
+      if (reply.sampling_session_id != null) return this.#fresh(reply.sampling_session_id);
+      if (reply.path != null) return this.#fresh(await this.#connection.createSamplingSession({ path: reply.path }));
+      throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave neither a sampling session nor a path');
+    };
+    return { result: quietly(read()) };
+  }
+
+  /**
+   * What is taken was saved by an earlier attempt of ours, whose answer was lost: nobody else has the name. Under another name the same
+   * weights are saved once more, since nobody is told when the first attempt is whole.
+   */
+  async #saving(verb: string, requestType: string, body: () => Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+    try {
+      return await this.#verb(verb, requestType, body());
+    } catch (thrown) {
+      if (statusOf(thrown) !== 409) throw thrown;
+      return await this.#verb(verb, requestType, body());
+    }
+  }
+
+  /** A session is for one set of weights: one that comes again would give old samples as new ones. */
+  #fresh(samplingSessionId: string): string {
+    if (this.#published.has(samplingSessionId)) {
+      throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave a sampling session that earlier weights have');
+    }
+    this.#published.add(samplingSessionId);
+    return samplingSessionId;
+  }
+
+  /** The server may drop the model. Never throws. */
+  async unload(): Promise<void> {
+    await this.#connection.mention('POST', 'unload_model', { model_id: this.id, type: 'unload_model' });
+  }
+
+  /** Optimizer state included. Only the first verb of a model. */
+  async #load(path: string): Promise<void> {
+    try {
+      const answer = await this.#verb('load_weights', 'LoadWeights', { path, optimizer: true });
+      await this.#decoded('load_weights', answer, loadWeightsReply);
+    } catch (thrown) {
+      if (isUnexplained(thrown)) throw this.#withoutState(path, thrown);
+      if (!isLost(thrown) || (thrown as TrainyardError).details === undefined) throw thrown;
+      // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
+      await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
+      throw this.#withoutState(path, thrown);
+    }
+  }
+
+  #withoutState(path: string, cause: unknown): TrainyardError {
+    const why = `the server at ${this.#connection.address} cannot load ${path}: ${messageOf(cause)}`;
+    const hint =
+      'set TINKER_BASE_URL to the server that saved it; if that has it no more, begin a new run from another checkpoint with --model';
+    return new TrainyardError('POLICY_REFUSED', why, { hint, cause });
+  }
+
+  /**
+   * Finds out in which form the server takes its passes, with one that has no effect: a server that knows no protobuf refuses it at
+   * the door, or stumbles over it. Nobody needs its result.
+   */
+  async #findFormat({ tokens, inputs }: Datum): Promise<'protobuf' | 'json'> {
+    const target = { dtype: 'int64', data: Int32Array.from(inputs['target_tokens']!.data.subarray(0, 1)) } as const;
+    const weights = { dtype: 'float32', data: Float32Array.of(1) } as const;
+    const data = [{ tokens: tokens.subarray(0, 1), inputs: { target_tokens: target, weights } }];
+    const seqId = ++this.#seqId;
+    const probe = encodePass(
+      { modelId: this.id, seqId, data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true },
+      'protobuf',
+    );
+    try {
+      await this.#connection.submit({ ...probe, purpose: 'train', repeatable: true, isTrial: true });
+      return 'protobuf';
+    } catch (thrown) {
+      if (isRefusedAtDoor(thrown) || isStumble(thrown)) return 'json';
+      throw this.#spoil(thrown);
+    }
+  }
+
+  /** Numbers are given in order; the chunks travel side by side. */
+  async #sendChunks(
+    pass: Pass<unknown>,
+    chunks: readonly (readonly Datum[])[],
+    format: 'protobuf' | 'json',
+  ): Promise<Underway<Payload>[]> {
+    const sent: Promise<Underway<Payload>>[] = [];
+    for (const data of chunks) {
+      const { loss, lossSettings, forwardOnly } = pass;
+      const request: PassRequest = { modelId: this.id, seqId: ++this.#seqId, data, loss, lossSettings, forwardOnly };
+      sent.push(quietly(this.#submit(encodePass(request, format))));
+      // Encoding takes a while: whoever else is waiting gets a turn between two chunks.
+      await new Promise(setImmediate);
+    }
+    const settled = await Promise.allSettled(sent);
+    const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }): unknown => reason);
+    if (failed.length === 0) return settled.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+    const refused = failed.length === settled.length && failed.every(isRefusedAtDoor);
+    throw refused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtDoor(error)) ?? failed[0]);
+  }
+
+  #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[], sizes: readonly number[]): Underway<T> {
+    const read = async (): Promise<T> => {
+      const payloads = await Promise.all(chunks.map(({ result }) => result));
+      const results = await this.#connection.decode('forward_backward', () => mapInSlices(payloads, readPass));
+      return pass.read(joinResults(results, sizes));
+    };
+    if (pass.forwardOnly) return { result: quietly(read()) };
+    const spoilingPart = async (): Promise<T> => {
+      try {
+        return await read();
+      } catch (thrown) {
+        // A chunk that came through has left its gradient at the server, whatever the others say.
+        const settled = await Promise.allSettled(chunks.map(({ result }) => result));
+        throw settled.some(({ status }) => status === 'fulfilled') ? this.#spoil(thrown) : thrown;
+      }
+    };
+    const underway = this.#spoiling(spoilingPart, pass.isHarmless);
+    this.#gradient.push(underway.result);
+    return underway;
+  }
+
+  async #decoded<T>(verb: string, answer: Underway<Payload>, schema: Parameters<typeof readAs<T>>[0]): Promise<T> {
+    const payload = await answer.result;
+    return this.#connection.decode(verb, () => readAs(schema, payload.kind === 'json' ? payload.value : undefined));
+  }
+
+  async #verb(verb: string, requestType: string, body: Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+    this.assertSound();
+    const whole = { model_id: this.id, seq_id: ++this.#seqId, ...body, type: verb };
+    const encoded = { verb, requestType, body: Buffer.from(JSON.stringify(whole)), contentType: 'application/json' };
+    try {
+      return await this.#submit(encoded);
+    } catch (thrown) {
+      throw (isRefusedAtDoor(thrown) || statusOf(thrown) === 409) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
+    }
+  }
+
+  async #submit(encoded: EncodedVerb): Promise<Underway<Payload>> {
+    // Servers that take protobuf know passes and steps again by their seq_id, and refuse a save whose name is taken; those of before
+    // would do it twice. A load that comes again is known by some, refused by others.
+    const repeatable = this.#format.kind !== 'json' && encoded.verb !== 'load_weights';
+    const accepted = await this.#connection.submit({ ...encoded, purpose: 'train', repeatable });
+    return { result: quietly(accepted.result()) };
+  }
+
+  #spoiling<T>(work: () => Promise<T>, isHarmless?: (thrown: unknown) => boolean): Underway<T> {
+    const guarded = async (): Promise<T> => {
+      try {
+        return await work();
+      } catch (thrown) {
+        throw isHarmless?.(thrown) ? thrown : this.#spoil(thrown);
+      }
+    };
+    return { result: quietly(guarded()) };
+  }
+
+  #spoil(thrown: unknown): unknown {
+    this.#spoiled ??= thrown instanceof TrainyardError ? thrown : new TrainyardError('TRAINER_FAILED', messageOf(thrown));
+    return thrown;
+  }
+}
+
+export function isLost(thrown: unknown): boolean {
+  return thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST';
+}
+
+/** Refused, and nobody said what to do about it. */
+function isUnexplained(thrown: unknown): boolean {
+  return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED' && thrown.hint === undefined;
+}
+
+/** Such a request used up its number and had no effect. */
+function isRefusedAtDoor(thrown: unknown): boolean {
+  const isRefused = thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
+  return isRefused && [400, 415, 422].includes(statusOf(thrown) ?? 0);
+}
+
+/** An internal error, said in JSON or not. */
+function isStumble(thrown: unknown): boolean {
+  return thrown instanceof TrainyardError && (thrown.code === 'POLICY_GARBLED' || statusOf(thrown) === 500);
+}
+
+function statusOf(thrown: unknown): number | undefined {
+  return thrown instanceof TrainyardError ? (thrown.details as { readonly status?: number } | undefined)?.status : undefined;
+}
+
+/** Whoever wants the failure awaits the promise; nobody has to. */
+function quietly<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined);
+  return promise;
+}
