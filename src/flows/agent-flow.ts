@@ -6,8 +6,8 @@
  */
 
 import type { Gateway } from '../gateway/gateway.ts';
-import type { Grant } from '../gateway/keys.ts';
-import { GATEWAY_LIMITS } from '../gateway/limits.ts';
+import type { Grant } from '../gateway/identity.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { type HttpReply, type HttpRequest, parseJson, readText } from '../http/message.ts';
 import { decoded, routeFor } from '../http/router.ts';
 import { computeReward, gradeTrajectory } from './compute-reward.ts';

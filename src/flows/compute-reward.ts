@@ -4,8 +4,8 @@
  */
 import type { Grade, Message, Turn } from '../core/types.ts';
 import { chat } from '../gateway/dialects/chat.ts';
-import { parsed } from '../gateway/dialects/parameters.ts';
-import type { Grant } from '../gateway/keys.ts';
+import { parsed } from '../gateway/dialects/dialect.ts';
+import type { Grant } from '../gateway/identity.ts';
 import { graderInput } from '../grader/input.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { FlowParts, GradingParts } from './flow-parts.ts';

@@ -3,8 +3,8 @@
  * batch holds every agent's words, and is handed out once.
  */
 
-import { invalid, parsed } from '../gateway/dialects/parameters.ts';
-import { refused } from '../gateway/http-errors.ts';
+import { invalid, parsed } from '../gateway/dialects/dialect.ts';
+import { refused } from '../gateway/wire-protocol.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';
 import type { ServedStep } from '../rollout/served-steps.ts';

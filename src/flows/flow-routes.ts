@@ -2,7 +2,7 @@
  * The routes of the agent-flow protocol as data: method, path, who may. docs/reference/agent-flow.md publishes them; a test keeps the two
  * equal. Paths that begin with `{trajectory}/{prompt}/v1` are those of a base URL; below it the routes of the model are served too.
  */
-import type { Capability } from '../gateway/keys.ts';
+import type { Capability } from '../gateway/wire-protocol.ts';
 
 export type FlowAction = 'generate' | 'submit' | 'reward' | 'init' | 'register' | 'complete' | 'steps' | 'fetch' | 'pool';
 

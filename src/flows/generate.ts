@@ -7,8 +7,8 @@
 import { hash } from 'node:crypto';
 import type { Message, Turn } from '../core/types.ts';
 import { isMarkedRetry } from '../gateway/answers.ts';
-import { invalid, parsed } from '../gateway/dialects/parameters.ts';
-import type { Grant } from '../gateway/keys.ts';
+import { invalid, parsed } from '../gateway/dialects/dialect.ts';
+import type { Grant } from '../gateway/identity.ts';
 import { type HttpReply, jsonReply } from '../http/message.ts';
 import type { FlowParts, ReadCall } from './flow-parts.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';

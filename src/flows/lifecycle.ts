@@ -5,8 +5,8 @@
  * is opened, and kept when it is complete.
  */
 import type { Purpose } from '../core/types.ts';
-import { parsed } from '../gateway/dialects/parameters.ts';
-import type { Grant } from '../gateway/keys.ts';
+import { parsed } from '../gateway/dialects/dialect.ts';
+import type { Grant } from '../gateway/identity.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import { originFor } from './base-url.ts';
 import type { FlowParts } from './flow-parts.ts';

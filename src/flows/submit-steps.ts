@@ -5,8 +5,8 @@
  * All of a submission is taken, or none.
  */
 import type { Purpose, Turn } from '../core/types.ts';
-import { invalid, parsed } from '../gateway/dialects/parameters.ts';
-import type { Grant } from '../gateway/keys.ts';
+import { invalid, parsed } from '../gateway/dialects/dialect.ts';
+import type { Grant } from '../gateway/identity.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { FlowParts } from './flow-parts.ts';
 import type { FlowStep, FlowTrajectory } from './flow-trajectory.ts';

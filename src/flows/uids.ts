@@ -1,8 +1,8 @@
 /** Names of trajectories, prompts and channels, as they come from outside: checked before they name anything here. */
 import { z } from 'zod';
 import type { Purpose } from '../core/types.ts';
-import { invalid } from '../gateway/dialects/parameters.ts';
-import type { Grant } from '../gateway/keys.ts';
+import { invalid } from '../gateway/dialects/dialect.ts';
+import type { Grant } from '../gateway/identity.ts';
 import type { HttpRequest } from '../http/message.ts';
 
 const UID = /^(?!\.{1,2}$)[\w.:~-]{1,128}$/;

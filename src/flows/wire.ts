@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import type { Json } from '../core/types.ts';
-import { samplingFields, tokenLimit } from '../gateway/dialects/sampling-parameters.ts';
+import { samplingFields, tokenLimit } from '../gateway/dialects/dialect.ts';
 import { STALE_RULES } from '../rollout/served-steps.ts';
 import { channel, uid } from './uids.ts';
 

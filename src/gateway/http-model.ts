@@ -9,7 +9,7 @@ import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message } from '../core/types.ts';
-import { STATUS } from './http-errors.ts';
+import { STATUS } from './wire-protocol.ts';
 
 /** What a process must know to call the policy as one role. */
 export interface HttpSeat {
