@@ -7,6 +7,11 @@ import { shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import type { Json } from './types.ts';
 
+/** An object as JSON has them: neither null nor a list. */
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
 /** Levels that no honest message, schema or task needs. */
 export const MAX_NESTING = 200;
 
