@@ -3,8 +3,10 @@
  *
  * What the gateway refuses over HTTP is refused here in the same words: both ways must give the same trajectory, or none.
  */
+
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string };
@@ -68,8 +70,7 @@ export function argumentsText(input: unknown): string {
 
 export function isJsonObject(text: string): boolean {
   try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject(JSON.parse(text) as unknown);
   } catch {
     return false;
   }

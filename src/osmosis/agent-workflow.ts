@@ -4,9 +4,9 @@
  */
 import { isConcrete, methodKind } from '../core/classes.ts';
 import { type EntryModule, type Workflow, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
-import { ownCopy } from '../core/copies.ts';
 import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { copyConfig } from '../core/json.ts';
 import { type AgentWorkflowContext, agentWorkflowContext } from './agent-workflow-context.ts';
 import { type AgentWorkflowOutput, resultOf } from './agent-workflow-output.ts';
 import { type AgentWorkflowConfig, limitOf, nameMistake } from './config.ts';
@@ -54,7 +54,7 @@ function mistakesOf(Class: WorkflowClass, config: AgentWorkflowConfig | undefine
   const name = config === undefined ? nameMistake(Class.name) : undefined;
   if (name !== undefined) mistakes.push(new TrainyardError('WORKFLOW_INVALID', `the name of the workflow class: ${name}`));
   try {
-    new Class(ownCopy(config) ?? null);
+    new Class(copyConfig(config) ?? null);
   } catch (cause) {
     mistakes.push(
       new TrainyardError('WORKFLOW_INIT_FAILED', `new ${Class.name}(config) threw ${describeThrown(cause)}`, {

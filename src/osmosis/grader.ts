@@ -11,9 +11,9 @@ import {
   graderSymbol,
   type Ungraded,
 } from '../core/contracts.ts';
-import { ownCopy } from '../core/copies.ts';
 import { describeThrown } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { copyConfig } from '../core/json.ts';
 import { type GraderConfig, limitOf, nameMistake } from './config.ts';
 import { configOf } from './config-of.ts';
 import { GraderContext } from './grader-context.ts';
@@ -58,7 +58,7 @@ function mistakesOf(Class: GraderClass, config: GraderConfig | undefined): reado
   const name = config === undefined ? nameMistake(Class.name) : undefined;
   if (name !== undefined) mistakes.push(new TrainyardError('GRADER_INVALID', `the name of the grader class: ${name}`));
   try {
-    new Class(ownCopy(config) ?? null);
+    new Class(copyConfig(config) ?? null);
   } catch (cause) {
     mistakes.push(
       new TrainyardError('GRADER_INIT_FAILED', `new ${Class.name}(config) threw ${describeThrown(cause)}`, { cause }),
@@ -73,7 +73,7 @@ function lowered(Class: GraderClass, config: GraderConfig | undefined): CoreGrad
     [graderSymbol]: true,
     name: (config?.name ?? Class.name).trim(),
     ...(concurrency === undefined ? {} : { concurrency }),
-    grade: (input) => gradeWith(Class, ownCopy(config) ?? null, input),
+    grade: (input) => gradeWith(Class, copyConfig(config) ?? null, input),
   };
 }
 

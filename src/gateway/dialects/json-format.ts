@@ -2,7 +2,9 @@
  * `response_format` and its like: checks what the policy said against what the client asked for. Sampling is not constrained, since that
  * would change the distribution; the answer is given as sampled, and what is wrong with it is marked on the turn.
  */
+
 import { messageOf } from '../../core/errors.ts';
+import { isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import { invalid } from './parameters.ts';
 
@@ -21,7 +23,7 @@ export function formatChecker(schema: unknown, param: string): (content: string)
 }
 
 function schemaOf(schema: unknown, param: string): Schema {
-  const isSchema = typeof schema === 'boolean' || (typeof schema === 'object' && schema !== null && !Array.isArray(schema));
+  const isSchema = typeof schema === 'boolean' || isObject(schema);
   if (!isSchema) throw invalid(param, 'expected a JSON Schema: an object, true or false');
   return schema as Schema;
 }
