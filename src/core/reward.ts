@@ -5,7 +5,6 @@
  * The result is a fresh plain object. Nothing is rounded, clamped or replaced, and nothing is left behind unseen: what is not a reward is an
  * error, never a number.
  */
-
 import { describeValue, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { isPlain } from './json.ts';

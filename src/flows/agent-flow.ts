@@ -4,7 +4,6 @@
  *
  * What is written, is written with a 2xx and only then.
  */
-
 import { parseJson, readBody } from '../gateway/body.ts';
 import type { Reply, UnreadCall } from '../gateway/call.ts';
 import type { Gateway } from '../gateway/gateway.ts';

@@ -2,7 +2,6 @@
  * The base of flows whose agent is a black box: it speaks OpenAI to a base URL, and the gateway does the rest. This does the protocol
  * around it, init → register → complete, the last in every case; a subclass runs the agent.
  */
-
 import { orAborted } from '../core/async.ts';
 import { type EntryModule, workflowSymbol } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';

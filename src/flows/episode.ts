@@ -1,5 +1,4 @@
 /** One execution of a flow: a new instance, its fields, its number of steps. */
-
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';

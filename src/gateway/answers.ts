@@ -16,7 +16,6 @@
  *
  * Does not tell apart identical questions under way at the same time; clients do, by an idempotency key in `key`.
  */
-
 import { failureOf } from './http-errors.ts';
 
 /** What was sampled, as given to one attempt. */

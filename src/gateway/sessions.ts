@@ -2,7 +2,6 @@
  * Sessions: the gateway's live lease for one rollout. A session knows its limits and its turns; it is never stored. A call in flight
  * when it is sealed is cancelled and never recorded.
  */
-
 import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/default-model.ts';

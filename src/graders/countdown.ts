@@ -5,7 +5,6 @@
  * The task has `numbers` (or `nums`) and `target`, in its answer or its metadata. The expression is what is marked as the answer,
  * else the last line; "= 24" behind it has to be true.
  */
-
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define-grader.ts';
 import { isObject } from '../core/json.ts';

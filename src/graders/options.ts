@@ -2,7 +2,6 @@
  * The check of the options that built-in graders are made with, of all of them alike: a misspelt option would otherwise silently change
  * what is right. Everything that is wrong is said at once, when the grader is defined.
  */
-
 import type { GraderInput } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';

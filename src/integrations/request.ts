@@ -3,7 +3,6 @@
  *
  * What the gateway refuses over HTTP is refused here in the same words: both ways must give the same trajectory, or none.
  */
-
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';

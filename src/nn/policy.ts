@@ -5,7 +5,6 @@
  * them, always from the weights that were last published, never from those being trained. Results do not depend on the number of
  * threads, on batching or on timing. Knows nothing about text.
  */
-
 import { availableParallelism } from 'node:os';
 import { Mutex, yieldToEventLoop } from '../core/async.ts';
 import { checkRequest, checkSample } from '../core/engine.ts';

@@ -2,7 +2,6 @@
  * A window of time that work must keep to. What comes back after its end is late, however it comes: an abort that was swallowed, an
  * event loop that was blocked, an error. The work itself cannot be stopped, only told and left behind.
  */
-
 import type { Semaphore } from '../core/async.ts';
 import { linkSignals, orAborted } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';

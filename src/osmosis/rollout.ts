@@ -2,7 +2,6 @@
  * One rollout for a controller, from the queue to its grade. It always ends, and what it did is told to the hooks: the workflow's end once,
  * the grade once, in that order. A slot is held all the while.
  */
-
 import type { Semaphore } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';

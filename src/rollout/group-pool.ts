@@ -6,7 +6,6 @@
  * excluded is not handed out. A trajectory whose group was handed out or dropped comes too late: it is refused, counted, and not kept.
  * Does not compute advantages.
  */
-
 import { randomUUID } from 'node:crypto';
 import { Mutex } from '../core/async.ts';
 import type { Clock, Store } from '../core/contracts.ts';

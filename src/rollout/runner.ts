@@ -4,7 +4,6 @@
  * A rollout always ends as a trajectory; what the workflow or grader did is in its outcome and grade. Only what is not the
  * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
  */
-
 import type { Downtime, Semaphore } from '../core/async.ts';
 import { abortWith, yieldToEventLoop } from '../core/async.ts';
 import type {

@@ -2,7 +2,6 @@
  * A workflow made ready for rollouts: set up once, in this process or in each of its own, held to its own concurrency, torn down when the
  * run ends.
  */
-
 import { Semaphore } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
 import type { Workflow } from '../core/contracts.ts';

@@ -1,5 +1,4 @@
 /** Digests of what decides a run, for run.json: whether a model, the tasks or the code are still what they were. */
-
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -3,7 +3,6 @@
  *
  * A task whose rollout or grading failed is in `n` and not a success; it is reported, never dropped from the denominator.
  */
-
 import { mapConcurrently } from '../core/async.ts';
 import type { Score } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';

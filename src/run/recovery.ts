@@ -5,7 +5,6 @@
  * and a recovery never overlap: otherwise a gradient taken before the loss could be missing from the update after it. The seed and the
  * version of a repeated sample are the same as before, so its turn is recorded once and truly.
  */
-
 import type { Downtime } from '../core/async.ts';
 import { Mutex } from '../core/async.ts';
 import { engineWith } from '../core/engine.ts';

@@ -4,7 +4,6 @@
  * What was rejected, failed or was not accepted is null in its place; nothing is replaced and nothing waited for, so it always ends. It
  * throws when most rollouts fail, as any run does.
  */
-
 import { mapConcurrently } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';

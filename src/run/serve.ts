@@ -3,7 +3,6 @@
  * rollout is open from the start; more are opened over HTTP. Each is kept, ungraded, when its session is sealed. Flows speak the agent-flow
  * protocol: what they say or a grader says is kept with their trajectories.
  */
-
 import { join } from 'node:path';
 import { Mutex } from '../core/async.ts';
 import type { SessionObserver, Store } from '../core/contracts.ts';

@@ -2,7 +2,6 @@
  * Everything a run works with, opened in the order that finds mistakes before anything is spent: tokenizer, model, grader;
  * then the gateway listens. Closed in reverse.
  */
-
 import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define-grader.ts';

@@ -4,7 +4,6 @@
  *
  * Knows no SQL. Encodes only what `keep.ts` returned: equal encodings need its canonical key order.
  */
-
 import { endianness } from 'node:os';
 import type { z } from 'zod';
 import { messageOf } from '../core/errors.ts';

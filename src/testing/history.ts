@@ -6,7 +6,6 @@
  * took effect must be looked up. Records are compared by digest, so a history holds no prompt, answer or text. Reading tolerates
  * one unfinished line at the end of each process's part: that is what a kill leaves; anything else unreadable is an error.
  */
-
 import { hash, randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';

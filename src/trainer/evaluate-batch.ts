@@ -2,7 +2,6 @@
  * A batch's loss from the log-probabilities of its samples, by the loss's own definition: the number that is reported, whoever
  * computed the gradient, and the derivatives where nobody else can.
  */
-
 import { mapYielding } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';

@@ -54,7 +54,6 @@ const PENDING = [
   'src/cli/tinker.ts',
   'src/grader/grade-once.ts',
   'src/osmosis/openai-agents.ts',
-  'src/osmosis/remote-policy.ts',
   'src/osmosis/strands.ts',
   'src/rollout/start-workflow.ts',
   'src/run/flow-entry.ts',

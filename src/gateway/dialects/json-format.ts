@@ -2,7 +2,6 @@
  * `response_format` and its like: checks what the policy said against what the client asked for. Sampling is not constrained, since that
  * would change the distribution; the answer is given as sampled, and what is wrong with it is marked on the turn.
  */
-
 import { messageOf } from '../../core/errors.ts';
 import { isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';

@@ -5,7 +5,6 @@
  * Forms: a list of statements that fail by throwing; a program that defines `check(candidate)`; a list of `{ input, output }` for programs
  * that read and print; a list of `{ args, expected }` for a function. Or `{ tests, entry?, setup? }` around any of these.
  */
-
 import { z } from 'zod';
 import { unscorable } from '../../core/define-grader.ts';
 import { isObject } from '../../core/json.ts';

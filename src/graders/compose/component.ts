@@ -4,7 +4,6 @@
  * One rule for what is absent: a component that cannot score makes the whole fail, and one that rejects makes the whole rejected. There is
  * never a sum of only some of the parts, because that would be a reward nobody meant. A failure wins over a rejection.
  */
-
 import { abortWith } from '../../core/async.ts';
 import type { Grader, GraderContext, GraderInput, Ungraded } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';

@@ -7,7 +7,6 @@
  *
  * No message quotes the reply: a judge that was shown the answer may repeat it, and messages are logged.
  */
-
 import { createHmac, hash, randomUUID } from 'node:crypto';
 import { constants, mkdir, open, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -4,7 +4,6 @@
  * JSON is for servers that know nothing better. Writing and reading it is slow, so its chunks are small: the event loop is also what
  * answers the agents.
  */
-
 import { mapYielding } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { passRequestToJson, passResultFromJson } from '../wire/json.ts';
