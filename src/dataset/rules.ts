@@ -6,7 +6,6 @@
  * is a mistake of whoever made the file. An answer in the metadata under a name that says so is refused. Elsewhere it is warned about, since
  * it may belong there: a text to correct, a list of choices.
  */
-
 import { isObject, sameJson } from '../core/json.ts';
 import { nearName } from '../core/near-name.ts';
 import type { Json, Task } from '../core/types.ts';
