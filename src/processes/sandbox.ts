@@ -1,19 +1,20 @@
 /**
- * The sandbox: bubblewrap, or a refusal that says what to install. `openSandbox` runs untrusted programs in it (code that the policy wrote);
- * `findBubblewrap` is what isolated rollouts are started through (`isolation/walls.ts`).
+ * The sandbox for untrusted programs: code that the policy wrote. It is bubblewrap, or a refusal that says what to install.
  *
  * Inside there is no network, no home, no environment, no process but the program's own, a read-only system, and one scratch directory in
- * memory. The program runs as nobody, without capabilities. Bubblewrap is taken from an absolute path and never looked up by name: a rollout
- * could have put a program of its own into a folder of PATH.
+ * memory. The program runs as nobody, without capabilities.
  *
  * What it does not hold: a hole in the kernel, which all processes share; no system calls are filtered. What timing tells.
  */
-import { type ChildProcess, spawnSync } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { asNobody, type Bubblewrap, COMMON_OPTIONS, findBubblewrap, procOptions, type ReadableFile } from './bubblewrap.ts';
 import { BYTES_PER_MB, watchMemory } from './limits.ts';
 import { killGroup, spawned, tried } from './process-group.ts';
+
+export type { ReadableFile };
 
 // ── what can be asked of it ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -30,13 +31,6 @@ export interface SandboxLimits {
   readonly fileMb: number;
   /** Standard output and error, together. */
   readonly outputBytes: number;
-}
-
-/** A file or folder of this machine that the program may read. */
-export interface ReadableFile {
-  readonly source: string;
-  /** Absent: the same path. */
-  readonly target?: string;
 }
 
 export interface SandboxProgram {
@@ -149,94 +143,7 @@ function checkFileNames(files: Readonly<Record<string, string>>): void {
   throw new TrainyardError('USAGE', `files of a sandbox have relative names of letters, digits, . _ and -; found ${found}`);
 }
 
-// ── bubblewrap ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-export interface Bubblewrap {
-  readonly path: string;
-  /** Whether it can mount a /proc of its own: some containers forbid it, and then there is no /proc inside. */
-  readonly hasProc: boolean;
-  /** Whether it can forbid the program to make user namespaces: version 0.8 and newer. */
-  readonly disablesUserNamespaces: boolean;
-}
-
-const BUBBLEWRAP = ['/usr/bin/bwrap', '/usr/local/bin/bwrap', '/bin/bwrap'] as const;
-/** Only root needs it. */
-const SETPRIV = ['/usr/bin/setpriv', '/bin/setpriv'] as const;
-const WRITABLE_BY_OTHERS = 0o022;
-const PROBE_MS = 10_000;
-
-let found: Bubblewrap | TrainyardError | undefined;
-
-/** Found by running a small program in it, once per process. Throws SANDBOX_MISSING with what to install or allow. */
-export function findBubblewrap(): Bubblewrap {
-  found ??= lookForBubblewrap();
-  if (found instanceof TrainyardError) throw found;
-  return found;
-}
-
-function lookForBubblewrap(): Bubblewrap | TrainyardError {
-  if (process.platform !== 'linux') {
-    return missing(`${process.platform} has no bubblewrap`, 'use Linux: a container, a virtual machine, or WSL');
-  }
-  const path = BUBBLEWRAP.find(isTrusted);
-  if (path === undefined || (isRoot() && !SETPRIV.some(isTrusted))) {
-    const hint = 'install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap, apk add bubblewrap setpriv)';
-    const places = path === undefined ? BUBBLEWRAP : SETPRIV;
-    return missing(`there is no program of root's at ${places.join(', ')}`, hint);
-  }
-  let why = '';
-  for (const hasProc of [true, false]) {
-    for (const disablesUserNamespaces of [true, false]) {
-      const bubblewrap = { path, hasProc, disablesUserNamespaces };
-      const failure = tryOut(bubblewrap);
-      if (failure === undefined) return bubblewrap;
-      why ||= failure;
-    }
-  }
-  const hint =
-    'allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 or kernel.apparmor_restrict_unprivileged_userns=0; in a container --cap-add SYS_ADMIN --security-opt apparmor=unconfined --security-opt seccomp=unconfined';
-  return missing(`${path} does not work here: ${why}`, hint);
-}
-
-function missing(why: string, hint: string): TrainyardError {
-  return new TrainyardError('SANDBOX_MISSING', `this system offers no sandbox: ${why}`, { hint });
-}
-
-function isRoot(): boolean {
-  return process.getuid?.() === 0;
-}
-
-/** Only root can have put it there. */
-function isTrusted(path: string): boolean {
-  const entry = tried(() => lstatSync(path));
-  return entry?.isFile() === true && entry.uid === 0 && (entry.mode & WRITABLE_BY_OTHERS) === 0;
-}
-
-/** Undefined where it works; else its own words. */
-function tryOut(bubblewrap: Bubblewrap): string | undefined {
-  const [command = '', ...args] = commandOf(bubblewrap, { program: 'true' }, DEFAULT_LIMITS);
-  const { status, signal, stderr, error } = spawnSync(command, args, {
-    cwd: '/',
-    env: {},
-    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
-    timeout: PROBE_MS,
-    killSignal: 'SIGKILL',
-    encoding: 'utf8',
-  });
-  if (status === 0) return undefined;
-  return error?.message ?? (stderr.trim().split('\n')[0] || `it ended with ${status ?? signal}`);
-}
-
-/** What every use of it has: namespaces of its own that end with us, and no capabilities. */
-export const COMMON_OPTIONS = [
-  ...['--unshare-user', '--unshare-ipc', '--unshare-pid', '--unshare-cgroup-try', '--cap-drop', 'ALL'],
-  ...['--die-with-parent', '--new-session'],
-] as const;
-
-/** A /proc of the sandbox's own processes. Read-only: its files of the kernel ask for nothing but the number of the user, root's too. */
-export function procOptions({ hasProc }: Bubblewrap): readonly string[] {
-  return hasProc ? ['--proc', '/proc', '--remount-ro', '/proc'] : ['--tmpfs', '/proc'];
-}
+// ── its command line ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const NOBODY = '65534';
 const SCRATCH = '/tmp/work';
@@ -290,34 +197,6 @@ function commandOf(bubblewrap: Bubblewrap, program: SandboxProgram, limits: Sand
 
 function systemOptions(path: string): readonly string[] {
   return lstatSync(path).isSymbolicLink() ? ['--symlink', readlinkSync(path), path] : ['--ro-bind', path, path];
-}
-
-const FIRST_USER = 2 ** 20;
-const USERS = 2 ** 20;
-
-interface Reachable {
-  /** What the sandbox is started through. */
-  readonly prefix: readonly string[];
-  readonly readable: readonly ReadableFile[];
-}
-
-/**
- * Root becomes another user first, one that owns nothing here: the kernel asks for nothing but the number of the user in many places, and
- * does not limit the number of root's processes. What that user could not open, in root's home for example, is put where it can. The PID
- * namespace ends it all with this process: no signal of a parent's death crosses from one user to another.
- */
-function asNobody({ path }: Bubblewrap, readable: readonly ReadableFile[]): Reachable {
-  if (!isRoot()) return { prefix: [], readable };
-  const user = String(FIRST_USER + Math.floor(Math.random() * USERS));
-  const shown = readable.map(({ source, target = source }, index) => ({ source, target, at: `/tmp/${index}` }));
-  return {
-    prefix: [
-      ...[path, '--die-with-parent', '--unshare-pid', '--cap-drop', 'ALL', '--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID'],
-      ...['--dev-bind', '/', '/', '--tmpfs', '/tmp', ...shown.flatMap(({ source, at }) => ['--ro-bind', source, at]), '--'],
-      ...[SETPRIV.find(isTrusted)!, '--reuid', user, '--regid', user, '--clear-groups', '--'],
-    ],
-    readable: shown.map(({ at, target }) => ({ source: at, target })),
-  };
 }
 
 // ── one program at work ─────────────────────────────────────────────────────────────────────────────────────────────────
