@@ -4,6 +4,7 @@
  * Never calls the policy, and knows nothing of sessions: the gateway asks it and records what it says. A server's key goes to the server that
  * was named, and is in nothing that comes back from here.
  */
+import { orAborted } from '../core/async.ts';
 import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from '../core/chat-completions.ts';
 import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -130,22 +131,11 @@ async function answerOf(player: DefaultModel, question: Question, signal: AbortS
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    return checked(player, await unlessAborted(player.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
+    return checked(player, await orAborted(player.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
   } catch (cause) {
     signal.throwIfAborted();
     if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;
     throw failed(player, `failed: ${messageOf(cause)}`, cause);
-  }
-}
-
-async function unlessAborted<T>(running: Promise<T>, signal: AbortSignal): Promise<T> {
-  const aborted = Promise.withResolvers<never>();
-  const abort = (): void => aborted.reject(signal.reason);
-  signal.addEventListener('abort', abort, { once: true });
-  try {
-    return await Promise.race([running, aborted.promise]);
-  } finally {
-    signal.removeEventListener('abort', abort);
   }
 }
 

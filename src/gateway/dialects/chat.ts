@@ -4,6 +4,7 @@
  * Reading is strict where silence would corrupt training; see `parameters.ts`. No I/O, no session state.
  */
 import { z } from 'zod';
+import { isObject } from '../../core/json.ts';
 import type { Json, Message, Tool } from '../../core/types.ts';
 import { openAIError } from '../wire-protocol.ts';
 import { chatEvents, encodeChat } from './chat-writer.ts';
@@ -244,7 +245,7 @@ export function areUsual(messages: unknown): boolean {
 
 /** Fields that no one reads may hold anything, as in the schema. */
 function isUsual(message: unknown): boolean {
-  if (!isRecord(message)) return false;
+  if (!isObject(message)) return false;
   const { role, content, name, tool_calls: calls } = message;
   if (name != null && typeof name !== 'string') return false;
   if (role === 'assistant') {
@@ -261,13 +262,9 @@ const isText = (content: unknown): boolean => content == null || typeof content 
 
 /** Calls are kept as they are, so one with a field more or less is not usual. */
 function isUsualCall(call: unknown): boolean {
-  if (!isRecord(call) || typeof call['id'] !== 'string' || call['type'] !== 'function' || !isRecord(call['function']))
+  if (!isObject(call) || typeof call['id'] !== 'string' || call['type'] !== 'function' || !isObject(call['function']))
     return false;
   const { name, arguments: given } = call['function'];
   const fields = Object.keys(call).length === 3 && Object.keys(call['function']).length === 2;
   return fields && typeof name === 'string' && typeof given === 'string';
-}
-
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import type { DialectName, Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
@@ -182,7 +183,7 @@ export function formatChecker(schema: unknown, param: string): (content: string)
 }
 
 function schemaOf(schema: unknown, param: string): Schema {
-  const isSchema = typeof schema === 'boolean' || (typeof schema === 'object' && schema !== null && !Array.isArray(schema));
+  const isSchema = typeof schema === 'boolean' || isObject(schema);
   if (!isSchema) throw invalid(param, 'expected a JSON Schema: an object, true or false');
   return schema as Schema;
 }
