@@ -7,9 +7,9 @@ import { checkDefaultModel } from '../core/default-model.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type LinkedSignal, link } from '../core/linked-signal.ts';
 import type { LimitName, SamplingSettings, Turn, UnansweredCall } from '../core/types.ts';
+import type { HttpRequest } from '../http/message.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
-import type { Call } from './call.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
 import type { Heard } from './heard.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
@@ -191,7 +191,7 @@ export class LiveSession implements Session {
   }
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
-  join({ signal, controller }: Pick<Call, 'signal' | 'controller'>): LinkedSignal {
+  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): LinkedSignal {
     const joined = controller ?? new AbortController();
     if (this.signal.aborted) joined.abort(this.signal.reason);
     const unlink = controller === undefined && signal ? link(joined, signal) : undefined;

@@ -6,8 +6,8 @@ import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.t
 import { ownCopy } from '../core/copies.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
+import { type HttpSeat, httpModel } from '../gateway/http-model.ts';
 import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from '../rollout/rollout-context.ts';
-import { type HttpSeat, httpModel } from './http-model.ts';
 import { ownInbox } from './inboxes.ts';
 
 export interface RolloutOrder {

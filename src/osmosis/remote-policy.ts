@@ -5,8 +5,8 @@
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { linkSignals } from '../core/linked-signal.ts';
+import { httpModel } from '../gateway/http-model.ts';
 import { GATEWAY_LIMITS } from '../gateway/limits.ts';
-import { httpModel } from '../isolation/http-model.ts';
 import { isWhole, type RecordedCall, recordedCall, routeOf } from './recorded-call.ts';
 
 /** What the policy is called on the wire, whichever it is. */

@@ -53,9 +53,6 @@ const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': fi
 const PENDING = [
   'src/cli/tinker.ts',
   'src/grader/grade-once.ts',
-  'src/osmosis/openai-agents.ts',
-  'src/osmosis/remote-policy.ts',
-  'src/osmosis/strands.ts',
   'src/rollout/start-workflow.ts',
   'src/run/flow-entry.ts',
   'src/run/flow-runs.ts',

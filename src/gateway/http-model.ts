@@ -1,27 +1,63 @@
 /**
- * One model call without a client, over Chat Completions: `generate` where the policy is in another process. In words only: tokens stay
- * where the policy is.
+ * The model handle where the policy is in another process: base URL, key and `fetch`, and `generate` over Chat Completions. The policy
+ * records the same turns as for its own handle. In words only: tokens stay where the policy is.
  *
  * A refusal of the gateway has the code it would have had in process, so that a rollout ends the same way.
  */
 import { type ChatQuestion, chatAnswerIn, chatRequest, parsedJson } from '../core/chat-completions.ts';
-import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
+import { fetchInThread } from '../core/context.ts';
+import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message } from '../core/types.ts';
+import { STATUS } from './http-errors.ts';
 
-/** What the gateway calls them on the wire; see `gateway/http-errors.ts`. */
-export const CODES: Readonly<Record<string, ErrorCode>> = {
-  invalid_request: 'REQUEST_INVALID',
-  idempotency_conflict: 'REQUEST_CONFLICT',
-  context_length_exceeded: 'CONTEXT_OVERFLOW',
-  rollout_limit_reached: 'LIMIT_REACHED',
-  forbidden: 'CAPABILITY_MISSING',
-  invalid_api_key: 'SESSION_UNKNOWN',
-  rollout_ended: 'SESSION_SEALED',
-  too_many_calls: 'ENGINE_BUSY',
-  engine_failed: 'ENGINE_FAILED',
-  default_model_failed: 'DEFAULT_MODEL_FAILED',
-};
+/** What a process must know to call the policy as one role. */
+export interface HttpSeat {
+  readonly role: string;
+  /** For the client's `model` parameter. */
+  readonly name: string;
+  readonly baseURL: string;
+  readonly apiKey: string;
+}
+
+/** The `fetch` of a thread; by default the global one, with the thread in a header where it is not the role's own. */
+export type FetchIn = (thread: string) => typeof globalThis.fetch;
+
+/** By the gateway's names for them. A cancelled call has the name of a sealed session, which says why it was cancelled. */
+const CODES: ReadonlyMap<unknown, ErrorCode> = new Map(
+  Object.entries(STATUS).flatMap(([code, row]) => (code === 'CANCELLED' ? [] : [[row.code, code as ErrorCode]])),
+);
+
+export function httpModel(seat: HttpSeat, fetchIn: FetchIn = inThread(seat.role), thread = seat.role): ModelHandle {
+  const { role, name, baseURL, apiKey } = seat;
+  const fetch = fetchIn(thread);
+  // A client without a key would look for one in the environment.
+  const options = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
+  return {
+    role,
+    name,
+    baseURL,
+    apiKey,
+    fetch,
+    openai: options,
+    // Its client adds /v1/messages by itself.
+    anthropic: () => ({ ...options(), baseURL: baseURL.replace(/\/v1$/, '') }),
+    generate: (request) => generateOverHttp({ name, baseURL, apiKey, fetch }, request),
+    render: () => elsewhere('render'),
+    decode: () => elsewhere('decode'),
+    thread: (other) => httpModel(seat, fetchIn, other),
+  };
+}
+
+function inThread(role: string): FetchIn {
+  return (thread) => (thread === role ? globalThis.fetch : fetchInThread(globalThis.fetch, thread));
+}
+
+function elsewhere(what: string): never {
+  throw new TrainyardError('REQUEST_INVALID', `${what} needs the policy's tokenizer, and the policy is in another process`, {
+    hint: 'run the workflow in the process of the policy: without isolation, and not on a rollout server',
+  });
+}
 
 export async function generateOverHttp(
   { name, baseURL, apiKey, fetch }: Pick<ModelHandle, 'name' | 'baseURL' | 'apiKey' | 'fetch'>,
@@ -66,7 +102,7 @@ function generationOf(said: string): Generation {
 
 function refusalOf(status: number, text: string): TrainyardError {
   const { code, message, hint } = (parsedJson(text) as { error?: Record<string, unknown> } | undefined)?.error ?? {};
-  const known = typeof code === 'string' && Object.hasOwn(CODES, code) ? CODES[code] : undefined;
+  const known = CODES.get(code);
   const said = typeof message === 'string' ? message : text.slice(0, 500);
   if (known === undefined) return new TrainyardError('POLICY_REFUSED', `the policy answered ${status}: ${said}`);
   // The hint stands behind the message on the wire.

@@ -13,23 +13,23 @@ import {
   MemorySession,
   type TextOutput,
 } from '@openai/agents';
+import { currentSamples, type SampleContext, type SampleView } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, PromptMessage } from '../core/types.ts';
 import {
   type AgentEvent,
   type AgentRequest,
   type AgentResponse,
+  type AnyItem,
+  messagesOf,
   type PolicyModel,
   policy,
-} from '../integrations/openai-agents.ts';
-import { type AnyItem, messagesOf } from '../integrations/openai-agents-items.ts';
-import { activeContext } from './no-context.ts';
-import { getRolloutContext, type RolloutContext } from './rollout-context.ts';
-import { RolloutSample } from './rollout-sample.ts';
+} from './openai-agents.ts';
+import { activeSamples, placeholderUsed } from './request.ts';
 
 /** One run of the SDK in a session. What it entered stays with whoever awaited it, so it says itself when it is over. */
 interface SessionRun {
-  readonly context: RolloutContext;
+  readonly context: SampleContext;
   readonly name: string;
   /** Tools under way. An agent that is asked as a tool ends in the midst of the run it shares. */
   tools: number;
@@ -43,11 +43,11 @@ const sessionRuns = new WeakMap<object, SessionRun>();
 /** Stands for the policy until an `OsmosisAgent` is made with it. */
 export class OsmosisRolloutModel implements PolicyModel {
   getResponse(_request: AgentRequest): Promise<AgentResponse> {
-    throw placeholderUsed();
+    throw placeholderUsed('give it to an OsmosisAgent');
   }
 
   getStreamedResponse(_request: AgentRequest): AsyncIterable<AgentEvent> {
-    throw placeholderUsed();
+    throw placeholderUsed('give it to an OsmosisAgent');
   }
 }
 
@@ -74,10 +74,10 @@ export class OsmosisAgent<TContext = unknown, TOutput extends AgentOutputType = 
 export class OsmosisMemorySession extends MemorySession {
   readonly name: string;
   readonly acceptsRunContext = true;
-  readonly #context: RolloutContext | null;
+  readonly #context: SampleContext | undefined;
 
   constructor({ name }: { readonly name?: string } = {}) {
-    const context = getRolloutContext();
+    const context = currentSamples();
     const sample = name ?? context?.nameForUnnamed() ?? 'session';
     super({ sessionId: sample });
     this.name = sample;
@@ -97,8 +97,8 @@ export class OsmosisMemorySession extends MemorySession {
 
   /** Takes effect for the caller too, because it happens before anything is awaited. */
   #enter(run: object | undefined): void {
-    const context = getRolloutContext();
-    if (context === null) return;
+    const context = currentSamples();
+    if (context === undefined) return;
     if (context !== this.#context) {
       throw new TrainyardError('NO_ROLLOUT', 'OsmosisMemorySession was used inside a RolloutContext it was not registered with', {
         hint: 'construct the session inside run(ctx), while the rollout context is active',
@@ -125,7 +125,7 @@ function withRun(run: object, tell: (own: SessionRun) => void): void {
 }
 
 function inSession(): PolicyModel {
-  const context = activeContext();
+  const context = activeSamples();
   const session = activeSession.getStore();
   // A rollout that is run inside another inherits the outer one's session, which is not its own.
   if (session?.context === context && !session.isOver) return policy(context.model(session.name));
@@ -135,16 +135,10 @@ function inSession(): PolicyModel {
 }
 
 /** What cannot be put as ordinary messages is shown as the SDK has it: a grader can still look at it. */
-function sampleOf(id: string, items: readonly AgentInputItem[]): RolloutSample {
+function sampleOf(id: string, items: readonly AgentInputItem[]): SampleView {
   try {
-    return new RolloutSample({ id, messages: messagesOf(undefined, items as readonly AnyItem[]) });
+    return { id, messages: messagesOf(undefined, items as readonly AnyItem[]) };
   } catch {
-    return new RolloutSample({ id, messages: items as unknown as readonly Message[] });
+    return { id, messages: items as unknown as readonly Message[] };
   }
-}
-
-function placeholderUsed(): TrainyardError {
-  return new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel is a placeholder and cannot be called itself', {
-    hint: 'give it to an OsmosisAgent',
-  });
 }

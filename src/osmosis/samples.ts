@@ -1,29 +1,23 @@
 /**
- * `RolloutContext`: where the policy of the running rollout is, and which named conversations it holds. It follows the code across awaits;
- * contexts nest, and the outer one is back when the inner one ends.
+ * The named conversations of a rollout: `RolloutContext` holds them while it runs, `RolloutSample` is one of them as a grader sees it.
  *
- * Samples are told apart by name: each is a thread of its own at the gateway. What is graded and trained is the gateway's record of
- * them; a sample source gives a framework's own view, which a grader sees only where the gateway is in another process.
+ * A context follows the code across awaits; contexts nest, and the outer one is back when the inner one ends. Each sample is a thread of
+ * its own at the gateway, whose record is what is graded and trained; a sample source gives a framework's own view, which a grader sees
+ * only where the gateway is in another process.
  */
-import { AsyncLocalStorage } from 'node:async_hooks';
+import { currentSamples, runWithSamples, type SampleContext, type SampleSource } from '../core/context.ts';
 import type { ModelHandle } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { RolloutSample } from './rollout-sample.ts';
-
-/** Whoever keeps a conversation: an agent, a session. Asked when the rollout has ended. */
-export interface SampleSource {
-  getSample(name: string): RolloutSample | Promise<RolloutSample>;
-}
+import type { Json, Message } from '../core/types.ts';
 
 /** It travels in a header, which loses spaces at its ends, and names a reward. */
 const SAMPLE_NAME = /^(?!__proto__$)[\x21-\x7e](?:[\x20-\x7e]{0,126}[\x21-\x7e])?$/;
 
-const storage = new AsyncLocalStorage<RolloutContext>();
-
 /** The context of the rollout that the calling code belongs to. */
 export function getRolloutContext(): RolloutContext | null {
-  return storage.getStore() ?? null;
+  const context = currentSamples();
+  return context instanceof RolloutContext ? context : null;
 }
 
 export interface RolloutContextFields {
@@ -37,7 +31,7 @@ export interface RolloutContextFields {
   readonly model?: ModelHandle;
 }
 
-export class RolloutContext {
+export class RolloutContext implements SampleContext {
   /** The base URL; clients append `/chat/completions`. */
   readonly chatCompletionsUrl: string;
   readonly apiKey: string;
@@ -55,7 +49,7 @@ export class RolloutContext {
 
   /** Runs `fn` with this as its context. */
   run<T>(fn: () => T): T {
-    return storage.run(this, fn);
+    return runWithSamples(this, fn);
   }
 
   /** What a client of one's own sends along, so that its calls are of this sample. */
@@ -90,8 +84,11 @@ export class RolloutContext {
 
   /** By name, as their sources have them now. */
   async getSamples(): Promise<Readonly<Record<string, RolloutSample>>> {
-    const sample = async ([name, source]: [string, SampleSource]) => [name, await source.getSample(name)] as const;
-    return Object.fromEntries(await Promise.all([...this.#sources].map(sample)));
+    const sampleOf = async ([name, source]: [string, SampleSource]) => {
+      const sample = await source.getSample(name);
+      return [name, sample instanceof RolloutSample ? sample : new RolloutSample(sample)] as const;
+    };
+    return Object.fromEntries(await Promise.all([...this.#sources].map(sampleOf)));
   }
 }
 
@@ -106,4 +103,63 @@ function checkedName(name: string): string {
   throw new TrainyardError('WORKFLOW_FAILED', `the name of an agent or session is ${describeValue(name)}`, {
     hint: 'give it 1 to 128 printable ASCII characters, without spaces at its ends: it travels in a header',
   });
+}
+
+export interface RolloutSampleFields {
+  readonly id: string;
+  readonly messages: readonly Message[];
+  readonly label?: Json | null;
+  readonly reward?: number | null;
+  readonly removeSample?: boolean;
+  readonly metrics?: Record<string, number>;
+  readonly extraFields?: Record<string, unknown>;
+}
+
+/** What is assigned is checked at once: a reward that is no finite number is refused where it is given, not where it would be trained. */
+export class RolloutSample {
+  /** The name of the agent or session. */
+  readonly id: string;
+  readonly messages: readonly Message[];
+  readonly label: Json | null;
+  /** Numbers for reports; those that are not finite are left out of them. */
+  readonly metrics: Record<string, number>;
+  readonly extraFields: Record<string, unknown>;
+  #reward: number | null = null;
+  #removeSample = false;
+
+  constructor(fields: RolloutSampleFields) {
+    if (typeof fields.id !== 'string' || fields.id === '') throw bad('id', 'a name', fields.id);
+    if (!Array.isArray(fields.messages)) throw bad('messages', 'a list of messages', fields.messages);
+    this.id = fields.id;
+    this.messages = fields.messages;
+    this.label = fields.label ?? null;
+    this.metrics = { ...fields.metrics };
+    this.extraFields = { ...fields.extraFields };
+    this.reward = fields.reward ?? null;
+    this.removeSample = fields.removeSample ?? false;
+  }
+
+  /** Finite; null: not graded yet. */
+  get reward(): number | null {
+    return this.#reward;
+  }
+
+  set reward(reward: number | null) {
+    if (reward !== null && !Number.isFinite(reward)) throw bad('reward', 'a finite number or null', reward, 'GRADER_BAD_REWARD');
+    this.#reward = reward;
+  }
+
+  /** Takes the sample out: it needs no reward, and none of its turns is trained. */
+  get removeSample(): boolean {
+    return this.#removeSample;
+  }
+
+  set removeSample(remove: boolean) {
+    if (typeof remove !== 'boolean') throw bad('removeSample', 'true or false', remove);
+    this.#removeSample = remove;
+  }
+}
+
+function bad(field: string, expected: string, found: unknown, code: 'GRADER_BAD_REWARD' | 'GRADER_FAILED' = 'GRADER_FAILED') {
+  return new TrainyardError(code, `the ${field} of a sample: expected ${expected}, found ${describeValue(found)}`);
 }

@@ -1,7 +1,6 @@
 import { expect, it } from 'vitest';
 import { TrainyardError } from '../core/errors.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
-import { WrongKeys } from './wrong-keys.ts';
+import { HTTP_LIMITS, WrongKeys } from './guard.ts';
 
 const wrong = new TrainyardError('SESSION_UNKNOWN', 'wrong');
 const other = new TrainyardError('SESSION_SEALED', 'over');
@@ -11,13 +10,13 @@ it('wrong keys of one address are counted, and forgiven with time; nothing else 
   const keys = new WrongKeys({ now: () => time.now });
   const passed = (address: string | undefined, times: number, thrown = wrong): number =>
     Array.from({ length: times }, () => keys.count(thrown, address)).filter((said) => said === thrown).length;
-  expect(passed('a', GATEWAY_LIMITS.wrongKeys + 50)).toBe(GATEWAY_LIMITS.wrongKeys);
+  expect(passed('a', HTTP_LIMITS.wrongKeys + 50)).toBe(HTTP_LIMITS.wrongKeys);
   expect(passed('b', 5)).toBe(5);
   expect(passed(undefined, 500)).toBe(500);
   expect(passed('a', 500, other)).toBe(500);
   expect(keys.count(wrong, 'a')).toMatchObject({ row: { status: 429, code: 'too_many_wrong_keys' } });
   time.now += 1000;
-  expect(passed('a', 50)).toBe(GATEWAY_LIMITS.wrongKeysPerSecond);
+  expect(passed('a', 50)).toBe(HTTP_LIMITS.wrongKeysPerSecond);
   time.now += 3_600_000;
-  expect(passed('a', GATEWAY_LIMITS.wrongKeys + 50)).toBe(GATEWAY_LIMITS.wrongKeys);
+  expect(passed('a', HTTP_LIMITS.wrongKeys + 50)).toBe(HTTP_LIMITS.wrongKeys);
 });

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import type { Generation } from '../core/contracts.ts';
-import { itemsOf, messagesOf } from './openai-agents-items.ts';
+import { itemsOf, messagesOf } from './openai-agents.ts';
 
 const call = (id: string, name: string) => ({ id, type: 'function' as const, function: { name, arguments: '{ "a":1}' } });
 
