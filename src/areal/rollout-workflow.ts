@@ -9,9 +9,9 @@
  */
 import { isConcrete, kindOf, saysAbstract } from '../core/classes.ts';
 import { type EntryModule, type ModelHandle, type Workflow, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
-import { defined } from '../core/copies.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import { checkedFields, checkNames } from '../core/near-name.ts';
 import type { Json, Message, Tool, Turn } from '../core/types.ts';
 import {

@@ -4,8 +4,8 @@
  * the cells of tables.
  */
 import { messageOf } from '../core/errors.ts';
-import { MAX_NESTING, sizeOfJson } from '../core/json.ts';
-import { invalid, isRecord, kindOf, MAX_LINE_BYTES, type RawRow } from './rows.ts';
+import { isObject, MAX_NESTING, sizeOfJson } from '../core/json.ts';
+import { invalid, kindOf, MAX_LINE_BYTES, type RawRow } from './rows.ts';
 
 const NEWLINE = 0x0a;
 
@@ -87,7 +87,7 @@ function rowOf(text: string, place: string, isEnded: boolean): RawRow {
     return { kind: 'bad', place, problem: `${parsed.problem}${isTorn ? '; it has no line end: was the file cut off?' : ''}` };
   }
   const { value } = parsed;
-  if (!isRecord(value)) {
+  if (!isObject(value)) {
     return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}` };
   }
   return { kind: 'row', place, row: value };
@@ -139,6 +139,6 @@ function messagesIn(text: string): unknown {
   const isMessages =
     'value' in parsed &&
     Array.isArray(parsed.value) &&
-    parsed.value.every((message) => isRecord(message) && 'role' in message && 'content' in message);
+    parsed.value.every((message) => isObject(message) && 'role' in message && 'content' in message);
   return isMessages ? parsed.value : undefined;
 }

@@ -3,6 +3,7 @@
  * the readers to say (`task-row.ts`). And the reader of rows that are given as values.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 
 /** One row as it is written: the columns of a file, or an object of a list. */
@@ -44,10 +45,6 @@ export function invalid(message: string, options: { readonly hint?: string; read
   return new TrainyardError('DATASET_INVALID', message, { hint: FORMAT_HINT, ...options });
 }
 
-export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
 /** What a value is, without saying it: it may be an answer. */
 export function kindOf(value: unknown): string {
   if (value === undefined) return 'nothing';
@@ -71,7 +68,7 @@ export async function* givenRows(source: Exclude<TaskSource, string>, idleMs = I
     for await (const row of inTime(source, idleMs)) {
       const place = `row ${++number}`;
       if (number > MAX_ROWS) throw invalid(`found more than ${MAX_ROWS} rows`, { hint: 'does the source ever end?' });
-      if (!isRecord(row)) yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
+      if (!isObject(row)) yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
       // A field given as undefined is one that was not given.
       else yield { kind: 'row', place, row: Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined)) };
     }

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
-import { MAX_NESTING, sameJson } from '../core/json.ts';
+import { canonicalJson, isPlain, MAX_NESTING, sameJson } from '../core/json.ts';
 import type { Json, PromptMessage, Task, TaskView } from '../core/types.ts';
 import { kindOf, MAX_ROW_BYTES, TOO_LARGE } from './rows.ts';
 import { labelInMetadata, type MetadataRules } from './rules.ts';
@@ -168,11 +168,6 @@ function numberIn(value: number, path: string): number {
   return value === 0 ? 0 : value;
 }
 
-function isPlain(value: object): boolean {
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
-}
-
 function classOf({ constructor: made }: object): string {
   return typeof made === 'function' && made.name !== '' ? `a ${made.name.slice(0, 40)}` : 'an object of a class';
 }
@@ -185,15 +180,7 @@ function classOf({ constructor: made }: object): string {
 export function contentHash({ prompt, metadata }: Pick<TaskView, 'prompt' | 'metadata'>): string {
   const messages = prompt.map(({ role, content }) => ({ role, content }));
   return createHash('sha256')
-    .update(canonical({ prompt: messages, metadata: metadata ?? null }))
+    .update(canonicalJson({ prompt: messages, metadata: metadata ?? null }))
     .digest('hex')
     .slice(0, 16);
-}
-
-/** The same text for the same JSON, whatever the order of its keys. */
-function canonical(value: Json): string {
-  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
-  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
-  const fields = Object.entries(value as Readonly<Record<string, Json>>).toSorted(([a], [b]) => (a < b ? -1 : 1));
-  return `{${fields.map(([key, field]) => `${JSON.stringify(key)}:${canonical(field)}`).join(',')}}`;
 }

@@ -2,9 +2,9 @@
  * The base of flows whose agent is a black box: it speaks OpenAI to a base URL, and the gateway does the rest. This does the protocol
  * around it, init → register → complete, the last in every case; a subclass runs the agent, or names a program that is one.
  */
+import { orAborted } from '../core/async.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { orAborted } from '../core/linked-signal.ts';
 import type { Json } from '../core/types.ts';
 import { agentEnvironment } from '../processes/agent-environment.ts';
 import { type AgentProcessEnd, runAgentProcess } from '../processes/agent-process.ts';

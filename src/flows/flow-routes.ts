@@ -16,7 +16,7 @@ import { GATEWAY_LIMITS } from '../gateway/limits.ts';
 import { isLoopback } from '../http/guard.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import { httpRefusal } from '../http/refusal.ts';
-import { decoded, Router, type RouteMatch, routeFor } from '../http/router.ts';
+import { decoded, type RouteMatch, Router, routeFor } from '../http/router.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';
 import type { ServedStep } from '../rollout/served-steps.ts';
 import {
@@ -136,8 +136,7 @@ function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { traje
 function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: FlowCall): HttpReply {
   const body = parsed(initialisation, raw);
   const [promptUid, taskId, purpose] = [body.prompt_uid ?? undefined, body.task_id ?? undefined, purposeOf(body.channel)];
-  const trajectory =
-    grant.rollout === undefined ? table.open({ promptUid, taskId, purpose }) : table.find(grant, grant.rollout);
+  const trajectory = grant.rollout === undefined ? table.open({ promptUid, taskId, purpose }) : table.find(grant, grant.rollout);
   trajectory.checkPurpose(purpose);
   if (promptUid !== undefined) trajectory.isOfPrompt(promptUid);
   const { uid, session, isHeld } = trajectory;
@@ -228,7 +227,10 @@ async function fetchBatch(parts: FlowParts, { request, raw }: FlowCall): Promise
     stale: max_staleness == null ? undefined : { policyVersion, most: max_staleness, rule: stale },
     batchId: batch_id ?? undefined,
   };
-  const patience = AbortSignal.any([AbortSignal.timeout(wait_s * 1000), ...(request.signal === undefined ? [] : [request.signal])]);
+  const patience = AbortSignal.any([
+    AbortSignal.timeout(wait_s * 1000),
+    ...(request.signal === undefined ? [] : [request.signal]),
+  ]);
   const fetched = await pool.fetch(wanted, patience).catch((thrown: unknown) => {
     throw poolRefusal(thrown) ?? thrown;
   });

@@ -6,9 +6,9 @@
  */
 import { methodKind } from '../core/classes.ts';
 import { type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
-import { ownCopy } from '../core/copies.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { copyConfig, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView } from '../core/types.ts';
 import type { FlowFields, FlowRegistry, RegisteredFlow } from './flow-registry.ts';
 import { type GatewayDoor, type SamplingParams, submitted } from './gateway-client.ts';
@@ -79,7 +79,7 @@ export async function runEpisode(
   samplingParams: SamplingParams,
   fields: FlowFields,
 ): Promise<number> {
-  const instance = new flow({ config: ownCopy(config) as never, door });
+  const instance = new flow({ config: copyConfig(config) as never, door });
   const steps: unknown = await instance.run(samplingParams, fields);
   if (typeof steps === 'number' && Number.isSafeInteger(steps) && steps >= 0) return steps;
   const found = `${flow.name}.run returned ${describeValue(steps)}, expected the number of steps`;
@@ -96,7 +96,9 @@ function textOf(prompt: readonly PromptMessage[]): string {
 
 /** What is wrong with the flows that tasks ask for. `names`: those there are. */
 function problemsOf(tasks: readonly TaskView[], names: ReadonlySet<string>): readonly TrainyardError[] {
-  const strange = tasks.find(({ metadata }) => agentNameOf(metadata) === undefined && isObject(metadata) && 'agent_name' in metadata);
+  const strange = tasks.find(
+    ({ metadata }) => agentNameOf(metadata) === undefined && isObject(metadata) && 'agent_name' in metadata,
+  );
   const asked = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
   const unknown = [...asked].filter((name) => !names.has(name));
   return [
@@ -111,8 +113,4 @@ function problemsOf(tasks: readonly TaskView[], names: ReadonlySet<string>): rea
 function agentNameOf(metadata: Json | undefined): string | undefined {
   const name = isObject(metadata) ? metadata['agent_name'] : undefined;
   return typeof name === 'string' ? name : undefined;
-}
-
-function isObject(value: Json | undefined): value is Readonly<Record<string, Json>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -2,10 +2,10 @@
  * Sessions: the gateway's live lease for one rollout. A session knows its limits and its turns; it is never stored. A call in flight
  * when it is sealed is cancelled and never recorded.
  */
+import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/default-model.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { type LinkedSignal, link } from '../core/linked-signal.ts';
 import type { LimitName, SamplingSettings, Turn, UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
@@ -105,7 +105,7 @@ export class LiveSession implements Session {
       for (const controller of this.#joined) controller.abort(this.signal.reason);
     };
     this.signal.addEventListener('abort', end, { once: true });
-    this.#unlink = link(this.#abort, this.spec.signal);
+    this.#unlink = abortWith(this.#abort, this.spec.signal);
   }
 
   get rolloutId(): string {
@@ -194,7 +194,7 @@ export class LiveSession implements Session {
   join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): LinkedSignal {
     const joined = controller ?? new AbortController();
     if (this.signal.aborted) joined.abort(this.signal.reason);
-    const unlink = controller === undefined && signal ? link(joined, signal) : undefined;
+    const unlink = controller === undefined && signal ? abortWith(joined, signal) : undefined;
     this.#joined.add(joined);
     const release = (): void => {
       this.#joined.delete(joined);

@@ -9,6 +9,7 @@
 import { currentRollout, currentSamples, type SampleContext } from '../core/context.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { quietFrameworks } from '../processes/environment.ts';
 
@@ -115,8 +116,7 @@ export function argumentsText(input: unknown): string {
 
 export function isJsonObject(text: string): boolean {
   try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject(JSON.parse(text) as unknown);
   } catch {
     return false;
   }

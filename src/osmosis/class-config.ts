@@ -7,9 +7,9 @@
  */
 import { methodKind } from '../core/classes.ts';
 import type { EntryModule } from '../core/contracts.ts';
-import { ownCopy } from '../core/copies.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { copyConfig } from '../core/json.ts';
 import { checkNames } from '../core/near-name.ts';
 
 type ConfigKind = 'workflow' | 'grader';
@@ -122,7 +122,7 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
   const name = config === undefined ? nameMistake(Class.name) : undefined;
   if (name !== undefined) mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${name}`));
   try {
-    new Class(ownCopy(config) ?? null);
+    new Class(copyConfig(config) ?? null);
   } catch (cause) {
     const message = `new ${Class.name}(config) threw ${describeThrown(cause)}`;
     mistakes.push(new TrainyardError(initFailed, message, { cause, ...initHint }));

@@ -14,8 +14,8 @@ import {
   graderSymbol,
   type Ungraded,
 } from '../core/contracts.ts';
-import { ownCopy } from '../core/copies.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { copyConfig } from '../core/json.ts';
 import type { Json, LimitName } from '../core/types.ts';
 import { type ConfiguredClass, configured, type GraderConfig } from './class-config.ts';
 import { RolloutSample } from './samples.ts';
@@ -94,7 +94,7 @@ function lower(this: object, module: EntryModule): CoreGrader | undefined {
   const found = configured('grader', Class, module);
   if (found === undefined) return undefined;
   const { config, ...named } = found;
-  return { [graderSymbol]: true, ...named, grade: (input) => gradeWith(Class, ownCopy(config) ?? null, input) };
+  return { [graderSymbol]: true, ...named, grade: (input) => gradeWith(Class, copyConfig(config) ?? null, input) };
 }
 
 async function gradeWith(Class: GraderClass, config: unknown, input: GraderInput): Promise<GraderResult | Ungraded> {

@@ -1,13 +1,67 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ownCopy, plainCopy } from './copies.ts';
+import { asJson, canonicalJson, copyConfig, deepCopy, MAX_NESTING, nestingOf, sameJson } from './json.ts';
+
+describe('sameJson', () => {
+  it.each([
+    [{ a: [1, { b: null }], c: 'x' }, { c: 'x', a: [1, { b: null }] }, true],
+    [{ a: 1, b: undefined }, { a: 1 }, true],
+    [{ a: 1 }, { a: 1, b: 2 }, false],
+    [{ a: 1, b: 2 }, { a: 1 }, false],
+    [{ a: 1 }, { b: 1 }, false],
+    [[1, 2], [2, 1], false],
+    [[1], [1, 2], false],
+    [[], {}, false],
+    [null, {}, false],
+    ['1', 1, false],
+    [{ toString: 1 }, { a: 1 }, false],
+  ])('of %j and %j is %s', (a, b, same) => {
+    expect(sameJson(a, b)).toBe(same);
+    expect(sameJson(b, a)).toBe(same);
+  });
+});
+
+describe('nestingOf', () => {
+  it('counts levels, not brackets in strings', () => {
+    expect(nestingOf('{"a":[{"b":"[[[{{{\\"]]"}],"c":{}}')).toBe(3);
+    expect(nestingOf('"["')).toBe(0);
+    expect(nestingOf('["\\"[["]')).toBe(1);
+    expect(nestingOf('["\\\\",[["\\\\\\"]]"]]]')).toBe(3);
+    expect(nestingOf('["never closed [[')).toBe(1);
+  });
+
+  it('keeps what is too deep out of asJson', () => {
+    const deep = (levels: number): unknown => (levels === 0 ? 1 : [deep(levels - 1)]);
+    expect(asJson(deep(MAX_NESTING), 1e6)).toBeDefined();
+    expect(asJson(deep(MAX_NESTING + 1), 1e6)).toBeUndefined();
+    expect(asJson(1n, 1e6)).toBeUndefined();
+    expect(asJson('long', 3)).toBeUndefined();
+  });
+});
+
+describe('canonicalJson', () => {
+  it('is the same text for the same JSON, and JSON of the same value', () => {
+    expect(canonicalJson({ b: [{ d: 1, c: undefined }], 10: 'x', 9: null })).toBe('{"10":"x","9":null,"b":[{"d":1}]}');
+    fc.assert(
+      fc.property(fc.jsonValue(), (value) => {
+        const text = canonicalJson(value);
+        expect(sameJson(JSON.parse(text), JSON.parse(JSON.stringify(value)))).toBe(true);
+        expect(canonicalJson(JSON.parse(text))).toBe(text);
+      }),
+    );
+  });
+
+  it('tells typed arrays apart by their bytes', () => {
+    expect(canonicalJson(Float32Array.of(0))).not.toBe(canonicalJson(Float32Array.of(-0)));
+  });
+});
 
 describe('a rollout’s own copy of a config', () => {
   it('is equal to it, and shares no data with it', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const config = { value };
-        const own = ownCopy(config);
+        const own = copyConfig(config);
         expect(own).toEqual(config);
         expect(own).not.toBe(config);
         if (typeof value === 'object' && value !== null) expect(own.value).not.toBe(value);
@@ -25,7 +79,7 @@ describe('a rollout’s own copy of a config', () => {
       model: new Client(),
       limits: { turns: 4 },
     };
-    const own = ownCopy(config);
+    const own = copyConfig(config);
     expect(own.tools[0]?.run).toBe(config.tools[0]?.run);
     expect(own.model).toBe(config.model);
     expect(own.tools).not.toBe(config.tools);
@@ -43,7 +97,7 @@ describe('a rollout’s own copy of a config', () => {
       }
     }
     const config = new Config();
-    const own = ownCopy(config);
+    const own = copyConfig(config);
     own.list.push(3);
     expect(own).toBeInstanceOf(Config);
     expect([own.size, config.size]).toEqual([3, 2]);
@@ -57,7 +111,7 @@ describe('a rollout’s own copy of a config', () => {
     };
     config.self = config;
     Object.defineProperty(config, '__proto__', { value: { x: 1 }, enumerable: true });
-    const own = ownCopy(config);
+    const own = copyConfig(config);
     expect(own.when).toEqual(new Date(5));
     expect(own.seen).toEqual(new Map([['a', [1]]]));
     expect(own.seen).not.toBe(config.seen);
@@ -66,7 +120,7 @@ describe('a rollout’s own copy of a config', () => {
   });
 });
 
-describe('plainCopy', () => {
+describe('deepCopy', () => {
   it('gives what structuredClone gives', () => {
     const gap: unknown[] = [1];
     gap[2] = 3;
@@ -86,10 +140,10 @@ describe('plainCopy', () => {
         a = 1;
       })(),
     );
-    for (const value of values) expect(plainCopy(value)).toStrictEqual(structuredClone(value));
+    for (const value of values) expect(deepCopy(value)).toStrictEqual(structuredClone(value));
     fc.assert(
       fc.property(fc.anything(), (value) => {
-        expect(plainCopy(value)).toStrictEqual(structuredClone(value));
+        expect(deepCopy(value)).toStrictEqual(structuredClone(value));
       }),
     );
   });
@@ -98,7 +152,7 @@ describe('plainCopy', () => {
     const inner = { a: [1] };
     const value = { x: inner, list: [inner], self: undefined as unknown };
     value.self = value;
-    const copy = plainCopy(value);
+    const copy = deepCopy(value);
     expect(copy.x).not.toBe(inner);
     expect(copy.x.a).not.toBe(inner.a);
     expect(copy.list[0]).toBe(copy.x);
@@ -107,7 +161,7 @@ describe('plainCopy', () => {
 
   it('refuses what structuredClone refuses, wherever it is', () => {
     for (const bad of [() => 1, Symbol('a'), new WeakMap()]) {
-      expect(() => plainCopy({ deep: [bad] })).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+      expect(() => deepCopy({ deep: [bad] })).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
     }
   });
 });
