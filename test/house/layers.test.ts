@@ -42,7 +42,7 @@ const FOR: Readonly<Record<string, readonly string[]>> = {
   './strands': ['@strands-agents/sdk'],
 };
 /** Dependencies that the core cannot do without. YAML is loaded by who has a file of it. */
-const ALWAYS = ['zod', 'hyparquet', '@huggingface/jinja', '@huggingface/tokenizers'];
+const ALWAYS = ['zod', 'csv-parse', 'hyparquet', '@huggingface/jinja', '@huggingface/tokenizers'];
 
 const { exports: exported } = JSON.parse(readText('package.json')) as {
   readonly exports: Readonly<Record<string, { readonly 'trainyard-source': string }>>;
