@@ -12,7 +12,7 @@ export {
   type EpisodeResult,
   type FlowRow,
   type ManagerOptions,
-} from './flows/flow-manager.ts';
+} from './flows/flow-batch.ts';
 export {
   type FlowClass,
   type FlowFields,
