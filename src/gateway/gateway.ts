@@ -23,7 +23,8 @@ import { chat } from './dialects/chat.ts';
 import type { Dialect } from './dialects/dialect.ts';
 import { anthropicModels, messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
-import { authorize, type Grant, Keyring, seatOf } from './identity.ts';
+import { authorize, seatOf } from './identity.ts';
+import { type Grant, Keyring } from './keys.ts';
 import { ask, countTokens } from './model-call.ts';
 import { type Generated, type GenerateParts, generate, modelHandle } from './model-handle.ts';
 import { type LiveSession, SessionTable, sealed } from './sessions.ts';
@@ -81,6 +82,11 @@ export class Gateway implements SessionHost {
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
     this.#readiness = new Readiness(ready);
+  }
+
+  /** What it serves, for routes of other protocols. */
+  get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
+    return this.#options;
   }
 
   get openSessions(): number {

@@ -6,89 +6,14 @@
  * rollout that the key is not for is 404, whether or not there is such a rollout.
  */
 
-import { createHmac, createSecretKey, hash, type KeyObject, randomBytes, timingSafeEqual } from 'node:crypto';
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpRequest } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
 import { decoded } from '../http/router.ts';
+import type { Grant, Keyring } from './keys.ts';
 import { type LiveSession, type Seat, type SessionTable, sealed } from './sessions.ts';
 import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
-
-// From keys.ts: Keys of the gateway: what a caller may do, and for which rollout, signed with a secret that lives as long as the gateway.
-//
-//     ty-<payload, base64url>.<HMAC-SHA256 of the payload, base64url>
-//
-// The signature is verified, in constant time, before anything in a key is looked at. Keys are not stored: a key of a rollout names
-// the session it was made for, and is worth nothing when that is over. Knows nothing of HTTP.
-
-/** What a key stands for. */
-export interface Grant {
-  readonly capability: Capability;
-  /** The one rollout it is for; without it, its caller says which. */
-  readonly rollout?: string | undefined;
-  readonly role?: string | undefined;
-  /** Of the session it was made for: another session of the same rollout has other keys. */
-  readonly session?: number | undefined;
-}
-
-/** Verified keys remembered, by digest: to verify one costs several times as much as to find it. */
-const MOST_REMEMBERED = 10_000;
-const SIGNED = /^ty-([\w-]+)\.([\w-]{43})$/;
-
-export class Keyring {
-  readonly #secret: KeyObject = createSecretKey(randomBytes(32));
-  /** By digest, so that neither this table nor a comparison tells how much of a guess was right. */
-  readonly #verified = new Map<string, Grant>();
-  readonly #tokens = new Map<string, Grant>();
-  #made = 0;
-
-  /** No two keys are the same. */
-  make({ capability, rollout, role, session }: Grant): string {
-    const fields = [capability, rollout ?? null, role ?? null, session ?? null, this.#made++];
-    const payload = Buffer.from(JSON.stringify(fields)).toString('base64url');
-    return `ty-${payload}.${this.#sign(payload).toString('base64url')}`;
-  }
-
-  /** A secret of someone else's making that is as good as a key. */
-  accept(token: string, grant: Grant): void {
-    this.#tokens.set(digest(token), grant);
-  }
-
-  /** What the key stands for, or undefined if it is none of ours. */
-  read(key: string): Grant | undefined {
-    const digested = digest(key);
-    const known = this.#verified.get(digested) ?? this.#tokens.get(digested);
-    if (known !== undefined) return known;
-    const [, payload, signature] = SIGNED.exec(key) ?? [];
-    if (payload === undefined || signature === undefined) return undefined;
-    const given = Buffer.from(signature, 'base64url');
-    // Not the bytes alone: base64 has several spellings for some of them.
-    if (given.toString('base64url') !== signature || !timingSafeEqual(given, this.#sign(payload))) return undefined;
-    const grant = grantOf(payload);
-    for (const oldest of this.#verified.keys()) {
-      if (this.#verified.size < MOST_REMEMBERED) break;
-      this.#verified.delete(oldest);
-    }
-    this.#verified.set(digested, grant);
-    return grant;
-  }
-
-  #sign(payload: string): Buffer {
-    return createHmac('sha256', this.#secret).update(payload).digest();
-  }
-}
-
-/** Of a payload that we signed. */
-function grantOf(payload: string): Grant {
-  type Fields = readonly [Capability, string | null, string | null, number | null];
-  const [capability, rollout, role, session] = JSON.parse(Buffer.from(payload, 'base64url').toString()) as Fields;
-  return { capability, rollout: rollout ?? undefined, role: role ?? undefined, session: session ?? undefined };
-}
-
-function digest(key: string): string {
-  return hash('sha256', key, 'base64');
-}
 
 type Headers = Pick<HttpRequest, 'header'>;
 
