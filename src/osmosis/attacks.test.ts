@@ -7,7 +7,7 @@ import { defineWorkflow } from '../core/define.ts';
 import { defineGrader } from '../core/define-grader.ts';
 import { LocalBackend } from './local-backend.ts';
 import { Outbound } from './outbound.ts';
-import { createRolloutServer } from './server.ts';
+import { createRolloutServer } from './rollout-server.ts';
 
 const ask = async (ctx: WorkflowContext): Promise<undefined> => void (await ctx.model().generate({ messages: ctx.prompt }));
 
