@@ -6,7 +6,7 @@ import OpenAI from 'openai';
 import { mapConcurrently } from '../../src/core/async.ts';
 import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader } from '../../src/core/define.ts';
 import type { Message, Tool } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/listener.ts';

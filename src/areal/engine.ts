@@ -5,8 +5,8 @@
  * tokens themselves are trained from the record, whatever it returns.
  */
 import type { ModelHandle, WorkflowContext } from '../core/contracts.ts';
+import { checkNames } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
 import type { Message, StopReason, Tool, Turn } from '../core/types.ts';
 
 /** How to sample. What is trained is sampled as the run says, whatever stands here; see the guide. */

@@ -6,8 +6,9 @@
  * where branches share a beginning, it is masked in all but the first. What is not the policy's to train is left out; what was not
  * finished or not received is left out with a warning.
  */
-import { type Credit, credited, earnedBy } from '../core/credit.ts';
+
 import { TrainyardError } from '../core/errors.ts';
+import { type Credit, credited, earnedBy } from '../core/reward.ts';
 import { completionId } from '../core/turns.ts';
 import type { Reward, Sample, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';

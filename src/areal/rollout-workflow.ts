@@ -4,11 +4,11 @@
  * Export the subclass, or an instance of it where the constructor takes arguments. There is one instance per process: what costs a lot goes
  * into the constructor, and what belongs to one rollout into `arunEpisode`'s variables, never into fields.
  */
-import { isConcrete, kindOf, saysAbstract } from '../core/classes.ts';
+
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { isConcrete, saysAbstract } from '../core/define.ts';
+import { checkedFields, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkedFields } from '../core/near-name.ts';
 import type { Json } from '../core/types.ts';
 import { engineOf, type InferenceEngine } from './engine.ts';
 import { type EpisodeData, episodeData } from './episode-data.ts';

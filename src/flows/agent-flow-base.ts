@@ -4,8 +4,9 @@
  * A subclass that has a `run` of its own is a flow and can be exported as an entry; one without stays abstract. `static abstract = true`
  * says that a class with a `run` is meant as a base all the same.
  */
-import { isConcrete } from '../core/classes.ts';
+
 import { type EntryModule, workflowSymbol } from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
 import type { FlowWorkflow } from '../core/flow-door.ts';
 import { flowRegistry } from './flow-registry.ts';
 import type { FlowClass, FlowFields, FlowSetup } from './flow-types.ts';

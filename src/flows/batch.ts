@@ -6,8 +6,8 @@
  */
 import { randomBytes } from 'node:crypto';
 import { abortWith, orAborted } from '../core/async.ts';
+import { checkNames } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 import { runEpisode } from './episode.ts';
 import type { FlowRegistry } from './flow-registry.ts';

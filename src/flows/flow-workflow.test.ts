@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { asWorkflow } from '../core/lower.ts';
+import { asWorkflow } from '../core/define.ts';
 import { AgentFlowBase } from './agent-flow-base.ts';
 
 describe('an agent flow', () => {

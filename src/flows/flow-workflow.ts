@@ -3,8 +3,9 @@
  *
  * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
  */
-import { methodKind } from '../core/classes.ts';
+
 import { type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
+import { methodKind } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type FlowDoor, type FlowWorkflow, flowSymbol } from '../core/flow-door.ts';
 import { isObject } from '../core/json.ts';

@@ -3,8 +3,9 @@
  *
  * Nothing is sent twice here: a generation that is asked for again would be another turn.
  */
+
+import { checkNames } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
 import type { Json, Message, StopReason, Tool } from '../core/types.ts';
 import { type Step, wireOf } from './step.ts';
 

@@ -4,9 +4,8 @@
  *
  * Log-probabilities and version are there because the format has them: what is trained is what the gateway recorded.
  */
-import { describeValue } from '../core/describe.ts';
+import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { unknownOptions } from '../core/near-name.ts';
 import type { Json } from '../core/types.ts';
 
 export interface StepFields {

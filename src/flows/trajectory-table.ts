@@ -4,7 +4,6 @@
  */
 import { randomBytes } from 'node:crypto';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { outcomeByCalls } from '../core/last-word.ts';
 import type { Grade, Json, Outcome, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
@@ -13,6 +12,7 @@ import type { Grant } from '../gateway/keys.ts';
 import { sealed } from '../gateway/sessions.ts';
 import type { Refusal } from '../http/refusal.ts';
 import { onlyTrained } from '../rollout/result.ts';
+import { outcomeByCalls } from '../rollout/runner.ts';
 import { flowResult } from './flow-result.ts';
 import { type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 import { refusalOf } from './not-taken.ts';

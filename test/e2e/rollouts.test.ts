@@ -8,7 +8,7 @@ import { Downtime } from '../../src/core/async.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';

@@ -4,7 +4,7 @@ import { agentWorkflow } from '../../src/areal/agent-workflow.ts';
 import { AsyncRewardWrapper } from '../../src/areal/async-reward.ts';
 import { engineOf } from '../../src/areal/engine.ts';
 import { RolloutWorkflow } from '../../src/areal/rollout-workflow.ts';
-import { asWorkflow } from '../../src/core/lower.ts';
+import { asWorkflow } from '../../src/core/define.ts';
 import { AgentFlowManager } from '../../src/flows/batch.ts';
 import { flowRegistry } from '../../src/flows/flow-registry.ts';
 import { generate } from '../../src/flows/gateway-client.ts';

@@ -13,7 +13,7 @@ import { z } from 'zod';
 import { policy } from '../../src/ai-sdk.ts';
 import type { GraderInput, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader } from '../../src/core/define.ts';
 import type { Message, Trajectory } from '../../src/core/types.ts';
 import { toolCalls } from '../../src/graders/tool-calls.ts';
 import { policyProvider } from '../../src/openai-agents.ts';

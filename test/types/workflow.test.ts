@@ -2,7 +2,7 @@
 import { describe, expect, expectTypeOf, it } from 'vitest';
 import type { GraderInput, ModelHandle, Workflow, WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader } from '../../src/core/define.ts';
 import type { Json, TaskView } from '../../src/core/types.ts';
 
 describe('the type of a workflow', () => {
