@@ -29,11 +29,8 @@ export type RawRow =
 /** More than any list of tasks has; a source that never ends is found by it. */
 export const MAX_ROWS = 10_000_000;
 
-/** Most bytes of one line, and characters of one row of CSV or one text of Parquet. */
+/** Most bytes of one line of JSONL, and characters of one row of CSV. */
 export const MAX_LINE_BYTES = 16 * 2 ** 20;
-
-/** Most that one row may take in memory, about: a list that holds itself a million times is found by it. */
-export const MAX_ROW_BYTES = 512 * 2 ** 20;
 
 export const TOO_LARGE =
   'expected whole numbers between -2^53 and 2^53, found one beyond, which no number here holds exactly; write it as text';

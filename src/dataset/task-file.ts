@@ -1,13 +1,16 @@
 /**
- * Opens a file of tasks. Everything that is no ordinary file is refused by name and at once: reading a pipe or a device may never end. A
- * file of another kind is refused by its first bytes, not as a line that is no JSON. The path is the user's own, so where it leads does not
- * matter.
+ * A file of tasks: opening it, and reading it as JSONL, one JSON object a line.
+ *
+ * Whatever is not an ordinary file is refused at once, since reading a pipe or a device may never end; a file of another kind is refused by
+ * its first bytes instead of as a line that is not JSON. JSONL is UTF-8, read in pieces: at most one line is held. A message never repeats the
+ * text of a line, which may hold an answer.
  */
 import { constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { extname } from 'node:path';
-import { TrainyardError } from '../core/errors.ts';
-import { invalid } from './rows.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { isObject, MAX_NESTING, sizeOfJson } from '../core/json.ts';
+import { invalid, kindOf, MAX_LINE_BYTES, type RawRow } from './rows.ts';
 
 const MAX_FILE_BYTES = 5 * 2 ** 30;
 const CHUNK_BYTES = 2 ** 18;
@@ -21,7 +24,7 @@ const HINTS: Readonly<Record<string, string>> = {
   ENAMETOOLONG: 'expected a path: rows themselves are given as a list',
 };
 
-export interface DataFile extends AsyncDisposable {
+export interface TaskFile extends AsyncDisposable {
   readonly path: string;
   readonly size: number;
   /** Throws DATASET_INVALID where somebody wrote to the file since it was opened. */
@@ -32,7 +35,7 @@ export interface DataFile extends AsyncDisposable {
   slice(start: number, end: number): Promise<Uint8Array>;
 }
 
-export async function openDataFile(path: string): Promise<DataFile> {
+export async function openTaskFile(path: string): Promise<TaskFile> {
   if (/^[a-z][a-z0-9+.-]+:\/\//i.test(path)) {
     throw invalid(`expected a file of tasks, found the URL ${path}`, {
       hint: 'download it first, and give the path of the file',
@@ -47,6 +50,7 @@ export async function openDataFile(path: string): Promise<DataFile> {
         throw invalid(`${path} was changed while it was read`, { hint: 'run this again when nothing writes to the file' });
       }
     };
+    checkHead(path, await sliceOf(handle, 0, HEAD_BYTES));
     return {
       path,
       size,
@@ -133,8 +137,7 @@ const PARQUET = [...Buffer.from('PAR1')];
 const ENCRYPTED = [...Buffer.from('PARE')];
 
 /** Throws DATASET_INVALID where its first bytes begin a file that is none of tasks, or not of the kind that its name says. */
-export async function checkHead({ path, slice }: DataFile): Promise<void> {
-  const head = await slice(0, HEAD_BYTES);
+function checkHead(path: string, head: Uint8Array): void {
   const begins = (bytes: readonly number[]): boolean => bytes.every((byte, place) => head[place] === byte);
   const kind = KINDS.find((each) => begins(each.head));
   if (kind !== undefined) throw refused(path, kind.what, kind.hint);
@@ -145,4 +148,118 @@ export async function checkHead({ path, slice }: DataFile): Promise<void> {
 
 function refused(path: string, what: string, hint: string): Error {
   return invalid(`expected JSONL, CSV or Parquet by the name of the file, found that ${path} is ${what}`, { hint });
+}
+
+// ── JSONL ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const NEWLINE = 0x0a;
+
+export async function* readJsonl({ path, chunks }: Pick<TaskFile, 'path' | 'chunks'>): AsyncGenerator<RawRow> {
+  const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+  let number = 0;
+  let isFirst = true;
+  for await (const { bytes, isEnded } of linesOf(chunks(), path)) {
+    number++;
+    const place = `line ${number}`;
+    let text: string;
+    try {
+      text = decoder.decode(bytes);
+    } catch {
+      yield { kind: 'bad', place, problem: ' is not UTF-8' };
+      continue;
+    }
+    if (number === 1) text = text.replace(/^\uFEFF/, '');
+    if (text.trim() === '') continue;
+    if (isFirst) refuseOneValue(text.trim(), path);
+    isFirst = false;
+    yield rowOf(text, place, isEnded);
+  }
+}
+
+/** JSON over many lines, or all rows in one list: said of the file, not of each line. `text`: of the first line. */
+function refuseOneValue(text: string, path: string): void {
+  const name = /^[\w./-]+$/.test(path) ? path : '<file>';
+  if (text.startsWith('[')) {
+    throw invalid(`${path} is a JSON list, expected one JSON object a line`, {
+      hint: `write it again with one object a line: jq -c '.[]' ${name} > tasks.jsonl`,
+    });
+  }
+  if (text === '{') {
+    throw invalid(`${path}: the first JSON object goes on over more lines, expected one JSON object a line`, {
+      hint: `write it again with one object a line: jq -c . ${name} > tasks.jsonl`,
+    });
+  }
+}
+
+interface Line {
+  readonly bytes: Uint8Array;
+  /** Whether a line end follows; the last line may have none. */
+  readonly isEnded: boolean;
+}
+
+async function* linesOf(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<Line> {
+  let [pending, held, number]: [Uint8Array[], number, number] = [[], 0, 1];
+  const hold = (piece: Uint8Array): void => {
+    held += piece.length;
+    if (held > MAX_LINE_BYTES) {
+      throw invalid(`${path} line ${number} is longer than ${MAX_LINE_BYTES / 2 ** 20} MiB`, {
+        hint: 'one JSON object a line; keep large data in files of their own and name them in metadata',
+      });
+    }
+    pending.push(piece);
+  };
+  for await (const chunk of chunks) {
+    let start = 0;
+    for (let end = chunk.indexOf(NEWLINE); end !== -1; end = chunk.indexOf(NEWLINE, start)) {
+      hold(chunk.subarray(start, end));
+      yield { bytes: joined(pending), isEnded: true };
+      [pending, held, start] = [[], 0, end + 1];
+      number++;
+    }
+    if (start < chunk.length) hold(chunk.subarray(start));
+  }
+  if (held > 0) yield { bytes: joined(pending), isEnded: false };
+}
+
+function joined(pieces: readonly Uint8Array[]): Uint8Array {
+  return pieces.length === 1 && pieces[0] !== undefined ? pieces[0] : Buffer.concat(pieces);
+}
+
+function rowOf(text: string, place: string, isEnded: boolean): RawRow {
+  const parsed = parseJson(text);
+  if ('problem' in parsed) {
+    const isTorn = !isEnded && !/[}\]]\s*$/.test(text);
+    return { kind: 'bad', place, problem: `${parsed.problem}${isTorn ? '; it has no line end: was the file cut off?' : ''}` };
+  }
+  const { value } = parsed;
+  if (!isObject(value)) {
+    return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(value)}` };
+  }
+  return { kind: 'row', place, row: value };
+}
+
+/** The value, or what is wrong, to go on from the name of the place. */
+export function parseJson(text: string): { readonly value: unknown } | { readonly problem: string } {
+  const { nesting, keys } = sizeOfJson(text);
+  if (nesting > MAX_NESTING) return { problem: `: nested deeper than ${MAX_NESTING} levels` };
+  try {
+    const value: unknown = JSON.parse(text);
+    // Of two values for one key the last would win, and the other be lost without a word.
+    return keysIn(value) === keys ? { value } : { problem: ': an object has one key twice' };
+  } catch (thrown) {
+    const literal = /[:[,]\s*-?(NaN|Infinity)\b/.exec(text)?.[1];
+    return { problem: ` is not valid JSON${literal === undefined ? positionIn(thrown) : `, which has no ${literal}`}` };
+  }
+}
+
+function keysIn(value: unknown): number {
+  if (typeof value !== 'object' || value === null) return 0;
+  const items: readonly unknown[] = Object.values(value);
+  return items.reduce<number>((sum, item) => sum + keysIn(item), Array.isArray(value) ? 0 : items.length);
+}
+
+/** Where the mistake is, without the text around it: that may be an answer. */
+function positionIn(thrown: unknown): string {
+  const position = /position (\d+)/.exec(messageOf(thrown))?.[1];
+  return position === undefined ? '' : ` (at character ${Number(position) + 1})`;
 }
