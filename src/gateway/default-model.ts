@@ -5,13 +5,13 @@
  * was named, and is in nothing that comes back from here.
  */
 import { orAborted } from '../core/async.ts';
-import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from '../core/chat-completions.ts';
-import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
+import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { SamplingSettings, StopReason, Turn } from '../core/types.ts';
 import { type Piece, piecesOf } from '../tokens/response-stream.ts';
 import type { Assistant } from '../tokens/speech.ts';
 import { beforeStop } from '../tokens/stop-texts.ts';
+import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from './chat-completions.ts';
 import { invalid, type Question } from './dialects/dialect.ts';
 import type { Prompt } from './prompt.ts';
 import type { LiveSession } from './sessions.ts';

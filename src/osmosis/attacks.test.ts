@@ -3,11 +3,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type Controller, send, startController } from '../../test/fixtures/rollout-server/controller.ts';
 import type { GraderInput, WorkflowContext } from '../core/contracts.ts';
-import { defineWorkflow } from '../core/define.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../core/define.ts';
 import { LocalBackend } from './local-backend.ts';
 import { Outbound } from './outbound.ts';
-import { createRolloutServer } from './server.ts';
+import { createRolloutServer } from './rollout-server.ts';
 
 const ask = async (ctx: WorkflowContext): Promise<undefined> => void (await ctx.model().generate({ messages: ctx.prompt }));
 

@@ -2,8 +2,9 @@
  * One question over OpenAI's Chat Completions, without a client: how it is written, and how the answer is read. For the policy in another
  * process, and for default models on a server. Who asks decides what a failure is called.
  */
-import { messageOf } from './errors.ts';
-import type { Json, Message, SamplingSettings, StopReason, Tool, ToolCall } from './types.ts';
+import { messageOf } from '../core/errors.ts';
+import { parsedJson } from '../core/json.ts';
+import type { Json, Message, SamplingSettings, StopReason, Tool, ToolCall } from '../core/types.ts';
 
 /** Servers that look at no key are given `EMPTY`, `none` or the like. */
 const SHORTEST_SECRET = 8;
@@ -98,13 +99,4 @@ export function chatAnswerIn(text: string): ChatAnswer | undefined {
     reasoning: reasoning ?? thought ?? undefined,
     stopReason: choice.finish_reason === 'length' ? 'length' : 'stop',
   };
-}
-
-/** Undefined where it is no JSON. */
-export function parsedJson(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return undefined;
-  }
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { exclusionsIn, withoutExcluded } from './curation.ts';
+import { exclusionsIn, withoutExcluded } from './turns.ts';
 import type { Mark, Trajectory, Turn } from './types.ts';
 
 const mark = (rolloutId: string, more: Partial<Mark> = {}): Mark => ({ rolloutId, excluded: true, reason: 'x', at: 0, ...more });
