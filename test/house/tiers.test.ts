@@ -20,7 +20,7 @@ const MAY_START_PROGRAMS: ReadonlySet<string> = new Set([
   'src/processes/agent-process.test.ts',
   'src/processes/few-descriptors.test.ts',
   'src/processes/memory-limit.test.ts',
-  'src/processes/sandbox/sandbox.test.ts',
+  'src/processes/sandbox.test.ts',
   'src/processes/stall-watch.test.ts',
   'src/processes/temporary-folder.test.ts',
   'src/rollout/discovery.test.ts',
