@@ -6,7 +6,7 @@ import type { GraderInput, WorkflowContext } from '../core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../core/define.ts';
 import { LocalBackend } from './local-backend.ts';
 import { Outbound } from './outbound.ts';
-import { createRolloutServer } from './server.ts';
+import { createRolloutServer } from './rollout-server.ts';
 
 const ask = async (ctx: WorkflowContext): Promise<undefined> => void (await ctx.model().generate({ messages: ctx.prompt }));
 

@@ -7,7 +7,7 @@ import type { WorkflowContext } from '../core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../core/define.ts';
 import type { ExecutionBackend, Grading } from './execution.ts';
 import { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
-import { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './server.ts';
+import { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './rollout-server.ts';
 
 const quick = { firstMs: 1, longestMs: 4 };
 const ask = async (ctx: WorkflowContext): Promise<undefined> => void (await ctx.model().generate({ messages: ctx.prompt }));

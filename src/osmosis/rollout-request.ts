@@ -1,20 +1,24 @@
-/**
- * The bodies that go over the wire, read and written: the request for a rollout, the choice of rollouts to cancel, the two callbacks.
- * Everything that is wrong with a body is told at once.
- */
+/** The bodies that callers send, read: a request for a rollout, and the choice of rollouts to cancel. All faults of a body are told at once. */
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
-import { asJson } from '../core/json.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
-import type { CancelSelector, Completion, GradedSample, Grading, RolloutRequest } from './execution.ts';
-import { jsonOnly } from './json-only.ts';
-import { type Fault, RequestFaults } from './refusals.ts';
+import type { Callbacks } from './callbacks.ts';
+import type { CancelSelector, RolloutRequest } from './execution.ts';
 
-/** Where a rollout's callbacks go, and with which key. */
-export interface Callbacks {
-  readonly completionUrl: string;
-  readonly graderUrl: string | null;
-  readonly apiKey: string | null;
+/** One thing that is wrong with a body. */
+export interface Fault {
+  readonly field: string;
+  readonly message: string;
+}
+
+export class RequestFaults extends TrainyardError {
+  readonly faults: readonly Fault[];
+
+  constructor(faults: readonly Fault[]) {
+    super('REQUEST_INVALID', faults.map(({ field, message }) => `${field}: ${message}`).join('; '));
+    this.faults = faults;
+  }
 }
 
 export interface ReadRequest {
@@ -25,7 +29,6 @@ export interface ReadRequest {
 }
 
 const LONGEST_ID = 256;
-const MOST_JSON = 16 * 1024 * 1024;
 const seconds = z.number({ error: 'expected a finite number of seconds or null' }).nullish();
 const key = z
   .string()
@@ -58,7 +61,8 @@ const rollout = z.object({
 /** Throws RequestFaults. */
 export function readRollout(body: unknown): ReadRequest {
   const read = parsed(rollout, body);
-  const controllerKey = read.controller_api_key ?? null;
+  const apiKey = read.controller_api_key ?? null;
+  const graderUrl = read.grader_callback_url ?? null;
   return {
     isNamedHere: (read.rollout_id ?? null) === null,
     request: {
@@ -67,16 +71,12 @@ export function readRollout(body: unknown): ReadRequest {
       label: (read.label ?? null) as Json | null,
       metadata: (read.metadata ?? null) as Json | null,
       chatCompletionsUrl: read.chat_completions_url,
-      llmApiKey: read.llm_api_key ?? controllerKey,
-      grading: (read.grader_callback_url ?? null) !== null,
+      llmApiKey: read.llm_api_key ?? apiKey,
+      grading: graderUrl !== null,
       agentTimeoutSec: read.agent_timeout_sec ?? null,
       graderTimeoutSec: read.grader_timeout_sec ?? null,
     },
-    callbacks: {
-      completionUrl: read.completion_callback_url,
-      graderUrl: read.grader_callback_url ?? null,
-      apiKey: controllerKey,
-    },
+    callbacks: { completionUrl: read.completion_callback_url, graderUrl, apiKey },
   };
 }
 
@@ -96,36 +96,6 @@ export function readSelector(body: unknown): CancelSelector {
   const [selector, ...others] = given;
   if (selector !== undefined && others.length === 0) return selector;
   throw new RequestFaults([{ field: 'ids', message: 'pass exactly one selector: ids, prefix, or all' }]);
-}
-
-export function completionBody(id: string, completion: Completion): object {
-  return { ...endOf(id, completion), extra_fields: null };
-}
-
-/** `sample` is for controllers that know one conversation per rollout. */
-export function gradingBody(id: string, { samples, ...end }: Grading, warn: (text: string) => void): object {
-  const isPaid = end.status === 'success';
-  const entries = Object.entries(samples).map(([name, sample]) => [name, sampleBody(name, sample, isPaid, warn)] as const);
-  const [only] = entries;
-  return { ...endOf(id, end), samples: Object.fromEntries(entries), sample: entries.length === 1 ? only![1] : null };
-}
-
-function endOf(rolloutId: string, { status, errMessage, errCategory }: Completion): object {
-  return { status, rollout_id: rolloutId, err_message: errMessage, err_category: errCategory };
-}
-
-function sampleBody(name: string, sample: GradedSample, isPaid: boolean, warn: (text: string) => void): object {
-  const messages = asJson(sample.messages, MOST_JSON);
-  if (messages === undefined) warn(`sample ${name} without its messages: not JSON, or longer than ${MOST_JSON} characters`);
-  const reward = isPaid && !sample.removed && Number.isFinite(sample.reward) ? sample.reward : null;
-  return {
-    messages: messages ?? [],
-    label: asJson(sample.label, MOST_JSON) ?? null,
-    reward,
-    remove_sample: sample.removed,
-    metrics: jsonOnly(sample.metrics ?? {}, `metrics of sample ${name}`, warn),
-    extra_fields: jsonOnly(sample.extraFields ?? {}, `extra fields of sample ${name}`, warn),
-  };
 }
 
 function parsed<T extends z.ZodType>(schema: T, body: unknown): z.infer<T> {
