@@ -6,7 +6,6 @@
  */
 import type { Message, StopReason } from '../core/types.ts';
 import type { Dialect } from '../gateway/dialects/dialect.ts';
-import { ResponsesMemory } from '../gateway/dialects/responses-memory.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
 
 export interface RecordedCall {
@@ -58,7 +57,7 @@ export function recordedCall(route: string, request: string, reply: string, isSt
 function conversationOf(dialect: Dialect, { messages, system, input, instructions }: Fields): readonly Message[] {
   const body = { model: 'policy', max_tokens: 1, messages, system, input, instructions };
   const given = Object.fromEntries(Object.entries(body).filter(([name, value]) => value !== undefined && takes(dialect, name)));
-  return dialect.read(given, { responses: new ResponsesMemory() }).question.messages;
+  return dialect.read(given, {}).request.messages;
 }
 
 const takes = ({ name }: Dialect, field: string): boolean =>
