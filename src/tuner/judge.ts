@@ -6,8 +6,7 @@ import { isConcrete } from '../core/classes.ts';
 import { type EntryModule, type Grader, type GraderInput, type GraderResult, graderSymbol } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { WorkflowOutput } from './workflow-output.ts';
-import { type JudgeTask, judgeTaskOf } from './workflow-task.ts';
+import { type JudgeTask, judgeTaskOf, WorkflowOutput } from './workflow.ts';
 
 /** The reward, and whether the episode was a success. */
 export type Verdict = readonly [reward: GraderResult, isSuccess: boolean];
