@@ -5,19 +5,21 @@
  * All roles share one policy. Which of them are trained is asked at every call, so a change takes effect at once; what the run says
  * (`--trainable`) wins over what the workflow says. Who answers is decided by the gateway; nothing here knows who it is.
  */
-import type { ClientOptions, GenerateRequest, Generation, ModelHandle, WorkflowContext } from '../core/contracts.ts';
-import {
-  checkDefaultModel,
-  type DefaultModelAnswer,
-  type DefaultModelLike,
-  type DefaultModelRequest,
-  described,
-} from '../core/default-model.ts';
-import { describeValue } from '../core/describe.ts';
+import type {
+  ClientOptions,
+  DefaultModelAnswer,
+  DefaultModelLike,
+  DefaultModelRequest,
+  GenerateRequest,
+  Generation,
+  ModelHandle,
+  WorkflowContext,
+} from '../core/contracts.ts';
+import { checkDefaultModel, described } from '../core/define.ts';
+import { checkNames, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { type ModelForms, modelInForm } from '../core/model-forms.ts';
-import { checkNames } from '../core/near-name.ts';
 import type { Message, ToolCall } from '../core/types.ts';
 import { generateStructured, type Structured, type StructuredRequest } from './structured.ts';
 

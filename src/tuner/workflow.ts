@@ -5,7 +5,6 @@
  * One instance is made when the entry is read, for its name and to find mistakes; it never runs. What an episode is given (`WorkflowTask`) and
  * what it gives back (`WorkflowOutput`) are here too.
  */
-import { isConcrete, methodKind } from '../core/classes.ts';
 import {
   type Workflow as CoreWorkflow,
   type EntryModule,
@@ -14,10 +13,10 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { describeThrown, describeValue } from '../core/describe.ts';
+import { isConcrete, methodKind } from '../core/define.ts';
+import { checkedFields, checkNames, describeThrown, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
-import { checkedFields, checkNames, unknownOptions } from '../core/near-name.ts';
 import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
 import { ModelTuner } from './model-tuner.ts';
 
