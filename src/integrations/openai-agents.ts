@@ -11,7 +11,7 @@ import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation, WorkflowContext } from '../core/contracts.ts';
 import { offerModelForm } from '../core/model-forms.ts';
 import type { Json, Message, Tool } from '../core/types.ts';
-import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses-input.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses.ts';
 import {
   argumentsText,
   functionTool,
