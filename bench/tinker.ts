@@ -16,7 +16,7 @@ import type { Engine, SampleRequest, Trainer } from '../src/core/policy.ts';
 import type { Sample } from '../src/core/types.ts';
 import { defaultThreads, EmbeddedModel } from '../src/nn/policy.ts';
 import { encodePassRequest } from '../src/tinker/wire/protobuf.ts';
-import type { PassRequest } from '../src/tinker/wire/types.ts';
+import type { PassRequest } from '../src/tinker/wire/messages.ts';
 import { policyDatum } from '../src/trainer/datum.ts';
 import { ppo } from '../src/trainer/losses.ts';
 import { median } from './gateway/slices.ts';

@@ -8,7 +8,7 @@
 import { TrainyardError } from '../core/errors.ts';
 import { masked } from '../core/evaluate-loss.ts';
 import type { Sample } from '../core/types.ts';
-import type { Datum, Tensor } from '../tinker/wire/types.ts';
+import type { Datum, Tensor } from '../tinker/wire/messages.ts';
 
 /** Rounding can lift the log-probability of a certain token a little above 0. */
 const ABOVE_ZERO = 1e-3;

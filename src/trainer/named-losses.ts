@@ -8,7 +8,7 @@
 import { masked } from '../core/evaluate-loss.ts';
 import type { Loss } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import type { Datum } from '../tinker/wire/types.ts';
+import type { Datum } from '../tinker/wire/messages.ts';
 import { policyDatum, weightedDatum } from './datum.ts';
 
 export interface NamedLoss {
