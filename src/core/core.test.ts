@@ -5,7 +5,6 @@ import type { WorkflowContext } from './contracts.ts';
 import { defineWorkflow } from './define.ts';
 import { defineGrader } from './define-grader.ts';
 import { boundary, messageOf, TrainyardError } from './errors.ts';
-import { asJson, MAX_NESTING, nestingOf, sameJson } from './json.ts';
 import { asGrader, asWorkflow } from './lower.ts';
 
 const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as WorkflowContext;
@@ -69,43 +68,6 @@ describe('messageOf', () => {
     ['an error without text', Object.assign(new Error('x'), { message: undefined })],
   ])('gives text for %s', (_, value) => {
     expect(typeof messageOf(value)).toBe('string');
-  });
-});
-
-describe('sameJson', () => {
-  it.each([
-    [{ a: [1, { b: null }], c: 'x' }, { c: 'x', a: [1, { b: null }] }, true],
-    [{ a: 1, b: undefined }, { a: 1 }, true],
-    [{ a: 1 }, { a: 1, b: 2 }, false],
-    [{ a: 1, b: 2 }, { a: 1 }, false],
-    [{ a: 1 }, { b: 1 }, false],
-    [[1, 2], [2, 1], false],
-    [[1], [1, 2], false],
-    [[], {}, false],
-    [null, {}, false],
-    ['1', 1, false],
-    [{ toString: 1 }, { a: 1 }, false],
-  ])('of %j and %j is %s', (a, b, same) => {
-    expect(sameJson(a, b)).toBe(same);
-    expect(sameJson(b, a)).toBe(same);
-  });
-});
-
-describe('nestingOf', () => {
-  it('counts levels, not brackets in strings', () => {
-    expect(nestingOf('{"a":[{"b":"[[[{{{\\"]]"}],"c":{}}')).toBe(3);
-    expect(nestingOf('"["')).toBe(0);
-    expect(nestingOf('["\\"[["]')).toBe(1);
-    expect(nestingOf('["\\\\",[["\\\\\\"]]"]]]')).toBe(3);
-    expect(nestingOf('["never closed [[')).toBe(1);
-  });
-
-  it('keeps what is too deep out of asJson', () => {
-    const deep = (levels: number): unknown => (levels === 0 ? 1 : [deep(levels - 1)]);
-    expect(asJson(deep(MAX_NESTING), 1e6)).toBeDefined();
-    expect(asJson(deep(MAX_NESTING + 1), 1e6)).toBeUndefined();
-    expect(asJson(1n, 1e6)).toBeUndefined();
-    expect(asJson('long', 3)).toBeUndefined();
   });
 });
 

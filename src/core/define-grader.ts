@@ -5,8 +5,8 @@
  */
 import { isClass, kindOf } from './classes.ts';
 import { type Grader, graderSymbol, type Ungraded } from './contracts.ts';
-import { defined } from './copies.ts';
 import { TrainyardError } from './errors.ts';
+import { defined } from './json.ts';
 
 export type GradeFunction = Grader['grade'];
 

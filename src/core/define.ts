@@ -6,10 +6,10 @@
  */
 import { isClass, kindOf } from './classes.ts';
 import { type Role, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from './contracts.ts';
-import { defined } from './copies.ts';
 import type { DefaultModelLike } from './default-model.ts';
 import { checkDefaultModel, described } from './default-model.ts';
 import { TrainyardError } from './errors.ts';
+import { defined } from './json.ts';
 import type { Trajectory } from './types.ts';
 
 /** `null` is nothing too: a reply may have no content. */

@@ -17,6 +17,11 @@ export function printable(text: string): string {
   return text.replace(CONTROL, '');
 }
 
+/** On one line: a line end is shown as ⏎, any other control character as a dot. */
+export function printableLine(text: string): string {
+  return text.replaceAll('\n', '⏎').replace(CONTROL, '·').replaceAll('\t', '·');
+}
+
 /** A value on one line. */
 export function describeValue(value: unknown): string {
   try {

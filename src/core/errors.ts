@@ -4,7 +4,6 @@
  * Every failure is attributed to the boundary it crossed. `boundary()` wraps foreign errors once; typed errors pass through.
  * A message says what was found; `hint` says what to do. The table is kept equal to docs/reference/errors.md by a test.
  */
-
 import type { Json } from './types.ts';
 
 /** Where a failure came from. */

@@ -2,7 +2,6 @@
  * A loss on the samples of a batch, with what must hold of it: one finite derivative for each trained token. The same wherever the
  * log-probabilities come from.
  */
-
 import { messageOf, TrainyardError } from './errors.ts';
 import type { ForwardBackwardResult, Loss, LossOutput } from './policy.ts';
 import type { Sample } from './types.ts';

@@ -5,9 +5,9 @@
  * The result is a fresh plain object. Nothing is rounded, clamped or replaced, and nothing is left behind unseen: what is not a reward is an
  * error, never a number.
  */
-import { isPlain } from './copies.ts';
 import { describeValue, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
+import { isPlain } from './json.ts';
 import { nearName } from './near-name.ts';
 import { turnNamed } from './turns.ts';
 import type { Reward, RolloutIdentity, Turn } from './types.ts';

@@ -5,12 +5,11 @@
  * What is written, is written with a 2xx and only then.
  */
 
-import { parseJson, readBody } from '../gateway/body.ts';
-import type { Reply, UnreadCall } from '../gateway/call.ts';
 import type { Gateway } from '../gateway/gateway.ts';
-import { Refusal } from '../gateway/http-errors.ts';
-import { decoded } from '../gateway/identity.ts';
 import type { Grant } from '../gateway/keys.ts';
+import { GATEWAY_LIMITS } from '../gateway/limits.ts';
+import { type HttpReply, type HttpRequest, parseJson, readText } from '../http/message.ts';
+import { decoded, routeFor } from '../http/router.ts';
 import { computeReward, gradeTrajectory } from './compute-reward.ts';
 import { fetchBatch, showPool } from './fetch-batch.ts';
 import type { FlowOptions, FlowParts } from './flow-parts.ts';
@@ -45,26 +44,17 @@ export function mountAgentFlow(gateway: Gateway, options: FlowOptions): MountedF
   return { drain: () => table.drain() };
 }
 
-async function serve(
-  parts: FlowParts,
-  { method, does, may = FLOW_CAPABILITIES }: FlowRoute,
-  place: FlowPlace,
-  unread: UnreadCall,
-): Promise<Reply> {
-  if (unread.method !== method && !(unread.method === 'HEAD' && method === 'GET')) {
-    const allow = method === 'GET' ? 'GET, HEAD' : method;
-    throw new Refusal('method_not_allowed', `no route ${unread.method} ${unread.path.slice(0, 200)}`, `the path takes ${allow}`, {
-      allow,
-    });
-  }
+async function serve(parts: FlowParts, route: FlowRoute, place: FlowPlace, unread: HttpRequest): Promise<HttpReply> {
+  routeFor({ routes: [route], segments: {} }, unread.method, unread.path);
+  const { does, may = FLOW_CAPABILITIES } = route;
   const grant = parts.gateway.authorize(unread, may);
   if (does === 'pool') return showPool(parts);
   const named = place.trajectory === undefined ? undefined : namedIn(parts, grant, place);
   if (named !== undefined && does === 'steps') return showSteps(named);
-  const text = await readBody(unread);
-  const call = { ...unread, body: text };
+  const text = await readText(unread, GATEWAY_LIMITS.bodyBytes);
+  const call = { ...unread, text };
   const isOptional = does === 'init' || does === 'fetch' || does === 'register' || does === 'complete';
-  const raw = text === '' && isOptional ? {} : parseJson(text);
+  const raw = text === '' && isOptional ? {} : parseJson(text, GATEWAY_LIMITS);
   if (named !== undefined)
     return does === 'register' ? registerTrajectory(named, raw) : await completeTrajectory(parts, named, raw);
   if (does === 'generate') return await generate(parts, grant, call, raw);
@@ -88,7 +78,7 @@ function nameIn(segment: string | undefined, param: string): string {
 }
 
 /** The gateway's own route, for the rollout of this name. */
-async function callModel({ gateway, table }: FlowParts, place: FlowPlace, call: UnreadCall): Promise<Reply | undefined> {
+async function callModel({ gateway, table }: FlowParts, place: FlowPlace, call: HttpRequest): Promise<HttpReply | undefined> {
   const grant = gateway.authorize(call, ['agent', ...FLOW_CAPABILITIES]);
   const uid = nameIn(place.trajectory, 'trajectory_uid');
   const prompt = nameIn(place.prompt, 'prompt_uid');

@@ -3,7 +3,7 @@
  * sender likes; one that names something else must not end in a URL that keys are sent to.
  */
 import { networkInterfaces } from 'node:os';
-import { isLoopback } from '../gateway/http-guard.ts';
+import { isLoopback } from '../http/guard.ts';
 
 const HOST = /^(\[[0-9a-f:.]+\]|[\w.-]+):(\d{1,5})$/i;
 

@@ -5,8 +5,8 @@
  * result, too, and keeps nobody else. Runs of `trainyard train` have a scheduler of their own and need none of this.
  */
 import { randomBytes } from 'node:crypto';
+import { abortWith, orAborted } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { link, orAborted } from '../core/linked-signal.ts';
 import { checkNames } from '../core/near-name.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 import { runEpisode } from './episode.ts';
@@ -102,7 +102,7 @@ export class AgentFlowWorker {
     const { signal } = late;
     // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
     const timer = setTimeout(() => late.abort(new Error(`not done within ${timeoutMs} ms`)), timeoutMs);
-    const release = link(late, outer);
+    const release = abortWith(late, outer);
     const seconds = (): number => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);

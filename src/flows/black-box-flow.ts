@@ -2,10 +2,10 @@
  * The base of flows whose agent is a black box: it speaks OpenAI to a base URL, and the gateway does the rest. This does the protocol
  * around it, init → register → complete, the last in every case; a subclass runs the agent.
  */
+import { orAborted } from '../core/async.ts';
 import { type EntryModule, workflowSymbol } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { FlowWorkflow } from '../core/flow-door.ts';
-import { orAborted } from '../core/linked-signal.ts';
 import type { Json } from '../core/types.ts';
 import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
 import type { FlowFields } from './flow-types.ts';

@@ -3,18 +3,18 @@
  * what a request brings of the dataset is not looked at.
  */
 import type { Grade, Message, Turn } from '../core/types.ts';
-import { type Call, jsonReply, type Reply } from '../gateway/call.ts';
 import { chat } from '../gateway/dialects/chat.ts';
 import { parsed } from '../gateway/dialects/parameters.ts';
 import type { Grant } from '../gateway/keys.ts';
 import { graderInput } from '../grader/input.ts';
+import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { FlowParts, GradingParts } from './flow-parts.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
 import { FlowRefusal } from './refusals.ts';
 import { trajectoryNamed } from './uids.ts';
 import { messageReward, tokenReward } from './wire.ts';
 
-export async function computeReward(parts: FlowParts, grant: Grant, call: Call, raw: unknown): Promise<Reply> {
+export async function computeReward(parts: FlowParts, grant: Grant, call: HttpRequest, raw: unknown): Promise<HttpReply> {
   const isTokens = typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
   const asked = isTokens ? parsed(tokenReward, raw) : parsed(messageReward, raw);
   const trajectory = parts.table.find(grant, trajectoryNamed(asked.trajectory_uid, call, grant));

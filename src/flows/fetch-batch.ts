@@ -2,9 +2,10 @@
  * `/fetch_batch` and `/pool`: complete groups for whoever trains somewhere else, and what became of all that was kept. For the admin alone: a
  * batch holds every agent's words, and is handed out once.
  */
-import { jsonReply, type Reply, type UnreadCall } from '../gateway/call.ts';
+
 import { invalid, parsed } from '../gateway/dialects/parameters.ts';
-import { Refusal } from '../gateway/http-errors.ts';
+import { refused } from '../gateway/http-errors.ts';
+import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';
 import type { ServedStep } from '../rollout/served-steps.ts';
 import type { FlowParts } from './flow-parts.ts';
@@ -12,7 +13,7 @@ import { refusalOf } from './not-taken.ts';
 import { channelOf, purposeOf } from './uids.ts';
 import { batchRequest } from './wire.ts';
 
-export async function fetchBatch(parts: FlowParts, { signal }: Pick<UnreadCall, 'signal'>, raw: unknown): Promise<Reply> {
+export async function fetchBatch(parts: FlowParts, { signal }: Pick<HttpRequest, 'signal'>, raw: unknown): Promise<HttpReply> {
   const pool = poolOf(parts);
   const asked = parsed(batchRequest, raw);
   const { groups, n, channel, wait_s, max_staleness, stale, batch_id } = asked;
@@ -38,7 +39,7 @@ export async function fetchBatch(parts: FlowParts, { signal }: Pick<UnreadCall, 
   return jsonReply(200, { status: 'batch', batch_id: fetched.batchId, steps: fetched.steps.map(rowOf) });
 }
 
-export function showPool(parts: FlowParts): Reply {
+export function showPool(parts: FlowParts): HttpReply {
   const pool = poolOf(parts);
   const counts = (purpose: 'train' | 'eval') => [channelOf(purpose), pool.counts(purpose)] as const;
   return jsonReply(200, Object.fromEntries([counts('train'), counts('eval')]));
@@ -46,11 +47,9 @@ export function showPool(parts: FlowParts): Reply {
 
 function poolOf({ pool }: FlowParts): GroupPool {
   if (pool !== undefined) return pool;
-  throw new Refusal(
-    'not_found',
-    'no groups are handed out here',
-    'a run trains its groups itself; trainyard serve hands them out',
-  );
+  throw refused('not_found', 'no groups are handed out here', {
+    hint: 'a run trains its groups itself; trainyard serve hands them out',
+  });
 }
 
 /** As `/submit_steps` takes them, with what is known beyond. */

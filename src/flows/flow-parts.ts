@@ -2,6 +2,7 @@
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Task } from '../core/types.ts';
 import type { Gateway } from '../gateway/gateway.ts';
+import type { HttpRequest } from '../http/message.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
@@ -22,6 +23,9 @@ export interface FlowOptions extends Omit<TableParts, 'gateway' | 'grade'>, Grad
   /** Of the engine. */
   policyVersion(): number;
 }
+
+/** A call whose body was read. */
+export type ReadCall = HttpRequest & { readonly text: string };
 
 export interface FlowParts extends FlowOptions {
   readonly gateway: Gateway;

@@ -7,6 +7,7 @@ import { methodKind } from '../core/classes.ts';
 import { type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type FlowDoor, type FlowWorkflow, flowSymbol } from '../core/flow-door.ts';
+import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { runEpisode } from './episode.ts';
 import type { FlowRegistry } from './flow-registry.ts';
@@ -69,8 +70,4 @@ function fieldsOf({ metadata, rolloutId, groupId, prompt, purpose }: WorkflowCon
     prompt,
     channel: purpose === 'eval' ? 'val' : 'train',
   } as FlowFields;
-}
-
-function isObject(value: Json | undefined): value is Readonly<Record<string, Json>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -7,15 +7,15 @@
 import { hash } from 'node:crypto';
 import type { Message, Turn } from '../core/types.ts';
 import { isMarkedRetry } from '../gateway/answers.ts';
-import { type Call, jsonReply, type Reply } from '../gateway/call.ts';
 import { invalid, parsed } from '../gateway/dialects/parameters.ts';
 import type { Grant } from '../gateway/keys.ts';
-import type { FlowParts } from './flow-parts.ts';
+import { type HttpReply, jsonReply } from '../http/message.ts';
+import type { FlowParts, ReadCall } from './flow-parts.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
 import { trajectoryNamed } from './uids.ts';
 import { messageForm, type SamplingParams, tokenForm } from './wire.ts';
 
-export async function generate(parts: FlowParts, grant: Grant, call: Call, raw: unknown): Promise<Reply> {
+export async function generate(parts: FlowParts, grant: Grant, call: ReadCall, raw: unknown): Promise<HttpReply> {
   const isTokens = typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
   const names = isTokens ? parsed(tokenForm, raw) : parsed(messageForm, raw);
   const sampling = 'prompt_ids' in names ? (names.sampling_params ?? {}) : names;
@@ -31,7 +31,7 @@ export async function generate(parts: FlowParts, grant: Grant, call: Call, raw: 
           ...(names.tools == null ? {} : { tools: names.tools as never }),
         }),
   };
-  const key = hash('sha256', `generate\n${call.header('idempotency-key') ?? ''}\n${call.body}`, 'base64');
+  const key = hash('sha256', `generate\n${call.header('idempotency-key') ?? ''}\n${call.text}`, 'base64');
   const sample = async (): Promise<readonly Turn[]> => {
     const { turn } = await parts.gateway.generate(trajectory.uid, {
       ...question,
@@ -66,7 +66,7 @@ function told({ renderer, ids }: FlowParts, { session, uid, promptUid }: FlowTra
 function trajectoryOf(
   { table }: FlowParts,
   grant: Grant,
-  call: Call,
+  call: ReadCall,
   { trajectory_uid, prompt_uid }: { trajectory_uid?: string | null | undefined; prompt_uid?: string | null | undefined },
 ): FlowTrajectory {
   const name = trajectoryNamed(trajectory_uid, call, grant);

@@ -5,9 +5,9 @@
  * is opened, and kept when it is complete.
  */
 import type { Purpose } from '../core/types.ts';
-import { type Call, jsonReply, type Reply } from '../gateway/call.ts';
 import { parsed } from '../gateway/dialects/parameters.ts';
 import type { Grant } from '../gateway/keys.ts';
+import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import { originFor } from './base-url.ts';
 import type { FlowParts } from './flow-parts.ts';
 import { flowResult } from './flow-result.ts';
@@ -16,7 +16,7 @@ import { FlowRefusal } from './refusals.ts';
 import { channelOf, purposeOf } from './uids.ts';
 import { completion, initialisation, registration } from './wire.ts';
 
-export function initTrajectory({ table, gateway }: FlowParts, grant: Grant, call: Call, raw: unknown): Reply {
+export function initTrajectory({ table, gateway }: FlowParts, grant: Grant, call: HttpRequest, raw: unknown): HttpReply {
   const { prompt_uid, task_id, channel } = parsed(initialisation, raw);
   const purpose = purposeOf(channel);
   const trajectory =
@@ -37,7 +37,7 @@ function givenOf(promptUid: string | null | undefined, taskId: string | null | u
   };
 }
 
-export function registerTrajectory(trajectory: FlowTrajectory, raw: unknown): Reply {
+export function registerTrajectory(trajectory: FlowTrajectory, raw: unknown): HttpReply {
   const { channel, metadata } = parsed(registration, raw);
   if (trajectory.completion !== undefined) throw complete(trajectory);
   trajectory.isFor(purposeOf(channel));
@@ -50,7 +50,7 @@ export function registerTrajectory(trajectory: FlowTrajectory, raw: unknown): Re
 }
 
 /** The same again is answered the same; another ending is refused. */
-export async function completeTrajectory({ table }: FlowParts, trajectory: FlowTrajectory, raw: unknown): Promise<Reply> {
+export async function completeTrajectory({ table }: FlowParts, trajectory: FlowTrajectory, raw: unknown): Promise<HttpReply> {
   const { reward, channel, error } = parsed(completion, raw);
   trajectory.checkPurpose(purposeOf(channel));
   const ending = { reward: reward ?? undefined, error: error ?? undefined };
@@ -67,7 +67,7 @@ export async function completeTrajectory({ table }: FlowParts, trajectory: FlowT
   return jsonReply(200, { status: 'ok', num_steps: numberOfSteps(trajectory) });
 }
 
-export function showSteps(trajectory: FlowTrajectory): Reply {
+export function showSteps(trajectory: FlowTrajectory): HttpReply {
   const { trainedTurns, reward } = flowResult(trajectory);
   return jsonReply(200, {
     trajectory_uid: trajectory.uid,

@@ -1,5 +1,5 @@
 /** What only the agent-flow routes refuse, by code; docs/reference/agent-flow.md is kept equal to it by a test. */
-import { Refusal } from '../gateway/http-errors.ts';
+import { Refusal, type RefusalOptions } from '../http/refusal.ts';
 
 export const FLOW_REFUSALS = {
   /** A step contradicts what is known of its trajectory. */
@@ -26,12 +26,7 @@ export const FLOW_REFUSALS = {
 export type FlowRefusalCode = keyof typeof FLOW_REFUSALS;
 
 export class FlowRefusal extends Refusal {
-  override readonly row: Refusal['row'];
-  override readonly param: string | undefined;
-
-  constructor(code: FlowRefusalCode, message: string, { hint, param }: { readonly hint?: string; readonly param?: string } = {}) {
-    super('malformed_http', message, hint);
-    this.row = { status: FLOW_REFUSALS[code], code };
-    this.param = param;
+  constructor(code: FlowRefusalCode, message: string, options?: RefusalOptions) {
+    super({ status: FLOW_REFUSALS[code], code }, message, options);
   }
 }

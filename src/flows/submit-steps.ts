@@ -5,9 +5,9 @@
  * All of a submission is taken, or none.
  */
 import type { Purpose, Turn } from '../core/types.ts';
-import { type Call, jsonReply, type Reply } from '../gateway/call.ts';
 import { invalid, parsed } from '../gateway/dialects/parameters.ts';
 import type { Grant } from '../gateway/keys.ts';
+import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { FlowParts } from './flow-parts.ts';
 import type { FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 import { knownIds } from './generate.ts';
@@ -16,7 +16,7 @@ import { FlowRefusal } from './refusals.ts';
 import { channelIn } from './uids.ts';
 import { submission, type WireStep } from './wire.ts';
 
-export async function submitSteps(parts: FlowParts, grant: Grant, call: Call, raw: unknown): Promise<Reply> {
+export async function submitSteps(parts: FlowParts, grant: Grant, call: HttpRequest, raw: unknown): Promise<HttpReply> {
   const purpose = channelIn(call.query);
   const { steps } = parsed(submission, raw);
   const groups = [...Map.groupBy(steps.entries(), ([, { trajectory_uid }]) => trajectory_uid)];

@@ -8,9 +8,10 @@ import { outcomeByCalls } from '../core/last-word.ts';
 import type { Grade, Json, Outcome, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
-import { Refusal } from '../gateway/http-errors.ts';
+import { refused } from '../gateway/http-errors.ts';
 import type { Grant } from '../gateway/keys.ts';
 import { sealed } from '../gateway/sessions.ts';
+import type { Refusal } from '../http/refusal.ts';
 import { onlyTrained } from '../rollout/result.ts';
 import { flowResult } from './flow-result.ts';
 import { type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
@@ -72,7 +73,7 @@ export class TrajectoryTable {
   open(uid: string = randomBytes(16).toString('hex'), given: Given = {}): FlowTrajectory {
     const { sessionDefaults, gateway } = this.#parts;
     if (sessionDefaults === undefined)
-      throw new Refusal('not_found', 'this gateway opens no trajectories', 'use the key of a rollout');
+      throw refused('not_found', 'this gateway opens no trajectories', { hint: 'use the key of a rollout' });
     const { observer } = sessionDefaults;
     const session = gateway.openRemote({
       ...sessionDefaults,
@@ -208,7 +209,7 @@ function outcomeOf({ session, completion }: FlowTrajectory): Outcome {
 }
 
 function unknown(uid: string): Refusal {
-  return new Refusal('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
+  return refused('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
 }
 
 /** Whoever sent it was told. */

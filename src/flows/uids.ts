@@ -1,9 +1,9 @@
 /** Names of trajectories, prompts and channels, as they come from outside: checked before they name anything here. */
 import { z } from 'zod';
 import type { Purpose } from '../core/types.ts';
-import type { Call } from '../gateway/call.ts';
 import { invalid } from '../gateway/dialects/parameters.ts';
 import type { Grant } from '../gateway/keys.ts';
+import type { HttpRequest } from '../http/message.ts';
 
 const UID = /^(?!\.{1,2}$)[\w.:~-]{1,128}$/;
 /** They would be a file, a prototype or another route somewhere. */
@@ -22,7 +22,11 @@ export function checkedUid(name: string, param: string): string {
 }
 
 /** Whose trajectory a call is about: the one its body or header names, else the one of its key. */
-export function trajectoryNamed(given: string | null | undefined, { header }: Pick<Call, 'header'>, { rollout }: Grant): string {
+export function trajectoryNamed(
+  given: string | null | undefined,
+  { header }: Pick<HttpRequest, 'header'>,
+  { rollout }: Grant,
+): string {
   const name = given ?? header('x-rollout-id') ?? rollout;
   if (name === undefined) throw invalid('trajectory_uid', 'missing', 'say which trajectory it is, or use the key of a rollout');
   return checkedUid(name, 'trajectory_uid');

@@ -5,7 +5,6 @@
  * wrong, hangs, or takes too much is reward 0. A sandbox that fails, and tests that are missing or malformed, are unscorable: not the
  * policy's fault.
  */
-
 import type { Grader, GraderInput, GraderResult } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define-grader.ts';
 import type { Json } from '../core/types.ts';

@@ -4,9 +4,8 @@
  * A rollout always ends as a trajectory; what the workflow or grader did is in its outcome and grade. Only what is not the
  * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
  */
-
-import type { Absence } from '../core/absence.ts';
-import { breath } from '../core/breath.ts';
+import type { Downtime, Semaphore } from '../core/async.ts';
+import { abortWith, yieldToEventLoop } from '../core/async.ts';
 import type {
   Clock,
   GraderInput,
@@ -18,17 +17,15 @@ import type {
   Workflow,
   WorkflowContext,
 } from '../core/contracts.ts';
-import { defined } from '../core/copies.ts';
 import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';
+import { defined } from '../core/json.ts';
 import { limitBehind, outcomeByCalls } from '../core/last-word.ts';
-import { link } from '../core/linked-signal.ts';
 import { settledReward } from '../core/reward.ts';
 import type { Grade, Limits, Outcome, Reward, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { onlyTrained, resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
-import type { Slots } from './slots.ts';
 import { runHere } from './start-workflow.ts';
 
 /** Must not throw. */
@@ -54,9 +51,9 @@ export interface RolloutParts {
   readonly seed: number;
   readonly clock: Clock;
   /** Of the policy: time for which it was away is not the rollout's, and does not count towards its deadline. */
-  readonly absence?: Absence;
+  readonly absence?: Downtime;
   /** Rollouts of this workflow at once. */
-  readonly slots?: Slots | undefined;
+  readonly slots?: Semaphore | undefined;
   /** Whoever wants to see what happens. */
   readonly observer?: RolloutObserver | undefined;
   /** Folder under which rollouts may keep files. */
@@ -86,12 +83,12 @@ type Ending<Result> =
 
 /** Durable when it resolves. */
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
-  await using _slot = await parts.slots?.take(parts.signal);
-  await breath();
+  using _slot = await parts.slots?.acquire(parts.signal);
+  await yieldToEventLoop();
   const startedAt = parts.clock.now();
   const controller = new AbortController();
   const { signal } = controller;
-  const unlink = link(controller, parts.signal);
+  const unlink = abortWith(controller, parts.signal);
   const { identity } = spec;
   const { workflow, seed, artifacts } = parts;
   const session = parts.sessions.open({

@@ -1,7 +1,6 @@
 /**
  * Everything that can be wrong with what the user wrote is found here, all of it at once, before anything is opened or spent.
  */
-
 import { missingEnv } from '../core/define-grader.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isFlow } from '../core/flow-door.ts';

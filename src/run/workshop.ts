@@ -2,13 +2,11 @@
  * Everything a run works with, opened in the order that finds mistakes before anything is spent: tokenizer, model, grader;
  * then the gateway listens. Closed in reverse.
  */
-
-import { Absence } from '../core/absence.ts';
+import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define-grader.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import { linkSignals } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
@@ -21,7 +19,6 @@ import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
-import { Slots } from '../rollout/slots.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
@@ -98,7 +95,7 @@ export async function openWorkshop(
   return await openingWith<Workshop>(async (closers) => {
     await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
-    const absence = new Absence();
+    const absence = new Downtime();
     const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
     const { trainer } = policy;
     const restore = async (): Promise<void> => {
@@ -220,7 +217,7 @@ export async function openGrader(
   }
   if (graderModule === undefined) {
     const runner = inlineGrader(grader, { deadlineMs, retries });
-    return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);
+    return concurrency === Infinity ? runner : withSlots(runner, new Semaphore(concurrency), signal);
   }
   const { url, exportName } = graderModule;
   // A process grades one rollout at a time.
@@ -238,9 +235,9 @@ export async function openGrader(
   });
 }
 
-function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {
+function withSlots(runner: InlineGraderRunner, slots: Semaphore, signal: AbortSignal): InlineGraderRunner {
   const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
-    await using _slot = await slots.take(signal);
+    using _slot = await slots.acquire(signal);
     return await runner.grade(input, model);
   };
   return { ...runner, grade };

@@ -6,12 +6,13 @@
  * took effect must be looked up. Records are compared by digest, so a history holds no prompt, answer or text. Reading tolerates
  * one unfinished line at the end of each process's part: that is what a kill leaves; anything else unreadable is an error.
  */
-import { createHash, randomUUID } from 'node:crypto';
+import { hash, randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';
 import type { Store } from '../core/contracts.ts';
 import { engineWith } from '../core/engine.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { canonicalJson } from '../core/json.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { BatchManifest, Trajectory } from '../core/types.ts';
 
@@ -109,13 +110,7 @@ function damaged(found: string): TrainyardError {
 
 /** Equal for equal records, whatever the order of their keys; typed arrays are compared bit by bit, absent and undefined alike. */
 export function digestOf(value: unknown): string {
-  return createHash('sha256').update(JSON.stringify(value, canonical)).digest('base64url');
-}
-
-function canonical(_key: string, value: unknown): unknown {
-  if (ArrayBuffer.isView(value)) return Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64');
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
-  return Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)));
+  return hash('sha256', canonicalJson(value), 'base64url');
 }
 
 // ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,6 @@
  * A loss is known by its name and exactly its settings: a KL penalty on top keeps the name, so the settings decide. It must also be
  * linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
  */
-
 import { masked } from '../core/evaluate-loss.ts';
 import type { Loss } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';

@@ -6,11 +6,9 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Workflow } from '../../src/core/contracts.ts';
 import type { Limits, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { STATUS } from '../../src/gateway/http-errors.ts';
 import { listen } from '../../src/gateway/listener.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
-import { CODES } from '../../src/isolation/http-generate.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { startWorkflow } from '../../src/rollout/start-workflow.ts';
 import { memoryStore } from '../../src/store/memory.ts';
@@ -256,13 +254,6 @@ describe('a workflow in a process of its own', () => {
     stop.abort(new Error('stopped'));
     await expect(looping).rejects.toThrow('stopped');
     expect(await eventually(() => !pids.some(isRunning))).toBe(true);
-  });
-});
-
-describe('a refusal over HTTP', () => {
-  it('has the code that it has in process', () => {
-    const shared = Object.entries(STATUS).filter(([ours]) => ours !== 'CANCELLED');
-    expect(CODES).toEqual(Object.fromEntries(shared.map(([ours, { code }]) => [code, ours])));
   });
 });
 

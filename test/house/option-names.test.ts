@@ -9,7 +9,7 @@ import { AgentFlowManager } from '../../src/flows/batch.ts';
 import { flowRegistry } from '../../src/flows/flow-registry.ts';
 import { generate } from '../../src/flows/gateway-client.ts';
 import { Step } from '../../src/flows/step.ts';
-import { ConcurrencyConfig } from '../../src/osmosis/config.ts';
+import { ConcurrencyConfig } from '../../src/osmosis/class-config.ts';
 import { ModelTuner } from '../../src/tuner/model-tuner.ts';
 import { Workflow } from '../../src/tuner/workflow.ts';
 import { WorkflowOutput } from '../../src/tuner/workflow-output.ts';

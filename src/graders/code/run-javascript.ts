@@ -2,7 +2,6 @@
  * Tests of JavaScript code: a Node process in the sandbox, in it one QuickJS interpreter for the code and another one for its tests. Where
  * there is no sandbox the interpreter is the only wall; see `harness.ts`.
  */
-
 import { realpathSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';

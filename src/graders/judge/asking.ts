@@ -3,6 +3,7 @@
  * with longer and longer waits, a few times. A judge that gives none makes the rollout unscorable, never worth 0.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
+import { linkSignals } from '../../core/async.ts';
 import {
   type ChatQuestion,
   type ChatServer,
@@ -14,7 +15,6 @@ import {
 } from '../../core/chat-completions.ts';
 import { unscorable } from '../../core/define-grader.ts';
 import { printable } from '../../core/describe.ts';
-import { linkSignals } from '../../core/linked-signal.ts';
 import { type JudgedBy, questionOf, type Shown } from './question.ts';
 import { type Verdict, verdictIn } from './verdict.ts';
 

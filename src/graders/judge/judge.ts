@@ -7,9 +7,9 @@
  */
 import type { ChatServer } from '../../core/chat-completions.ts';
 import type { Grader, GraderContext, GraderInput, GraderResult } from '../../core/contracts.ts';
-import { defined } from '../../core/copies.ts';
 import { defineGrader, unscorable } from '../../core/define-grader.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { defined } from '../../core/json.ts';
 import { unknownOptions } from '../../core/near-name.ts';
 import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import { answerOf, saidBy } from '../said.ts';
