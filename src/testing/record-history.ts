@@ -16,25 +16,10 @@ import { canonicalJson } from '../core/json.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { BatchManifest, Trajectory } from '../core/types.ts';
 
+/** `content`, `prompt` and `result` are digests: of the whole record, of the ids, and of ids with log-probabilities. */
 const callSchema = z.discriminatedUnion('kind', [
-  z.object({
-    kind: z.literal('append'),
-    rolloutId: z.string(),
-    groupId: z.string(),
-    purpose: z.enum(['train', 'eval']),
-    /** Digest of the whole trajectory. */
-    content: z.string(),
-    /** `prompt` and `result` are digests of the ids, and of ids with log-probabilities. */
-    turns: z.array(z.object({ seed: z.int(), policyVersion: z.int(), prompt: z.string(), result: z.string() })),
-  }),
-  z.object({
-    kind: z.literal('commit'),
-    step: z.int(),
-    policyVersion: z.int(),
-    rolloutIds: z.array(z.string()),
-    /** Digest of the whole manifest. */
-    content: z.string(),
-  }),
+  z.object({ kind: z.literal('append'), rolloutId: z.string(), content: z.string() }),
+  z.object({ kind: z.literal('commit'), step: z.int(), content: z.string() }),
   z.object({ kind: z.literal('sample'), seed: z.int(), prompt: z.string() }),
 ]);
 
@@ -44,7 +29,6 @@ const entrySchema = z.discriminatedUnion('kind', [
   z.object({
     kind: z.literal('ok'),
     op: z.string(),
-    /** What a sample returned. */
     sampled: z.object({ result: z.string(), policyVersion: z.int() }).optional(),
   }),
   z.object({ kind: z.literal('failed'), op: z.string(), error: z.string() }),
@@ -138,7 +122,7 @@ export function recordHistory(sink: HistorySink): History {
   let operations = 0;
   write({ kind: 'process', process, pid: globalThis.process.pid });
 
-  async function recorded<T>(call: Call, run: () => Promise<T>, sampledIn: (result: T) => Sampled | undefined): Promise<T> {
+  async function recorded<T>(call: Call, run: () => Promise<T>, sampledIn?: (result: T) => Sampled): Promise<T> {
     const op = `${process}-${++operations}`;
     write({ kind: 'invoked', op, call });
     let result: T;
@@ -148,16 +132,15 @@ export function recordHistory(sink: HistorySink): History {
       write({ kind: 'failed', op, error: thrown instanceof TrainyardError ? thrown.code : messageOf(thrown) });
       throw thrown;
     }
-    const sampled = sampledIn(result);
+    const sampled = sampledIn?.(result);
     write({ kind: 'ok', op, ...(sampled === undefined ? {} : { sampled }) });
     return result;
   }
 
-  const nothing = (): undefined => undefined;
   return {
     store: (store) => ({
-      append: (trajectory) => recorded(appendCall(trajectory), () => store.append(trajectory), nothing),
-      commit: (manifest) => recorded(commitCall(manifest), () => store.commit(manifest), nothing),
+      append: (trajectory) => recorded(appendOf(trajectory), () => store.append(trajectory)),
+      commit: (manifest) => recorded(commitOf(manifest), () => store.commit(manifest)),
       read: (rolloutId) => store.read(rolloutId),
       query: (filter) => store.query(filter),
       count: (filter) => store.count(filter),
@@ -168,7 +151,7 @@ export function recordHistory(sink: HistorySink): History {
     }),
     engine: (engine) =>
       engineWith(engine, (request, signal, onTokens) =>
-        recorded(sampleCall(request), () => engine.sample(request, signal, onTokens), sampledBy),
+        recorded(sampleOf(request), () => engine.sample(request, signal, onTokens), sampledBy),
       ),
   };
 }
@@ -184,26 +167,14 @@ export function historyFile(path: string): HistorySink {
   return (text) => appendFileSync(path, text);
 }
 
-function appendCall(trajectory: Trajectory): Call {
-  const { rolloutId, groupId, purpose } = trajectory;
-  const turns = trajectory.turns.map(({ sampling, policyVersion, promptIds, sampledIds, logprobs }) => ({
-    seed: sampling.seed,
-    policyVersion,
-    prompt: digestOf(promptIds),
-    result: digestOf([sampledIds, logprobs]),
-  }));
-  return { kind: 'append', rolloutId, groupId, purpose, content: digestOf(trajectory), turns };
-}
-
-function commitCall(manifest: BatchManifest): Call {
-  const { step, policyVersion, rolloutIds } = manifest;
-  return { kind: 'commit', step, policyVersion, rolloutIds: [...rolloutIds], content: digestOf(manifest) };
-}
-
-function sampleCall({ seed, promptIds }: SampleRequest): Call {
-  return { kind: 'sample', seed, prompt: digestOf(promptIds) };
-}
-
-function sampledBy({ ids, logprobs, policyVersion }: SampleResult): Sampled {
-  return { result: digestOf([ids, logprobs]), policyVersion };
-}
+const appendOf = (trajectory: Trajectory): Call => ({
+  kind: 'append',
+  rolloutId: trajectory.rolloutId,
+  content: digestOf(trajectory),
+});
+const commitOf = (manifest: BatchManifest): Call => ({ kind: 'commit', step: manifest.step, content: digestOf(manifest) });
+const sampleOf = ({ seed, promptIds }: SampleRequest): Call => ({ kind: 'sample', seed, prompt: digestOf(promptIds) });
+const sampledBy = ({ ids, logprobs, policyVersion }: SampleResult): Sampled => ({
+  result: digestOf([ids, logprobs]),
+  policyVersion,
+});

@@ -1,6 +1,6 @@
 /**
- * The sandbox, from inside and from outside: hostile programs of every kind we could think of, and what is left of them. Skipped where the
- * system offers no sandbox; that nothing weaker is called one is tested everywhere.
+ * The sandbox, from inside and from outside: hostile programs of every kind we could think of, and what is left of them. Here hostile code is
+ * tested; what uses the sandbox tests only that it does.
  */
 import { execFile, spawn } from 'node:child_process';
 import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
@@ -11,20 +11,21 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { controlGroupPlace, foldersOf } from '../memory-limit.ts';
-import type { SandboxResult } from './program.ts';
-import { openSandbox } from './sandbox.ts';
+import { hasSandbox } from '../../test/fixtures/sandbox.ts';
+import { openSandbox, type Sandbox, type SandboxResult } from './sandbox.ts';
 
-const sandbox = openSandbox({ level: 'best' });
 const SECRET = 'a secret of the machine';
 const folder = mkdtempSync(join(tmpdir(), 'sandbox-test-'));
 const secretFile = join(folder, 'secret.txt');
 let server: Server;
 let port = 0;
+let sandbox: Sandbox;
 
 beforeAll(async () => {
+  if (!hasSandbox) return;
+  sandbox = openSandbox();
   writeFileSync(secretFile, SECRET);
-  // As root the program inside is nobody, and reads what everyone may read.
+  // Where the tests are root's, the program is another user, and reads what everyone may read.
   chmodSync(folder, 0o755);
   process.env['SANDBOX_TEST_SECRET'] = SECRET;
   server = createServer((socket) => socket.end(SECRET));
@@ -32,7 +33,7 @@ beforeAll(async () => {
   port = (server.address() as { port: number }).port;
 });
 afterAll(() => {
-  server.close();
+  server?.close();
   rmSync(folder, { recursive: true });
 });
 
@@ -55,31 +56,14 @@ async function eventually(holds: () => boolean, withinMs = 5_000): Promise<boole
   return holds();
 }
 
-describe('opening a sandbox', () => {
-  it('says which level it has, and why each stronger one is not there', () => {
-    expect(['bubblewrap', 'namespaces', 'none']).toContain(sandbox.level);
-    expect(sandbox.isSandbox).toBe(sandbox.level !== 'none');
-    for (const { why } of sandbox.missing) expect(why).toMatch(/\w/);
-  });
-
-  it('refuses a level that is none', () => {
-    expect(() => openSandbox({ level: 'maybe' as 'best' })).toThrow(/'required' or 'best'/);
-  });
-
-  it('where one is required, throws if and only if there is none', () => {
-    if (sandbox.isSandbox) expect(openSandbox().level).toBe(sandbox.level);
-    else expect(() => openSandbox()).toThrow(expect.objectContaining({ code: 'SANDBOX_MISSING' }));
-  });
-
+describe.skipIf(!hasSandbox)('a program that is asked for', () => {
   it('refuses limits and file names that are none, all at once', () => {
     expect(() => sandbox.start({ program: 'true', limits: { wallMs: 0, memoryMb: Number.NaN } })).toThrow(
       /wallMs 0, memoryMb NaN/,
     );
     expect(() => sandbox.start({ program: 'true', files: { '../a': '', '/b': '', ok: '' } })).toThrow(/\.\.\/a, \/b$/);
   });
-});
 
-describe('a program that is asked for', () => {
   it('gets its arguments, its files and its input, and its output and exit code come back', async () => {
     const script = 'cat; cat sub/dir/a.txt; printf "%s|" "$@"; echo no >&2; exit 3';
     const files = { 'sub/dir/a.txt': 'grüß\n', 'b.bin': '\u0000x' };
@@ -113,7 +97,7 @@ describe('a program that is asked for', () => {
   });
 });
 
-describe.skipIf(!sandbox.isSandbox)('inside', () => {
+describe.skipIf(!hasSandbox)('inside', () => {
   it('there is nothing of the machine to read', async () => {
     const places = [
       '/root',
@@ -129,8 +113,8 @@ describe.skipIf(!sandbox.isSandbox)('inside', () => {
       '/usr/src',
       '/etc/shadow',
     ];
-    const { stdout } = await sh(`ls -d ${places.join(' ')} 2>/dev/null; cat /etc/passwd; cat ${secretFile} 2>/dev/null; true`);
-    expect(stdout.replace('sandbox:x:0:0::/tmp:/bin/false\n', '')).toBe('');
+    const { stdout } = await sh(`ls -d ${places.join(' ')}; cat /etc/passwd ${secretFile}; true`);
+    expect(stdout).toBe('');
   });
 
   it('the environment is empty but for what programs need', async () => {
@@ -142,15 +126,11 @@ describe.skipIf(!sandbox.isSandbox)('inside', () => {
     );
   });
 
-  it('only its own processes are there, and the first cannot be looked into, stopped or killed', async () => {
-    const { stdout } = await sh(
-      'cat /proc/1/environ /proc/1/mem 2>&1 | grep -c denied; ls /proc/1/root/ /proc/1/cwd/ >/dev/null 2>&1 && echo open; kill -9 1; kill -STOP 1; ls -d /proc/[0-9]* | wc -l; echo on',
-    );
-    const [denied, count, on] = stdout.trim().split('\n');
-    if (sandbox.level === 'namespaces') expect(Number(denied)).toBeGreaterThan(0);
-    expect(stdout).not.toContain(sandbox.level === 'namespaces' ? 'open' : '-');
-    if (sandbox.level === 'namespaces') expect(Number(count)).toBeLessThan(12);
-    if (sandbox.level === 'namespaces') expect(on).toBe('on');
+  it('only its own processes are there, and the first cannot be stopped or killed', async () => {
+    const { stdout } = await sh('kill -9 1; kill -STOP 1; ls -d /proc/[0-9]* | wc -l; echo on');
+    const [count, on] = stdout.trim().split('\n');
+    expect(Number(count)).toBeLessThan(8);
+    expect(on).toBe('on');
   });
 
   it('there is no network, not even to this machine', async () => {
@@ -250,7 +230,7 @@ print(tried(socket.AF_UNIX, socket.SOCK_STREAM, "\\0${name}"), tried(socket.AF_I
   });
 });
 
-describe.skipIf(!sandbox.isSandbox)('a hostile program', () => {
+describe.skipIf(!hasSandbox)('a hostile program', () => {
   it('that never ends is killed at its limit, whatever it ignores', async () => {
     const ignores = "trap '' TERM INT HUP QUIT; while :; do :; done";
     expect(await sh(ignores, { wallMs: 500 })).toMatchObject({ kind: 'timeout', wallMs: 500 });
@@ -283,7 +263,7 @@ describe.skipIf(!sandbox.isSandbox)('a hostile program', () => {
     expect(await neighbour).toMatchObject({ stdout: 'fine\n' });
   });
 
-  it('that takes memory is stopped: heap, buffers, mappings, children and files in memory', async () => {
+  it('that takes memory is stopped: heap, mappings and children', async () => {
     const limits = { memoryMb: 100, fileMb: 500, wallMs: 20_000 };
     const python = (script: string): Promise<SandboxResult> =>
       sandbox.run({ program: '/usr/bin/python3', args: ['-c', script], limits });
@@ -293,22 +273,16 @@ describe.skipIf(!sandbox.isSandbox)('a hostile program', () => {
       await python(
         'import os\nfor _ in range(4): os.fork()\nkept = bytearray(3 * 10**7)\nkept[::4096] = b"x" * len(kept[::4096])\nimport time; time.sleep(1)\nprint("whole")',
       ),
-      await sh('head -c 400000000 /dev/zero >big && echo whole', limits),
     ];
-    for (const result of results.slice(0, 2))
-      expect(result.kind === 'memory' || (result.kind === 'exited' && result.code !== 0)).toBe(true);
-    if (controlGroupPlace() === undefined) return;
-    expect(results.map(({ kind }) => kind)).toEqual(['memory', 'memory', 'memory', 'memory']);
+    expect(results.map(({ kind }) => kind)).toEqual(['memory', 'memory', 'memory']);
   });
 
   it('that fills the disk fills its own small one', async () => {
     const { stdout } = await sh(
-      'head -c 100000000 /dev/zero >a 2>/dev/null; head -c 100000000 /dev/zero >/tmp/b 2>/dev/null; du -sm /tmp | cut -f1; i=0; while [ $i -lt 20000 ] && true >f$i; do i=$((i+1)); done 2>/dev/null; echo $i',
+      'head -c 100000000 /dev/zero >a 2>/dev/null; head -c 100000000 /dev/zero >/tmp/b 2>/dev/null; du -sm /tmp | cut -f1',
       { fileMb: 8 },
     );
-    const [megabytes, files] = stdout.trim().split('\n').map(Number);
-    expect(megabytes).toBeLessThanOrEqual(9);
-    if (sandbox.level === 'namespaces') expect(files).toBeLessThan(11_000);
+    expect(Number(stdout)).toBeLessThanOrEqual(9);
   });
 
   it('that prints without an end is stopped, on either stream', async () => {
@@ -332,17 +306,8 @@ describe.skipIf(!sandbox.isSandbox)('a hostile program', () => {
     };
     expect({ kind, code }).toEqual({ kind: 'exited', code: 7 });
   });
-});
 
-describe('after all of that', () => {
-  it('no process, mount or control group is left', async () => {
-    expect(readFileSync('/proc/self/mountinfo', 'utf8')).not.toMatch(/ \/(mnt|media|srv|opt)\/(usr|tmp|proc) /);
-    const place = controlGroupPlace();
-    const groups = (place === undefined ? [] : foldersOf(place)).flatMap((at) => readdirSync(at).map((name) => join(at, name)));
-    expect(groups.filter((name) => name.includes(`-${process.pid}-`))).toEqual([]);
-  });
-
-  it.skipIf(!sandbox.isSandbox)('a program dies with the process that started it, however that ends', async () => {
+  it('a program dies with the process that started it, however that ends', async () => {
     const script = `import { openSandbox } from ${JSON.stringify(new URL('./sandbox.ts', import.meta.url).href)};
       openSandbox().start({ program: 'sleep', args: ['1000.5'], limits: { wallMs: 100000 } });`;
     const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
@@ -354,53 +319,29 @@ describe('after all of that', () => {
   });
 });
 
-/** Inside of a sandbox no other can be made, whatever is installed: there this system is one that offers none. */
-describe.skipIf(!sandbox.isSandbox)('where there is no sandbox to be had', () => {
-  const source = fileURLToPath(new URL('../..', import.meta.url));
-  const inside = (script: string): Promise<SandboxResult> =>
-    sandbox.run({
-      program: '/opt/node',
-      args: ['--input-type=module', '-e', `import { openSandbox } from '/opt/src/processes/sandbox/sandbox.ts';\n${script}`],
-      readable: [
-        { source: realpathSync(process.execPath), target: '/opt/node' },
-        { source, target: '/opt/src' },
-      ],
-      limits: { memoryMb: 1_024, processes: 128, wallMs: 60_000, cpuSeconds: 60 },
-    });
-
-  it('one that is required is refused: what was tried, why it failed, what to install', async () => {
-    const script =
-      'try { openSandbox(); console.log("open"); } catch ({ code, message, hint }) { console.log(code, message, hint); }';
-    const { stdout } = await inside(script);
-    expect(stdout).toMatch(
-      /^SANDBOX_MISSING a sandbox is required, and this system offers none \(bubblewrap: .+; namespaces: .+\) on Linux install/,
-    );
+/** Inside of a sandbox no other can be made: there this system is one that offers none. */
+it.skipIf(!hasSandbox)('where there is no sandbox, one is refused: why, and what to install or allow', async () => {
+  const source = fileURLToPath(new URL('..', import.meta.url));
+  const script =
+    'try { openSandbox(); console.log("open"); } catch ({ code, message, hint }) { console.log(code, message, hint); }';
+  const { stdout } = await sandbox.run({
+    program: '/opt/node',
+    args: ['--input-type=module', '-e', `import { openSandbox } from '/opt/src/processes/sandbox.ts';\n${script}`],
+    readable: [
+      { source: realpathSync(process.execPath), target: '/opt/node' },
+      { source, target: '/opt/src' },
+    ],
+    limits: { memoryMb: 1_024, processes: 128, wallMs: 60_000, cpuSeconds: 60 },
   });
+  expect(stdout).toMatch(/^SANDBOX_MISSING this system offers no sandbox: .+(allow user namespaces|install bubblewrap)/);
+});
 
-  it('`best` runs programs within their limits of time and output, and does not call that a sandbox', async () => {
-    const script = `const { level, isSandbox, missing, run } = openSandbox({ level: 'best' });
-      const sh = async (script, limits) => { const { ranMs, ...result } = await run({ program: 'sh', args: ['-c', script], files: { a: 'A' }, limits }); return result; };
-      console.log(JSON.stringify({ level, isSandbox, missing: missing.map((one) => one.level).includes('bubblewrap'), results: [
-        await sh('cat a; env | grep -c SECRET; pwd | grep -c ^/tmp/; exit 3'),
-        await sh('sleep 100', { wallMs: 300 }),
-        (await sh('cat /dev/zero', { outputBytes: 1000 })).kind,
-        (await sh('while :; do :; done', { cpuSeconds: 1 })).kind,
-      ] }));
-      console.log((await run({ program: 'sh', args: ['-c', 'ls -d /tmp/trainyard-* | wc -l'] })).stdout.trim());`;
-    const { stdout, stderr } = await inside(script);
-    const [said, folders] = stdout.trim().split('\n');
-    expect(JSON.parse(said ?? stderr)).toEqual({
-      level: 'none',
-      isSandbox: false,
-      missing: true,
-      results: [
-        { kind: 'exited', code: 3, stdout: 'A0\n1\n', stderr: '' },
-        { kind: 'timeout', wallMs: 300, stdout: '', stderr: '' },
-        'output',
-        'signalled',
-      ],
-    });
-    // Its own: those of programs that were killed are not left either.
-    expect(folders).toBe('1');
-  });
+it.skipIf(!hasSandbox)('a program in a folder of PATH that is called bwrap is not taken for it', async () => {
+  writeFileSync(join(folder, 'bwrap'), '#!/bin/sh\necho planted\n', { mode: 0o755 });
+  const script = `import { openSandbox } from ${JSON.stringify(new URL('./sandbox.ts', import.meta.url).href)};
+    console.log((await openSandbox().run({ program: 'echo', args: ['own'] })).stdout);`;
+  const env = { ...process.env, PATH: `${folder}:${process.env['PATH']}` };
+  const run = promisify(execFile);
+  expect((await run(process.execPath, ['--input-type=module', '-e', script], { env })).stdout).toBe('own\n\n');
+  expect((await run('bwrap', [], { env })).stdout).toBe('planted\n');
 });
