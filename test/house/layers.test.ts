@@ -40,6 +40,7 @@ const FOR: Readonly<Record<string, readonly string[]>> = {
   './osmosis/openai-agents': ['@openai/agents'],
   './osmosis/strands': ['@strands-agents/sdk'],
   './strands': ['@strands-agents/sdk'],
+  './tinker': ['pbf'],
 };
 /** Dependencies that the core cannot do without. YAML is loaded by who has a file of it. */
 const ALWAYS = ['zod', 'csv-parse', 'hyparquet', '@huggingface/jinja', '@huggingface/tokenizers'];
@@ -51,18 +52,13 @@ const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': fi
 
 /** Files that still import a room; the list only gets shorter. */
 const PENDING = [
-  'src/cli/tinker.ts',
   'src/grader/grade-once.ts',
   'src/rollout/start-workflow.ts',
   'src/run/flow-entry.ts',
   'src/run/flow-runs.ts',
   'src/run/preflight.ts',
   'src/run/serve.ts',
-  'src/run/tinker-policy.ts',
-  'src/run/tinker-server.ts',
   'src/run/walls.ts',
-  'src/trainer/datum.ts',
-  'src/trainer/named-losses.ts',
   'src/tuner/tuned-model.ts',
 ];
 
