@@ -4,7 +4,7 @@ import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import { defineGrader } from '../core/define-grader.ts';
 import type { Trajectory } from '../core/types.ts';
 import { type AgentExtras, type AgentOptions, agentWorkflow } from './agent-workflow.ts';
-import type { EpisodeData } from './episode-data.ts';
+import type { EpisodeData } from './episode.ts';
 
 type Messages = OpenAI.ChatCompletionMessageParam[];
 

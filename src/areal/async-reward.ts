@@ -15,7 +15,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { unknownOptions } from '../core/near-name.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../processes/function-pool.ts';
 import { SharedPools } from '../processes/shared-pools.ts';
-import { closeWithWorkflows } from './shared.ts';
+import { closeWithWorkflows } from './episode.ts';
 
 export interface RewardReference {
   /** `import.meta.url` of the module that exports the function. */

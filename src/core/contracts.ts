@@ -85,13 +85,32 @@ export interface Workflow {
   readonly grading: 'always' | 'when-missing';
   /** Its run never gives a reward: without a grader nothing can be trained or measured. */
   readonly needsGrader?: true;
+  /** The rewards by turn that it returns hold what later turns earned: the run's turn discount leaves them alone. */
+  readonly rewardsAreReturns?: true;
+  /** What is wrong with the tasks it is to run on, told before anything is spent. */
+  checkTasks?(tasks: readonly TaskView[]): readonly TrainyardError[];
   /** Whether a group may be trained on; absent: any that has signal. */
   accepts?(group: readonly Trajectory[]): boolean;
   /** Once, before the first rollout in a process; after the last. */
   setup?(): Promise<void>;
   teardown?(): Promise<void>;
+  /**
+   * For a workflow that needs more of its run than a context, such as routes of its own at the gateway: called once, before the first
+   * rollout. The result runs rollouts in place of `run`.
+   */
+  attach?(host: RunHost): Promise<AttachedRun>;
   run(ctx: WorkflowContext): Promise<unknown>;
 }
+
+/** What a run offers to a workflow that attaches to it. */
+export interface RunHost {
+  /** The run's gateway. */
+  readonly gateway: SessionHost;
+  readonly grader?: GraderRunner | undefined;
+}
+
+/** One rollout. The task has its answer, which is for the grader: it is not to be shown to the agent. */
+export type AttachedRun = (ctx: WorkflowContext, task: Task) => Promise<unknown>;
 
 export interface WorkflowContext<Config = unknown, RoleName extends string = string> {
   readonly task: TaskView;

@@ -75,6 +75,11 @@ export class Gateway implements SessionHost {
     this.#readiness = new Readiness(ready);
   }
 
+  /** What it serves, for routes of other protocols. */
+  get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
+    return this.#options;
+  }
+
   get openSessions(): number {
     return this.#sessions.size;
   }

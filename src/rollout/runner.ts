@@ -19,7 +19,6 @@ import type {
 } from '../core/contracts.ts';
 import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { isFlow } from '../core/flow-door.ts';
 import { defined } from '../core/json.ts';
 import { limitBehind, outcomeByCalls } from '../core/last-word.ts';
 import { settledReward } from '../core/reward.ts';
@@ -37,7 +36,7 @@ export interface RolloutObserver extends SessionObserver {
 export interface RolloutParts {
   readonly workflow: Workflow;
   /** One rollout of it, wherever that runs; absent: in this process. */
-  readonly runWorkflow?: (own: OwnContext) => Promise<unknown>;
+  readonly runWorkflow?: (own: OwnContext, task: Task) => Promise<unknown>;
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
@@ -126,7 +125,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const { logs, artifactsDir } = own;
   clearFolder(own.folder);
   const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
-  const ended = await endingOf(() => run(own), own.ctx, deadline);
+  const ended = await endingOf(() => run(own, spec.task), own.ctx, deadline);
   // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
   const sealed = end();
   const ending = settled(rejectedOr(ended, own), identity, sealed);
@@ -273,13 +272,14 @@ export async function gradeOf(
 }
 
 /**
- * What the workflow says of credit holds. The steps of a flow were credited with all that followed when they were told; and rewards by thread
- * or role alone stay so, or they would be compared across roles.
+ * What the workflow says of credit holds, as do returns that it computed itself; and rewards by thread or role alone stay so, or they would
+ * be compared across roles.
  */
 function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward, { turns, result }: GradableRollout): Reward {
   if (turnDiscount === undefined || result.credit !== undefined) return reward;
   const { byTurn, byThread, byRole, source } = reward;
-  const isSaid = byTurn === undefined ? (byThread ?? byRole) !== undefined : isFlow(workflow) && source === 'workflow';
+  const isSaid =
+    byTurn === undefined ? (byThread ?? byRole) !== undefined : workflow.rewardsAreReturns === true && source === 'workflow';
   return isSaid ? reward : credited(reward, turns, { turnDiscount, per: 'turn' });
 }
 

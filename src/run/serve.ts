@@ -8,7 +8,6 @@ import { Mutex } from '../core/async.ts';
 import type { SessionObserver, Store } from '../core/contracts.ts';
 import { outcomeByCalls } from '../core/last-word.ts';
 import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
-import { mountAgentFlow } from '../flows/agent-flow.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';
 import type { Failure } from '../http/refusal.ts';
@@ -82,10 +81,8 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const { group, maxGroups, groupTimeout } = settings;
     const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
     const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
+    const { mountAgentFlow } = await import('../flows/flow-routes.ts');
     const flows = mountAgentFlow(gateway, {
-      renderer,
-      modelName: 'policy',
-      policyVersion: () => model.policyVersion,
       sessionDefaults,
       keep: (trajectory) => pool.keep(trajectory),
       pool,

@@ -23,7 +23,6 @@ import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
-import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
 import { withPolicy } from './policy-judge.ts';
@@ -110,16 +109,14 @@ export async function openWorkshop(
     const module = entry.workflowModule;
     const walls = entry.workflow.isolation === 'process' ? wallsOf({ ...files, module }) : undefined;
     const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
-    const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
-    if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
-    const policyVersion = (): number => policy.engine.policyVersion;
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed: settings.seed, signal });
-    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader: grading, policyVersion });
+    const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
-      runWorkflow: flows?.runWorkflow ?? workflow.runWorkflow,
+      runWorkflow: workflow.runWorkflow,
       slots: workflow.slots,
       trainable,
       observer,
@@ -138,7 +135,7 @@ export async function openWorkshop(
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) =>
-        rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(settings.maxErrorShare)),
+        rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(settings.maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
@@ -147,12 +144,11 @@ export async function openWorkshop(
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined, budget: FailureBudget): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rollouts {
   const warned = new Set<string>();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
-    const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
-    const trajectory = await (flows?.during(spec.identity.rolloutId, spec.task, run) ?? run());
+    const trajectory = await runRollout({ ...parts, signal }, spec);
     sampledTokens += tokensIn(trajectory);
     return trajectory;
   };

@@ -54,10 +54,6 @@ const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': fi
 const PENDING = [
   'src/grader/grade-once.ts',
   'src/rollout/start-workflow.ts',
-  'src/run/flow-entry.ts',
-  'src/run/flow-runs.ts',
-  'src/run/preflight.ts',
-  'src/run/serve.ts',
   'src/run/walls.ts',
   'src/tuner/tuned-model.ts',
 ];

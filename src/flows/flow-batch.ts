@@ -5,14 +5,13 @@
  * result, too, and keeps nobody else. Runs of `trainyard train` have a scheduler of their own and need none of this.
  */
 import { randomBytes } from 'node:crypto';
-import { abortWith, orAborted } from '../core/async.ts';
+import { deadlineSignal, mapConcurrently, orAborted } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { checkNames } from '../core/near-name.ts';
-import type { Json, PromptMessage } from '../core/types.ts';
-import { runEpisode } from './episode.ts';
-import type { FlowRegistry } from './flow-registry.ts';
-import type { FlowFields } from './flow-types.ts';
-import { completeTrajectory, type GatewayDoor, type SamplingParams } from './gateway-client.ts';
+import type { PromptMessage } from '../core/types.ts';
+import type { FlowFields, FlowRegistry } from './flow-registry.ts';
+import { flowFields, runEpisode } from './flow-workflow.ts';
+import { baseOf, completeTrajectory, type GatewayDoor, type SamplingParams } from './gateway-client.ts';
 
 const OPTIONS = ['flows', 'defaultFlow', 'gatewayUrl', 'gatewayKey', 'samplingParams', 'workers', 'timeoutMs', 'fetch'];
 const WORKERS = 8;
@@ -75,13 +74,8 @@ export class AgentFlowManager {
   async run(rows: readonly FlowRow[], signal: AbortSignal = new AbortController().signal): Promise<readonly EpisodeResult[]> {
     const { workers = WORKERS, flows, defaultFlow } = this.#options;
     for (const row of rows) flows.flow(row?.agent_name ?? defaultFlow);
-    const results: EpisodeResult[] = [];
-    let next = 0;
-    const work = async (worker: AgentFlowWorker): Promise<void> => {
-      for (let place = next++; place < rows.length; place = next++) results[place] = await worker.run(rows[place]!, signal);
-    };
-    await Promise.all(Array.from({ length: Math.min(workers, rows.length) }, () => work(new AgentFlowWorker(this.#options))));
-    return results;
+    const worker = new AgentFlowWorker(this.#options);
+    return (await mapConcurrently(rows, workers, (row) => worker.run(row, signal))) ?? [];
   }
 }
 
@@ -98,11 +92,9 @@ export class AgentFlowWorker {
     const { timeoutMs = TIMEOUT_MS } = this.#options;
     const started = performance.now();
     const trajectoryUid = randomBytes(16).toString('hex');
-    const late = new AbortController();
-    const { signal } = late;
     // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
-    const timer = setTimeout(() => late.abort(new Error(`not done within ${timeoutMs} ms`)), timeoutMs);
-    const release = abortWith(late, outer);
+    using deadline = deadlineSignal(timeoutMs, () => new Error(`not done within ${timeoutMs} ms`), outer);
+    const { signal } = deadline;
     const seconds = (): number => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
@@ -110,9 +102,6 @@ export class AgentFlowWorker {
     } catch (thrown) {
       const error = messageOf(signal.aborted ? signal.reason : thrown);
       return { kind: 'failed', numSteps: 0, error, trajectoryUid, seconds: seconds() };
-    } finally {
-      clearTimeout(timer);
-      release();
     }
   }
 
@@ -122,7 +111,7 @@ export class AgentFlowWorker {
     try {
       const flow = flows.flow(name ?? defaultFlow);
       // A flow that does not mind its signal is left behind: what it does later finds its trajectory complete.
-      const numSteps = await orAborted(runEpisode({ flow, door, samplingParams, fields }), signal);
+      const numSteps = await orAborted(runEpisode(flow, door, samplingParams, fields), signal);
       await conclude(door, fields);
       return numSteps;
     } catch (thrown) {
@@ -138,9 +127,8 @@ const NONE_OF_OURS: ReadonlySet<unknown> = new Set([404, 409, 410]);
 
 /** Its group must not wait for it. Throws where it could not be kept. */
 async function conclude(door: GatewayDoor, { trajectoryUid, promptUid }: FlowFields, error?: string): Promise<void> {
-  const base = `${door.url.replace(/\/$/, '')}/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1`;
   try {
-    await completeTrajectory(door, base, { error });
+    await completeTrajectory(door, baseOf(door, trajectoryUid, promptUid), { error });
   } catch (thrown) {
     const { status } = ((thrown as Partial<TrainyardError>).details ?? {}) as { readonly status?: unknown };
     if (!NONE_OF_OURS.has(status)) throw thrown;
@@ -152,12 +140,6 @@ function fieldsOf(row: FlowRow, trajectoryUid: string): FlowFields {
     typeof row.prompt === 'string' ? [{ role: 'user', content: row.prompt }] : structuredClone([...row.prompt]);
   const own = Object.fromEntries(Object.entries(row).filter(([name]) => !ANSWERS.has(name)));
   const id = typeof row['id'] === 'string' ? row['id'] : undefined;
-  return {
-    ...(structuredClone(own) as Readonly<Record<string, Json>>),
-    trajectoryUid,
-    promptUid: row.promptUid ?? id ?? randomBytes(16).toString('hex'),
-    rawPrompt: prompt.findLast(({ role }) => role === 'user')?.content ?? '',
-    prompt,
-    channel: row.channel ?? 'train',
-  } as unknown as FlowFields;
+  const promptUid = row.promptUid ?? id ?? randomBytes(16).toString('hex');
+  return flowFields(structuredClone(own), { trajectoryUid, promptUid, prompt, channel: row.channel ?? 'train' });
 }
