@@ -2,12 +2,12 @@
  * `agentWorkflow`: any agent with an async `run(data, { baseURL, apiKey, httpClient })` becomes a workflow. No base class: a class, an
  * instance or a function will do. What it calls under the base URL is recorded; what it returns is its reward.
  */
-import { isClass, kindOf } from '../core/classes.ts';
+
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
-import { type Credit, checkCredit } from '../core/credit.ts';
-import { describeValue } from '../core/describe.ts';
+import { isClass } from '../core/define.ts';
+import { checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
+import { type Credit, checkCredit } from '../core/reward.ts';
 import type { Json } from '../core/types.ts';
 import {
   arealWorkflow,

@@ -6,9 +6,10 @@
  * where branches share a beginning, it is masked in all but the first. What is not the policy's to train is left out; what was not
  * finished or not received is left out with a warning.
  */
-import { credited, earnedBy } from '../core/credit.ts';
+
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { credited, earnedBy } from '../core/reward.ts';
 import { completionId } from '../core/turns.ts';
 import type { Sample, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';

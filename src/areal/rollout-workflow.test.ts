@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import type { EntryModule } from '../core/contracts.ts';
+import { asWorkflow } from '../core/define.ts';
 import type { TrainyardError } from '../core/errors.ts';
-import { asWorkflow } from '../core/lower.ts';
 import type { Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 import type { EpisodeData } from './episode.ts';

@@ -7,12 +7,12 @@
  * The engine takes tokens and gives tokens, with log-probabilities and the policy version of each. Every answer is a recorded turn of the
  * rollout; its tokens are trained from the record, whatever the workflow returns.
  */
-import { isConcrete, kindOf, saysAbstract } from '../core/classes.ts';
+
 import { type EntryModule, type ModelHandle, type Workflow, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { isConcrete, saysAbstract } from '../core/define.ts';
+import { checkedFields, checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { checkedFields, checkNames } from '../core/near-name.ts';
 import type { Json, Message, Tool, Turn } from '../core/types.ts';
 import {
   arealWorkflow,

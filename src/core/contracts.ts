@@ -4,9 +4,9 @@
  * Rules that hold for every implementation: a promise that resolved is a promise kept (an appended trajectory is on disk, a
  * published version is served); every wait takes an AbortSignal or is bounded; nothing here logs.
  */
-import type { Credit } from './credit.ts';
-import type { DefaultModelLike } from './default-model.ts';
+
 import type { TrainyardError } from './errors.ts';
+import type { Credit } from './reward.ts';
 import type {
   BatchManifest,
   Grade,
@@ -64,6 +64,36 @@ export interface Role {
   /** Who plays it while it is not trained; absent: the policy. */
   readonly default?: DefaultModelLike;
 }
+
+/** A model that is not the policy. What it says is in the trajectory, never in a sample. */
+export interface DefaultModel {
+  readonly name: string;
+  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+}
+
+export interface DefaultModelRequest {
+  readonly messages: readonly Message[];
+  readonly tools: readonly Tool[];
+  /** The tool that it must call, or true where any will do. */
+  readonly tool?: string | true;
+  /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
+  readonly stop?: readonly string[];
+  readonly sampling: Partial<SamplingSettings>;
+  readonly signal: AbortSignal;
+}
+
+export interface DefaultModelAnswer {
+  readonly content: string | null;
+  /** Ids are given by the gateway. */
+  readonly toolCalls?: readonly ToolCall['function'][];
+  readonly stopReason?: StopReason;
+}
+
+/** A default model, or what one can be made of: an OpenAI-compatible server, or a function from the conversation to an answer. */
+export type DefaultModelLike =
+  | DefaultModel
+  | { readonly name: string; readonly baseURL: string; readonly apiKey?: string; readonly fetch?: typeof globalThis.fetch }
+  | ((request: DefaultModelRequest) => string | DefaultModelAnswer | Promise<string | DefaultModelAnswer>);
 
 /** The agent's behaviour on one task. */
 export interface Workflow {

@@ -5,8 +5,9 @@
  * A subclass that has a `run` of its own is a flow and can be exported as an entry; one without stays abstract. `static abstract = true`
  * says that a class with a `run` is meant as a base all the same.
  */
-import { isConcrete } from '../core/classes.ts';
+
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
 import { messageOf } from '../core/errors.ts';
 import type { Tool } from '../core/types.ts';
 import { type FlowClass, type FlowFields, type FlowSetup, flowRegistry, register } from './flow-registry.ts';

@@ -6,8 +6,8 @@
  */
 import { randomBytes } from 'node:crypto';
 import { deadlineSignal, mapConcurrently, orAborted } from '../core/async.ts';
+import { checkNames } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
 import type { PromptMessage } from '../core/types.ts';
 import type { FlowFields, FlowRegistry } from './flow-registry.ts';
 import { flowFields, runEpisode } from './flow-workflow.ts';

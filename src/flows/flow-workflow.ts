@@ -4,8 +4,9 @@
  *
  * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
  */
-import { methodKind } from '../core/classes.ts';
+
 import { type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
+import { methodKind } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig, isObject } from '../core/json.ts';

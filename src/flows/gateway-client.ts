@@ -4,9 +4,8 @@
  *
  * Nothing is sent twice here: a generation that is asked for again would be another turn.
  */
-import { describeValue } from '../core/describe.ts';
+import { checkNames, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames, unknownOptions } from '../core/near-name.ts';
 import type { Json, Message, StopReason, Tool } from '../core/types.ts';
 
 export interface GatewayDoor {

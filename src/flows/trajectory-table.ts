@@ -5,7 +5,6 @@
 import { randomBytes } from 'node:crypto';
 import type { GraderRunner } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { outcomeByCalls } from '../core/last-word.ts';
 import type { Grade, Json, Message, Outcome, Task, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
@@ -15,6 +14,7 @@ import { graderInput } from '../grader/input.ts';
 import { httpRefusal, Refusal } from '../http/refusal.ts';
 import { NotTaken, OtherChannel } from '../rollout/group-pool.ts';
 import { onlyTrained } from '../rollout/result.ts';
+import { outcomeByCalls } from '../rollout/runner.ts';
 import { flowRefusal } from './flow-protocol.ts';
 import { type Beginning, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 

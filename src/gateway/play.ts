@@ -4,7 +4,7 @@
  * Whatever it does wrong is DEFAULT_MODEL_FAILED. One that does not mind its signal is not waited for.
  */
 import { orAborted } from '../core/async.ts';
-import type { DefaultModel, DefaultModelAnswer } from '../core/default-model.ts';
+import type { DefaultModel, DefaultModelAnswer } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { SamplingSettings, StopReason, Turn } from '../core/types.ts';
 import { type Piece, piecesOf } from '../tokens/response-stream.ts';

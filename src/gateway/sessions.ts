@@ -4,7 +4,7 @@
  */
 import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
-import { checkDefaultModel } from '../core/default-model.ts';
+import { checkDefaultModel } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { LimitName, SamplingSettings, Turn, UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';

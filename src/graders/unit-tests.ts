@@ -6,7 +6,7 @@
  * policy's fault.
  */
 import type { Grader, GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import type { Json } from '../core/types.ts';
 import { lineage } from '../processes/protocol.ts';
 import { openSandbox, type Sandbox } from '../processes/sandbox.ts';

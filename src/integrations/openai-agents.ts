@@ -9,8 +9,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation, WorkflowContext } from '../core/contracts.ts';
-import { type Entry, messagesIn, type Spoken, spokenIn } from '../core/spoken.ts';
 import type { Json, Message, Tool } from '../core/types.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses-input.ts';
 import {
   argumentsText,
   functionTool,

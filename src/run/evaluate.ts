@@ -5,8 +5,8 @@
  */
 import { mapConcurrently } from '../core/async.ts';
 import type { Score } from '../core/events.ts';
+import { meanOf, wilson } from '../core/statistics.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { meanOf, wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, samplingAt } from './settings.ts';
 import { type Ending, endingOf, gradedRewards, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';

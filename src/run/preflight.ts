@@ -1,7 +1,7 @@
 /**
  * Everything that can be wrong with what the user wrote is found here, all of it at once, before anything is opened or spent.
  */
-import { missingEnv } from '../core/define-grader.ts';
+import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';

@@ -7,10 +7,10 @@
  */
 import type { Downtime } from '../core/async.ts';
 import { Mutex } from '../core/async.ts';
-import { engineWith } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
+import { engineWith } from '../core/policy.ts';
 
 /** Losses in a row, with no step between them, after which the server is not trusted to keep anything. */
 const MOST_LOSSES = 3;

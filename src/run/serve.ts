@@ -6,13 +6,13 @@
 import { join } from 'node:path';
 import { Mutex } from '../core/async.ts';
 import type { SessionObserver, Store } from '../core/contracts.ts';
-import { outcomeByCalls } from '../core/last-word.ts';
 import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';
 import type { Failure } from '../http/refusal.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { GroupPool } from '../rollout/group-pool.ts';
+import { outcomeByCalls } from '../rollout/runner.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';

@@ -4,7 +4,7 @@
  */
 import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
-import { missingEnv } from '../core/define-grader.ts';
+import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';

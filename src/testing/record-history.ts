@@ -10,10 +10,10 @@ import { hash, randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';
 import type { Store } from '../core/contracts.ts';
-import { engineWith } from '../core/engine.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { canonicalJson } from '../core/json.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import { engineWith } from '../core/policy.ts';
 import type { BatchManifest, Trajectory } from '../core/types.ts';
 
 /** `content`, `prompt` and `result` are digests: of the whole record, of the ids, and of ids with log-probabilities. */

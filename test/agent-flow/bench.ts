@@ -1,7 +1,7 @@
 /** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
 
 import type { Store } from '../../src/core/contracts.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader } from '../../src/core/define.ts';
 import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
 import { type MountedFlows, mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';

@@ -13,8 +13,7 @@ import {
   SingleStepSingleTurnAgentFlow,
   Step,
 } from '../../src/agent-flow.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
-import { asWorkflow } from '../../src/core/lower.ts';
+import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { agentWorkflow } from '../../src/areal/agent-workflow.ts';
 import { AsyncRewardWrapper } from '../../src/areal/async-reward.ts';
 import { engineOf, RolloutWorkflow } from '../../src/areal/rollout-workflow.ts';
-import { asWorkflow } from '../../src/core/lower.ts';
+import { asWorkflow } from '../../src/core/define.ts';
 import { AgentFlowManager } from '../../src/flows/flow-batch.ts';
 import { flowRegistry } from '../../src/flows/flow-registry.ts';
 import { generate, Step } from '../../src/flows/gateway-client.ts';

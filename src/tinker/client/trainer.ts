@@ -10,9 +10,9 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { mapYielding } from '../../core/async.ts';
-import { checkSample } from '../../core/engine.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../../core/policy.ts';
+import { checkSample } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
 import { checkLossSum, checkPlainSum, evaluateBatch } from '../../trainer/evaluate-batch.ts';
 import type { TinkerConnection } from './connection.ts';
