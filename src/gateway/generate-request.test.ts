@@ -7,8 +7,7 @@ import type { GenerateRequest, ModelHandle, WorkflowContext } from '../core/cont
 import type { TrainyardError } from '../core/errors.ts';
 import type { Message, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { Gateway } from './gateway.ts';
-import { listen } from './listener.ts';
+import { Gateway, listen } from './gateway.ts';
 
 const RESULT = { role: 'tool' as const, content: '{"price":81}' };
 const ANSWER = 'It costs $81.<|im_end|>';
