@@ -10,9 +10,9 @@ import type { Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { ungradedOf } from '../grader/call.ts';
 import { contextOf, type OwnContext } from '../rollout/rollout-context.ts';
 import type { StartedWorkflow } from '../rollout/start-workflow.ts';
-import type { BackendEntry } from './entry.ts';
 import type { Completion, ExecutionHooks, Grading, RolloutRequest, RolloutState } from './execution.ts';
 import { type Finished, failureOf, finishedWith, graderInputOf, returnedBy, SUCCESS, samplesOf } from './graded-samples.ts';
+import type { BackendEntry } from './local-backend.ts';
 import { RemotePolicy } from './remote-policy.ts';
 
 export interface RemoteParts extends Pick<BackendEntry, 'grader'> {
