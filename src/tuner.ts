@@ -1,5 +1,13 @@
-/** `trainyard/tuner`: agents written as for AgentScope's tuner. */
+/** `trainyard/tuner`: agents written as for AgentScope's tuner, and environments at a service that speaks its env_service. */
 export type { DefaultModelGiven, LanguageModelLike } from './tuner/default-model.ts';
+export {
+  EnvironmentClient,
+  EnvironmentInstance,
+  type EnvironmentOptions,
+  type EnvironmentTasksOptions,
+  environmentTasks,
+  type StepResult,
+} from './tuner/environment.ts';
 export { BaseJudge, type ComputeReward, defineJudge, type Verdict } from './tuner/judge.ts';
 export { ModelTuner, type RegisterOptions } from './tuner/model-tuner.ts';
 export type { Structured, StructuredModel, StructuredRequest } from './tuner/structured.ts';

@@ -10,7 +10,7 @@ import { listen } from '../tinker/server/listener.ts';
 import { TinkerServer } from '../tinker/server/server.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
-import { lockFolder } from './run-directory.ts';
+import { lockFolder } from './directory.ts';
 
 export interface TinkerServerSettings {
   readonly model: string;
