@@ -7,6 +7,10 @@
 export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {
   ClientOptions,
+  DefaultModel,
+  DefaultModelAnswer,
+  DefaultModelLike,
+  DefaultModelRequest,
   GenerateRequest,
   Generation,
   Grader,
@@ -29,16 +33,17 @@ export type {
   WorkflowContext,
   WorkflowResult,
 } from './core/contracts.ts';
-export type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from './core/default-model.ts';
-export { defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
 export {
   defineGrader,
+  defineWorkflow,
   type GradeFunction,
   type GraderClass,
   type GraderOptions,
   rejected,
   unscorable,
-} from './core/define-grader.ts';
+  type WorkflowDefinition,
+  type WorkflowOptions,
+} from './core/define.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
 export type {
   Best,

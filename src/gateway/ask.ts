@@ -5,14 +5,14 @@
 import { hash } from 'node:crypto';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
+import { type HttpReply, type HttpRequest, jsonReply, parseJson } from '../http/message.ts';
+import type { Failure } from '../http/refusal.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';
-import { parseJson } from './body.ts';
-import { type Call, jsonReply, type Reply } from './call.ts';
 import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
-import { type Failure, failureOf } from './http-errors.ts';
-import { checkSize } from './limits.ts';
+import { gatewayFailure } from './http-errors.ts';
+import { checkSize, GATEWAY_LIMITS } from './limits.ts';
 import type { ModelCall } from './model-call.ts';
 import { promptOf } from './prompt.ts';
 import { answer, type Beginning, type SamplerParts, toolCallId } from './sampling.ts';
@@ -29,7 +29,7 @@ const MOST_REPORTED = 2000;
 /** Who asks what, in which words, and by which name its retries are known. */
 interface Asking {
   readonly seat: Seat;
-  readonly call: Call;
+  readonly call: HttpRequest;
   readonly dialect: Dialect;
   readonly question: Question;
   readonly writer: Writer;
@@ -38,20 +38,27 @@ interface Asking {
 }
 
 /** Reads the call, has it answered, and writes the reply; throws what the gateway turns into an error reply. */
-export async function ask(parts: AskParts, seat: Seat, call: Call, dialect: Dialect, modelCall: ModelCall): Promise<Reply> {
-  seat.session.receive(Buffer.byteLength(call.body));
-  const { question, writer } = dialect.read(parseJson(call.body), seat.session);
+export async function ask(
+  parts: AskParts,
+  seat: Seat,
+  call: HttpRequest,
+  text: string,
+  dialect: Dialect,
+  modelCall: ModelCall,
+): Promise<HttpReply> {
+  seat.session.receive(Buffer.byteLength(text));
+  const { question, writer } = dialect.read(parseJson(text, GATEWAY_LIMITS), seat.session);
   checkSize(question);
   const name = call.header('idempotency-key');
   const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
-  const key = hash('sha256', `${who}\n${call.body}`, 'base64');
+  const key = hash('sha256', `${who}\n${text}`, 'base64');
   if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
   const asking = { seat, call, dialect, question, writer, key, modelCall };
   const reply = question.stream ? await stream(parts, asking) : await whole(parts, asking);
   return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
 }
 
-async function whole(parts: AskParts, { seat, call, dialect, question, writer, key, modelCall }: Asking): Promise<Reply> {
+async function whole(parts: AskParts, { seat, call, dialect, question, writer, key, modelCall }: Asking): Promise<HttpReply> {
   const { session } = seat;
   const { signal, release } = session.join(call);
   const sample = () => answer(parts, seat, dialect.name, question, signal, modelCall);
@@ -65,7 +72,7 @@ async function whole(parts: AskParts, { seat, call, dialect, question, writer, k
 }
 
 /** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turn, all at once. */
-async function stream(parts: AskParts, asking: Asking): Promise<Reply> {
+async function stream(parts: AskParts, asking: Asking): Promise<HttpReply> {
   const { seat, call, dialect, question, writer, key, modelCall } = asking;
   const { session } = seat;
   const events = new EventStream();
@@ -87,7 +94,7 @@ async function stream(parts: AskParts, asking: Asking): Promise<Reply> {
       events.finish(turns);
     },
     (thrown) => {
-      if (events.opened && !signal.aborted) parts.onFailure?.(failureOf(thrown), call.path);
+      if (events.opened && !signal.aborted) parts.onFailure?.(gatewayFailure(thrown), call.path);
       events.fail(thrown);
     },
   );
@@ -131,9 +138,9 @@ function headOf({ renderer, modelName }: AskParts, seat: Seat, { startedAt, prom
 }
 
 /** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
-export function countTokens(parts: AskParts, seat: Seat, body: string, dialect: Dialect): Reply {
+export function countTokens(parts: AskParts, seat: Seat, body: string, dialect: Dialect): HttpReply {
   seat.session.receive(Buffer.byteLength(body));
-  const { question } = dialect.read(parseJson(body), seat.session);
+  const { question } = dialect.read(parseJson(body, GATEWAY_LIMITS), seat.session);
   checkSize(question);
   return jsonReply(200, { input_tokens: promptOf(parts, seat, question).prompt.promptIds.length });
 }

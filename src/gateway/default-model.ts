@@ -4,9 +4,10 @@
  * Never calls the policy, and knows nothing of sessions: the gateway asks it and records what it says. A server's key goes to the server that
  * was named, and is in nothing that comes back from here.
  */
-import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from '../core/chat-completions.ts';
-import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
+
+import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from './chat-completions.ts';
 
 export function defaultModelOf(given: DefaultModelLike): DefaultModel {
   if (typeof given === 'function') {

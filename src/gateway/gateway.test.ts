@@ -385,7 +385,8 @@ describe('hang-ups and retries', () => {
       gateway.answer({
         method: 'POST',
         path: new URL(`${baseURL}/chat/completions`).pathname,
-        body,
+        query: '',
+        body: async () => body,
         signal: undefined,
         header: (name) => (name === 'authorization' ? `Bearer ${key}` : undefined),
       });

@@ -7,7 +7,7 @@
 import type { GenerateRequest } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { sizeOfJson } from '../core/json.ts';
-import { parseJson } from './body.ts';
+import { parseJson } from '../http/message.ts';
 import { chat, readWithoutMessages } from './dialects/chat.ts';
 import type { DialectMemory, Question } from './dialects/dialect.ts';
 import { invalid } from './dialects/parameters.ts';
@@ -49,7 +49,7 @@ export function readRequest(request: GenerateRequest, memory: DialectMemory, hea
   const goesOn = heard && readNew(wire, memory, heard);
   if (goesOn !== undefined) return goesOn;
   const text = textOf(wire);
-  const raw = parseJson(text);
+  const raw = parseJson(text, GATEWAY_LIMITS);
   const bytes = Buffer.byteLength(text);
   return inOurWords(() => {
     if (promptIds !== undefined) {
@@ -74,7 +74,7 @@ function readNew(wire: Wire, memory: DialectMemory, heard: Heard): ReadRequest |
     const added = textOf(messages.slice(heard.messages.length));
     const rest = textOf({ ...wire, messages: undefined, tools: heard.tools.length === 0 ? tools : undefined });
     const text = `{"messages":${added}${rest === '{}' ? '}' : `,${rest.slice(1)}`}`;
-    const raw = parseJson(text) as Wire;
+    const raw = parseJson(text, GATEWAY_LIMITS) as Wire;
     const before = heard.size;
     const values = before.values + sizeOfJson(text).values;
     if (values > GATEWAY_LIMITS.values) return undefined;

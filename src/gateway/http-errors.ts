@@ -1,17 +1,9 @@
-/**
- * What an error is over HTTP, before a dialect words it: a status that makes a client's SDK retry what can succeed (408, 409, 429, 5xx) and
- * give up on what cannot (other 4xx), a code, and what to say.
- */
-import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
-import type { Json } from '../core/types.ts';
-
-interface Row {
-  readonly status: number;
-  readonly code: string;
-}
+/** The gateway's errors over HTTP before a dialect words them: their statuses and codes, and OpenAI's error body. */
+import type { ErrorCode } from '../core/errors.ts';
+import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from '../http/refusal.ts';
 
 /** Errors that the rest of the system knows too. */
-export const STATUS: Partial<Record<ErrorCode, Row>> = {
+export const STATUS: Partial<Record<ErrorCode, ErrorRow>> = {
   REQUEST_INVALID: { status: 400, code: 'invalid_request' },
   REQUEST_CONFLICT: { status: 409, code: 'idempotency_conflict' },
   CONTEXT_OVERFLOW: { status: 400, code: 'context_length_exceeded' },
@@ -25,63 +17,21 @@ export const STATUS: Partial<Record<ErrorCode, Row>> = {
   DEFAULT_MODEL_FAILED: { status: 502, code: 'default_model_failed' },
 };
 
-/** What only the door itself refuses, by code. */
+/** What only the gateway itself refuses, by code. */
 export const REFUSALS = {
-  malformed_http: 400,
+  ...HTTP_REFUSALS,
   identity_conflict: 403,
-  forbidden_origin: 403,
-  not_found: 404,
-  method_not_allowed: 405,
-  request_timeout: 408,
   rollout_open: 409,
-  request_too_large: 413,
-  unsupported_media_type: 415,
-  upgrade_required: 426,
   too_many_sessions: 429,
-  too_many_wrong_keys: 429,
-  headers_too_large: 431,
   internal_error: 503,
   not_ready: 503,
 } as const;
-export type RefusalCode = keyof typeof REFUSALS;
 
-/** A REQUEST_INVALID with a status and a code of its own. */
-export class Refusal extends TrainyardError {
-  readonly row: Row;
-  readonly headers: Readonly<Record<string, string>> | undefined;
+export const refused = refusals(REFUSALS);
 
-  constructor(code: RefusalCode, message: string, hint?: string, headers?: Readonly<Record<string, string>>) {
-    super('REQUEST_INVALID', message, hint === undefined ? {} : { hint });
-    this.row = { status: REFUSALS[code], code };
-    this.headers = headers;
-  }
-}
+const ERRORS = { rows: STATUS, otherwise: { status: REFUSALS.internal_error, code: 'internal_error' } };
 
-export interface Failure extends Row {
-  readonly message: string;
-  readonly hint: string | undefined;
-  /** The field of the request that it is about. */
-  readonly param: string | undefined;
-  readonly headers?: Readonly<Record<string, string>> | undefined;
-  /** What the client's own code looks for in the error. */
-  readonly details?: Json | undefined;
-}
-
-export function failureOf(thrown: unknown): Failure {
-  const message = messageOf(thrown);
-  if (thrown instanceof Refusal)
-    return { ...thrown.row, message, hint: thrown.hint, param: thrown.param, headers: thrown.headers };
-  const row = thrown instanceof TrainyardError ? STATUS[thrown.code] : undefined;
-  const { status, code } = row ?? { status: REFUSALS.internal_error, code: 'internal_error' };
-  const { hint, param, details } = thrown instanceof TrainyardError ? thrown : {};
-  return { status, code, message, hint, param, details };
-}
-
-/** Headers of an error reply: when to come back, where that helps. */
-export function headersOf({ status, code, headers }: Failure): Readonly<Record<string, string>> | undefined {
-  if (status !== 429 && code !== 'not_ready') return headers;
-  return { 'retry-after': '1', ...headers };
-}
+export const gatewayFailure = (thrown: unknown): Failure => failureOf(thrown, ERRORS);
 
 /** OpenAI's error body, which is also that of routes without a dialect. */
 export function openAIError({ status, code, message, hint, param }: Failure): object {

@@ -154,7 +154,7 @@ describe('the routes', () => {
       for (const capability of [...CAPABILITIES, undefined]) {
         const session = gateway.open(specOf('r1'));
         const key = capability && gateway.key(capability, model ? { rollout: 'r1' } : {});
-        const where = `${model ? '/r/r1/v1' : ''}/${path.replace('{rollout}', 'r1').replace('{id}', 'org%2Fpolicy')}`;
+        const where = `${model ? '/r/r1/v1' : ''}/${path.replace('{rollout+}', 'r1').replace('{id+}', 'org%2Fpolicy')}`;
         const isDone = who.length === 0 || (capability !== undefined && who.includes(capability));
         const told = await call(
           gateway,

@@ -4,8 +4,8 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
+import { HTTP_LIMITS } from '../http/guard.ts';
 import type { Question } from './dialects/dialect.ts';
-import { Refusal } from './http-errors.ts';
 
 const MiB = 1024 * 1024;
 
@@ -19,8 +19,8 @@ export const GATEWAY_LIMITS = {
   tools: 1_000,
   /** Parameters that have no effect. */
   ignored: 2_000,
-  headers: 200,
-  headerBytes: 16 * 1024,
+  headers: HTTP_LIMITS.headers,
+  headerBytes: HTTP_LIMITS.headerBytes,
   /** Model calls of one rollout at the same time; more wait at the client. */
   callsAtOnce: 256,
   /** Bodies of one rollout: its turns keep what they were asked. */
@@ -28,14 +28,10 @@ export const GATEWAY_LIMITS = {
   /** Sessions opened over HTTP and not sealed. */
   openSessions: 10_000,
   /** Wrong keys from one address: at once, and per second from then on. */
-  wrongKeys: 100,
-  wrongKeysPerSecond: 20,
+  wrongKeys: HTTP_LIMITS.wrongKeys,
+  wrongKeysPerSecond: HTTP_LIMITS.wrongKeysPerSecond,
   sampleIdLength: 128,
 } as const;
-
-export function tooLarge(): Refusal {
-  return new Refusal('request_too_large', `the body is larger than ${GATEWAY_LIMITS.bodyBytes} bytes`);
-}
 
 /** Throws REQUEST_INVALID where a question, read and well-formed, is more than a request may hold. */
 export function checkSize({ messages, tools, ignored }: Question): void {

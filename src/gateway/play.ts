@@ -3,7 +3,8 @@
  *
  * Whatever it does wrong is DEFAULT_MODEL_FAILED. One that does not mind its signal is not waited for.
  */
-import type { DefaultModel, DefaultModelAnswer } from '../core/default-model.ts';
+import { orAborted } from '../core/async.ts';
+import type { DefaultModel, DefaultModelAnswer } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { SamplingSettings, StopReason, Turn } from '../core/types.ts';
 import { type Piece, piecesOf } from '../tokens/response-stream.ts';
@@ -61,22 +62,11 @@ async function answerOf(player: DefaultModel, question: Question, signal: AbortS
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    return checked(player, await unlessAborted(player.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
+    return checked(player, await orAborted(player.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
   } catch (cause) {
     signal.throwIfAborted();
     if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;
     throw failed(player, `failed: ${messageOf(cause)}`, cause);
-  }
-}
-
-async function unlessAborted<T>(running: Promise<T>, signal: AbortSignal): Promise<T> {
-  const aborted = Promise.withResolvers<never>();
-  const abort = (): void => aborted.reject(signal.reason);
-  signal.addEventListener('abort', abort, { once: true });
-  try {
-    return await Promise.race([running, aborted.promise]);
-  } finally {
-    signal.removeEventListener('abort', abort);
   }
 }
 

@@ -4,7 +4,6 @@
  *
  * Only tokens that the engine knows are let through. Nothing is sampled or recorded here.
  */
-
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import type { Engine } from '../core/policy.ts';

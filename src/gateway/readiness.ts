@@ -1,6 +1,6 @@
 /** Whether model calls can be answered: not before the engine has started, and never if it did not. */
 import { messageOf } from '../core/errors.ts';
-import { Refusal } from './http-errors.ts';
+import { refused } from './http-errors.ts';
 
 export class Readiness {
   #why: string | undefined;
@@ -21,6 +21,6 @@ export class Readiness {
 
   /** Throws a Refusal with 503. */
   check(): void {
-    if (this.#why !== undefined) throw new Refusal('not_ready', this.#why);
+    if (this.#why !== undefined) throw refused('not_ready', this.#why, { headers: { 'retry-after': '1' } });
   }
 }

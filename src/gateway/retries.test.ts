@@ -16,7 +16,8 @@ describe('a retry that itself comes too late', () => {
     const lost = await gateway.answer({
       method: 'POST',
       path: new URL(`${baseURL}/chat/completions`).pathname,
-      body: text,
+      query: '',
+      body: async () => text,
       signal: undefined,
       header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
     });

@@ -6,7 +6,7 @@
  * recorded together, or none.
  */
 import { hash } from 'node:crypto';
-import { breath } from '../core/breath.ts';
+import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock } from '../core/contracts.ts';
 import type { Engine } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
@@ -163,7 +163,7 @@ async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Prom
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const result = checkSampled(given, { engine, request: { ...request, sampling }, servedBefore, kept });
-  await breath();
+  await yieldToEventLoop();
   const assistant = renderer.readResponse(result.ids, stopTexts, begun);
   const rest = view?.end(result.ids, assistant);
   if (question.logprobs && seen < result.ids.length) {

@@ -6,7 +6,7 @@
  * that and the idle time.
  */
 import type { Clock, ModelHandle, SessionSpec } from '../core/contracts.ts';
-import { Refusal } from './http-errors.ts';
+import { refused } from './http-errors.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
 import { LiveSession } from './sessions.ts';
 
@@ -56,10 +56,10 @@ export class SessionTable {
     const { rolloutId } = spec.identity;
     if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) this.sweep();
     if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) {
-      throw new Refusal('too_many_sessions', `${this.#remote} sessions are open`, 'seal those that are done');
+      throw refused('too_many_sessions', `${this.#remote} sessions are open`, { hint: 'seal those that are done' });
     }
     if (this.get(rolloutId) !== undefined) {
-      throw new Refusal('rollout_open', `a session of rollout ${JSON.stringify(rolloutId)} is open`, 'seal it first');
+      throw refused('rollout_open', `a session of rollout ${JSON.stringify(rolloutId)} is open`, { hint: 'seal it first' });
     }
     const handles = new Map<string, ModelHandle>();
     const handle = (role: string): ModelHandle => {

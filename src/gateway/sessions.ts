@@ -2,14 +2,14 @@
  * Sessions: the gateway's live lease for one rollout. A session knows its limits and its turns; it is never stored. A call in flight
  * when it is sealed is cancelled and never recorded.
  */
+import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
-import { checkDefaultModel } from '../core/default-model.ts';
+import { checkDefaultModel } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { type LinkedSignal, link } from '../core/linked-signal.ts';
 import type { LimitName, SamplingSettings, Turn, UnansweredCall } from '../core/types.ts';
+import type { HttpRequest } from '../http/message.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
-import type { Call } from './call.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
 import type { Heard } from './heard.ts';
 import { GATEWAY_LIMITS } from './limits.ts';
@@ -105,7 +105,7 @@ export class LiveSession implements Session {
       for (const controller of this.#joined) controller.abort(this.signal.reason);
     };
     this.signal.addEventListener('abort', end, { once: true });
-    this.#unlink = link(this.#abort, this.spec.signal);
+    this.#unlink = abortWith(this.#abort, this.spec.signal);
   }
 
   get rolloutId(): string {
@@ -191,10 +191,10 @@ export class LiveSession implements Session {
   }
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
-  join({ signal, controller }: Pick<Call, 'signal' | 'controller'>): LinkedSignal {
+  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): LinkedSignal {
     const joined = controller ?? new AbortController();
     if (this.signal.aborted) joined.abort(this.signal.reason);
-    const unlink = controller === undefined && signal ? link(joined, signal) : undefined;
+    const unlink = controller === undefined && signal ? abortWith(joined, signal) : undefined;
     this.#joined.add(joined);
     const release = (): void => {
       this.#joined.delete(joined);

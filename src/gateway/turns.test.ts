@@ -237,7 +237,8 @@ describe('an answer that nobody got', () => {
     const reply = await gateway.answer({
       method: 'POST',
       path: new URL(`${baseURL}/chat/completions`).pathname,
-      body: text,
+      query: '',
+      body: async () => text,
       signal: undefined,
       header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
     });

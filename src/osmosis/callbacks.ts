@@ -3,8 +3,8 @@
  * it was taken or cannot be. A controller that cannot be told is a warning here, not a failure of the rollout.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
+import { linkSignals } from '../core/async.ts';
 import { messageOf } from '../core/errors.ts';
-import { linkSignals } from '../core/linked-signal.ts';
 import type { Completion, Grading } from './execution.ts';
 import { type Callbacks, completionBody, gradingBody } from './wire.ts';
 

@@ -1,6 +1,6 @@
 /** What a rollout server answers where it does not do what was asked: a status, and `detail` as servers made with FastAPI word it. */
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { Refusal } from '../gateway/http-errors.ts';
+import { Refusal } from '../http/refusal.ts';
 
 export interface Reply {
   readonly status: number;

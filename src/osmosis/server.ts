@@ -6,12 +6,11 @@
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { parseJson, readBody } from '../gateway/body.ts';
-import { callOf, type UnreadCall } from '../gateway/call.ts';
-import { Refusal } from '../gateway/http-errors.ts';
-import { isLoopback } from '../gateway/http-guard.ts';
-import type { Listener } from '../gateway/listener.ts';
-import { WrongKeys } from '../gateway/wrong-keys.ts';
+import { GATEWAY_LIMITS } from '../gateway/limits.ts';
+import { isLoopback, WrongKeys } from '../http/guard.ts';
+import type { Listener } from '../http/http-server.ts';
+import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import { httpRefusal } from '../http/refusal.ts';
 import { PATIENCE, type Patience, Reporter } from './callbacks.ts';
 import type { ExecutionBackend } from './execution.ts';
 import { type ListenAddress, listen } from './listener.ts';
@@ -67,10 +66,7 @@ export class RolloutServer implements AsyncDisposable {
   }
 
   /** The server as a function, for whoever has a listener of their own. */
-  readonly fetch = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
-    const { status, body, headers } = await this.answer(await callOf(input, init));
-    return Response.json(body, { status, ...(headers === undefined ? {} : { headers }) });
-  };
+  readonly fetch = fetchWith((request) => this.answer(request));
 
   /** Starts the backend, then listens; 127.0.0.1 and a free port unless given. Throws USAGE. */
   async listen(address: ListenAddress = {}): Promise<Listener> {
@@ -83,12 +79,18 @@ export class RolloutServer implements AsyncDisposable {
   }
 
   /** Never throws. */
-  async answer(call: UnreadCall): Promise<Reply> {
+  async answer(call: HttpRequest): Promise<HttpReply> {
     try {
-      return await this.#route(call);
+      const { status, body, headers } = await this.#route(call);
+      return jsonReply(status, body, headers);
     } catch (thrown) {
-      return replyOf(this.#wrongKeys.count(thrown, call.address));
+      return this.refuse(this.#wrongKeys.count(thrown, call.address));
     }
+  }
+
+  refuse(thrown: unknown): HttpReply {
+    const { status, body, headers } = replyOf(thrown);
+    return jsonReply(status, body, headers);
   }
 
   /** Waits for rollouts under way, then cancels them; afterwards nothing of theirs runs on or is told any more. Idempotent. */
@@ -97,18 +99,22 @@ export class RolloutServer implements AsyncDisposable {
     await this.#closed;
   }
 
-  async #route(call: UnreadCall): Promise<Reply> {
+  async #route(call: HttpRequest): Promise<Reply> {
     const { method, path } = call;
     if (path === '/health') return allow(method, 'GET') ?? { status: 200, body: this.#options.backend.health() };
     this.#authorize(call);
-    if (path === '/rollout') return allow(method, 'POST') ?? (await this.#take(parseJson(await readBody(call))));
-    if (path === '/rollout/cancel') return allow(method, 'POST') ?? this.#cancel(parseJson(await readBody(call)));
+    if (path === '/rollout')
+      return (
+        allow(method, 'POST') ?? (await this.#take(parseJson(await readText(call, GATEWAY_LIMITS.bodyBytes), GATEWAY_LIMITS)))
+      );
+    if (path === '/rollout/cancel')
+      return allow(method, 'POST') ?? this.#cancel(parseJson(await readText(call, GATEWAY_LIMITS.bodyBytes), GATEWAY_LIMITS));
     const [, id] = STATUS_PATH.exec(path) ?? [];
     if (id !== undefined) return allow(method, 'GET') ?? this.#status(decoded(id));
     throw new Denial(404, `no route ${method} ${path.slice(0, 100)}`);
   }
 
-  #authorize({ header }: UnreadCall): void {
+  #authorize({ header }: HttpRequest): void {
     const { token } = this.#options;
     if (token === undefined) return;
     const given = /^Bearer +(\S+)$/i.exec(header('authorization')?.trim() ?? '')?.[1];
@@ -205,7 +211,7 @@ export class RolloutServer implements AsyncDisposable {
 /** Undefined where the method is the right one. */
 function allow(method: string, expected: string): undefined {
   if (method === expected) return undefined;
-  throw new Refusal('method_not_allowed', `this path takes ${expected}, not ${method}`, undefined, { allow: expected });
+  throw httpRefusal('method_not_allowed', `this path takes ${expected}, not ${method}`, { headers: { allow: expected } });
 }
 
 function decoded(segment: string): string {

@@ -12,6 +12,7 @@ import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, writeF
 import { join } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
@@ -238,10 +239,4 @@ export async function digestOfFiles(folder: string, names: readonly string[]): P
 /** Digest of a checkpoint by the digests of its files. */
 export function filesDigest(files: Readonly<Record<string, string>>): string {
   return digestOf([JSON.stringify(Object.entries(files).toSorted())]);
-}
-
-export function digestOf(pieces: readonly (string | Uint8Array)[]): string {
-  const hash = createHash('sha256');
-  for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
-  return hash.digest('hex');
 }

@@ -3,7 +3,7 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { scratch } from '../../test/cli/command.ts';
 import type { GraderInput } from '../core/contracts.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader } from '../core/define.ts';
 import { openGrader } from './parts.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
 

@@ -5,9 +5,9 @@
  * it was, with the same result. What was acknowledged is never run or graded again, unless it failed and that is asked for.
  */
 import { join } from 'node:path';
+import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import type { Emit, EvaluationReport, Warn } from '../core/events.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { openingWith } from './closers.ts';
@@ -137,7 +137,7 @@ async function runAll(
   const rollouts = parts.rolloutsInto(kept.store, artifacts);
   const sampling = samplingAt(settings.temperature, settings);
   let [done, failed] = [0, 0];
-  await inParallel(pending, settings.concurrency, async ({ identity, task }) => {
+  await mapConcurrently(pending, settings.concurrency, async ({ identity, task }) => {
     const trajectory = await rollouts.run(identity, task, sampling);
     results.add(trajectory);
     if (endingOf(trajectory) === 'failed') failed++;

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
-import { wilson } from '../statistics/intervals.ts';
+import { wilson } from '../core/statistics.ts';
 import { identityOf, Results, reportOf, scoreOf } from './evaluation-results.ts';
 import { endingOf } from './signal.ts';
 

@@ -11,9 +11,8 @@
 import { createHash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
 import type { EvaluationReport, Score, TagReport } from '../core/events.ts';
+import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
-import { meanInterval, meanOf, sharesInterval } from '../statistics/intervals.ts';
-import { passAtK, passHatK } from '../statistics/pass-at-k.ts';
 import type { NumberedTask } from './plan.ts';
 import { type Ending, endingOf, type Means, meansIn, meansOf } from './signal.ts';
 

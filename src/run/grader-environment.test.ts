@@ -1,7 +1,7 @@
 /** A grader's environment variables: found missing before a rollout is spent, and never repeated. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { scratch } from '../../test/cli/command.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader } from '../core/define.ts';
 import { gated, weighted } from '../graders/compose/combine.ts';
 import { judge } from '../graders/judge/judge.ts';
 import { exactMatch } from '../graders/text-match.ts';

@@ -3,13 +3,13 @@
  * trained: those with signal that the workflow accepts, without what marks exclude.
  */
 import { createHash } from 'node:crypto';
+import { mapConcurrently } from '../core/async.ts';
 import type { Store, Workflow } from '../core/contracts.ts';
-import { exclusionsOf, placeOf, withoutExcluded } from '../core/curation.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import { exclusionsOf, placeOf, withoutExcluded } from '../core/turns.ts';
 import type { Exclusion, Task, Trajectory } from '../core/types.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
 import { type Group, GroupScheduler, type Harvest } from '../rollout/scheduler.ts';
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
@@ -153,7 +153,7 @@ export async function rolloutBatch(
     const groupId = groupName('b', number + 1);
     return Array.from({ length: group }, (_, place) => ({ task, groupId, rolloutId: `${groupId}-${place}` }));
   });
-  const trajectories = await inParallel(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
+  const trajectories = await mapConcurrently(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
     rollouts.run({ rolloutId, groupId, purpose: 'train' }, task, sampling),
   );
   rollouts.settle();

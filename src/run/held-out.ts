@@ -6,12 +6,13 @@
  * better. That of all is kept, but the last is recommended unless it was worse by more than chance: the highest of several scores is too
  * high. Everything is read back from the store when a run is resumed; nothing about it is kept anywhere else.
  */
+
+import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
+import { printableLine } from '../core/describe.ts';
 import type { Best, Emit, Score } from '../core/events.ts';
+import { meanOf, signFlipChance } from '../core/statistics.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
-import { meanOf } from '../statistics/intervals.ts';
-import { signFlipChance } from '../statistics/paired.ts';
 import { scoreOf } from './evaluation-results.ts';
 import type { Rollouts } from './parts.ts';
 import type { NumberedTask } from './plan.ts';
@@ -127,7 +128,7 @@ export class HeldOut {
       onProgress(++done, tasks.length);
       return trajectory;
     };
-    const trajectories = await inParallel(tasks, settings.concurrency, one, halt);
+    const trajectories = await mapConcurrently(tasks, settings.concurrency, one, halt);
     if (trajectories === undefined) return undefined;
     rollouts.settle();
     const seconds = (performance.now() - started) / 1000;
@@ -174,12 +175,7 @@ export function transcriptOf({ taskId, turns, grade }: Trajectory): Transcript {
 
 function linesOf({ role, content, tool_calls }: Message): string[] {
   const calls = (tool_calls ?? []).map((call) => `${role}: ${call.function.name}(${call.function.arguments})`);
-  return [...(content ? [`${role}: ${content}`] : []), ...calls].map(printable);
-}
-
-/** Model text may hold terminal escapes; a transcript is for looking at. */
-function printable(text: string): string {
-  const shown = text.length > LONGEST_LINE ? `${text.slice(0, LONGEST_LINE)}…` : text;
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is being removed
-  return shown.replace(/[\u0000-\u001f\u007f-\u009f]/g, (character) => (character === '\n' ? '⏎' : '·'));
+  return [...(content ? [`${role}: ${content}`] : []), ...calls].map((line) =>
+    printableLine(line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}…` : line),
+  );
 }

@@ -2,12 +2,11 @@
  * What a run works with while it lives: model, grader, workflow, gateway. Opened in the order that finds mistakes before anything is spent;
  * the gateway listens last. Closed in reverse.
  */
-import { Absence } from '../core/absence.ts';
+import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
-import { missingEnv } from '../core/define-grader.ts';
+import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import { linkSignals } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
@@ -20,12 +19,10 @@ import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutObserver, type RolloutParts, runRollout } from '../rollout/runner.ts';
-import { Slots } from '../rollout/slots.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
-import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { Recovery } from './resume.ts';
@@ -91,7 +88,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     if (isIsolated && files.run !== undefined) closers.add(await reserved(files.run));
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
-    const absence = new Absence();
+    const absence = new Downtime();
     const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
     const restore = async (): Promise<void> => {
       await loadFirst(policy.trainer, model);
@@ -105,18 +102,16 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const module = entry.workflowModule;
     const walls = isIsolated ? wallsOf({ ...files, module }) : undefined;
     const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
-    const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
-    if (options.watchStalls) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const sampled = engine(policy.engine);
     const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
-    const policyVersion = (): number => policy.engine.policyVersion;
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
-    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader: grading, policyVersion });
+    const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    if (options.watchStalls) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, absence, signal },
       workflow: workflow.workflow,
-      runWorkflow: flows?.runWorkflow ?? workflow.runWorkflow,
+      runWorkflow: workflow.runWorkflow,
       slots: workflow.slots,
       clock: { now: Date.now },
     };
@@ -125,8 +120,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       at: policy.server === undefined ? {} : { server: policy.server },
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) =>
-        rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(maxErrorShare)),
+      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
@@ -135,7 +129,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined, budget: FailureBudget): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rollouts {
   const warned = new Set<string>();
   let sampledTokens = 0;
   return {
@@ -149,8 +143,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined
         const begun = budget.begin();
         try {
           const spec = { identity: { ...identity, taskId: task.id }, task, sampling };
-          const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
-          const trajectory = await (flows?.during(identity.rolloutId, task, run) ?? run());
+          const trajectory = await runRollout({ ...parts, signal }, spec);
           sampledTokens += tokensIn(trajectory);
           warnOnce(trajectory, warned, warn);
           budget.add(trajectory, begun);
@@ -195,7 +188,7 @@ export async function openGrader(
   }
   if (graderModule === undefined) {
     const runner = inlineGrader(grader, { deadlineMs, retries });
-    return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);
+    return concurrency === Infinity ? runner : withSlots(runner, new Semaphore(concurrency), signal);
   }
   const { url: module, exportName } = graderModule;
   // A process grades one rollout at a time.
@@ -204,9 +197,9 @@ export async function openGrader(
   return await openGraderPool({ module, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal, sources });
 }
 
-function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {
+function withSlots(runner: InlineGraderRunner, slots: Semaphore, signal: AbortSignal): InlineGraderRunner {
   const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
-    await using _slot = await slots.take(signal);
+    using _slot = await slots.acquire(signal);
     return await runner.grade(input, model);
   };
   return { ...runner, grade };

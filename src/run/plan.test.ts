@@ -3,8 +3,7 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { defineWorkflow } from '../core/define.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../core/define.ts';
 import { planResumedTraining, planTraining } from './plan.ts';
 
 let folder: string;
@@ -98,8 +97,7 @@ describe('the code of a run', () => {
     await writeFile(join(folder, 'right.ts'), 'export const right = 1;');
     await writeFile(
       entry,
-      `import { defineWorkflow } from ${from('define.ts')};
-      import { defineGrader } from ${from('define-grader.ts')};
+      `import { defineGrader, defineWorkflow } from ${from('define.ts')};
       import { right } from './right.ts';
       export default defineWorkflow(async () => undefined);
       export const grader = defineGrader(() => right);`,

@@ -12,11 +12,12 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
+import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
-import { digestOf, digestOfFiles, modelDigest } from './checkpoint.ts';
+import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
 import {

@@ -3,7 +3,7 @@
  * gives only tokenizer and chat template. The rest of the run cannot tell which.
  */
 import { hash } from 'node:crypto';
-import type { Absence } from '../core/absence.ts';
+import type { Downtime } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -26,7 +26,7 @@ export interface PolicyOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
   /** Runs while the policy's server is away. */
-  readonly absence?: Absence | undefined;
+  readonly absence?: Downtime | undefined;
   /** By default the fastest that the machine has. */
   readonly kernels?: KernelVariant | undefined;
 }

@@ -5,13 +5,12 @@
  * name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run that was killed ends with
  * the weights of one that was not.
  */
-import type { Absence } from '../core/absence.ts';
+import { type Downtime, Mutex } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
-import { withoutExcluded } from '../core/curation.ts';
-import { engineWith } from '../core/engine.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import type { Engine } from '../core/policy.ts';
+import { type Engine, engineWith } from '../core/policy.ts';
+import { withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
@@ -106,19 +105,19 @@ const ENDS_THE_RUN: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY
 export class Recovery implements TrainerWork {
   readonly #warn: Warn;
   /** Runs while the policy is put back. */
-  readonly #absence: Absence | undefined;
+  readonly #downtime: Downtime | undefined;
   /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
   restore: () => Promise<unknown>;
   readonly #fatal = new AbortController();
   /** How often the policy was put back. */
   #restored = 0;
   #inARow = 0;
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #mutex = new Mutex();
 
-  constructor(warn: Warn, restore: () => Promise<unknown>, absence?: Absence) {
+  constructor(warn: Warn, restore: () => Promise<unknown>, absence?: Downtime) {
     this.#warn = warn;
     this.restore = restore;
-    this.#absence = absence;
+    this.#downtime = absence;
   }
 
   /** Aborts, with the error as its reason, when nothing can be sampled any more. */
@@ -149,9 +148,7 @@ export class Recovery implements TrainerWork {
   }
 
   exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T> {
-    const result = this.#last.then(() => work((piece) => this.#untilDone(piece)));
-    this.#last = result.catch(() => undefined);
-    return result;
+    return this.#mutex.run(() => work((piece) => this.#untilDone(piece)));
   }
 
   async #untilDone<T>(work: () => Promise<T>): Promise<T> {
@@ -175,14 +172,14 @@ export class Recovery implements TrainerWork {
     if (this.fatal.aborted) throw this.fatal.reason;
     if (++this.#inARow > MOST_LOSSES) throw loss;
     this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);
-    this.#absence?.begin();
+    this.#downtime?.begin();
     try {
       await this.restore();
     } catch (thrown) {
       if (!isLoss(thrown)) throw this.#ending(thrown);
       return await this.#recover(thrown, restored);
     } finally {
-      this.#absence?.end();
+      this.#downtime?.end();
     }
     this.#restored++;
     this.#warn('POLICY_RESTORED', 'the policy is back at the last committed step; nothing was trained twice');

@@ -8,10 +8,10 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { linkUntilSettled } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
-import { linkUntilSettled } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
@@ -62,12 +62,11 @@ export interface TrainOptions {
   readonly through?: { readonly store?: (store: Store) => Store; readonly engine?: (engine: Engine) => Engine };
 }
 
-/** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
+/** Everything that can be wrong with the call is found before the run directory is made. */
 export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   return await execute(await planTraining(request), emit, options);
 }
 
-/** Goes on with a run that was interrupted, killed or stopped by a budget; also with more `steps` than it was begun with. */
 export async function resume(request: ResumeRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   return await execute(await planResumedTraining(request), emit, options);
 }
@@ -97,10 +96,8 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   const { stop = new AbortController().signal, finish, through, watchStalls } = options;
   const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
-  const { signal } = begun;
-  const parts = await openParts(settings, entry, { stop: signal, warn, kernels, engine: through?.engine, files, watchStalls });
-  begun.settle();
-  return parts;
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
+  return await openParts(settings, entry, own).finally(begun.settle);
 }
 
 /** Where steps are written. Also keeps what the run needs besides: held-out tasks without a file, the reference of a KL penalty. */
@@ -196,7 +193,7 @@ async function begin({ plan, parts, log, tell }: Training) {
 async function assess(step: number, { log, ...training }: Training, heldOut: HeldOut): Promise<RunEnding | undefined> {
   await heldOut.onTheWay(step);
   if (heldOut.best?.step === step) await checkpointAt(log, step);
-  const { finish, since, plan, rollouts } = training;
-  const { settings } = plan;
-  return endingAt(step, { settings, finish, since, sampledTokens: rollouts.sampledTokens, outOfPatience: heldOut.outOfPatience });
+  const { finish, since, rollouts, plan } = training;
+  const { outOfPatience } = heldOut;
+  return endingAt(step, { ...plan, finish, since, sampledTokens: rollouts.sampledTokens, outOfPatience });
 }

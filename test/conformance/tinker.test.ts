@@ -2,8 +2,8 @@
  * The Tinker engine and trainer, through the Tinker server of this repository, against the suites.
  */
 import { afterAll, describe, it } from 'vitest';
+import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
 import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import type { PolicyUnderTest } from '../../src/testing/policy-under-test.ts';
 import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
 import { REGULAR } from '../fixtures/nn/models.ts';
 import { connect, type ServedModel, serveModel } from '../fixtures/tinker/real-server.ts';

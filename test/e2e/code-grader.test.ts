@@ -4,13 +4,12 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Task } from '../../src/core/types.ts';
 import { callGrader } from '../../src/grader/call.ts';
-import { openSandbox } from '../../src/processes/sandbox/sandbox.ts';
 import { ROOT, scratch, trainyard } from '../cli/command.ts';
 import { inputFor } from '../fixtures/graders/graded-code.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
 
 const EXAMPLE = join(ROOT, 'examples/graders/code.ts');
 const TASKS = join(ROOT, 'examples/graders/code.jsonl');
-const { isSandbox } = openSandbox({ level: 'best' });
 
 const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half: string; readonly share: number }>> = {
   add: { right: 'const add = (a, b) => a + b;', half: 'const add = (a, b) => Math.round(a + b);', share: 2 / 3 },
@@ -33,7 +32,7 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
-describe.skipIf(!isSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
+describe.skipIf(!hasSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
   it('grades what the policy says: no code is a 0, and no failure', async () => {
     const run = await trainyard('eval', EXAMPLE, '--held-out', TASKS, '--run', join(home.dir, 'run'), '--json');
     expect({ code: run.code, stderr: run.stderr }).toEqual({ code: 0, stderr: '' });

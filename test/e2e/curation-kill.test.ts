@@ -4,7 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { exclusionsIn } from '../../src/core/curation.ts';
+import { exclusionsIn } from '../../src/core/turns.ts';
 import { curate, curationIn } from '../../src/run/inspect.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';

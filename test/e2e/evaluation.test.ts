@@ -2,8 +2,7 @@
 import { appendFile, cp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { compare, measuredIn } from '../../src/run/compare.ts';

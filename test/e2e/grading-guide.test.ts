@@ -6,8 +6,8 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Grader } from '../../src/core/contracts.ts';
 import { type GradedCase, gradeOnce } from '../../src/grader/grade-once.ts';
-import { openSandbox } from '../../src/processes/sandbox/sandbox.ts';
 import { scratch } from '../cli/command.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
 import { readText } from '../house/sources.ts';
 
 const samples = (page: string): readonly (readonly [name: string, text: string])[] =>
@@ -60,7 +60,7 @@ describe('the guide to grading', () => {
   });
 
   // Elsewhere it is refused: it wants a sandbox.
-  it.skipIf(!openSandbox({ level: 'best' }).isSandbox)('code.ts pays for the share of tests that pass', async () => {
+  it.skipIf(!hasSandbox)('code.ts pays for the share of tests that pass', async () => {
     const said = '```js\nfunction add(a, b) { return a * b; }\n```';
     const answer = [
       { args: [2, 2], expected: 4 },

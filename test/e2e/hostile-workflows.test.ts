@@ -2,10 +2,8 @@
 import fc from 'fast-check';
 import OpenAI from 'openai';
 import { beforeAll, describe, expect, it } from 'vitest';
-import type { GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
-import type { DefaultModelRequest } from '../../src/core/default-model.ts';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import type { DefaultModelRequest, GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';

@@ -4,8 +4,7 @@
  */
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { train } from '../../src/run/train.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';

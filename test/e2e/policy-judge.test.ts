@@ -2,8 +2,7 @@
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Grader, GraderModel } from '../../src/core/contracts.ts';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/listener.ts';

@@ -9,7 +9,7 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { GraderRunner, Workflow } from '../../src/core/contracts.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { mountAgentFlow } from '../../src/flows/agent-flow.ts';
+import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/listener.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
@@ -19,7 +19,7 @@ import { type StartedWorkflow, startWorkflow } from '../../src/rollout/start-wor
 import { wallsOf } from '../../src/run/walls.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scratch } from '../cli/command.ts';
-import { renderer, scriptedGateway } from '../fixtures/scripted-gateway.ts';
+import { scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const SECRET = 'the-answer-93c1e7';
 const KEY = 'the-run-key-93c1e7';
@@ -60,7 +60,7 @@ async function bench(isWalled: boolean): Promise<Bench> {
     startWorkflow(workflow, { module, workers: 1, signal, walls }),
     openGraderPool({ module: entry, exportName: 'grader', workers: 1 }),
   ]);
-  mountAgentFlow(gateway, { renderer, modelName: 'policy', grader, policyVersion: () => 0, taskOf: () => task } as never);
+  mountAgentFlow(gateway, { grader, taskOf: () => task });
   const store = memoryStore();
   let n = 0;
   return {

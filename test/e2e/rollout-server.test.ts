@@ -11,8 +11,7 @@ import OpenAI from 'openai';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import type { ModelHandle } from '../../src/core/contracts.ts';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Turn } from '../../src/core/types.ts';
 import {
   AgentWorkflow,

@@ -4,11 +4,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import OpenAI from 'openai';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { Absence } from '../../src/core/absence.ts';
+import { Downtime } from '../../src/core/async.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
@@ -32,7 +31,7 @@ type Run = (ctx: WorkflowContext<undefined>) => Promise<unknown>;
 interface Options {
   readonly limits?: Partial<Limits>;
   readonly stop?: AbortSignal;
-  readonly absence?: Absence;
+  readonly absence?: Downtime;
   readonly reply?: (call: number) => readonly number[];
   readonly grade?: () => number;
 }
@@ -106,7 +105,7 @@ describe('a rollout', () => {
   });
 
   it('has the time of its deadline for itself: what the policy was away for does not count, the rest does', async () => {
-    const absence = new Absence();
+    const absence = new Downtime();
     const { rollout } = await bench({ absence, limits: { deadlineMs: 300 } });
     const away = async (): Promise<void> => {
       absence.begin();

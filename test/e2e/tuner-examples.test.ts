@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Player, play, ROLES } from '../../examples/tuner/werewolves/game.ts';
 import { opponent, seeded } from '../../examples/tuner/werewolves/opponents.ts';
-import type { DefaultModel } from '../../src/core/default-model.ts';
+import type { DefaultModel } from '../../src/core/contracts.ts';
 import type { TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { isSuccess } from '../../src/run/signal.ts';

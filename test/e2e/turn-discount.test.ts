@@ -2,8 +2,7 @@
 import OpenAI from 'openai';
 import { beforeAll, expect, it } from 'vitest';
 import type { GraderResult, WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Grade } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';

@@ -8,7 +8,7 @@ import type { Store } from '../../src/core/contracts.ts';
 import type { BatchManifest, Trajectory } from '../../src/core/types.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { checkHistory, FAULTS, type Fault } from '../../src/testing/check-history.ts';
-import { historyFile, recordHistory } from '../../src/testing/history.ts';
+import { historyFile, recordHistory } from '../../src/testing/record-history.ts';
 import { manifestOf, randomTrajectory } from '../../src/testing/trajectories.ts';
 import { playRun } from '../fixtures/history-run.ts';
 

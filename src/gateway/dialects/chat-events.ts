@@ -6,7 +6,7 @@
  * Only how it is written. What is said when is `event-stream.ts`; content is null until there is some, as in the turn.
  */
 import type { EventEncoder, Said, Tokens } from '../event-stream.ts';
-import { failureOf, openAIError } from '../http-errors.ts';
+import { gatewayFailure, openAIError } from '../http-errors.ts';
 import { completionId, finishReason, logprobsOf, usageOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 import { serverSentEvent } from './server-sent-event.ts';
@@ -54,6 +54,6 @@ export function chatEvents(head: AnswerHead, { count, includeUsage, logprobs }: 
       const total = includeUsage ? serverSentEvent({ ...common, choices: [], usage: usageOf(turns) }) : '';
       return `${last.join('')}${total}data: [DONE]\n\n`;
     },
-    failure: (thrown) => serverSentEvent(openAIError(failureOf(thrown))),
+    failure: (thrown) => serverSentEvent(openAIError(gatewayFailure(thrown))),
   };
 }

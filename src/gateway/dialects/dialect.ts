@@ -3,8 +3,8 @@
  * as events. Sampling, recording, retries and delivery know nothing of dialects, and dialects nothing of them.
  */
 import type { DialectName, Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
+import type { Failure } from '../../http/refusal.ts';
 import type { EventEncoder } from '../event-stream.ts';
-import type { Failure } from '../http-errors.ts';
 import type { ForcedCall } from './forced-call.ts';
 import type { ResponsesMemory } from './responses-memory.ts';
 

@@ -3,6 +3,7 @@
  * would change the distribution; the answer is given as sampled, and what is wrong with it is marked on the turn.
  */
 import { messageOf } from '../../core/errors.ts';
+import { isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import { invalid } from './parameters.ts';
 
@@ -21,7 +22,7 @@ export function formatChecker(schema: unknown, param: string): (content: string)
 }
 
 function schemaOf(schema: unknown, param: string): Schema {
-  const isSchema = typeof schema === 'boolean' || (typeof schema === 'object' && schema !== null && !Array.isArray(schema));
+  const isSchema = typeof schema === 'boolean' || isObject(schema);
   if (!isSchema) throw invalid(param, 'expected a JSON Schema: an object, true or false');
   return schema as Schema;
 }

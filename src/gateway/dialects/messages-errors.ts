@@ -1,5 +1,5 @@
 /** Anthropic's error body. The type follows the status; our own code, field and hint come with it. */
-import type { Failure } from '../http-errors.ts';
+import type { Failure } from '../../http/refusal.ts';
 
 const TYPES: Readonly<Record<number, string>> = {
   401: 'authentication_error',

@@ -7,7 +7,7 @@
  */
 import type { Piece } from '../../tokens/response-stream.ts';
 import type { EventEncoder } from '../event-stream.ts';
-import { failureOf } from '../http-errors.ts';
+import { gatewayFailure } from '../http-errors.ts';
 import type { AnswerHead } from './dialect.ts';
 import { endOf, inputOf, messageHead, SIGNATURE, usageOf } from './messages-answer.ts';
 import { anthropicError } from './messages-errors.ts';
@@ -25,7 +25,7 @@ export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): E
       const usage = usageOf(head, turn!.sampledIds.length);
       return `${blocks.close()}${event('message_delta', { delta: endOf(turn!, head, stopTexts), usage })}${event('message_stop', {})}`;
     },
-    failure: (thrown) => event('error', anthropicError(failureOf(thrown))),
+    failure: (thrown) => event('error', anthropicError(gatewayFailure(thrown))),
   };
 }
 

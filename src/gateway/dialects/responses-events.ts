@@ -7,7 +7,7 @@
 import type { Turn } from '../../core/types.ts';
 import type { ParsedCall } from '../../tokens/formats/format.ts';
 import type { EventEncoder, Said } from '../event-stream.ts';
-import { failureOf, openAIError } from '../http-errors.ts';
+import { gatewayFailure, openAIError } from '../http-errors.ts';
 import { logprobsOf } from './chat-answer.ts';
 import type { AnswerHead } from './dialect.ts';
 import type { Item } from './responses-memory.ts';
@@ -50,7 +50,7 @@ export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streami
       return rest + lifecycle(`response.${status}`, { status, output: output.items, turn: turn! });
     },
     failure: (thrown) => {
-      const failure = failureOf(thrown);
+      const failure = gatewayFailure(thrown);
       const { error } = openAIError(failure) as { error: { code: string; message: string; param: string | null } };
       const { code, message, param } = error;
       const failed = lifecycle('response.failed', { status: 'failed', output: output.items, error: { code, message } });

@@ -6,8 +6,7 @@
  * own. What we issued reads back to exactly the message that was recorded.
  */
 import { z } from 'zod';
-import { type Entry, messagesIn, type Spoken, spokenIn } from '../../core/spoken.ts';
-import type { Message } from '../../core/types.ts';
+import type { Message, ToolCall } from '../../core/types.ts';
 import { invalid, refusal } from './parameters.ts';
 import type { Item, ResponsesMemory } from './responses-memory.ts';
 
@@ -102,3 +101,41 @@ function spokenFor(entries: Entry[], memory: ResponsesMemory, ...names: readonly
   const answer = names.map((name) => memory.item(name ?? '')?.responseId).find((found) => found !== undefined);
   return spokenIn(entries, answer);
 }
+
+/** An assistant message in the making. */
+export interface Spoken {
+  readonly role: 'assistant';
+  /** The answer that it is, where that is known. */
+  answer: string | undefined;
+  content: string | null;
+  reasoning: string;
+  readonly calls: ToolCall[];
+}
+export type Entry = Spoken | Message;
+
+/** The message that an item of this answer belongs to; made, where there is none yet. */
+export function spokenIn(entries: Entry[], answer: string | undefined): Spoken {
+  const last = entries.at(-1);
+  if (last && isSpoken(last) && (answer === undefined || last.answer === undefined || last.answer === answer)) {
+    last.answer ??= answer;
+    return last;
+  }
+  const before = entries.findLast((entry) => entry.role !== 'tool');
+  if (answer !== undefined && before && isSpoken(before) && before.answer === answer) return before;
+  const made: Spoken = { role: 'assistant', answer, content: null, reasoning: '', calls: [] };
+  entries.push(made);
+  return made;
+}
+
+export function messagesIn(entries: readonly Entry[]): readonly Message[] {
+  return entries.map((entry) => (isSpoken(entry) ? messageOf(entry) : entry));
+}
+
+const isSpoken = (entry: Entry): entry is Spoken => 'calls' in entry;
+
+const messageOf = ({ content, reasoning, calls }: Spoken): Message => ({
+  role: 'assistant',
+  content,
+  ...(calls.length > 0 ? { tool_calls: calls } : {}),
+  ...(reasoning === '' ? {} : { reasoning }),
+});

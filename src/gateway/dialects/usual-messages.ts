@@ -4,6 +4,7 @@
  * A conversation is read anew with every turn, and the schema costs more than everything else that is done with its words. What is
  * recognised here is what the schema accepts and leaves as it is; anything else is the schema's to judge and to explain.
  */
+import { isObject } from '../../core/json.ts';
 
 export function areUsual(messages: unknown): boolean {
   return Array.isArray(messages) && messages.length > 0 && messages.every(isUsual);
@@ -11,7 +12,7 @@ export function areUsual(messages: unknown): boolean {
 
 /** Fields that no one reads may hold anything, as in the schema. */
 function isUsual(message: unknown): boolean {
-  if (!isRecord(message)) return false;
+  if (!isObject(message)) return false;
   const { role, content, name, tool_calls: calls } = message;
   if (name != null && typeof name !== 'string') return false;
   if (role === 'assistant') {
@@ -28,13 +29,9 @@ const isText = (content: unknown): boolean => content == null || typeof content 
 
 /** Calls are kept as they are, so one with a field more or less is not usual. */
 function isUsualCall(call: unknown): boolean {
-  if (!isRecord(call) || typeof call['id'] !== 'string' || call['type'] !== 'function' || !isRecord(call['function']))
+  if (!isObject(call) || typeof call['id'] !== 'string' || call['type'] !== 'function' || !isObject(call['function']))
     return false;
   const { name, arguments: given } = call['function'];
   const fields = Object.keys(call).length === 3 && Object.keys(call['function']).length === 2;
   return fields && typeof name === 'string' && typeof given === 'string';
-}
-
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

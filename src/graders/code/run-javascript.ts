@@ -2,17 +2,14 @@
  * Tests of JavaScript code: a Node process in the sandbox, in it one QuickJS interpreter for the code and another one for its tests. Where
  * there is no sandbox the interpreter is the only wall; see `harness.ts`.
  */
-
 import { realpathSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parsedJson } from '../../core/chat-completions.ts';
 import { TrainyardError } from '../../core/errors.ts';
+import { parsedJson } from '../../core/json.ts';
 import { siblingScript } from '../../processes/protocol.ts';
-import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
-import type { ReadableFile } from '../../processes/sandbox/program.ts';
-import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import type { ConfinedProcess, ReadableFile, Sandbox } from '../../processes/sandbox.ts';
 import { type HarnessAnswer, type HarnessOrder, READY } from './javascript/order.ts';
 import { allFailed, type CodeRun, samePrinted, type TestsResult } from './tests-result.ts';
 
@@ -31,8 +28,8 @@ export async function runJavaScript(sandbox: Sandbox, run: CodeRun): Promise<Tes
   const script = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
   const inside = `${FOLDER_INSIDE}/javascript/${script.slice(dirname(script).length + 1)}`;
   const running = sandbox.start({
-    program: sandbox.isSandbox ? NODE_INSIDE : process.execPath,
-    args: ['--disable-warning=ExperimentalWarning', '--max-old-space-size=128', sandbox.isSandbox ? inside : script],
+    program: NODE_INSIDE,
+    args: ['--disable-warning=ExperimentalWarning', '--max-old-space-size=128', inside],
     readable: readable(dirname(script)),
     limits: {
       wallMs: START_MS + timeoutMs + OWN_MS,

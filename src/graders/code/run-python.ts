@@ -9,13 +9,11 @@ import { realpathSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
-import type { ReadableFile, SandboxEnd, SandboxProgram } from '../../processes/sandbox/program.ts';
-import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import type { ConfinedProcess, ReadableFile, Sandbox, SandboxEnd, SandboxProgram } from '../../processes/sandbox.ts';
 import type { CodeTests, ProgramTest } from './tests-of.ts';
 import { allFailed, type CodeRun, samePrinted, type TestsResult } from './tests-result.ts';
 
-const SCRIPTS = fileURLToPath(new URL('../../grader/code/python', import.meta.url));
+const SCRIPTS = fileURLToPath(new URL('./python', import.meta.url));
 /** Where the scripts are inside, so that nothing is told about this machine. */
 const SCRIPTS_INSIDE = '/opt/trainyard';
 /** For starting Python. */
@@ -60,9 +58,8 @@ async function programs(sandbox: Sandbox, run: CodeRun, tests: readonly ProgramT
 
 async function functions(sandbox: Sandbox, run: CodeRun, tests: CodeTests & { kind: 'function' }): Promise<TestsResult> {
   const python = pythonHome();
-  const scripts = sandbox.isSandbox ? SCRIPTS_INSIDE : SCRIPTS;
   const start = (script: string): ConfinedProcess => {
-    const { limits, ...program } = asked(run, python, [`${scripts}/${script}.py`]);
+    const { limits, ...program } = asked(run, python, [`${SCRIPTS_INSIDE}/${script}.py`]);
     return sandbox.start({
       ...program,
       limits: { ...limits, wallMs: START_MS + run.timeoutMs + OWN_MS, outputBytes: MOST_BYTES },

@@ -1,7 +1,7 @@
 /** Tests of code in either language. A sandbox that could not be set up says nothing about the code, and is unscorable. */
-import { unscorable } from '../../core/define-grader.ts';
+import { unscorable } from '../../core/define.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import type { Sandbox } from '../../processes/sandbox.ts';
 import type { CodeLanguage } from '../code-in-text.ts';
 import { runJavaScript } from './run-javascript.ts';
 import { runPython } from './run-python.ts';
