@@ -19,6 +19,7 @@ export type {
 } from './osmosis/execution.ts';
 export { Grader, GraderContext } from './osmosis/grader-class.ts';
 export { LocalBackend, type LocalBackendOptions } from './osmosis/local-backend.ts';
+export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/rollout-server.ts';
 export {
   getRolloutContext,
   RolloutContext,
@@ -26,7 +27,6 @@ export {
   RolloutSample,
   type RolloutSampleFields,
 } from './osmosis/samples.ts';
-export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/server.ts';
 export {
   AgentWorkflow,
   type AgentWorkflowContext,

@@ -9,7 +9,6 @@ import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
-import type { ServedTinker, TinkerServerSettings } from '../run/tinker-server.ts';
 import { guarded } from './guard.ts';
 import { describe } from './print.ts';
 import { turnText } from './rollout-text.ts';
@@ -18,6 +17,15 @@ import { asCalled, count, printable } from './text.ts';
 /** A Tinker client that was cut off asks for everything it had: the same refusal again within this time is not shown again. */
 const QUIET_MS = 10_000;
 const MOST_KINDS = 1000;
+
+interface TinkerFlags {
+  readonly model: string;
+  readonly host: string;
+  readonly port: number;
+  readonly apiKey: string | undefined;
+  readonly state: string;
+  readonly threads: number;
+}
 
 type Say = (lines: readonly string[], value: object) => void;
 
@@ -60,11 +68,11 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
   });
 }
 
-export async function tinkerCommand(flags: Partial<TinkerServerSettings> & { readonly json: boolean }): Promise<number> {
-  const { serveTinker } = await import('../run/tinker-server.ts');
+export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly json: boolean }): Promise<number> {
+  const { serveTinker } = await import('../tinker/server/serve-tinker.ts');
   const { json, ...given } = flags;
   const chosenKey = given.apiKey ?? (process.env['TINKER_API_KEY'] || undefined);
-  const settings: TinkerServerSettings = { ...TINKER_DEFAULTS, ...given, apiKey: chosenKey };
+  const settings: TinkerFlags = { ...TINKER_DEFAULTS, ...given, apiKey: chosenKey };
   const { model, state } = settings;
   const shown = new Map<string, number>();
   return await serving(json, async (say, stopped) => {
@@ -129,7 +137,10 @@ function welcome(
   ];
 }
 
-function tinkerWelcome({ model, state }: TinkerServerSettings, { origin, apiKey, baseModel }: ServedTinker): readonly string[] {
+function tinkerWelcome(
+  { model, state }: TinkerFlags,
+  { origin, apiKey, baseModel }: Readonly<Record<'origin' | 'apiKey' | 'baseModel', string>>,
+): readonly string[] {
   return [
     `Serving ${styleText('bold', shortPath(model))} by the Tinker API. Point a Tinker program at it, with base_model "${baseModel}".`,
     '',

@@ -10,7 +10,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation, WorkflowContext } from '../core/contracts.ts';
 import type { Json, Message, Tool } from '../core/types.ts';
-import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses-input.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses.ts';
 import {
   argumentsText,
   functionTool,

@@ -6,7 +6,7 @@ import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { httpModel } from '../gateway/http-model.ts';
-import { GATEWAY_LIMITS } from '../gateway/limits.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isWhole, type RecordedCall, recordedCall, routeOf } from './recorded-call.ts';
 
 /** What the policy is called on the wire, whichever it is. */

@@ -8,7 +8,7 @@ import { asJson, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Message, Reward, RolloutIdentity } from '../core/types.ts';
 import { resultOf, type SettledResult } from '../rollout/result.ts';
-import { jsonOnly } from './json-only.ts';
+import { jsonOnly } from './callbacks.ts';
 
 export interface Returned extends Omit<SettledResult, 'trainedTurns' | 'reward'> {
   readonly reward?: Reward;

@@ -36,7 +36,7 @@ export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 
 /** Serves the weights of `settings.model` as version 0. `words` is the size of the folder's tokenizer. */
 export async function openPolicy(settings: PolicySettings, words: number, options: PolicyOptions): Promise<Policy> {
   if (settings.engine === 'tinker') {
-    const { openTinkerPolicy } = await import('./tinker-policy.ts');
+    const { openTinkerPolicy } = await import('../tinker/client/tinker-policy.ts');
     return await openTinkerPolicy(settings, words, options);
   }
   const { model: dir, threads } = settings;
