@@ -6,8 +6,8 @@ import type { Json } from '../core/types.ts';
 import { startConfined } from '../processes/sandbox/confined-process.ts';
 import { wholeLimits } from '../processes/sandbox/program.ts';
 import { openSandbox, type Sandbox } from '../processes/sandbox/sandbox.ts';
+import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
 import { runTests } from './code/run-tests.ts';
-import { type CodeLanguage, codeInText } from './code-in-text.ts';
 import { type UnitTestsOptions, unitTests } from './unit-tests.ts';
 
 const codeOf = (said: string, language: CodeLanguage): string => codeInText(said, language).code;
