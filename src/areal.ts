@@ -12,12 +12,25 @@ export {
   AsyncRewardWrapper,
   type RewardReference,
 } from './areal/async-reward.ts';
-export type { GenerationConfig, InferenceEngine, ModelRequest, ModelResponse } from './areal/engine.ts';
-export type { EpisodeData } from './areal/episode-data.ts';
-export { type ExportOptions, exportInteractions, type TrajectoryTensors } from './areal/export-interactions.ts';
-export type { HttpClient } from './areal/http-client.ts';
-export type { EpisodeGroup } from './areal/lowered.ts';
-export { type EpisodeSample, episodeSample } from './areal/returned-samples.ts';
-export { type EpisodeResult, type Interactions, RolloutWorkflow } from './areal/rollout-workflow.ts';
-export { checkTrajectoryFormat } from './areal/trajectory-format.ts';
-export { type WorkflowContextView, workflowContext } from './areal/workflow-context.ts';
+export {
+  type EpisodeData,
+  type EpisodeGroup,
+  type HttpClient,
+  type WorkflowContextView,
+  workflowContext,
+} from './areal/episode.ts';
+export {
+  checkTrajectoryFormat,
+  type ExportOptions,
+  exportInteractions,
+  type TrajectoryTensors,
+} from './areal/export-interactions.ts';
+export { type EpisodeSample, episodeSample, type ModelResponse } from './areal/returned-samples.ts';
+export {
+  type EpisodeResult,
+  type GenerationConfig,
+  type InferenceEngine,
+  type Interactions,
+  type ModelRequest,
+  RolloutWorkflow,
+} from './areal/rollout-workflow.ts';

@@ -1,5 +1,5 @@
 /** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
-export { rejected, unscorable } from './core/define-grader.ts';
+export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
 export type { CodeLanguage } from './graders/code/code-in-text.ts';
@@ -45,6 +45,14 @@ export {
 } from './graders/text-match.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './graders/tool-calls.ts';
 export { type UnitTestsOptions, unitTests } from './graders/unit-tests.ts';
-export type { ConfinedProcess } from './processes/sandbox/confined-process.ts';
-export type { SandboxEnd, SandboxLimits, SandboxProgram, SandboxResult } from './processes/sandbox/program.ts';
-export { type Level as SandboxLevel, openSandbox, type Sandbox, type SandboxOptions } from './processes/sandbox/sandbox.ts';
+export {
+  type ConfinedProcess,
+  openSandbox,
+  type Sandbox,
+  type SandboxEnd,
+  type SandboxLevel,
+  type SandboxLimits,
+  type SandboxOptions,
+  type SandboxProgram,
+  type SandboxResult,
+} from './processes/sandbox.ts';

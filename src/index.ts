@@ -7,6 +7,10 @@
 export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {
   ClientOptions,
+  DefaultModel,
+  DefaultModelAnswer,
+  DefaultModelLike,
+  DefaultModelRequest,
   GenerateRequest,
   Generation,
   Grader,
@@ -29,16 +33,17 @@ export type {
   WorkflowContext,
   WorkflowResult,
 } from './core/contracts.ts';
-export type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from './core/default-model.ts';
-export { defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
 export {
   defineGrader,
+  defineWorkflow,
   type GradeFunction,
   type GraderClass,
   type GraderOptions,
   rejected,
   unscorable,
-} from './core/define-grader.ts';
+  type WorkflowDefinition,
+  type WorkflowOptions,
+} from './core/define.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
 export type {
   Best,
@@ -91,8 +96,7 @@ export type {
 } from './core/types.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
-export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
-export { type Listener, listen } from './gateway/listener.ts';
+export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
 export { agentEnvironment } from './processes/agent-environment.ts';
 export {

@@ -4,4 +4,4 @@ export {
   OsmosisStrandsAgent,
   type OsmosisStrandsAgentConfig,
   type RolloutModelParams,
-} from './osmosis/strands.ts';
+} from './integrations/strands.ts';

@@ -1,10 +1,8 @@
 /** `trainyard/osmosis`: workflows and graders as classes, after the Osmosis SDK. Re-exports only. */
 
-export { AgentWorkflow, type AgentWorkflowReturn } from './osmosis/agent-workflow.ts';
-export type { AgentWorkflowContext, Metadata } from './osmosis/agent-workflow-context.ts';
-export type { AgentWorkflowOutput } from './osmosis/agent-workflow-output.ts';
+export type { SampleSource } from './core/context.ts';
 export type { Patience } from './osmosis/callbacks.ts';
-export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './osmosis/config.ts';
+export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './osmosis/class-config.ts';
 export type { EntryParts } from './osmosis/entry.ts';
 export type {
   CancelSelector,
@@ -19,14 +17,20 @@ export type {
   RolloutState,
   RolloutStatus,
 } from './osmosis/execution.ts';
-export { Grader } from './osmosis/grader.ts';
-export { GraderContext } from './osmosis/grader-context.ts';
+export { Grader, GraderContext } from './osmosis/grader-class.ts';
 export { LocalBackend, type LocalBackendOptions } from './osmosis/local-backend.ts';
+export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/rollout-server.ts';
 export {
   getRolloutContext,
   RolloutContext,
   type RolloutContextFields,
-  type SampleSource,
-} from './osmosis/rollout-context.ts';
-export { RolloutSample, type RolloutSampleFields } from './osmosis/rollout-sample.ts';
-export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/server.ts';
+  RolloutSample,
+  type RolloutSampleFields,
+} from './osmosis/samples.ts';
+export {
+  AgentWorkflow,
+  type AgentWorkflowContext,
+  type AgentWorkflowOutput,
+  type AgentWorkflowReturn,
+  type Metadata,
+} from './osmosis/workflow-class.ts';

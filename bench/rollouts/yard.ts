@@ -3,15 +3,13 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import OpenAI from 'openai';
+import { mapConcurrently } from '../../src/core/async.ts';
 import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
-import { defineWorkflow } from '../../src/core/define.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Tool } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
-import { inParallel } from '../../src/rollout/in-parallel.ts';
 import { type RolloutParts, runRollout } from '../../src/rollout/runner.ts';
 import { BASE_MODEL } from '../../src/run/settings.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
@@ -142,7 +140,7 @@ export async function openYard(): Promise<Yard> {
         if (turns.length === TURNS && grade.kind === 'graded' && grade.reward.value === 1) return;
         throw new Error(`rollout ${one} has ${turns.length} turns and ${JSON.stringify(grade)}`);
       };
-      await inParallel(tasks, atOnce, rollOut);
+      await mapConcurrently(tasks, atOnce, rollOut);
       return (performance.now() - start) / 1000;
     },
     async [Symbol.asyncDispose]() {

@@ -1,10 +1,10 @@
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader } from '../core/define.ts';
 import type { Trajectory } from '../core/types.ts';
 import { type AgentExtras, type AgentOptions, agentWorkflow } from './agent-workflow.ts';
-import type { EpisodeData } from './episode-data.ts';
+import type { EpisodeData } from './episode.ts';
 
 type Messages = OpenAI.ChatCompletionMessageParam[];
 

@@ -10,12 +10,11 @@
  */
 import { availableParallelism } from 'node:os';
 import { currentRollout } from '../core/context.ts';
-import { describeValue } from '../core/describe.ts';
+import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { unknownOptions } from '../core/near-name.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../processes/function-pool.ts';
 import { SharedPools } from '../processes/shared-pools.ts';
-import { closeWithWorkflows } from './shared.ts';
+import { closeWithWorkflows } from './episode.ts';
 
 export interface RewardReference {
   /** `import.meta.url` of the module that exports the function. */

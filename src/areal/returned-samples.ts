@@ -7,9 +7,23 @@
  */
 import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
-import type { Turn } from '../core/types.ts';
-import type { ModelResponse } from './engine.ts';
+import type { StopReason, Turn } from '../core/types.ts';
+import { badReturn as bad } from './episode.ts';
+
+/** One answer of the engine. */
+export interface ModelResponse {
+  /** Of the completion: a name for it in `Interactions`. */
+  readonly id: string;
+  readonly rid: string | undefined;
+  readonly inputTokens: readonly number[];
+  readonly outputTokens: readonly number[];
+  /** Of each output token. */
+  readonly outputLogprobs: readonly number[];
+  readonly outputVersions: readonly number[];
+  readonly stopReason: StopReason;
+  /** What was said. */
+  readonly text: string;
+}
 
 /** One training row. All lists have the length of `inputIds`. */
 export interface EpisodeSample {
@@ -174,8 +188,4 @@ function generatedSpans(turns: readonly Turn[]): string {
 
 function spanOf({ promptIds, sampledIds }: Turn): string {
   return ` ${promptIds.length} to ${promptIds.length + sampledIds.length - 1}`;
-}
-
-function bad(found: string, hint?: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_BAD_RESULT', found, hint === undefined ? {} : { hint });
 }

@@ -1,14 +1,13 @@
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import type { EntryModule } from '../core/contracts.ts';
+import { asWorkflow } from '../core/define.ts';
 import type { TrainyardError } from '../core/errors.ts';
-import { asWorkflow } from '../core/lower.ts';
 import type { Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import type { InferenceEngine, ModelResponse } from './engine.ts';
-import type { EpisodeData } from './episode-data.ts';
-import { type EpisodeSample, episodeSample } from './returned-samples.ts';
-import { type EpisodeResult, RolloutWorkflow } from './rollout-workflow.ts';
+import type { EpisodeData } from './episode.ts';
+import { type EpisodeSample, episodeSample, type ModelResponse } from './returned-samples.ts';
+import { type EpisodeResult, type InferenceEngine, RolloutWorkflow } from './rollout-workflow.ts';
 
 type Episode = (engine: InferenceEngine, data: EpisodeData) => Promise<unknown>;
 

@@ -3,9 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import { type AgentExtras, agentWorkflow } from './agent-workflow.ts';
-import type { EpisodeData } from './episode-data.ts';
-import type { HttpClient } from './http-client.ts';
-import { workflowContext } from './workflow-context.ts';
+import type { EpisodeData, HttpClient } from './episode.ts';
+import { workflowContext } from './episode.ts';
 
 async function ask({ baseURL, apiKey, httpClient }: AgentExtras, { messages }: EpisodeData): Promise<void> {
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };

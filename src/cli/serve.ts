@@ -4,7 +4,7 @@ import { styleText } from 'node:util';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
-import type { Failure } from '../gateway/http-errors.ts';
+import type { Failure } from '../http/refusal.ts';
 import { shellWord, shortPath } from '../run/command-line.ts';
 import { type Served, type ServeSettings, serve } from '../run/serve.ts';
 import { EVAL_DEFAULTS, freeRun, TRAIN_DEFAULTS } from '../run/settings.ts';

@@ -7,6 +7,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { ModelHandle, WorkflowContext } from './contracts.ts';
 import { TrainyardError } from './errors.ts';
+import type { Message } from './types.ts';
 
 const storage = new AsyncLocalStorage<WorkflowContext>();
 
@@ -23,6 +24,36 @@ export function currentRollout(): WorkflowContext | undefined {
 /** The door to the policy as a role of the rollout that the calling code runs in. Throws NO_ROLLOUT outside of one. */
 export function ambientModel(role?: string): ModelHandle {
   return required('ambientModel').model(role);
+}
+
+/** A rollout whose agents each keep a named conversation: a thread at the gateway, and a sample for the grader. */
+export interface SampleContext {
+  /** The policy, in the conversation of this name. */
+  model(sampleId: string): ModelHandle;
+  /** Throws where the name is taken. */
+  registerSampleSource(name: string, source: SampleSource): void;
+  nameForUnnamed(): string;
+}
+
+/** Whoever keeps a conversation: an agent, a session. Asked when the rollout has ended. */
+export interface SampleSource {
+  getSample(name: string): SampleView | Promise<SampleView>;
+}
+
+export interface SampleView {
+  readonly id: string;
+  readonly messages: readonly Message[];
+}
+
+const samples = new AsyncLocalStorage<SampleContext>();
+
+/** Runs `fn` with these conversations as its own. */
+export function runWithSamples<T>(context: SampleContext, fn: () => T): T {
+  return samples.run(context, fn);
+}
+
+export function currentSamples(): SampleContext | undefined {
+  return samples.getStore();
 }
 
 /**

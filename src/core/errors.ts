@@ -4,7 +4,6 @@
  * Every failure is attributed to the boundary it crossed. `boundary()` wraps foreign errors once; typed errors pass through.
  * A message says what was found; `hint` says what to do. The table is kept equal to docs/reference/errors.md by a test.
  */
-
 import type { Json } from './types.ts';
 
 /** Where a failure came from. */
@@ -50,7 +49,7 @@ export const ERROR_CODES = {
   GRADER_TIMEOUT: { boundary: 'grader', exit: 1, summary: 'The grader did not answer before its deadline.' },
   GRADER_BAD_REWARD: { boundary: 'grader', exit: 1, summary: 'The grader returned something that is not a finite reward.' },
   GRADER_UNSCORABLE: { boundary: 'grader', exit: 1, summary: 'The grader says that this rollout cannot be scored.' },
-  SANDBOX_MISSING: { boundary: 'grader', exit: 2, summary: 'A sandbox is required, and the system offers none.' },
+  SANDBOX_MISSING: { boundary: 'grader', exit: 2, summary: 'There is no sandbox on this system.' },
   SANDBOX_FAILED: { boundary: 'grader', exit: 1, summary: 'A sandbox could not be set up; nothing ran in it.' },
   GRADER_BUDGET: { boundary: 'grader', exit: 1, summary: 'Too many gradings failed; the run stopped.' },
   REQUEST_INVALID: { boundary: 'gateway', exit: 1, summary: 'A model request is malformed or asks for something unsupported.' },

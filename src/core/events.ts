@@ -2,7 +2,6 @@
  * What a run tells the world while it works: one flat JSON object per event, named noun-verb. The terminal, `--json` and the
  * run's events.jsonl all show these and nothing else.
  */
-
 import { messageOf, TrainyardError } from './errors.ts';
 
 export interface Score {

@@ -7,6 +7,7 @@
  * bounded, whatever the schema: one that takes more is a fault by itself.
  */
 import { isDeepStrictEqual } from 'node:util';
+import { canonicalJson, isObject } from './json.ts';
 
 export type Schema = boolean | Readonly<Record<string, unknown>>;
 
@@ -168,17 +169,10 @@ const elements: Keyword = (check, { prefixItems, items, uniqueItems }, value, at
 function firstTwice(check: Check, items: readonly unknown[]): number {
   const seen = new Set<string>();
   return items.findIndex((item) => {
-    const text = canonical(item);
+    const text = canonicalJson(item);
     spend(check, 1 + text.length / 1000);
     return seen.size === seen.add(text).size;
   });
-}
-
-/** The same text for the same JSON, whatever the order of keys. */
-function canonical(value: unknown): string {
-  return JSON.stringify(value, (_, inner: unknown) =>
-    isObject(inner) ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1))) : inner,
-  );
 }
 
 // ── other schemas for the same value ─────────────────────────────────────────────────────────────────────────────────────
@@ -246,10 +240,6 @@ const below = ({ path, depth }: Place, name: string): Place => ({
 const deeper = ({ path, depth }: Place): Place => ({ path, depth: depth + 1 });
 const fault = ({ path }: Place, what: string): string => `${path.slice(0, 200) || 'the value'}: ${what}`;
 const shown = (value: unknown): string => JSON.stringify(value).slice(0, 80);
-
-export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
 
 function isOfType(value: unknown, name: unknown): boolean {
   if (name === 'integer') return Number.isInteger(value);

@@ -1,11 +1,44 @@
 /**
- * How deep JSON text is nested and how much it holds, and whether two values are the same JSON. Deep nesting parses without complaint
- * and then overflows the stack of whatever walks it: a schema, a copy, a serialiser. Millions of tiny values parse in no time and then
- * cost a schema seconds and gigabytes. Text from outside is measured before it is used.
+ * The house's one JSON tool box: what kind of value something is, how much JSON text holds, whether two values are the same JSON, one text
+ * and one digest for equal values, and deep copies.
+ *
+ * Deep nesting parses without complaint and then overflows the stack of whatever walks it: a schema, a copy, a serialiser. Millions of tiny
+ * values parse in no time and then cost a schema seconds and gigabytes. So text from outside is measured (`sizeOfJson`) before it is used.
  */
+import { createHash } from 'node:crypto';
 import { shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import type { Json } from './types.ts';
+
+/** An object as JSON has them: neither null nor a list. */
+export function isObject(value: Json | undefined): value is { readonly [key: string]: Json };
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>>;
+export function isObject(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Whether an object is of no class: `{}` or without a prototype. */
+export function isPlain(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || prototype === Object.prototype;
+}
+
+/** Without the fields that are undefined, for types that tell absent from undefined. */
+export function defined<T extends object>(fields: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given) as { [K in keyof T]?: Exclude<T[K], undefined> };
+}
+
+/** Undefined where it is no JSON. */
+export function parsedJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
+}
+
+// ── size of text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Levels that no honest message, schema or task needs. */
 export const MAX_NESTING = 200;
@@ -56,6 +89,8 @@ function endOfString(json: string, start: number): number {
   }
 }
 
+// ── equality ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 /** Whether two values are the same JSON. The order of keys does not count; a key whose value is undefined is not there. */
 export function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
@@ -71,6 +106,35 @@ export function sameJson(a: unknown, b: unknown): boolean {
   for (const key of Object.keys(b)) if (ofB[key] !== undefined) more--;
   return more === 0;
 }
+
+/**
+ * The same text for the same JSON, whatever the order of its keys; a key whose value is undefined is not there. Typed arrays count by their
+ * bytes. The ids of tasks without an id are made of it, so it never changes.
+ */
+export function canonicalJson(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null';
+  if (ArrayBuffer.isView(value)) {
+    return JSON.stringify(Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64'));
+  }
+  if (Array.isArray(value)) return `[${value.map(canonicalJson).join(',')}]`;
+  const fields = Object.entries(value).filter(([, field]) => field !== undefined);
+  fields.sort(([a], [b]) => (a < b ? -1 : 1));
+  return `{${fields.map(([key, field]) => `${JSON.stringify(key)}:${canonicalJson(field)}`).join(',')}}`;
+}
+
+/** SHA-256. Each piece goes in with its length first, so that bytes cannot move from one piece into the next unnoticed. */
+export function digestBytes(pieces: readonly (string | Uint8Array)[]): Buffer {
+  const hash = createHash('sha256');
+  for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
+  return hash.digest();
+}
+
+/** As `digestBytes`, in hexadecimal digits. */
+export function digestOf(pieces: readonly (string | Uint8Array)[]): string {
+  return digestBytes(pieces).toString('hex');
+}
+
+// ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Characters of texts and values together. */
 const MOST_JSON = 1_000_000;
@@ -119,5 +183,95 @@ export function asJson(value: unknown, most?: number): Json | undefined {
     return exactJson(value, '', most);
   } catch {
     return undefined;
+  }
+}
+
+class NotPlain extends Error {}
+
+/**
+ * `structuredClone` for what is nearly always plain data: the same copy, several times faster. Objects and lists as JSON has them are copied
+ * here, one that stands in several places once. Anything else, anywhere inside, leaves the whole value to `structuredClone`: dates, maps,
+ * bytes, instances, and what cannot be copied at all. Throws what `structuredClone` throws.
+ */
+export function deepCopy<T>(value: T): T {
+  try {
+    return plainly(value, new Map()) as T;
+  } catch (thrown) {
+    if (!(thrown instanceof NotPlain)) throw thrown;
+    return structuredClone(value);
+  }
+}
+
+function plainly(value: unknown, copies: Map<object, unknown>): unknown {
+  if (typeof value === 'function' || typeof value === 'symbol') throw new NotPlain();
+  if (typeof value !== 'object' || value === null) return value;
+  const known = copies.get(value);
+  if (known !== undefined) return known;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  if (prototype === Array.prototype) {
+    const items = value as readonly unknown[];
+    // Lists with gaps, or with names beside their places.
+    if (Object.keys(items).length !== items.length) throw new NotPlain();
+    const list: unknown[] = [];
+    copies.set(value, list);
+    for (const item of items) list.push(plainly(item, copies));
+    return list;
+  }
+  if (prototype !== Object.prototype) throw new NotPlain();
+  const copy: Record<string, unknown> = {};
+  copies.set(value, copy);
+  for (const key of Object.keys(value)) {
+    // Assigned, it would set the prototype.
+    if (key === '__proto__') throw new NotPlain();
+    copy[key] = plainly((value as Readonly<Record<string, unknown>>)[key], copies);
+  }
+  return copy;
+}
+
+/**
+ * A config as each rollout gets it: data is copied, so that what one rollout changes no other sees; functions, tools, clients and models are
+ * shared, because they are not data and may cost a lot. Plain objects and arrays are copied, however deep; of an instance at the top its own
+ * fields are. Everything else is shared.
+ */
+export function copyConfig<T>(config: T): T {
+  if (typeof config !== 'object' || config === null) return config;
+  const isInstance = !Array.isArray(config) && !isPlain(config) && !isBuiltIn(config);
+  return (isInstance ? withOwnFields(config, new Map()) : copied(config, new Map())) as T;
+}
+
+function copied(value: unknown, copies: Map<object, object>): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  const known = copies.get(value);
+  if (known !== undefined) return known;
+  if (Array.isArray(value)) {
+    const list: unknown[] = [];
+    copies.set(value, list);
+    for (const item of value) list.push(copied(item, copies));
+    return list;
+  }
+  if (isBuiltIn(value)) return cloneOrShare(value);
+  return isPlain(value) ? withOwnFields(value, copies) : value;
+}
+
+function withOwnFields(value: object, copies: Map<object, object>): object {
+  const own = Object.create(Object.getPrototypeOf(value)) as object;
+  copies.set(value, own);
+  for (const [name, item] of Object.entries(value)) {
+    // Defined: a field by the name of `__proto__` stays a field.
+    Object.defineProperty(own, name, { value: copied(item, copies), enumerable: true, writable: true, configurable: true });
+  }
+  return own;
+}
+
+/** Data that is not in fields. */
+function isBuiltIn(value: object): boolean {
+  return value instanceof Date || value instanceof Map || value instanceof Set;
+}
+
+function cloneOrShare(value: object): object {
+  try {
+    return structuredClone(value);
+  } catch {
+    return value;
   }
 }

@@ -3,6 +3,7 @@
  * the readers to say (`task-row.ts`). And the reader of rows that are given as values.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 
 /** One row as it is written: the columns of a file, or an object of a list. */
@@ -28,11 +29,8 @@ export type RawRow =
 /** More than any list of tasks has; a source that never ends is found by it. */
 export const MAX_ROWS = 10_000_000;
 
-/** Most bytes of one line, and characters of one row of CSV or one text of Parquet. */
+/** Most bytes of one line of JSONL, and characters of one row of CSV. */
 export const MAX_LINE_BYTES = 16 * 2 ** 20;
-
-/** Most that one row may take in memory, about: a list that holds itself a million times is found by it. */
-export const MAX_ROW_BYTES = 512 * 2 ** 20;
 
 export const TOO_LARGE =
   'expected whole numbers between -2^53 and 2^53, found one beyond, which no number here holds exactly; write it as text';
@@ -42,10 +40,6 @@ const FORMAT_HINT =
 
 export function invalid(message: string, options: { readonly hint?: string; readonly cause?: unknown } = {}): TrainyardError {
   return new TrainyardError('DATASET_INVALID', message, { hint: FORMAT_HINT, ...options });
-}
-
-export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** What a value is, without saying it: it may be an answer. */
@@ -71,7 +65,7 @@ export async function* givenRows(source: Exclude<TaskSource, string>, idleMs = I
     for await (const row of inTime(source, idleMs)) {
       const place = `row ${++number}`;
       if (number > MAX_ROWS) throw invalid(`found more than ${MAX_ROWS} rows`, { hint: 'does the source ever end?' });
-      if (!isRecord(row)) yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
+      if (!isObject(row)) yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
       // A field given as undefined is one that was not given.
       else yield { kind: 'row', place, row: Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined)) };
     }

@@ -7,10 +7,10 @@
  * it may belong there: a text to correct, a list of choices.
  */
 
-import { sameJson } from '../core/json.ts';
-import { nearName } from '../core/near-name.ts';
+import { nearName } from '../core/describe.ts';
+import { isObject, sameJson } from '../core/json.ts';
 import type { Json, Task } from '../core/types.ts';
-import { isRecord, kindOf } from './rows.ts';
+import { kindOf } from './rows.ts';
 
 /** More are not told of one row. */
 const MOST_PROBLEMS = 10;
@@ -26,7 +26,7 @@ export class MetadataRules {
 
   /** What is wrong with the metadata of one row. */
   problems(metadata: unknown, place: string): readonly string[] {
-    if (!isRecord(metadata) || Object.keys(metadata).length === 0) {
+    if (!isObject(metadata) || Object.keys(metadata).length === 0) {
       return [`metadata: expected an object with at least one key, found ${kindOf(metadata)}`];
     }
     const problems: string[] = [];
@@ -45,7 +45,7 @@ export class MetadataRules {
         }
         if (Array.isArray(value)) {
           if (value.some(holdsEmpty)) problems.push(`${here}: found an empty object in the list`);
-        } else if (isRecord(value)) {
+        } else if (isObject(value)) {
           if (Object.keys(value).length === 0) problems.push(`${here}: found an empty object; leave it out, or write null`);
           walk(value, below, here);
         }
@@ -59,7 +59,7 @@ export class MetadataRules {
 /** Items of a list may differ in type. */
 function holdsEmpty(value: unknown): boolean {
   if (Array.isArray(value)) return value.some(holdsEmpty);
-  if (!isRecord(value)) return false;
+  if (!isObject(value)) return false;
   const items = Object.values(value);
   return items.length === 0 || items.some(holdsEmpty);
 }
@@ -136,7 +136,7 @@ export function labelInMetadata({ answer, metadata }: Pick<Task, 'answer' | 'met
 }
 
 function labelIn(object: unknown, answer: Json, path: string): string | undefined {
-  if (!isRecord(object)) return undefined;
+  if (!isObject(object)) return undefined;
   for (const [key, value] of Object.entries(object)) {
     const here = `${path}.${key.slice(0, 40)}`;
     if (LABEL_KEYS.has(key.toLowerCase().replace(/[-_]/g, '')) && isSame(value, answer)) return here;

@@ -1,10 +1,10 @@
-/** One row → one task, or what is wrong with it. The same for every source. */
+/** Makes a task of a row, or says what is wrong with it; the same for every source. Also the hash that tasks without an id are known by. */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
-import { MAX_NESTING, sameJson } from '../core/json.ts';
+import { canonicalJson, isPlain, MAX_NESTING, sameJson } from '../core/json.ts';
 import type { Json, PromptMessage, Task, TaskView } from '../core/types.ts';
-import { kindOf, MAX_ROW_BYTES, TOO_LARGE } from './rows.ts';
+import { kindOf, TOO_LARGE } from './rows.ts';
 import { labelInMetadata, type MetadataRules } from './rules.ts';
 
 const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
@@ -20,24 +20,17 @@ interface RowReading {
 /** Without an id where the row has none. */
 export type ReadTask = Omit<Task, 'id'> & { readonly id?: string };
 
-export type RowRead =
-  /** `bytes`: what it takes in memory, about. */
-  { readonly task: ReadTask; readonly bytes: number } | { readonly problems: readonly string[] };
+export type RowRead = { readonly task: ReadTask } | { readonly problems: readonly string[] };
 
 export function taskOf({ row: given, place, rules }: RowReading): RowRead {
   const problems: string[] = [];
   const problem = (text: string): void => void problems.push(text);
   const row = Object.create(null) as Record<string, Json>;
-  let bytes = 0;
   for (const [name, value] of Object.entries(given)) {
     const copied = plainJson(value, name);
     if ('problem' in copied) problem(copied.problem);
-    else {
-      row[name] = copied.value;
-      bytes += copied.bytes;
-    }
+    else row[name] = copied.value;
   }
-  // What is no JSON is not looked at closer: it may be cyclic.
   if (problems.length > 0) return { problems };
   const id = idOf(row['id'], problem);
   const prompt = promptOf(row, rules !== undefined, problem);
@@ -52,7 +45,7 @@ export function taskOf({ row: given, place, rules }: RowReading): RowRead {
   };
   const leak = labelInMetadata(task);
   if (leak !== undefined) problem(`${leak} is the answer, and the agent sees metadata: leave it out there`);
-  return problems.length > 0 ? { problems } : { task, bytes };
+  return problems.length > 0 ? { problems } : { task };
 }
 
 function idOf(id: unknown, problem: (text: string) => void): string | undefined {
@@ -98,79 +91,47 @@ function messagesOf(asked: unknown, name: string, problem: (text: string) => voi
   return [];
 }
 
-type Copied =
-  /** `bytes`: what the copy takes in memory, about. */
-  { readonly value: Json; readonly bytes: number } | { readonly problem: string };
-
-class NotPlain extends Error {}
+class NotJson extends Error {}
 
 /**
- * Copies a value that must be JSON, and is kept exactly as it is: rows given as values may hold anything, and JSON text may hold numbers
- * that no number holds. Each property is read once, so that one that is computed is the same for whoever looks later. A cycle is found as
- * too deep, and what is shared a million times as too large. `path` is what the value is called in the problem.
+ * Copies a value that must be JSON: rows given as values may hold anything, and JSON text may hold numbers that no number holds. `path` names
+ * the value in the problem.
  */
-function plainJson(value: unknown, path: string): Copied {
-  const copying = new Copying();
+function plainJson(value: unknown, path: string): { readonly value: Json } | { readonly problem: string } {
   try {
-    return { value: copying.copy(value, path, 0), bytes: copying.bytes };
+    return { value: copyOf(value, path, 0) };
   } catch (thrown) {
-    return { problem: thrown instanceof NotPlain ? thrown.message : `${path}: reading it threw: ${messageOf(thrown)}` };
+    return { problem: thrown instanceof NotJson ? thrown.message : `${path}: reading it threw: ${messageOf(thrown)}` };
   }
 }
 
-class Copying {
-  bytes = 0;
-
-  copy(value: unknown, path: string, depth: number): Json {
-    if (depth > MAX_NESTING) throw new NotPlain(`${path.slice(0, 80)}: nested deeper than ${MAX_NESTING} levels`);
-    if (typeof value === 'string') return this.#text(value, path);
-    this.#grow(16, path);
-    if (value === null || typeof value === 'boolean') return value;
-    if (typeof value === 'number') return numberIn(value, path);
-    if (typeof value !== 'object') throw new NotPlain(`${path}: expected JSON, found ${typeof value}`);
-    this.#grow(32, path);
-    if (Array.isArray(value)) return this.#list(value, path, depth);
-    if (!isPlain(value)) throw new NotPlain(`${path}: expected JSON, found ${classOf(value)}`);
-    const entries: [string, Json][] = [];
-    for (const [key, item] of Object.entries(value)) {
-      entries.push([this.#text(key, path), this.copy(item, `${path}.${key.slice(0, 40)}`, depth + 1)]);
-    }
-    return Object.fromEntries(entries);
-  }
-
-  #list(value: readonly unknown[], path: string, depth: number): Json {
-    const items: Json[] = [];
-    // By place: a hole in a list is no JSON.
-    for (let i = 0; i < value.length; i++) items.push(this.copy(value[i], `${path}.${i}`, depth + 1));
-    return items;
-  }
-
-  #text(text: string, path: string): string {
-    // No file but JSONL can hold half a character, and neither tokens nor the store can.
-    if (!text.isWellFormed()) throw new NotPlain(`${path}: expected text, found half of a surrogate pair in it`);
-    this.#grow(24 + (NOT_LATIN.test(text) ? 2 : 1) * text.length, path);
-    return text;
-  }
-
-  #grow(bytes: number, path: string): void {
-    this.bytes += bytes;
-    if (this.bytes > MAX_ROW_BYTES) throw new NotPlain(`${path}: holds more than ${MAX_ROW_BYTES / 2 ** 20} MiB`);
-  }
+function copyOf(value: unknown, path: string, depth: number): Json {
+  if (depth > MAX_NESTING) throw new NotJson(`${path.slice(0, 80)}: nested deeper than ${MAX_NESTING} levels`);
+  if (typeof value === 'string') return textOf(value, path);
+  if (value === null || typeof value === 'boolean') return value;
+  if (typeof value === 'number') return numberOf(value, path);
+  if (typeof value !== 'object') throw new NotJson(`${path}: expected JSON, found ${typeof value}`);
+  // Array.from visits holes, which are not JSON.
+  if (Array.isArray(value)) return Array.from(value, (item, i) => copyOf(item, `${path}.${i}`, depth + 1));
+  if (!isPlain(value)) throw new NotJson(`${path}: expected JSON, found ${classOf(value)}`);
+  const entries = Object.entries(value).map(([key, item]): [string, Json] => [
+    textOf(key, path),
+    copyOf(item, `${path}.${key.slice(0, 40)}`, depth + 1),
+  ]);
+  return Object.fromEntries(entries);
 }
 
-/** Texts without such characters take a byte for each. */
-const NOT_LATIN = /[^\0-\xff]/;
+/** Neither tokens nor the store can hold half a surrogate pair. */
+function textOf(text: string, path: string): string {
+  if (!text.isWellFormed()) throw new NotJson(`${path}: expected text, found half of a surrogate pair in it`);
+  return text;
+}
 
-function numberIn(value: number, path: string): number {
-  if (!Number.isFinite(value)) throw new NotPlain(`${path}: expected a finite number, found ${value}`);
-  if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new NotPlain(`${path}: ${TOO_LARGE}`);
-  // JSON text has no other zero.
+function numberOf(value: number, path: string): number {
+  if (!Number.isFinite(value)) throw new NotJson(`${path}: expected a finite number, found ${value}`);
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new NotJson(`${path}: ${TOO_LARGE}`);
+  // JSON text has no negative zero.
   return value === 0 ? 0 : value;
-}
-
-function isPlain(value: object): boolean {
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
 }
 
 function classOf({ constructor: made }: object): string {
@@ -178,22 +139,13 @@ function classOf({ constructor: made }: object): string {
 }
 
 /**
- * What a task is known by where its row has no id: a hash of what is asked, 64 bits as 16 hexadecimal digits. So its name does not change
- * when the file is shuffled, split, appended to or written in another format. The answer is not in the hash: an agent sees the id of its
- * task, and could try answers against it.
+ * The id of a task whose row has none: a hash of the prompt and metadata, 16 hexadecimal digits. It stays the same when the file is shuffled,
+ * split, appended to or written in another format. The answer is not hashed: an agent sees the id, and could try answers against it.
  */
 export function contentHash({ prompt, metadata }: Pick<TaskView, 'prompt' | 'metadata'>): string {
   const messages = prompt.map(({ role, content }) => ({ role, content }));
   return createHash('sha256')
-    .update(canonical({ prompt: messages, metadata: metadata ?? null }))
+    .update(canonicalJson({ prompt: messages, metadata: metadata ?? null }))
     .digest('hex')
     .slice(0, 16);
-}
-
-/** The same text for the same JSON, whatever the order of its keys. */
-function canonical(value: Json): string {
-  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
-  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
-  const fields = Object.entries(value as Readonly<Record<string, Json>>).toSorted(([a], [b]) => (a < b ? -1 : 1));
-  return `{${fields.map(([key, field]) => `${JSON.stringify(key)}:${canonical(field)}`).join(',')}}`;
 }

@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { readJsonl } from './jsonl.ts';
+import { readJsonl } from './task-file.ts';
 import { readTasks } from './tasks.ts';
 
 let dir = '';
@@ -119,7 +119,7 @@ describe('a task file', () => {
         yield Buffer.alloc(2 ** 20, 0x20);
       }
     })();
-    await expect(readJsonl(endless, 'x.jsonl').next()).rejects.toMatchObject({
+    await expect(readJsonl({ path: 'x.jsonl', chunks: () => endless }).next()).rejects.toMatchObject({
       message: expect.stringContaining('x.jsonl line 1 is longer than 16 MiB'),
     });
     expect(given).toBeLessThan(20 * 2 ** 20);
@@ -132,7 +132,7 @@ describe('a task file', () => {
         for (let start = 0; start < bytes.length; start += size) yield bytes.subarray(start, start + size);
       })();
       const rows = [];
-      for await (const row of readJsonl(pieces, 'x.jsonl')) rows.push(row);
+      for await (const row of readJsonl({ path: 'x.jsonl', chunks: () => pieces })) rows.push(row);
       expect(rows).toEqual([
         { kind: 'row', place: 'line 1', row: { prompt: 'caf\u00e9 😀', answer: 'x' } },
         { kind: 'row', place: 'line 3', row: { prompt: 'b', answer: 'y' } },

@@ -7,12 +7,10 @@
 import { extname } from 'node:path';
 import { getHeapStatistics } from 'node:v8';
 import type { Task } from '../core/types.ts';
-import { readCsv, refuseTabs } from './csv.ts';
-import { checkHead, openDataFile } from './data-file.ts';
-import { readJsonl } from './jsonl.ts';
-import { readParquet } from './parquet.ts';
 import { givenRows, invalid, type RawRow, type TaskSource } from './rows.ts';
 import { columnProblems, difference, type LabelPlace, labelPlaces, MetadataRules } from './rules.ts';
+import { readCsv, readParquet, refuseTabs } from './tables.ts';
+import { openTaskFile, readJsonl } from './task-file.ts';
 import { contentHash, type ReadTask, type RowRead, taskOf } from './task-row.ts';
 
 const SHOWN_PROBLEMS = 5;
@@ -55,13 +53,12 @@ export async function readDataset(
 /** The rows as they are, with their places, before anything is made of them. */
 export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   if (typeof source !== 'string') return yield* givenRows(source);
-  await using file = await openDataFile(source);
-  await checkHead(file);
+  await using file = await openTaskFile(source);
   const extension = extname(source).toLowerCase();
-  if (extension === '.parquet') yield* readParquet(source);
+  if (extension === '.parquet') yield* readParquet(file);
   else if (extension === '.tsv') refuseTabs(source);
-  else if (extension === '.csv') yield* readCsv(file.chunks(), source);
-  else yield* readJsonl(file.chunks(), source);
+  else if (extension === '.csv') yield* readCsv(file);
+  else yield* readJsonl(file);
 }
 
 class Reading {
@@ -97,7 +94,7 @@ class Reading {
     if (raw.kind === 'bad') return void this.#problems.push(`${place}${raw.problem}`);
     const read = this.#read(raw.row, place);
     if ('task' in read) {
-      this.#weigh(read.bytes);
+      this.#weigh(read.task);
       this.#keep(read.task, place);
     } else this.#problems.push(...read.problems.slice(0, SHOWN_PROBLEMS + 1).map((problem) => `${place}: ${problem}`));
   }
@@ -154,8 +151,8 @@ class Reading {
     }
   }
 
-  #weigh(bytes: number): void {
-    this.#bytes += BYTES_PER_TASK + bytes;
+  #weigh({ prompt, answer, metadata }: ReadTask): void {
+    this.#bytes += BYTES_PER_TASK + 2 * JSON.stringify([prompt, answer, metadata]).length;
     if (this.#bytes <= this.#maxBytes) return;
     const most = Math.round(this.#maxBytes / 2 ** 20);
     throw invalid(`${this.#name}: the first ${this.#tasks.length + 1} rows take more than ${most} MiB of memory`, {

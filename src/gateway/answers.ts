@@ -17,7 +17,7 @@
  * Does not tell apart identical questions under way at the same time; clients do, by an idempotency key in `key`.
  */
 
-import { failureOf } from './http-errors.ts';
+import { gatewayFailure } from './wire-protocol.ts';
 
 /** What was sampled, as given to one attempt. */
 export interface Answer<T> {
@@ -94,7 +94,7 @@ export class Answers<T extends object> {
 
 /** A cancelled call is: its client may be back. */
 function isWorthRetrying(thrown: unknown): boolean {
-  const { status } = failureOf(thrown);
+  const { status } = gatewayFailure(thrown);
   return status >= 500 || status === 429 || status === 410;
 }
 
@@ -123,7 +123,7 @@ function give<T>(asked: Asked<T>, value: T): Answer<T> {
 }
 
 /** Whether the client says that this may not be its first attempt: by its SDK's count, or by naming what it asks. */
-export function isMarkedRetry(header: (name: string) => string | null | undefined): boolean {
+export function isMarkedRetry(header: (name: string) => string | undefined): boolean {
   if (header('idempotency-key')) return true;
   return ['x-stainless-retry-count', 'x-retry-count'].some((name) => Number(header(name) ?? 0) > 0);
 }

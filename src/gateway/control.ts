@@ -6,11 +6,10 @@ import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
 import { turnSummary } from '../core/turns.ts';
-import { invalid, parsed } from './dialects/parameters.ts';
-import { Refusal } from './http-errors.ts';
-import { decoded } from './identity.ts';
-import type { SessionTable } from './session-table.ts';
-import type { LiveSession } from './sessions.ts';
+import { decoded } from '../http/router.ts';
+import { invalid, parsed } from './dialects/dialect.ts';
+import type { LiveSession, SessionTable } from './sessions.ts';
+import { refused } from './wire-protocol.ts';
 
 /** What a session opened over HTTP is sampled with and may use. */
 export type SessionDefaults = Pick<SessionSpec, 'sampling' | 'limits' | 'seed' | 'observer'>;
@@ -25,7 +24,7 @@ const body = z.strictObject({
 });
 
 export function openSession(sessions: SessionTable, defaults: SessionDefaults | undefined, raw: unknown): object {
-  if (defaults === undefined) throw new Refusal('not_found', 'this gateway opens no sessions over HTTP');
+  if (defaults === undefined) throw refused('not_found', 'this gateway opens no sessions over HTTP');
   const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw);
   if (Object.keys(roles).length > 100) throw invalid('roles', 'more than 100');
   const identity = { rolloutId, groupId, taskId, purpose };
@@ -54,7 +53,7 @@ export function sealSession(sessions: SessionTable, rollout: string): object {
 function find(sessions: SessionTable, segment: string): LiveSession {
   const session = sessions.get(decoded(segment));
   if (session !== undefined) return session;
-  throw new Refusal('not_found', `no open session of rollout ${JSON.stringify(segment.slice(0, 100))}`);
+  throw refused('not_found', `no open session of rollout ${JSON.stringify(segment.slice(0, 100))}`);
 }
 
 function summaryOf(session: LiveSession): object {

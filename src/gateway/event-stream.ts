@@ -6,6 +6,7 @@
  * nobody. Everything pushed is read before the end or the failure. Knows nothing of HTTP, nor of any dialect: see `EventEncoder`.
  */
 import type { Turn } from '../core/types.ts';
+import type { BodyStream } from '../http/message.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 
 /** Sampled tokens, told before the pieces that they settle, where the client asked for log-probabilities. */
@@ -35,7 +36,7 @@ interface Waiting {
   reject(reason: unknown): void;
 }
 
-export class EventStream {
+export class EventStream implements BodyStream {
   /** Called when the stream is cut, also if all of it was read but its reader has not come back for the end. */
   onCut: ((reason: unknown) => void) | undefined;
   /** Called when all of it is in the client's hands, and nobody needs to cut it any more. */

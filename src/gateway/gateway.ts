@@ -5,28 +5,39 @@
  * the answer is one JSON body or a stream of events. `ctx.model().fetch` and the HTTP listener call the same function. The gateway
  * knows nothing about rewards.
  */
+
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import type { ClientRequest } from 'node:http';
+import { currentRollout } from '../core/context.ts';
 import type { Clock, GenerateRequest, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Engine } from '../core/policy.ts';
+import { WrongKeys } from '../http/guard.ts';
+import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
+import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import type { Failure, Refusal } from '../http/refusal.ts';
+import { decoded, routeFor } from '../http/router.ts';
 import type { Renderer } from '../tokens/renderer.ts';
-import { ask, countTokens } from './ask.ts';
-import { parseJson, readBody } from './body.ts';
-import { callOf, jsonReply, type Reply, responseOf, type UnreadCall } from './call.ts';
 import { listSessions, openSession, type SessionDefaults, sealSession, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
 import type { Dialect } from './dialects/dialect.ts';
-import { messages } from './dialects/messages.ts';
+import { anthropicModels, messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
-import { type Failure, failureOf, headersOf, openAIError, Refusal } from './http-errors.ts';
-import { authorize, decoded, seatOf } from './identity.ts';
-import { type Capability, type Grant, Keyring } from './keys.ts';
+import { authorize, seatOf } from './identity.ts';
+import { type Grant, Keyring } from './keys.ts';
+import { ask, countTokens } from './model-call.ts';
 import { type Generated, type GenerateParts, generate, modelHandle } from './model-handle.ts';
-import { modelList, modelNamed } from './models.ts';
-import { Readiness } from './readiness.ts';
-import { allowed, type Place, placeOf, type Route, routeFor } from './routes.ts';
-import { SessionTable } from './session-table.ts';
-import { type LiveSession, sealed } from './sessions.ts';
-import { WrongKeys } from './wrong-keys.ts';
+import { type LiveSession, SessionTable, sealed } from './sessions.ts';
+import {
+  type Capability,
+  GATEWAY_LIMITS,
+  gatewayFailure,
+  type MatchedPath,
+  matchPath,
+  openAIError,
+  type Route,
+  refused,
+} from './wire-protocol.ts';
 
 export interface GatewayOptions {
   readonly engine: Engine;
@@ -50,7 +61,7 @@ const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/comple
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
 /** Routes of another protocol on the same listener; undefined for a path that it does not know either. What it throws is the reply. */
-export type OtherRoutes = (call: UnreadCall) => Promise<Reply | undefined>;
+export type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
 
 /** A question asked on behalf of a rollout, as one of its seats, in one of its conversations. */
 export type SeatedRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
@@ -71,6 +82,11 @@ export class Gateway implements SessionHost {
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
     this.#readiness = new Readiness(ready);
+  }
+
+  /** What it serves, for routes of other protocols. */
+  get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
+    return this.#options;
   }
 
   get openSessions(): number {
@@ -112,7 +128,7 @@ export class Gateway implements SessionHost {
   }
 
   /** What the call's key stands for; throws where it is none, or may not do what takes one of these. */
-  authorize(call: Pick<UnreadCall, 'header'>, who: readonly Capability[]): Grant {
+  authorize(call: Pick<HttpRequest, 'header'>, who: readonly Capability[]): Grant {
     return authorize(this.#keyring, call, who);
   }
 
@@ -134,83 +150,73 @@ export class Gateway implements SessionHost {
   }
 
   /** As the global `fetch`, for the gateway's own URLs. */
-  readonly fetch = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
-    const call = await callOf(input, init);
-    const reply = await this.answer(call);
-    if (call.signal?.aborted) reply.undelivered?.();
-    call.signal?.throwIfAborted();
-    return responseOf(reply, call.signal);
-  };
+  readonly fetch = fetchWith((request) => this.answer(request));
 
   /** Answers one call. Never throws: a failure is an error reply in the dialect's shape. */
-  async answer(call: UnreadCall): Promise<Reply> {
-    const place = placeOf(call.path);
+  async answer(call: HttpRequest): Promise<HttpReply> {
+    const match = matchPath(call.path);
     try {
-      const route = place && routeFor(place, call.method);
-      if (place === undefined) return await this.#serveOther(call);
-      if (route === undefined) {
-        const allow = allowed(place);
-        throw new Refusal('method_not_allowed', `no route ${said(call)}`, `the path takes ${allow}`, { allow });
-      }
-      return await this.#serve(route, place, call);
+      if (match === undefined) return await this.#serveOther(call);
+      return await this.#serve(routeFor(match, call.method, call.path), match, call);
     } catch (thrown) {
-      return this.#failed(failureOf(this.#wrongKeys.count(thrown, call.address)), place, call);
+      return this.#failed(gatewayFailure(this.#wrongKeys.count(thrown, call.address)), match, call.path, call.header);
     }
   }
 
-  /** The reply to a call that did not even get here, in the words of its route. */
-  refuse(refusal: Refusal, call: Pick<UnreadCall, 'path' | 'header'>): Reply {
-    return this.#failed(failureOf(refusal), placeOf(call.path), call);
+  /** The reply to a call that did not even get here. */
+  refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply {
+    return this.#failed(gatewayFailure(refusal), undefined, '/', header);
   }
 
-  async #serve(route: Route, place: Place, call: UnreadCall): Promise<Reply> {
+  async #serve(route: Route, match: MatchedPath, call: HttpRequest): Promise<HttpReply> {
     const { does, who } = route;
     if (does === 'health') return jsonReply(200, { status: 'ok' });
     if (does === 'ready') return this.#ready();
     const grant = authorize(this.#keyring, call, who);
-    if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, place, grant, call);
+    if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, match, grant, call);
     if (does === 'models' || does === 'model') {
-      if (grant.rollout !== undefined || place.rollout !== undefined) seatOf(this.#sessions, grant, place.rollout, call);
+      if (grant.rollout !== undefined || match.rollout !== undefined) seatOf(this.#sessions, grant, match.rollout, call);
       const names = [this.#options.modelName, Boolean(call.header('anthropic-version'))] as const;
-      return jsonReply(200, does === 'models' ? modelList(...names) : modelNamed(decoded(place.parameter), ...names));
+      return jsonReply(200, does === 'models' ? modelList(...names) : modelNamed(decoded(match.segments['id']!), ...names));
     }
     if (does === 'list') return jsonReply(200, listSessions(this.#sessions));
-    if (does === 'show') return jsonReply(200, showSession(this.#sessions, place.parameter));
-    if (does === 'seal') return jsonReply(200, sealSession(this.#sessions, place.parameter));
-    const text = await readBody(call);
-    return jsonReply(201, openSession(this.#sessions, this.#options.sessionDefaults, text === '' ? {} : parseJson(text)));
+    if (does === 'show') return jsonReply(200, showSession(this.#sessions, match.segments['rollout']!));
+    if (does === 'seal') return jsonReply(200, sealSession(this.#sessions, match.segments['rollout']!));
+    const text = await readText(call, GATEWAY_LIMITS.bodyBytes);
+    return jsonReply(
+      201,
+      openSession(this.#sessions, this.#options.sessionDefaults, text === '' ? {} : parseJson(text, GATEWAY_LIMITS)),
+    );
   }
 
-  async #serveOther(call: UnreadCall): Promise<Reply> {
+  async #serveOther(call: HttpRequest): Promise<HttpReply> {
     for (const routes of this.#others) {
       const reply = await routes(call);
       if (reply !== undefined) return reply;
     }
-    throw new Refusal('not_found', `no route ${said(call)}`, ROUTES_HINT);
+    throw refused('not_found', `no route ${said(call)}`, { hint: ROUTES_HINT });
   }
 
-  async #callModel({ path, does }: Route, place: Place, grant: Grant, call: UnreadCall): Promise<Reply> {
-    const seat = seatOf(this.#sessions, grant, place.rollout, call);
+  async #callModel({ path, does }: Route, match: MatchedPath, grant: Grant, call: HttpRequest): Promise<HttpReply> {
+    const seat = seatOf(this.#sessions, grant, match.rollout, call);
     const dialect = dialectOf(path);
-    if (dialect === undefined) throw new Refusal('not_found', `no route ${said(call)}`);
+    if (dialect === undefined) throw refused('not_found', `no route ${said(call)}`);
     this.#readiness.check();
-    if (does === 'count_tokens') return countTokens(this.#options, seat, await readBody(call), dialect);
+    if (does === 'count_tokens') return countTokens(this.#options, seat, await readText(call, GATEWAY_LIMITS.bodyBytes), dialect);
     return await seat.session.calling(seat, call.signal, async (modelCall) =>
-      ask(this.#options, seat, { ...call, body: await readBody(call) }, dialect, modelCall),
+      ask(this.#options, seat, call, await readText(call, GATEWAY_LIMITS.bodyBytes), dialect, modelCall),
     );
   }
 
-  #ready(): Reply {
+  #ready(): HttpReply {
     this.#readiness.check();
     return jsonReply(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
   }
 
-  #failed(failure: Failure, place: Place | undefined, call: Pick<UnreadCall, 'header' | 'path'>): Reply {
-    this.#options.onFailure?.(failure, call.path);
-    const own = dialectOf(place?.routes[0]?.path ?? '') ?? (call.header('anthropic-version') ? messages : undefined);
-    const word = own?.failure ?? openAIError;
-    const headers = headersOf(failure);
-    return { ...jsonReply(failure.status, word(failure)), ...(headers ? { headers } : {}) };
+  #failed(failure: Failure, match: MatchedPath | undefined, path: string, header: HttpRequest['header']): HttpReply {
+    this.#options.onFailure?.(failure, path);
+    const own = dialectOf(match?.routes[0]?.path ?? '') ?? (header('anthropic-version') ? messages : undefined);
+    return jsonReply(failure.status, (own?.failure ?? openAIError)(failure), failure.headers);
   }
 
   #generateParts(): GenerateParts {
@@ -232,10 +238,115 @@ function notOpen(rollout: string): TrainyardError {
   });
 }
 
-function said({ method, path }: UnreadCall): string {
+function said({ method, path }: HttpRequest): string {
   return `${method} ${path.slice(0, 200)}`;
 }
 
 function dialectOf(path: string): Dialect | undefined {
   return path === 'messages/count_tokens' ? messages : DIALECTS[path];
+}
+
+// From models.ts: The one model there is, as OpenAI's and Anthropic's clients ask for it. Anthropic's always name the version of their API.
+
+export function modelList(name: string, isAnthropic: boolean): object {
+  return isAnthropic ? anthropicModels(name) : { object: 'list', data: [openAIModel(name)] };
+}
+
+export function modelNamed(wanted: string, name: string, isAnthropic: boolean): object {
+  if (wanted !== name) throw refused('not_found', `no model ${JSON.stringify(wanted.slice(0, 100))}`);
+  if (!isAnthropic) return openAIModel(name);
+  return (anthropicModels(name) as { data: [object] }).data[0];
+}
+
+function openAIModel(id: string): object {
+  return { id, object: 'model', created: 0, owned_by: 'trainyard' };
+}
+
+// From readiness.ts: Whether model calls can be answered: not before the engine has started, and never if it did not.
+
+export class Readiness {
+  #why: string | undefined;
+
+  /** Without something to wait for it is there from the start. */
+  constructor(ready: Promise<unknown> | undefined) {
+    if (ready === undefined) return;
+    this.#why = 'the engine is starting';
+    ready.then(
+      () => {
+        this.#why = undefined;
+      },
+      (thrown) => {
+        this.#why = `the engine did not start: ${messageOf(thrown)}`;
+      },
+    );
+  }
+
+  /** Throws a Refusal with 503. */
+  check(): void {
+    if (this.#why !== undefined) throw refused('not_ready', this.#why, { headers: { 'retry-after': '1' } });
+  }
+}
+
+// From listener.ts: The gateway over HTTP: on the loopback interface, unless whoever binds it elsewhere brings a token.
+
+export type { Listener };
+
+export interface ListenOptions {
+  /** 127.0.0.1 unless given. */
+  readonly host?: string;
+  readonly port?: number;
+  /** As good as an admin key. Anything but loopback is only bound with one. */
+  readonly token?: string;
+  readonly timeouts?: Partial<Timeouts>;
+}
+
+/** Listens, and makes the gateway's base URLs point there. */
+export async function listen(gateway: Gateway, { token, ...options }: ListenOptions = {}): Promise<Listener> {
+  const listener = await serve(gateway, { ...options, secret: { name: 'token', value: token } });
+  if (token !== undefined) gateway.acceptToken(token, 'admin');
+  gateway.origin = listener.origin;
+  const naming = nameCallers(gateway, listener.origin);
+  const close = async (): Promise<void> => {
+    naming[Symbol.dispose]();
+    await listener[Symbol.asyncDispose]();
+  };
+  return { origin: listener.origin, [Symbol.asyncDispose]: close };
+}
+
+// From name-callers.ts: Requests that code of a rollout makes, in this process, to this gateway's own listener say whose code made them, in `x-rollout-id`. A client that
+// was made with one rollout's key and is used by another's code contradicts itself then and is refused: its turns would be trained as the
+// wrong rollout's. Node tells of every request before it is sent, in the context of whoever makes it; clients of other processes say nothing.
+
+/** What `fetch` publishes. */
+interface FetchRequest {
+  readonly origin: string;
+  readonly headers: unknown;
+  addHeader(name: string, value: string): void;
+}
+
+const NAME = 'x-rollout-id';
+
+export function nameCallers(gateway: Gateway, origin: string): Disposable {
+  const caller = (): string | undefined => {
+    const rolloutId = currentRollout()?.rolloutId;
+    return rolloutId !== undefined && gateway.session(rolloutId) !== undefined ? rolloutId : undefined;
+  };
+  const byFetch = (message: unknown): void => {
+    const { request } = message as { readonly request: FetchRequest };
+    const rolloutId = request.origin === origin ? caller() : undefined;
+    if (rolloutId !== undefined && !JSON.stringify(request.headers).includes(NAME)) request.addHeader(NAME, rolloutId);
+  };
+  const byHttp = (message: unknown): void => {
+    const { request } = message as { readonly request: ClientRequest };
+    const rolloutId = `http://${request.getHeader('host')}` === origin ? caller() : undefined;
+    if (rolloutId !== undefined && !request.hasHeader(NAME) && !request.headersSent) request.setHeader(NAME, rolloutId);
+  };
+  subscribe('undici:request:create', byFetch);
+  subscribe('http.client.request.created', byHttp);
+  return {
+    [Symbol.dispose]: () => {
+      unsubscribe('undici:request:create', byFetch);
+      unsubscribe('http.client.request.created', byHttp);
+    },
+  };
 }

@@ -3,8 +3,7 @@ import { bearer, call, MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { ANSWER, open, renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
 import { scriptedEngine } from '../testing/scripted-engine.ts';
 import { DIALECTS, Gateway } from './gateway.ts';
-import { CAPABILITIES } from './keys.ts';
-import { ROUTES } from './routes.ts';
+import { CAPABILITIES, ROUTES } from './wire-protocol.ts';
 
 const chat = MINIMAL['chat/completions']!;
 const ended = '/r/r1/v1/chat/completions';
@@ -154,7 +153,7 @@ describe('the routes', () => {
       for (const capability of [...CAPABILITIES, undefined]) {
         const session = gateway.open(specOf('r1'));
         const key = capability && gateway.key(capability, model ? { rollout: 'r1' } : {});
-        const where = `${model ? '/r/r1/v1' : ''}/${path.replace('{rollout}', 'r1').replace('{id}', 'org%2Fpolicy')}`;
+        const where = `${model ? '/r/r1/v1' : ''}/${path.replace('{rollout+}', 'r1').replace('{id+}', 'org%2Fpolicy')}`;
         const isDone = who.length === 0 || (capability !== undefined && who.includes(capability));
         const told = await call(
           gateway,

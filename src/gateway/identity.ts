@@ -5,20 +5,19 @@
  * `x-rollout-id`. Whatever else a request says about its identity must agree: a header that contradicts is 403, and the path of a
  * rollout that the key is not for is 404, whether or not there is such a rollout.
  */
+
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Call } from './call.ts';
-import { Refusal } from './http-errors.ts';
-import type { Capability, Grant, Keyring } from './keys.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
-import type { SessionTable } from './session-table.ts';
-import { type LiveSession, type Seat, sealed } from './sessions.ts';
+import type { HttpRequest } from '../http/message.ts';
+import type { Refusal } from '../http/refusal.ts';
+import { decoded } from '../http/router.ts';
+import type { Grant, Keyring } from './keys.ts';
+import { type LiveSession, type Seat, type SessionTable, sealed } from './sessions.ts';
+import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
-type Headers = Pick<Call, 'header'>;
+type Headers = Pick<HttpRequest, 'header'>;
 
 const KEY_HEADERS = ['x-api-key', 'x-goog-api-key'] as const;
-/** Headers of which a request may have one only: two of them are two claims. */
-export const SINGLE_HEADERS = ['authorization', ...KEY_HEADERS, 'x-rollout-id', 'x-sample-id', 'idempotency-key'] as const;
 const VISIBLE = /^[\x21-\x7e]+$/;
 const SAMPLE_ID = new RegExp(`^[\\x20-\\x7e]{1,${GATEWAY_LIMITS.sampleIdLength}}$`);
 
@@ -53,10 +52,12 @@ export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string
 export function checkRollout({ session, role, thread }: Seat): void {
   const caller = session.neighbour(currentRollout()?.rolloutId ?? session.rolloutId);
   if (caller === undefined) return;
-  const refusal = new Refusal(
+  const refusal = refused(
     'identity_conflict',
     `code of rollout ${caller.rolloutId} called with the model handle of rollout ${session.rolloutId}`,
-    'take ctx.model() anew in each rollout; a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)',
+    {
+      hint: 'take ctx.model() anew in each rollout; a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)',
+    },
   );
   void caller.calling({ session: caller, role, thread }, undefined, () => Promise.reject(refusal)).catch(() => {});
   throw refusal;
@@ -77,7 +78,7 @@ export function checkThread(session: LiveSession, role: string | undefined, thre
 }
 
 function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): LiveSession {
-  const inHeader = call.header('x-rollout-id') ?? undefined;
+  const inHeader = call.header('x-rollout-id');
   const inPath = pathSegment === undefined ? undefined : decoded(pathSegment);
   if (grant.rollout !== undefined && inPath !== undefined && inPath !== grant.rollout) throw noRollout(inPath);
   const named = grant.rollout ?? inPath;
@@ -98,7 +99,7 @@ function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | u
 }
 
 function credentialOf(call: Headers): string {
-  const authorization = call.header('authorization') ?? undefined;
+  const authorization = call.header('authorization');
   const bearer = authorization === undefined ? undefined : /^Bearer +(.*)$/i.exec(authorization.trim())?.[1];
   const others = KEY_HEADERS.map((name) => call.header(name)?.trim());
   const given = new Set([bearer, ...others].filter((key) => key !== undefined && key !== ''));
@@ -126,22 +127,11 @@ function malformed(message: string): TrainyardError {
 }
 
 function noRollout(rollout: string): Refusal {
-  return new Refusal('not_found', `no rollout ${JSON.stringify(rollout.slice(0, 100))} for this key`);
+  return refused('not_found', `no rollout ${JSON.stringify(rollout.slice(0, 100))} for this key`);
 }
 
 function contradiction(header: string, value: string, other: string): Refusal {
-  return new Refusal(
-    'identity_conflict',
-    `${header} ${JSON.stringify(value.slice(0, 100))} contradicts ${other}`,
-    'leave one out',
-  );
-}
-
-/** A part of a path. */
-export function decoded(segment: string): string {
-  try {
-    return decodeURIComponent(segment);
-  } catch {
-    throw new Refusal('malformed_http', 'the path is not percent-encoded UTF-8');
-  }
+  return refused('identity_conflict', `${header} ${JSON.stringify(value.slice(0, 100))} contradicts ${other}`, {
+    hint: 'leave one out',
+  });
 }

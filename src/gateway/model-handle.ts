@@ -5,11 +5,11 @@
  */
 import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
-import { plainCopy } from '../core/copies.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
-import { readRequest, renamed } from './generate.ts';
+import { readRequest, renamed } from './generate-request.ts';
 import { checkRollout, checkThread } from './identity.ts';
 import { answer, type SamplerParts } from './sampling.ts';
 import type { Seat } from './sessions.ts';
@@ -77,7 +77,7 @@ export async function generate(parts: GenerateParts, seat: Seat, request: Genera
 
 /** The caller's own: what it changes is changed in what it asks next, not in what was recorded. */
 function generationOf({ session }: Seat, recorded: Turn): Generated {
-  const message = plainCopy(recorded.response);
+  const message = deepCopy(recorded.response);
   let turn: Turn | undefined;
   return {
     id: completionId(session.spec.identity, recorded.sampling.seed),
@@ -96,7 +96,7 @@ function generationOf({ session }: Seat, recorded: Turn): Generated {
 function copyOf(turn: Turn): Turn {
   const { promptIds, sampledIds, logprobs, ...words } = turn;
   return {
-    ...plainCopy(words),
+    ...deepCopy(words),
     promptIds: promptIds.slice(),
     sampledIds: sampledIds.slice(),
     logprobs: logprobs.slice(),

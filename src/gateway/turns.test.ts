@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { all, ask, clientOf, LOOKUP, open, post, say, slowly, tools, until } from '../../test/fixtures/gateway/streams.ts';
 import { scriptedLogprob } from '../testing/scripted-engine.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 const stitched = (turns: Parameters<typeof stitch>[0]) =>
   stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
@@ -237,7 +237,8 @@ describe('an answer that nobody got', () => {
     const reply = await gateway.answer({
       method: 'POST',
       path: new URL(`${baseURL}/chat/completions`).pathname,
-      body: text,
+      query: '',
+      body: async () => text,
       signal: undefined,
       header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
     });

@@ -3,8 +3,9 @@
  *
  * Arguments: the module's URL and the name of the exported grader.
  */
+
+import { asGrader, moduleOf } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { asGrader, moduleOf } from '../core/lower.ts';
 import type { Grade } from '../core/types.ts';
 import { importedModule, namesOf } from '../processes/imported-module.ts';
 import { serveCalls } from '../processes/serve-calls.ts';

@@ -3,9 +3,9 @@
  * its input, under its deadline, and whatever it does becomes a `Grade`. Runs in this process; nothing is sampled or stored.
  */
 import type { Grader, GraderInput, GraderModel } from '../core/contracts.ts';
-import { defined } from '../core/copies.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Grade, Json, Message, PromptMessage } from '../core/types.ts';
 import { checkGrader } from '../graders/compose/component.ts';
 import { inlineGrader } from './inline.ts';

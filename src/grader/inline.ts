@@ -6,8 +6,8 @@
  * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
  */
 import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
-import { plainCopy } from '../core/copies.ts';
 import { describeThrown } from '../core/describe.ts';
+import { deepCopy } from '../core/json.ts';
 import type { Grade } from '../core/types.ts';
 import { checkedDeadline } from '../processes/call-errors.ts';
 import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
@@ -38,7 +38,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     let own: GraderInput;
     try {
       // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
-      own = plainCopy(input);
+      own = deepCopy(input);
     } catch (thrown) {
       return { grade: failed(`the grader's input cannot be copied: ${describeThrown(thrown)}`), mayPass: false };
     }

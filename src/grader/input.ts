@@ -7,7 +7,7 @@
  * so that a grader looking at the last message never scores the question.
  */
 import type { GraderInput, GraderTurn, WorkflowResult } from '../core/contracts.ts';
-import { defined } from '../core/copies.ts';
+import { defined } from '../core/json.ts';
 import type { Message, Outcome, Task, Turn } from '../core/types.ts';
 
 interface FinishedRollout {

@@ -6,7 +6,8 @@
  * else the last line; "= 24" behind it has to be true.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
+import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { lastLine, markedAnswers, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
@@ -57,8 +58,7 @@ function puzzleOf({ task }: GraderInput): Puzzle {
   );
 }
 
-const fieldsOf = (value: Json | undefined): Readonly<Record<string, Json>> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Readonly<Record<string, Json>>) : {};
+const fieldsOf = (value: Json | undefined): Readonly<Record<string, Json>> => (isObject(value) ? value : {});
 
 interface Played {
   /** Undefined where it divides by zero, or where what it says it equals is not true. */

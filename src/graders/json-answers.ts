@@ -5,8 +5,7 @@
  * The work is bounded: a text of nothing but opening brackets would otherwise take time by the square of its length. Values nested deeper
  * than any honest one are none, because whoever compares them would run out of stack.
  */
-import { MAX_NESTING, nestingOf } from '../core/json.ts';
-import { isObject } from '../core/json-schema.ts';
+import { isObject, MAX_NESTING, nestingOf } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 
 const FENCE = /```[^\n`]*\n([\s\S]*?)```/g;

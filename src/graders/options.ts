@@ -2,11 +2,10 @@
  * The check of the options that built-in graders are made with, of all of them alike: a misspelt option would otherwise silently change
  * what is right. Everything that is wrong is said at once, when the grader is defined.
  */
-
 import type { GraderInput } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { unknownOptions } from '../core/near-name.ts';
+import { isObject } from '../core/json.ts';
 
 /** Reads what is to be graded; for graders that should look at something else than the final answer. */
 export type ReadSaid = (input: GraderInput) => string;
@@ -44,8 +43,7 @@ export function checkOptions(
   more: () => Iterable<string> = () => [],
   hint?: string,
 ): void {
-  const isObject = typeof given === 'object' && given !== null && !Array.isArray(given);
-  const problems = isObject
+  const problems = isObject(given)
     ? [...faultsIn(given, kinds), ...more()]
     : [`expected an object of options, found ${describeValue(given)}`];
   if (problems.length === 0) return;

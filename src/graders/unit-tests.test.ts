@@ -3,18 +3,12 @@ import { describe, expect, it } from 'vitest';
 import { CODE_CASES } from '../../test/fixtures/graders/code-cases.ts';
 import { ctx, graderFor, inputFor } from '../../test/fixtures/graders/graded-code.ts';
 import type { Json } from '../core/types.ts';
-import { startConfined } from '../processes/sandbox/confined-process.ts';
-import { wholeLimits } from '../processes/sandbox/program.ts';
-import { openSandbox, type Sandbox } from '../processes/sandbox/sandbox.ts';
+import { openSandbox, type Sandbox, type SandboxProgram } from '../processes/sandbox.ts';
 import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
 import { runTests } from './code/run-tests.ts';
 import { type UnitTestsOptions, unitTests } from './unit-tests.ts';
 
 const codeOf = (said: string, language: CodeLanguage): string => codeInText(said, language).code;
-
-/** A sandbox that cannot be set up. */
-const startBroken = (): ReturnType<typeof startConfined> =>
-  startConfined({ confined: { command: 'false', args: [] }, limits: wholeLimits(), memory: undefined });
 
 describe('code in an answer', () => {
   const fenced = (name: string, code: string): string => `\`\`\`${name}\n${code}\n\`\`\`\n`;
@@ -218,10 +212,12 @@ describe('the code grader', () => {
   });
 
   it('is unscorable where the sandbox fails, in either language', async () => {
+    const sandbox = openSandbox();
+    const spoilt = <P extends SandboxProgram>(program: P): P => ({ ...program, readable: [{ source: '/not/there' }] });
     const broken: Sandbox = {
-      ...openSandbox({ level: 'best' }),
-      start: () => startBroken(),
-      run: async () => ({ ...(await startBroken().ended), stdout: '', stderr: '', ranMs: 0 }),
+      ...sandbox,
+      start: (program) => sandbox.start(spoilt(program)),
+      run: (program) => sandbox.run(spoilt(program)),
     };
     const tests = { kind: 'function', tests: [{ source: '1' }], entry: undefined, setup: '' } as const;
     for (const language of ['python', 'javascript'] as const) {

@@ -5,12 +5,11 @@
  * wrong, hangs, or takes too much is reward 0. A sandbox that fails, and tests that are missing or malformed, are unscorable: not the
  * policy's fault.
  */
-
 import type { Grader, GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import type { Json } from '../core/types.ts';
 import { lineage } from '../processes/protocol.ts';
-import { openSandbox, type Sandbox } from '../processes/sandbox/sandbox.ts';
+import { openSandbox, type Sandbox } from '../processes/sandbox.ts';
 import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
 import { pythonHome, runTests, type TestsResult } from './code/run-tests.ts';
 import { testsOf } from './code/tests-of.ts';
@@ -23,7 +22,7 @@ export interface UnitTestsOptions extends TextOptions {
   readonly tests?: (input: GraderInput) => Json;
   /** The function under test, where the task does not name it. */
   readonly entry?: string;
-  /** `required`, the default: SANDBOX_MISSING where there is none. `best`: takes what there is. */
+  /** Both mean the same: there is one sandbox, and SANDBOX_MISSING is thrown where there is none. */
   readonly sandbox?: 'required' | 'best';
   /** For all tests of an answer together. Default 10 s. */
   readonly timeoutMs?: number;
@@ -61,7 +60,7 @@ export function unitTests(options: UnitTestsOptions): Grader {
   const { language, timeoutMs = DEFAULT_TIMEOUT_MS, memoryMb = DEFAULT_MEMORY_MB, tolerance = DEFAULT_TOLERANCE } = options;
   const open = (): Sandbox => {
     if (language === 'python') pythonHome();
-    return openSandbox({ level: options.sandbox ?? 'required' });
+    return openSandbox();
   };
   let sandbox = lineage().includes('workflow') ? undefined : open();
   return defineGrader({

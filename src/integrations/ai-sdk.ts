@@ -5,22 +5,26 @@
  * complete, in the SDK's parts. What the policy said comes back as it was recorded; files and images are refused. Types are our own, and the
  * SDK's fit them: this file needs no package. Errors are ours and are not retried: what the gateway could not answer once it cannot answer twice.
  */
+
+import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import {
+  assistantMessage,
   functionTool,
   given,
+  handleOf,
   isJsonObject,
+  nameOf,
   notText,
   refusePenalties,
-  saidAs,
+  type Seat,
   type ToolChoice,
   tokensOf,
   toolCall,
   toolsFor,
-  unsupported,
 } from './request.ts';
-import { handleOf, nameOf, type Seat } from './seat.ts';
 
 /** What is read of the SDK's call options; its own type fits. */
 export interface CallOptions {
@@ -32,7 +36,14 @@ export interface CallOptions {
   readonly topK?: number | undefined;
   readonly presencePenalty?: number | undefined;
   readonly frequencyPenalty?: number | undefined;
-  readonly tools?: readonly GivenTool[] | undefined;
+  readonly tools?:
+    | readonly {
+        readonly type: string;
+        readonly name: string;
+        readonly description?: string | undefined;
+        readonly inputSchema?: unknown;
+      }[]
+    | undefined;
   readonly toolChoice?: { readonly type: string; readonly toolName?: string } | undefined;
   readonly responseFormat?: { readonly type: string; readonly schema?: unknown } | undefined;
   readonly abortSignal?: AbortSignal | undefined;
@@ -104,7 +115,7 @@ async function generate(seat: Seat, options: CallOptions): Promise<GenerateResul
   refusePenalties({ presencePenalty, frequencyPenalty });
   const generation = await handle.generate({
     messages: messagesOf(options.prompt),
-    ...toolsFor(toolsOf(options.tools), choiceOf(options.toolChoice)),
+    ...toolsFor(toolsOf(options), choiceOf(options.toolChoice)),
     ...given({ temperature, topP, topK, maxTokens, stop, signal, format: formatOf(options) }),
   });
   return {
@@ -113,6 +124,10 @@ async function generate(seat: Seat, options: CallOptions): Promise<GenerateResul
     response: { id: generation.id, modelId: handle.name },
     warnings: [],
   };
+}
+
+function toolsOf({ tools = [] }: CallOptions): readonly Tool[] {
+  return tools.map(({ inputSchema: parameters, ...tool }) => functionTool({ ...tool, parameters }));
 }
 
 /** Checked and marked on the turn, as over HTTP; what the policy says is not bent to it. */
@@ -152,8 +167,8 @@ function endingOf(generation: Generation): Ending {
 function* partsOf({ content, response, warnings, ...ending }: GenerateResult): Generator<StreamPart> {
   yield { type: 'stream-start', warnings };
   yield { type: 'response-metadata', ...response };
-  for (const [place, part] of content.entries()) {
-    const id = part.type === 'tool-call' ? part.toolCallId : `${response.id}-${place}`;
+  for (const [index, part] of content.entries()) {
+    const id = part.type === 'tool-call' ? part.toolCallId : `${response.id}-${index}`;
     if (part.type === 'tool-call') {
       yield { type: 'tool-input-start', id, toolName: part.toolName };
       yield { type: 'tool-input-delta', id, delta: part.input };
@@ -190,20 +205,13 @@ type PromptEntry =
   | { readonly role: 'system'; readonly content: string }
   | { readonly role: 'user' | 'assistant' | 'tool'; readonly content: readonly PromptPart[] };
 
-interface GivenTool {
-  readonly type: string;
-  readonly name: string;
-  readonly description?: string | undefined;
-  readonly inputSchema?: unknown;
-}
-
 /** Throws REQUEST_INVALID naming the part that is no text. */
 function messagesOf(prompt: readonly PromptEntry[]): readonly Message[] {
-  return prompt.flatMap((entry, place): Message[] => {
+  return prompt.flatMap((entry, index): Message[] => {
     if (entry.role === 'system') return [{ role: 'system', content: entry.content }];
-    const at = `prompt[${place}]`;
+    const at = `prompt[${index}]`;
     if (entry.role === 'user') return [{ role: 'user', content: entry.content.map((part) => textOf(part, at)).join('\n') }];
-    if (entry.role === 'assistant') return spoken(entry.content, at);
+    if (entry.role === 'assistant') return assistantMessages(entry.content, at);
     return results(entry.content);
   });
 }
@@ -214,7 +222,7 @@ function textOf({ type, text }: PromptPart, at: string): string {
 }
 
 /** A result among the assistant's own parts was produced on a server; the policy has none, so it is someone else's and stays apart. */
-function spoken(parts: readonly PromptPart[], at: string): Message[] {
+function assistantMessages(parts: readonly PromptPart[], at: string): Message[] {
   let content = '';
   let reasoning = '';
   const calls: ToolCall[] = [];
@@ -224,7 +232,7 @@ function spoken(parts: readonly PromptPart[], at: string): Message[] {
     else if (part.type === 'tool-call') calls.push(callOf(part));
     else if (part.type !== 'tool-result') throw notText(`${at}: a part`, part.type);
   }
-  return [saidAs(content === '' && calls.length > 0 ? null : content, calls, reasoning), ...results(parts)];
+  return [assistantMessage(content === '' && calls.length > 0 ? null : content, calls, reasoning), ...results(parts)];
 }
 
 /** The SDK puts an empty object in the place of arguments that are none; what the policy said instead comes along with the call. */
@@ -246,17 +254,74 @@ function outputText(output: ResultOutput | undefined): string {
   return typeof value === 'string' && type !== 'json' && type !== 'error-json' ? value : (JSON.stringify(value) ?? '');
 }
 
-/** Throws REQUEST_INVALID for a tool that only a provider could run. */
-function toolsOf(tools: readonly GivenTool[] = []): readonly Tool[] {
-  return tools.map(({ type, name, description, inputSchema }) => {
-    if (type !== 'function') {
-      throw unsupported(`tool ${JSON.stringify(name)}`, `of type ${JSON.stringify(type)}`, 'the policy has no tools of its own');
-    }
-    return functionTool(name, description, inputSchema);
-  });
-}
-
 function choiceOf(choice: { readonly type: string; readonly toolName?: string } | undefined): ToolChoice {
   if (choice?.toolName !== undefined) return { tool: choice.toolName };
   return (choice?.type ?? 'auto') as ToolChoice;
+}
+
+// ── plain model ids ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Which role a model id stands for; undefined: the role `default`. */
+export type RoleOfModelId = (modelId: string) => string | undefined;
+
+/** What the SDK asks a provider for, by kind of model. */
+type Maker = (modelId: string) => unknown;
+interface DefaultProvider {
+  readonly [kind: string]: unknown;
+}
+const global = globalThis as { AI_SDK_DEFAULT_PROVIDER?: DefaultProvider | undefined };
+
+let undoCurrent: (() => void) | undefined;
+let roleOf: RoleOfModelId | undefined;
+
+/**
+ * Lets the policy answer plain model ids (`generateText({ model: 'openai/gpt-5' })`) without a change to the agent. The SDK looks them up in
+ * `globalThis.AI_SDK_DEFAULT_PROVIDER`: inside a rollout they become the policy, outside they go where they went before.
+ *
+ * Returns what undoes it. Called again it only changes which role an id stands for.
+ */
+export function redirectModelIds(role?: RoleOfModelId): () => void {
+  roleOf = role;
+  if (undoCurrent !== undefined) return undoCurrent;
+  const before = global.AI_SDK_DEFAULT_PROVIDER;
+  const redirected = providerOver(before);
+  global.AI_SDK_DEFAULT_PROVIDER = redirected;
+  const undo = (): void => {
+    if (undoCurrent !== undo) return;
+    undoCurrent = undefined;
+    // Whoever put another provider there since wants that one.
+    if (global.AI_SDK_DEFAULT_PROVIDER !== redirected) return;
+    if (before === undefined) delete global.AI_SDK_DEFAULT_PROVIDER;
+    else global.AI_SDK_DEFAULT_PROVIDER = before;
+  };
+  undoCurrent = undo;
+  return undo;
+}
+
+function providerOver(before: DefaultProvider | undefined): DefaultProvider {
+  const own: DefaultProvider = {
+    languageModel: (modelId: string) =>
+      currentRollout() === undefined ? elsewhere(before, 'languageModel')(modelId) : { ...policy(roleOf?.(modelId)), modelId },
+    embeddingModel: (modelId: string) => elsewhere(before, 'embeddingModel')(modelId),
+    imageModel: (modelId: string) => elsewhere(before, 'imageModel')(modelId),
+  };
+  return new Proxy(before ?? own, {
+    get: (target, key) => {
+      // The SDK looks at the version right before it asks for the model, and adapts what it gets by it.
+      if (key === 'specificationVersion') return before && currentRollout() === undefined ? Reflect.get(target, key) : 'v4';
+      return key === 'languageModel' || before === undefined ? Reflect.get(own, key) : Reflect.get(target, key);
+    },
+    has: (target, key) => Reflect.has(own, key) || Reflect.has(target, key) || key === 'specificationVersion',
+  });
+}
+
+function elsewhere(before: DefaultProvider | undefined, kind: string): Maker {
+  const make = before?.[kind];
+  if (typeof make === 'function') return (modelId) => make.call(before, modelId);
+  return (modelId) => {
+    const what = `model ${JSON.stringify(modelId)} was asked for`;
+    throw new TrainyardError('NO_ROLLOUT', `${what} outside of a rollout, and there was no default provider before`, {
+      hint: 'call it inside run(ctx), or set globalThis.AI_SDK_DEFAULT_PROVIDER before redirectModelIds()',
+    });
+  };
 }

@@ -16,18 +16,20 @@ import { toJsonSchema } from '@langchain/core/utils/json_schema';
 import type { Generation } from '../core/contracts.ts';
 import type { Message, Tool } from '../core/types.ts';
 import {
+  assistantMessage,
   functionTool,
   given,
+  handleOf,
   isJsonObject,
+  nameOf,
   notText,
-  saidAs,
+  type Seat,
   type ToolChoice,
   tokensOf,
   toolCall,
   toolsFor,
   unsupported,
 } from './request.ts';
-import { handleOf, nameOf, type Seat } from './seat.ts';
 
 export interface ChatPolicySettings {
   readonly temperature?: number;
@@ -100,8 +102,7 @@ interface StructuredConfig {
 
 function toolOf(given: BindToolsInput): Tool {
   const { type, function: called } = convertToOpenAITool(given);
-  if (type !== 'function') throw unsupported('a tool', `of type ${JSON.stringify(type)}`, 'the policy has no tools of its own');
-  return functionTool(called.name, called.description, called.parameters);
+  return functionTool({ ...called, type });
 }
 
 /** LangChain's words, OpenAI's and Anthropic's. */
@@ -125,9 +126,9 @@ const ROLES: Readonly<Record<string, 'system' | 'user'>> = { system: 'system', d
 
 /** Throws REQUEST_INVALID naming the part that is no text. */
 export function messagesOf(messages: readonly BaseMessage[]): readonly Message[] {
-  return messages.map((message, place): Message => {
-    const at = `messages[${place}]`;
-    if (AIMessage.isInstance(message)) return spoken(message, at);
+  return messages.map((message, index): Message => {
+    const at = `messages[${index}]`;
+    if (AIMessage.isInstance(message)) return spokenBy(message, at);
     const name = message.name ? { name: message.name } : {};
     const content = textOf(message, at, '\n');
     if (ToolMessage.isInstance(message)) return { role: 'tool', content, tool_call_id: message.tool_call_id, ...name };
@@ -137,13 +138,13 @@ export function messagesOf(messages: readonly BaseMessage[]): readonly Message[]
   });
 }
 
-function spoken(message: AIMessage, at: string): Message {
+function spokenBy(message: AIMessage, at: string): Message {
   const { tool_calls = [], invalid_tool_calls = [], additional_kwargs } = message;
   const calls = [...tool_calls, ...invalid_tool_calls].map(({ id, name, args }) => toolCall(id, name, args));
   const order = additional_kwargs[ORDER];
   if (Array.isArray(order)) calls.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
   const thoughts = additional_kwargs[THOUGHTS];
-  return saidAs(textOf(message, at, ''), calls, typeof thoughts === 'string' ? thoughts : '');
+  return assistantMessage(textOf(message, at, ''), calls, typeof thoughts === 'string' ? thoughts : '');
 }
 
 function textOf({ content }: BaseMessage, at: string, separator: string): string {

@@ -1,15 +1,29 @@
 /**
- * The policy as a `Model` of the OpenAI Agents SDK, and a `ModelProvider` that gives it for every model name.
+ * The policy as a `Model` of the OpenAI Agents SDK, a `ModelProvider` that gives it for every model name, and a `Session` that is a thread.
  *
  * Calls `handle.generate`: no HTTP, and the same turn that the SDK's own client on the base URL would record. Handoffs are tools, as the
- * SDK means them. A stream gives the answer when it is complete.
+ * SDK means them. A stream gives the answer when it is complete. Types are our own, and the SDK's fit them: this file needs no package.
+ * What only OpenAI's servers could have made (hosted tools, computers, images) is refused.
  */
-import type { GenerateRequest, Generation } from '../core/contracts.ts';
-import type { Json, Tool } from '../core/types.ts';
-import { type AnswerItem, type AnyItem, itemsOf, messagesOf } from './openai-agents-items.ts';
-import { activeThread } from './openai-agents-session.ts';
-import { given, refusePenalties, type ToolChoice, tokensOf, toolsFor, unsupported } from './request.ts';
-import { handleOf, type Seat } from './seat.ts';
+
+import { AsyncLocalStorage } from 'node:async_hooks';
+import { currentRollout } from '../core/context.ts';
+import type { GenerateRequest, Generation, WorkflowContext } from '../core/contracts.ts';
+import type { Json, Message, Tool } from '../core/types.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses.ts';
+import {
+  argumentsText,
+  functionTool,
+  given,
+  handleOf,
+  notText,
+  refusePenalties,
+  type Seat,
+  type ToolChoice,
+  tokensOf,
+  toolsFor,
+  unsupported,
+} from './request.ts';
 
 /** What is read of the SDK's request; its own type fits. */
 export interface AgentRequest {
@@ -42,15 +56,15 @@ export interface AgentRequest {
 }
 
 interface Spent {
-  readonly requests: number;
-  readonly inputTokens: number;
-  readonly outputTokens: number;
-  readonly totalTokens: number;
+  requests: number;
+  inputTokens: number;
+  outputTokens: number;
+  totalTokens: number;
 }
 
 /** Fits the SDK's own class. */
-class AgentUsage {
-  requests: number;
+class AgentUsage implements Spent {
+  requests = 1;
   inputTokens: number;
   outputTokens: number;
   totalTokens: number;
@@ -58,11 +72,11 @@ class AgentUsage {
   outputTokensDetails: Record<string, number>[] = [];
   requestUsageEntries: undefined;
 
-  constructor({ requests, inputTokens, outputTokens, totalTokens }: Spent) {
-    this.requests = requests;
-    this.inputTokens = inputTokens;
-    this.outputTokens = outputTokens;
-    this.totalTokens = totalTokens;
+  constructor(generation: Generation) {
+    const { prompt = 0, sampled = 0 } = tokensOf(generation) ?? {};
+    this.inputTokens = prompt;
+    this.outputTokens = sampled;
+    this.totalTokens = prompt + sampled;
   }
 
   add({ requests, inputTokens, outputTokens, totalTokens }: Spent): void {
@@ -82,14 +96,7 @@ export interface AgentResponse {
 export type AgentEvent =
   | { type: 'response_started' }
   | { type: 'output_text_delta'; delta: string; itemId: string }
-  | {
-      type: 'response_done';
-      response: {
-        id: string;
-        output: AnswerItem[];
-        usage: Spent;
-      };
-    };
+  | { type: 'response_done'; response: { id: string; output: AnswerItem[]; usage: Spent } };
 
 /** Fits `Model` of `@openai/agents`. */
 export interface PolicyModel {
@@ -102,7 +109,7 @@ export function policy(seat?: Seat): PolicyModel {
   return {
     getResponse: async (request) => {
       const generation = await generate(seat, request);
-      return { usage: new AgentUsage(usageOf(generation)), output: itemsOf(generation), responseId: generation.id };
+      return { usage: new AgentUsage(generation), output: itemsOf(generation), responseId: generation.id };
     },
     getStreamedResponse: (request) => streamed(seat, request),
   };
@@ -144,19 +151,16 @@ function formatOf({ outputType }: AgentRequest): GenerateRequest['format'] {
   return typeof outputType === 'object' ? { schema: outputType.schema as Json } : undefined;
 }
 
+/** The SDK's own client sends a description always, though it may be empty. */
 function toolsOf({ tools, handoffs }: AgentRequest): readonly Tool[] {
-  const functions = tools.map(({ type, name = type, description, parameters }) => {
-    if (type === 'function') return functionTool(name, description, parameters);
-    throw unsupported(`tool ${JSON.stringify(name)}`, `of type ${JSON.stringify(type)}`, 'the policy has no tools of its own');
-  });
-  const transfers = handoffs.map((to) => functionTool(to.toolName, to.toolDescription, to.inputJsonSchema));
+  const functions = tools.map(({ type, name = type, description = '', parameters }) =>
+    functionTool({ type, name, description, parameters }),
+  );
+  const transfers = handoffs.map(({ toolName: name, toolDescription: description, inputJsonSchema: parameters }) =>
+    functionTool({ name, description, parameters }),
+  );
   return [...functions, ...transfers];
 }
-
-const functionTool = (name: string, description: string | undefined, parameters: unknown): Tool => ({
-  type: 'function',
-  function: { name, description: description ?? '', ...(parameters === undefined ? {} : { parameters: parameters as Json }) },
-});
 
 function choiceOf(choice: string | undefined): ToolChoice {
   if (choice === undefined || choice === 'auto' || choice === 'none' || choice === 'required') return choice ?? 'auto';
@@ -170,10 +174,182 @@ async function* streamed(seat: Seat, request: AgentRequest): AsyncGenerator<Agen
   for (const item of output) {
     if (item.type === 'message') yield { type: 'output_text_delta', delta: generation.text, itemId: item.id };
   }
-  yield { type: 'response_done', response: { id: generation.id, output, usage: usageOf(generation) } };
+  const { requests, inputTokens, outputTokens, totalTokens } = new AgentUsage(generation);
+  const usage = { requests, inputTokens, outputTokens, totalTokens };
+  yield { type: 'response_done', response: { id: generation.id, output, usage } };
 }
 
-function usageOf(generation: Generation): Spent {
-  const { prompt = 0, sampled = 0 } = tokensOf(generation) ?? {};
-  return { requests: 1, inputTokens: prompt, outputTokens: sampled, totalTokens: prompt + sampled };
+// ── items ↔ messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// What one call of the policy gave becomes several items (what was thought, said, called) and must become one message again. Items that
+// we made carry the answer's id in theirs, so two answers in a row stay two; all others belong together where they are neighbours.
+
+/** An item of any kind; which fields it has depends on its type. */
+export interface AnyItem {
+  readonly type?: string | undefined;
+  readonly id?: string | undefined;
+  readonly role?: string;
+  readonly content?: unknown;
+  readonly rawContent?: unknown;
+  readonly callId?: unknown;
+  readonly name?: unknown;
+  readonly arguments?: unknown;
+  readonly output?: unknown;
+}
+
+export type AnswerItem =
+  | { type: 'reasoning'; id: string; content: never[]; rawContent: { type: 'reasoning_text'; text: string }[] }
+  | {
+      type: 'message';
+      id: string;
+      role: 'assistant';
+      status: 'completed' | 'incomplete';
+      content: { type: 'output_text'; text: string }[];
+    }
+  | { type: 'function_call'; id: string; callId: string; name: string; arguments: string; status: 'completed' };
+
+/** An answer's items. There is always one that is said or called. */
+export function itemsOf({ id, message, text, toolCalls, stopReason }: Generation): AnswerItem[] {
+  const items: AnswerItem[] = [];
+  const next = (): string => `${id}#${items.length}`;
+  const { reasoning } = message;
+  if (reasoning)
+    items.push({ type: 'reasoning', id: next(), content: [], rawContent: [{ type: 'reasoning_text', text: reasoning }] });
+  if (text !== '' || toolCalls.length === 0) {
+    const status = stopReason === 'length' ? 'incomplete' : 'completed';
+    items.push({ type: 'message', id: next(), role: 'assistant', status, content: [{ type: 'output_text', text }] });
+  }
+  for (const { id: callId, function: call } of toolCalls) {
+    items.push({ type: 'function_call', id: next(), callId, name: call.name, arguments: call.arguments, status: 'completed' });
+  }
+  return items;
+}
+
+/** Throws REQUEST_INVALID naming the item, by its place. */
+export function messagesOf(instructions: string | undefined, input: string | readonly AnyItem[]): readonly Message[] {
+  const entries: Entry[] = instructions ? [{ role: 'system', content: instructions }] : [];
+  if (typeof input === 'string') entries.push({ role: 'user', content: input });
+  else for (const [index, item] of input.entries()) read(item, `input[${index}]`, entries);
+  return messagesIn(entries).map(said);
+}
+
+function read(item: AnyItem, at: string, entries: Entry[]): void {
+  const kind = item.type ?? 'message';
+  if (kind === 'message') readMessage(item, at, entries);
+  else if (kind === 'function_call') {
+    const call = { name: String(item.name), arguments: argumentsText(item.arguments) };
+    spokenFor(entries, item.id).calls.push({ id: String(item.callId), type: 'function', function: call });
+  } else if (kind === 'function_call_result') {
+    entries.push({ role: 'tool', content: textOf(item.output, at, '\n'), tool_call_id: String(item.callId) });
+  } else if (kind === 'reasoning') {
+    const thought = textOf(item.rawContent ?? [], at, '') || textOf(item.content ?? [], at, '');
+    if (thought !== '') spokenFor(entries, item.id).reasoning += thought;
+  } else {
+    throw unsupported(
+      `${at}: an item`,
+      `of type ${JSON.stringify(kind)}`,
+      'the policy calls functions and says text, nothing else',
+    );
+  }
+}
+
+function readMessage({ role, content, id }: AnyItem, at: string, entries: Entry[]): void {
+  if (role === 'assistant') {
+    const spoken = spokenFor(entries, id);
+    spoken.content = (spoken.content ?? '') + textOf(content, at, '');
+  } else entries.push({ role: role === 'user' ? 'user' : 'system', content: textOf(content, at, '\n') });
+}
+
+function textOf(content: unknown, at: string, separator: string): string {
+  if (typeof content === 'string') return content;
+  const parts = (Array.isArray(content) ? content : [content]) as readonly {
+    readonly type?: string;
+    readonly text?: string;
+    readonly refusal?: string;
+  }[];
+  return parts
+    .map((part) => {
+      const said = part?.text ?? part?.refusal;
+      if (typeof said !== 'string') throw notText(`${at}: a part`, part?.type ?? typeof part);
+      return said;
+    })
+    .join(separator);
+}
+
+/** The message that an item belongs to: its id names the answer, where we made it. */
+function spokenFor(entries: Entry[], id: string | undefined): Spoken {
+  return spokenIn(entries, /^(.+)#\d+$/.exec(id ?? '')?.[1]);
+}
+
+/** Who only thought said the empty text. */
+const said = (message: Message): Message =>
+  message.content === null && message.tool_calls === undefined ? { ...message, content: '' } : message;
+
+// ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+interface ActiveSession {
+  readonly thread: string;
+  /** The rollout in which the session was read; absent where `run` was called. */
+  readonly readIn?: WorkflowContext;
+}
+
+const sessions = new AsyncLocalStorage<ActiveSession>();
+
+/** The thread of the session that the calling code runs in, if any. */
+function activeThread(): string | undefined {
+  const session = sessions.getStore();
+  // A session that was read in one rollout says nothing in another, which may have been started from there.
+  if (session?.readIn !== undefined && session.readIn !== currentRollout()) return undefined;
+  return session?.thread;
+}
+
+/**
+ * A `Session` that keeps its items, and tells the policy which conversation of the rollout it is: several sessions are several threads. The
+ * SDK does not tell a model whose session it is called for, but it reads the session right before: from then on the rollout's code, as far
+ * as it goes on from there, is in that conversation. So in a rollout either every run has a session or none has. `session.run` says it
+ * outright, and is left again. `Item` is the SDK's `AgentInputItem`.
+ */
+export class RecordingSession<Item extends object = object> {
+  /** Of the conversation, and of its thread in the trajectory. */
+  readonly name: string;
+  #items: Item[];
+
+  constructor(name: string, items: readonly Item[] = []) {
+    this.name = name;
+    this.#items = structuredClone([...items]);
+  }
+
+  /** Runs `fn`, most often a `run(agent, input, { session })`, as part of this conversation. */
+  run<T>(fn: () => T): T {
+    return sessions.run({ thread: this.name }, fn);
+  }
+
+  async getSessionId(): Promise<string> {
+    return this.name;
+  }
+
+  /** The latest `limit` of them, in order; all without one. */
+  async getItems(limit?: number): Promise<Item[]> {
+    this.#enter();
+    const from = limit === undefined ? 0 : Math.max(0, this.#items.length - Math.max(0, limit));
+    return structuredClone(this.#items.slice(from));
+  }
+
+  async addItems(items: readonly Item[]): Promise<void> {
+    this.#items.push(...structuredClone([...items]));
+  }
+
+  async popItem(): Promise<Item | undefined> {
+    return this.#items.pop();
+  }
+
+  async clearSession(): Promise<void> {
+    this.#items = [];
+  }
+
+  #enter(): void {
+    const rollout = currentRollout();
+    const session = sessions.getStore();
+    if (rollout === undefined || (session !== undefined && session.readIn === undefined)) return;
+    sessions.enterWith({ thread: this.name, readIn: rollout });
+  }
 }

@@ -1,11 +1,51 @@
 /**
- * What the leaf files share on the way from a framework's call to `handle.generate`: tool choice, sampling settings, refusals, usage.
+ * What the integrations share on the way from a framework's call to `handle.generate`: whose model is called, tool choice, sampling
+ * settings, refusals, usage.
  *
- * What the gateway refuses over HTTP is refused here in the same words: both ways must give the same trajectory, or none.
+ * A model object that names no handle looks the rollout up at every call, so that one agent, made once for the whole program, serves
+ * thousands of rollouts at the same time. What the gateway refuses over HTTP is refused here in the same words: both ways must give the
+ * same trajectory, or none. Every integration imports this file, so frameworks are told here to report to nobody.
  */
-import type { GenerateRequest, Generation } from '../core/contracts.ts';
+import { currentRollout, currentSamples, type SampleContext } from '../core/context.ts';
+import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
+import { quietFrameworks } from '../processes/environment.ts';
+
+quietFrameworks();
+
+/** A handle; or a role of the rollout that the calling code runs in; or nothing: that rollout's role `default`. */
+export type Seat = ModelHandle | string | undefined;
+
+/** The handle for one call. Throws NO_ROLLOUT where there is no rollout to look into. */
+export function handleOf(seat: Seat): ModelHandle {
+  if (typeof seat === 'object') return seat;
+  const rollout = currentRollout();
+  if (rollout !== undefined) return rollout.model(seat);
+  const asked = seat === undefined ? 'the policy' : `the policy as role ${JSON.stringify(seat)}`;
+  throw new TrainyardError('NO_ROLLOUT', `${asked} was called outside of a rollout`, {
+    hint: 'call the agent inside run(ctx), or give the model a handle: policy(ctx.model())',
+  });
+}
+
+/** For frameworks that want to know the model's name without calling it. */
+export function nameOf(seat: Seat): string {
+  return typeof seat === 'object' ? seat.name : (seat ?? 'policy');
+}
+
+/** The conversations of the rollout that runs, for the classes of the Osmosis shape. Throws NO_ROLLOUT. */
+export function activeSamples(): SampleContext {
+  const context = currentSamples();
+  if (context !== undefined) return context;
+  throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel requires an active RolloutContext', {
+    hint: 'build and run the agent inside run(ctx) of an AgentWorkflow',
+  });
+}
+
+export function placeholderUsed(hint: string): TrainyardError {
+  return new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel is a placeholder and cannot be called itself', { hint });
+}
 
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string };
 
@@ -13,12 +53,21 @@ export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string 
 export function toolsFor(tools: readonly Tool[], choice: ToolChoice): Pick<GenerateRequest, 'tools' | 'tool'> {
   if (choice === 'none') return {};
   if (choice === 'auto') return { tools };
-  if (choice === 'required') return { tools, tool: true };
-  return { tools, tool: choice.tool };
+  return { tools, tool: choice === 'required' ? true : choice.tool };
 }
 
-export function functionTool(name: string, description?: string, parameters?: unknown): Tool {
-  return { type: 'function', function: { name, ...given({ description, parameters: parameters as Json | undefined }) } };
+/** Throws REQUEST_INVALID for a tool that only a provider could run. */
+export function functionTool(tool: {
+  readonly type?: string;
+  readonly name: string;
+  readonly description?: string | undefined;
+  readonly parameters?: unknown;
+}): Tool {
+  const { type = 'function', name, description, parameters } = tool;
+  if (type === 'function') {
+    return { type, function: { name, ...given({ description, parameters: parameters as Json | undefined }) } };
+  }
+  throw unsupported(`tool ${JSON.stringify(name)}`, `of type ${JSON.stringify(type)}`, 'the policy has no tools of its own');
 }
 
 /** Settings as far as they were given. */
@@ -27,7 +76,7 @@ export function given<T extends object>(settings: T): { [K in keyof T]?: NonNull
   return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> };
 }
 
-/** Settings that would change what is sampled without being recorded; 0 changes nothing. */
+/** Refuses settings that would change what is sampled without being recorded; 0 changes nothing. */
 export function refusePenalties(penalties: Readonly<Record<string, number | undefined>>): void {
   for (const [name, value] of Object.entries(penalties)) {
     if (value) throw unsupported(name, `of ${value}`, 'it would change what is sampled without being recorded; leave it out');
@@ -48,8 +97,7 @@ export function tokensOf({ turn }: Generation): { readonly prompt: number; reado
   return turn && { prompt: turn.promptIds.length, sampled: turn.sampledIds.length };
 }
 
-/** What the policy said, as far as it said anything. */
-export function saidAs(content: string | null, calls: readonly ToolCall[], reasoning: string): Message {
+export function assistantMessage(content: string | null, calls: readonly ToolCall[], reasoning: string): Message {
   const called = calls.length > 0 ? { tool_calls: calls } : {};
   return { role: 'assistant', content, ...called, ...(reasoning === '' ? {} : { reasoning }) };
 }
@@ -68,8 +116,7 @@ export function argumentsText(input: unknown): string {
 
 export function isJsonObject(text: string): boolean {
   try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject(JSON.parse(text) as unknown);
   } catch {
     return false;
   }

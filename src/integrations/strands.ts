@@ -1,13 +1,19 @@
 /**
- * The policy as a `Model` of Strands Agents.
+ * The policy as a `Model` of Strands Agents; and in the Osmosis shape, an `Agent` whose model is the policy of the rollout it is built in.
  *
  * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. Each tool call is a block of its own
  * with its own start, so several calls of one answer stay several. A stream gives the answer when it is complete. What the policy said comes
  * back as it was recorded. Cache points and guard content say nothing to the policy; images, documents and their like are refused.
  */
 import {
+  Agent,
+  type AgentConfig,
+  type AgentResult,
   type BaseModelConfig,
   ContextWindowOverflowError,
+  type InvokeArgs,
+  type InvokeOptions,
+  type MessageData,
   Model,
   type ModelStreamEvent,
   ModelThrottledError,
@@ -16,11 +22,26 @@ import {
   type StreamOptions,
   type ToolSpec,
 } from '@strands-agents/sdk';
+import type { SampleContext, SampleView } from '../core/context.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Message, Tool } from '../core/types.ts';
-import { functionTool, given, isJsonObject, notText, saidAs, type ToolChoice, tokensOf, toolCall, toolsFor } from './request.ts';
-import { handleOf, nameOf, type Seat } from './seat.ts';
+import type { Message, PromptMessage, Tool } from '../core/types.ts';
+import {
+  activeSamples,
+  assistantMessage,
+  functionTool,
+  given,
+  handleOf,
+  isJsonObject,
+  nameOf,
+  notText,
+  placeholderUsed,
+  type Seat,
+  type ToolChoice,
+  tokensOf,
+  toolCall,
+  toolsFor,
+} from './request.ts';
 
 export interface PolicyModelConfig extends BaseModelConfig {
   topK?: number;
@@ -82,7 +103,7 @@ async function generate(handle: ModelHandle, request: GenerateRequest): Promise<
 }
 
 function toolsOf(specs: readonly ToolSpec[] = []): readonly Tool[] {
-  return specs.map(({ name, description, inputSchema }) => functionTool(name, description, inputSchema));
+  return specs.map(({ name, description, inputSchema: parameters }) => functionTool({ name, description, parameters }));
 }
 
 function choiceOf(choice: StrandsToolChoice | undefined): ToolChoice {
@@ -155,13 +176,15 @@ export function messagesOf(
   const instructions = typeof system === 'string' ? system : textsIn(system ?? [], 'systemPrompt').join('');
   return [
     ...(instructions.trim() === '' ? [] : [{ role: 'system' as const, content: instructions }]),
-    ...messages.flatMap(({ role, content }, place) => (role === 'assistant' ? spoken(content, place) : heard(content, place))),
+    ...messages.flatMap(({ role, content }, index) =>
+      role === 'assistant' ? assistantMessages(content, index) : userMessages(content, index),
+    ),
   ];
 }
 
 /** Results come first: they answer the calls of the message before. */
-function heard(blocks: readonly AnyBlock[], place: number): readonly Message[] {
-  const at = `messages[${place}]`;
+function userMessages(blocks: readonly AnyBlock[], index: number): readonly Message[] {
+  const at = `messages[${index}]`;
   const results = blocks.filter(({ type }) => type === 'toolResultBlock');
   const texts = textsIn(
     blocks.filter(({ type }) => type !== 'toolResultBlock'),
@@ -173,13 +196,13 @@ function heard(blocks: readonly AnyBlock[], place: number): readonly Message[] {
   ];
 }
 
-function spoken(blocks: readonly AnyBlock[], place: number): readonly Message[] {
+function assistantMessages(blocks: readonly AnyBlock[], index: number): readonly Message[] {
   const uses = blocks.filter(({ type }) => type === 'toolUseBlock');
   const calls = uses.map(({ toolUseId, name, input }) => toolCall(toolUseId, name, input));
   const reasoning = blocks.filter(({ type }) => type === 'reasoningBlock').map(({ text }) => String(text ?? ''));
   const others = blocks.filter(({ type }) => type !== 'toolUseBlock' && type !== 'reasoningBlock');
-  const content = textsIn(others, `messages[${place}]`).join('');
-  return [saidAs(content === '' && calls.length > 0 ? null : content, calls, reasoning.join(''))];
+  const content = textsIn(others, `messages[${index}]`).join('');
+  return [assistantMessage(content === '' && calls.length > 0 ? null : content, calls, reasoning.join(''))];
 }
 
 function resultOf({ toolUseId, status, content }: AnyBlock, at: string): Message {
@@ -195,4 +218,115 @@ function textsIn(blocks: readonly AnyBlock[], at: string): readonly string[] {
     if (SILENT.includes(block.type)) return [];
     throw notText(`${at}: a block`, block.type);
   });
+}
+
+// ── the Osmosis shape ────────────────────────────────────────────────────────────────────────────────────────────────────
+// Each agent is a named sample of its own. An agent with another model than the placeholder is a plain Strands agent: nothing of it is
+// recorded. Nothing is printed unless `printer` asks for it.
+
+const PARAMS: readonly string[] = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'];
+
+export type RolloutModelParams = Pick<PolicyModelConfig, 'temperature' | 'topP' | 'topK' | 'maxTokens' | 'stop'>;
+
+/** Stands for the policy until an agent is built with it, so that a config at the top of a module may hold it. */
+export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
+  readonly params: RolloutModelParams;
+
+  constructor({ params = {} }: { readonly params?: RolloutModelParams } = {}) {
+    super();
+    const unknown = Object.keys(params).filter((name) => !PARAMS.includes(name));
+    if (unknown.length > 0) {
+      throw new TrainyardError('CONFIG_INVALID', `OsmosisRolloutModel has no parameter ${unknown.join(', ')}`, {
+        hint: `its parameters are ${PARAMS.join(', ')}`,
+      });
+    }
+    this.params = { ...params };
+  }
+
+  updateConfig(): never {
+    throw placeholderUsed('give it to an OsmosisStrandsAgent that is built inside run(ctx)');
+  }
+
+  getConfig(): PolicyModelConfig {
+    return { modelId: 'osmosis-rollout', ...this.params };
+  }
+
+  stream(): AsyncIterable<ModelStreamEvent> {
+    throw placeholderUsed('give it to an OsmosisStrandsAgent that is built inside run(ctx)');
+  }
+}
+
+export interface OsmosisStrandsAgentConfig extends Omit<AgentConfig, 'messages'> {
+  /** `ctx.prompt` as it is, or messages of Strands. System messages become the system prompt. */
+  readonly messages?: readonly (PromptMessage | MessageData)[];
+  /** Accepted for those who come from Python; nothing is printed anyway. */
+  readonly callbackHandler?: null;
+}
+
+export class OsmosisStrandsAgent extends Agent {
+  constructor({ callbackHandler: _, ...config }: OsmosisStrandsAgentConfig) {
+    const bound = config.model instanceof OsmosisRolloutModel ? boundTo(activeSamples(), config.model, config) : undefined;
+    const conversation = conversationOf(config);
+    super({
+      printer: false,
+      ...config,
+      ...conversation,
+      ...(bound === undefined ? {} : { model: bound.model, name: bound.name }),
+    });
+    bound?.context.registerSampleSource(bound.name, { getSample: (id) => sampleOf(id, this) });
+  }
+
+  /** Goes on from the messages it has; with arguments, from those after them. */
+  override invoke(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
+    return super.invoke(args, options);
+  }
+
+  /** `invoke` by its Python name. */
+  invokeAsync(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
+    return this.invoke(args, options);
+  }
+}
+
+function boundTo(context: SampleContext, { params }: OsmosisRolloutModel, { name, id }: OsmosisStrandsAgentConfig) {
+  const sample = name ?? id ?? context.nameForUnnamed();
+  return { context, name: sample, model: new PolicyModel(context.model(sample), params) };
+}
+
+interface Conversation extends Pick<AgentConfig, 'systemPrompt'> {
+  readonly messages: MessageData[];
+}
+
+function conversationOf({ messages = [], systemPrompt }: OsmosisStrandsAgentConfig): Conversation {
+  const systems = messages.filter(({ role }) => (role as string) === 'system').map(({ content }) => textOf(content));
+  const others = messages.filter(({ role }) => (role as string) !== 'system') as readonly (PromptMessage | MessageData)[];
+  const prompt = systems.length === 0 ? systemPrompt : joined(systemPrompt, systems);
+  return { messages: others.map(blocksOf), ...(prompt === undefined ? {} : { systemPrompt: prompt }) };
+}
+
+function joined(given: AgentConfig['systemPrompt'], systems: readonly string[]): AgentConfig['systemPrompt'] {
+  if (given === undefined || typeof given === 'string') return [...(given ? [given] : []), ...systems].join('\n\n');
+  throw new TrainyardError('REQUEST_INVALID', 'systemPrompt: found blocks, and the messages hold a system message too', {
+    hint: 'give the system prompt as a text, or leave it to the messages',
+  });
+}
+
+/** A text becomes a block; what is in blocks already stays as it is. */
+function blocksOf(message: PromptMessage | MessageData): MessageData {
+  const { role, content } = message as MessageData | Exclude<PromptMessage, { role: 'system' }>;
+  return typeof content === 'string' ? { role, content: [{ text: content }] } : (message as MessageData);
+}
+
+function textOf(content: string | MessageData['content']): string {
+  if (typeof content === 'string') return content;
+  return content.map((block) => ('text' in block && typeof block.text === 'string' ? block.text : '')).join('');
+}
+
+/** What cannot be put as ordinary messages is shown as Strands has it: a grader can still look at it. */
+function sampleOf(id: string, agent: Agent): SampleView {
+  try {
+    const system = agent.systemPrompt as string | readonly AnyBlock[] | undefined;
+    return { id, messages: messagesOf(system, agent.messages) };
+  } catch {
+    return { id, messages: agent.messages as unknown as readonly Message[] };
+  }
 }

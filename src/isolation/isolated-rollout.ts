@@ -3,11 +3,11 @@
  * process does not have: the answer, the task file, the keys of the run, the store.
  */
 import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.ts';
-import { ownCopy } from '../core/copies.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { copyConfig } from '../core/json.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
+import { type HttpSeat, httpModel } from '../gateway/http-model.ts';
 import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from '../rollout/rollout-context.ts';
-import { type HttpSeat, httpModel } from './http-model.ts';
 import { ownInbox } from './inboxes.ts';
 
 export interface RolloutOrder {
@@ -44,7 +44,7 @@ export function isolatedContext(
   return {
     task,
     prompt: [...task.prompt],
-    config: ownCopy(workflow.config),
+    config: copyConfig(workflow.config),
     metadata: task.metadata,
     rolloutId,
     groupId,

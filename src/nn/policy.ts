@@ -6,8 +6,7 @@
  * threads, on batching or on timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
-import { setImmediate as nextTick } from 'node:timers/promises';
-import { checkRequest, checkSample } from '../core/engine.ts';
+import { Mutex, yieldToEventLoop } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type {
   AdamSettings,
@@ -19,6 +18,7 @@ import type {
   SampleResult,
   Trainer,
 } from '../core/policy.ts';
+import { checkRequest, checkSample } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
@@ -54,7 +54,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly #pool: WorkerPool;
   readonly #placement: WorkerPlacement;
   /** The end of the last training verb. */
-  #training: Promise<unknown> = Promise.resolve();
+  #training = new Mutex();
   /** Gradient lanes that hold something; the others are zero. */
   #lanes = 0;
   #steps = 0;
@@ -173,7 +173,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
-    return this.#inTurn(async () => {
+    return this.#training.run(async () => {
       await this.#check(samples);
       if (weights === 'reference' && !this.#hasReference) {
         throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
@@ -184,7 +184,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
-    return this.#inTurn(async () => {
+    return this.#training.run(async () => {
       this.#isSpoiled = true;
       await this.#check(samples);
       try {
@@ -200,7 +200,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
-    return this.#inTurn(async () => {
+    return this.#training.run(async () => {
       if (this.#isSpoiled) {
         this.#clearGradient();
         throw new TrainyardError('TRAINER_FAILED', 'the forwardBackward before this optimStep failed, so there is no gradient', {
@@ -221,7 +221,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   /** The accumulated gradient is zero again. */
   dropGradient(): Promise<void> {
-    return this.#inTurn(async () => this.#clearGradient());
+    return this.#training.run(async () => this.#clearGradient());
   }
 
   /**
@@ -229,7 +229,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
    * for the new one. So this takes as long as the longest running request has left, whatever else arrives.
    */
   publish(policyVersion: number): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#training.run(async () => {
       await this.#pool.all('drain', () => ({}), 'ENGINE_FAILED');
       await this.#pool.call(0, 'pack', {}, 'ENGINE_FAILED');
       this.#placement.forget();
@@ -242,7 +242,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   async forget(): Promise<void> {}
 
   freezeReference(): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#training.run(async () => {
       this.#flat(this.#arena.reference).set(this.weights());
       this.#hasReference = true;
     });
@@ -250,7 +250,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   /** Writes config.json, model.safetensors and optimizer.safetensors. */
   save(dir: string): Promise<void> {
-    return this.#inTurn(() =>
+    return this.#training.run(() =>
       writeCheckpoint(
         dir,
         { ...this.#file, layout: this.#layout, weights: this.weights(), variant: this.#variant },
@@ -265,7 +265,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   /** Reads what `save` wrote; the optimizer starts fresh where its state is not there or not wanted. What is served changes only with the next `publish`. */
   load(dir: string, { optimizer: wantsOptimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#training.run(async () => {
       const { weights, variant } = await readWeights(dir, this.#layout);
       const optimizer = wantsOptimizer ? await readOptimizer(dir, this.#layout) : undefined;
       this.weights().set(weights);
@@ -311,14 +311,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       unbroken += sample.tokens.length;
       if (unbroken < TOKENS_AT_ONCE) continue;
       unbroken = 0;
-      await nextTick();
+      await yieldToEventLoop();
     }
-  }
-
-  #inTurn<T>(verb: () => Promise<T>): Promise<T> {
-    const result = this.#training.then(verb);
-    this.#training = result.catch(() => undefined);
-    return result;
   }
 
   #flat(address: number): Float32Array {

@@ -6,6 +6,7 @@
  */
 import { readFile, writeFile } from 'node:fs/promises';
 import { TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 
 export interface Tensor {
   readonly name: string;
@@ -152,10 +153,6 @@ function fromFloat16(bits: number): number {
   if (exponent === 0) return sign * fraction * 2 ** -24;
   if (exponent === 0x1f) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function isCounts(value: unknown): value is readonly number[] {

@@ -5,8 +5,8 @@
  * one worker. Which worker takes which lane is left to chance; it shows nowhere in the result.
  */
 import { TrainyardError } from '../core/errors.ts';
-import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
 import type { AdamSettings, ForwardBackwardResult, Loss, LossOutput } from '../core/policy.ts';
+import { evaluateLoss, sumOfLosses } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES } from './arena.ts';
 import type { Span } from './messages.ts';

@@ -1,30 +1,30 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { Slots } from '../rollout/slots.ts';
+import { Semaphore } from '../core/async.ts';
 import { Deadline } from './deadline.ts';
 
 const never = new AbortController().signal;
 
 describe('a deadline', () => {
   it('gives back a slot that comes in the moment in which nobody wants it any more', async () => {
-    const slots = new Slots(1);
-    const held = await slots.take();
+    const slots = new Semaphore(1);
+    const held = await slots.acquire();
     const cancel = new AbortController();
     const entering = new Deadline('workflow', 60).enter(slots, cancel.signal);
     await sleep(1);
-    const giving = held[Symbol.asyncDispose]();
+    const giving = held[Symbol.dispose]();
     cancel.abort(new Error('enough'));
     await expect(entering).rejects.toThrow('enough');
     await giving;
-    await expect(slots.take(AbortSignal.timeout(1000))).resolves.toBeDefined();
+    await expect(slots.acquire(AbortSignal.timeout(1000))).resolves.toBeDefined();
   });
 
   it('says how much of it was spent queued also when it ends later', async () => {
-    const slots = new Slots(1);
-    const held = await slots.take();
+    const slots = new Semaphore(1);
+    const held = await slots.acquire();
     const deadline = new Deadline('workflow', 0.3);
-    setTimeout(() => void held[Symbol.asyncDispose](), 150);
-    await using _slot = await deadline.enter(slots, never);
+    setTimeout(() => void held[Symbol.dispose](), 150);
+    using _slot = await deadline.enter(slots, never);
     await expect(deadline.within(never, () => new Promise(() => undefined))).rejects.toThrow(
       /^workflow exceeded its 0\.3s deadline \(0\.\ds of it spent queued\)$/,
     );

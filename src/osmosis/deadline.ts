@@ -2,9 +2,9 @@
  * A window of time that work must keep to. What comes back after its end is late, however it comes: an abort that was swallowed, an
  * event loop that was blocked, an error. The work itself cannot be stopped, only told and left behind.
  */
+import type { Semaphore } from '../core/async.ts';
+import { linkSignals, orAborted } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { linkSignals, orAborted } from '../core/linked-signal.ts';
-import type { Slots } from '../rollout/slots.ts';
 
 /** Shorter waits in a queue are not worth a word. */
 const WORTH_A_WORD_MS = 100;
@@ -27,22 +27,22 @@ export class Deadline {
   }
 
   /** Waits for a slot; the wait is part of the window. Without slots there is no wait. */
-  async enter(slots: Slots | undefined, cancel: AbortSignal): Promise<AsyncDisposable | undefined> {
+  async enter(slots: Semaphore | undefined, cancel: AbortSignal): Promise<Disposable | undefined> {
     if (slots === undefined) return undefined;
-    let given: AsyncDisposable | undefined;
+    let given: Disposable | undefined;
     let left = false;
     const since = performance.now();
     try {
       await this.within(cancel, async (signal) => {
-        const slot = await slots.take(signal);
+        const slot = await slots.acquire(signal);
         // The slot may come in the very moment in which the window ends.
-        if (left) await slot[Symbol.asyncDispose]();
+        if (left) slot[Symbol.dispose]();
         else given = slot;
       });
       return given;
     } catch (thrown) {
       left = true;
-      await given?.[Symbol.asyncDispose]();
+      given?.[Symbol.dispose]();
       throw thrown instanceof DeadlineError ? this.#exceeded(performance.now() - since) : thrown;
     } finally {
       this.#queuedMs += performance.now() - since;

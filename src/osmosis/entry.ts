@@ -6,9 +6,9 @@ import { createRequire } from 'node:module';
 import { isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
+import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { asGrader, asWorkflow } from '../core/lower.ts';
 import { together } from '../rollout/discovery.ts';
 import { noDefaultModels } from './remote-policy.ts';
 

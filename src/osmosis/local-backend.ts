@@ -5,10 +5,10 @@
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Semaphore } from '../core/async.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
-import { Slots } from '../rollout/slots.ts';
 import { checkReferences, type EntryParts, loadEntry, lowered } from './entry.ts';
 import type {
   CancelSelector,
@@ -145,8 +145,8 @@ export class LocalBackend implements ExecutionBackend {
     this.#started = workflow;
     return {
       ...entry,
-      slots: concurrency === null ? undefined : new Slots(concurrency),
-      graderSlots: grader?.concurrency === undefined ? undefined : new Slots(grader.concurrency),
+      slots: concurrency === null ? undefined : new Semaphore(concurrency),
+      graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
       longestSec: this.#options.longestSec ?? LONGEST_SEC,
     };

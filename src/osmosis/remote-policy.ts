@@ -2,11 +2,11 @@
  * The door to somebody else's policy: a model handle over HTTP, for one rollout. Every call says which rollout and which conversation it
  * belongs to; what was said is remembered for the grader. Tokens are recorded where the policy is, not here.
  */
+import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { linkSignals } from '../core/linked-signal.ts';
-import { GATEWAY_LIMITS } from '../gateway/limits.ts';
-import { httpModel } from '../isolation/http-model.ts';
+import { httpModel } from '../gateway/http-model.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isWhole, type RecordedCall, recordedCall, routeOf } from './recorded-call.ts';
 
 /** What the policy is called on the wire, whichever it is. */

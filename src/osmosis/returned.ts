@@ -4,11 +4,11 @@
  */
 import type { WorkflowResult } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { asJson } from '../core/json.ts';
+import { asJson, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Message, Reward, RolloutIdentity } from '../core/types.ts';
 import { resultOf, type SettledResult } from '../rollout/result.ts';
-import { jsonOnly } from './json-only.ts';
+import { jsonOnly } from './callbacks.ts';
 
 export interface Returned extends Omit<SettledResult, 'trainedTurns' | 'reward'> {
   readonly reward?: Reward;
@@ -45,7 +45,7 @@ function rewardOf(given: NonNullable<WorkflowResult['reward']>): Reward {
 
 function threadsOf(given: unknown): Readonly<Record<string, readonly Message[]>> {
   const copy = asJson(given, MOST_JSON);
-  const isOfLists = typeof copy === 'object' && copy !== null && !Array.isArray(copy) && Object.values(copy).every(Array.isArray);
+  const isOfLists = isObject(copy) && Object.values(copy).every(Array.isArray);
   if (isOfLists) return copy as unknown as Readonly<Record<string, readonly Message[]>>;
   throw new TrainyardError('WORKFLOW_BAD_RESULT', 'run returned threads that are not lists of messages as JSON, by thread', {
     hint: 'write threads: { name: [{ role, content }, …] }',

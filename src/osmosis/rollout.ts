@@ -2,11 +2,11 @@
  * One rollout for a controller, from the queue to its grade. It always ends, and what it did is told to the hooks: the workflow's end once,
  * the grade once, in that order. A slot is held all the while.
  */
+import type { Semaphore } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { contextOf, type OwnContext } from '../rollout/rollout-context.ts';
-import type { Slots } from '../rollout/slots.ts';
 import { boundedSeconds, Deadline } from './deadline.ts';
 import type { BackendEntry } from './entry.ts';
 import { failureOf, SUCCESS } from './error-category.ts';
@@ -16,8 +16,8 @@ import { RemotePolicy } from './remote-policy.ts';
 import { type Returned, returnedBy } from './returned.ts';
 
 export interface RolloutParts extends BackendEntry {
-  readonly slots: Slots | undefined;
-  readonly graderSlots: Slots | undefined;
+  readonly slots: Semaphore | undefined;
+  readonly graderSlots: Semaphore | undefined;
   readonly artifacts: string | undefined;
   /** Seconds that a workflow or a grader may take, whatever is asked for. */
   readonly longestSec: number;
@@ -53,13 +53,13 @@ export async function runRemoteRollout(
     if (request.grading) await hooks.graded({ ...failure, samples: {} });
   };
   const deadline = new Deadline('workflow', boundedSeconds(request.agentTimeoutSec, parts.longestSec, 'agent_timeout_sec'));
-  let slot: AsyncDisposable | undefined;
+  let slot: Disposable | undefined;
   try {
     slot = await deadline.enter(parts.slots, progress.cancel);
   } catch (thrown) {
     return await fail(thrown);
   }
-  await using _held = slot;
+  using _held = slot;
   progress.state = 'running';
   try {
     const finished = await runWorkflow(parts, request, progress, hooks, deadline);
@@ -148,7 +148,7 @@ async function rewardOf(
   const why = ungradable(grader, request);
   if (why !== undefined || grader === undefined) throw new TrainyardError('GRADER_FAILED', why ?? 'no grader');
   const deadline = new Deadline('grader', boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec'));
-  await using _slot = await deadline.enter(graderSlots, cancel);
+  using _slot = await deadline.enter(graderSlots, cancel);
   const input = graderInputOf(taskOf(request), conversations, result, artifactsDir);
   return await deadline.within(cancel, () => rewardBy(grader, input, cancel));
 }

@@ -6,8 +6,8 @@
  * another process. The processes have this process's environment. Nothing is tried again here.
  */
 import { availableParallelism } from 'node:os';
-import { defined } from '../core/copies.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Answer, StartFailure } from './answer.ts';
 import { checkedDeadline, startError } from './call-errors.ts';
 import { moduleUrl } from './imported-module.ts';

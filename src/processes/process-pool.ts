@@ -8,7 +8,6 @@
  * A call that failed is not tried again here. Code that leaves timers or promises behind can crash its process during a later call, which
  * then bears the failure. The queue is not bounded: its callers are.
  */
-
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
 import { PooledProcess } from './pooled-process.ts';

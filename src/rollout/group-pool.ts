@@ -7,8 +7,9 @@
  * Does not compute advantages.
  */
 import { randomUUID } from 'node:crypto';
+import { Mutex } from '../core/async.ts';
 import type { Clock, Store } from '../core/contracts.ts';
-import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/curation.ts';
+import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory } from '../core/types.ts';
 import { type ChannelCounts, PoolCounts } from './pool-counts.ts';
 import { inOrder, type ServedStep, servedSteps } from './served-steps.ts';
@@ -89,7 +90,7 @@ export class GroupPool {
   #closing = false;
   #change = Promise.withResolvers<void>();
   /** Batches are made one after the other. */
-  #latest: Promise<unknown> = Promise.resolve();
+  #batching = new Mutex();
 
   private constructor(options: GroupPoolOptions) {
     this.#options = options;
@@ -135,7 +136,7 @@ export class GroupPool {
     // The same once more: the store knows.
     if (this.#known.has(trajectory.rolloutId)) return await store.append(trajectory);
     // While a batch is made nobody enters its groups; while somebody enters a group it is in no batch.
-    const group = await this.#exclusively(() => this.#letIn(trajectory));
+    const group = await this.#batching.run(() => this.#letIn(trajectory));
     try {
       await store.append(trajectory);
       this.#enter(trajectory);
@@ -159,7 +160,7 @@ export class GroupPool {
   async fetch(request: FetchRequest, signal: AbortSignal): Promise<Fetched> {
     for (;;) {
       const change = this.#change.promise;
-      const batch = await this.#exclusively(() => this.#take(request));
+      const batch = await this.#batching.run(() => this.#take(request));
       if (batch !== undefined) return { kind: 'batch', ...batch };
       if (this.#closing) return { kind: 'closed' };
       if (signal.aborted) return { kind: 'waiting' };
@@ -307,12 +308,6 @@ export class GroupPool {
     if (groups.length < maxGroups) return undefined;
     const idle = groups.filter(({ entering }) => entering === 0);
     return idle.find(({ held }) => held) ?? idle.find((group) => !this.#isComplete(group));
-  }
-
-  #exclusively<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#latest.then(work);
-    this.#latest = result.catch(() => undefined);
-    return result;
   }
 
   #changed(): void {

@@ -3,7 +3,7 @@ import { hash } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
-import { ownCopy, plainCopy } from '../core/copies.ts';
+import { copyConfig, deepCopy } from '../core/json.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
 
 export const MOST_LINES = 1000;
@@ -43,7 +43,7 @@ export interface OwnContext {
 export function contextOf(parts: ContextParts): OwnContext {
   // Built field by field: spreading the task would carry its answer along.
   const { id, prompt, metadata } = parts.task;
-  const task: TaskView = plainCopy({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
+  const task: TaskView = deepCopy({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
   const { identity, session, signal } = parts;
   const logs: LogLine[] = [];
   const folder = artifactsFolder(parts.artifacts, identity.rolloutId);
@@ -52,7 +52,7 @@ export function contextOf(parts: ContextParts): OwnContext {
   const ctx: WorkflowContext = {
     task,
     prompt: [...task.prompt],
-    config: ownCopy(parts.workflow.config),
+    config: copyConfig(parts.workflow.config),
     metadata: task.metadata,
     rolloutId: identity.rolloutId,
     groupId: identity.groupId,

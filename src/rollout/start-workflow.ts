@@ -2,23 +2,27 @@
  * A workflow made ready for rollouts: set up once, in this process or in each of its own, held to its own concurrency, torn down when the
  * run ends.
  */
+import { Semaphore } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
-import type { Workflow } from '../core/contracts.ts';
+import type { RunHost, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Task } from '../core/types.ts';
 import { type IsolationOptions, openIsolated } from '../isolation/isolated-workflow.ts';
 import type { OwnContext } from './rollout-context.ts';
-import { Slots } from './slots.ts';
 
 export interface StartedWorkflow extends AsyncDisposable {
   readonly workflow: Workflow;
   /** Absent: as many at once as the run has. */
-  readonly slots: Slots | undefined;
+  readonly slots: Semaphore | undefined;
   /** One rollout of it, wherever that runs. */
-  readonly runWorkflow: (own: OwnContext) => Promise<unknown>;
+  readonly runWorkflow: (own: OwnContext, task: Task) => Promise<unknown>;
 }
 
-/** Throws WORKFLOW_INIT_FAILED when its setup does. Without `isolation` there are no processes for it but this one. */
-export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions): Promise<StartedWorkflow> {
+/**
+ * Throws WORKFLOW_INIT_FAILED when its setup does. Without `isolation` there are no processes for it but this one; without a host there is
+ * nothing that it could attach to.
+ */
+export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions, host?: RunHost): Promise<StartedWorkflow> {
   if (workflow.isolation === 'process') {
     if (isolation !== undefined) return await startIsolated(workflow, isolation);
     throw new TrainyardError(
@@ -29,11 +33,12 @@ export async function startWorkflow(workflow: Workflow, isolation?: IsolationOpt
       },
     );
   }
+  const attached = host && (await workflow.attach?.(host));
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
   return {
     workflow,
-    slots: workflow.concurrency === undefined ? undefined : new Slots(workflow.concurrency),
-    runWorkflow: (own) => runHere(workflow, own),
+    slots: workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency),
+    runWorkflow: attached ? ({ ctx }, task) => runInRollout(ctx, () => attached(ctx, task)) : (own) => runHere(workflow, own),
     [Symbol.asyncDispose]: () =>
       boundary('WORKFLOW_FAILED', `the teardown of workflow ${workflow.name} failed`, async () => workflow.teardown?.()),
   };
@@ -49,7 +54,7 @@ async function startIsolated(workflow: Workflow, options: IsolationOptions): Pro
   return {
     workflow,
     // A rollout that waits for a process should wait before its deadline begins.
-    slots: new Slots(workers),
+    slots: new Semaphore(workers),
     runWorkflow: (own) => isolated.run(own),
     [Symbol.asyncDispose]: () => isolated[Symbol.asyncDispose](),
   };

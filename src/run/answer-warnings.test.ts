@@ -1,6 +1,6 @@
 /** Of which answers a run says something before it begins. */
 import { expect, it } from 'vitest';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader } from '../core/define.ts';
 import type { Json, Task } from '../core/types.ts';
 import { answerWarnings } from './answer-warnings.ts';
 

@@ -1,5 +1,4 @@
 /** Commands that a run tells people to type. Written for a shell that finds `trainyard`; the command line adapts that to how it was called. */
-
 import { relative } from 'node:path';
 import type { Unusual } from '../core/events.ts';
 

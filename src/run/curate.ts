@@ -5,8 +5,8 @@
  * Everything that is wrong with a request is said at once, and then nothing is written.
  */
 import type { Store } from '../core/contracts.ts';
-import { exclusionsIn, placeOf } from '../core/curation.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { exclusionsIn, placeOf } from '../core/turns.ts';
 import type { Exclusion, Mark } from '../core/types.ts';
 import { stepsIn } from './inspect.ts';
 

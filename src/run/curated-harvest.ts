@@ -4,7 +4,7 @@
  * What is decided here goes into the step's manifest: a step that is computed again leaves out what it left out, whatever was marked since.
  */
 import type { Store } from '../core/contracts.ts';
-import { exclusionsOf, placeOf, withoutExcluded } from '../core/curation.ts';
+import { exclusionsOf, placeOf, withoutExcluded } from '../core/turns.ts';
 import type { Exclusion, Trajectory } from '../core/types.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';

@@ -1,8 +1,8 @@
 /** Digests of what decides a run, for run.json: whether a model, the tasks or the code are still what they were. */
-import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { digestOf } from '../core/json.ts';
 import type { Sample } from '../core/types.ts';
 import { TOKENIZER_FILES } from './checkpoint.ts';
 
@@ -36,10 +36,4 @@ export function samplesDigest(samples: readonly Sample[]): string {
 /** Of a checkpoint, by the digests of its files. */
 export function filesDigest(files: Readonly<Record<string, string>>): string {
   return digestOf([JSON.stringify(Object.entries(files).toSorted())]);
-}
-
-export function digestOf(pieces: readonly (string | Uint8Array)[]): string {
-  const hash = createHash('sha256');
-  for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
-  return hash.digest('hex');
 }

@@ -6,9 +6,9 @@
  * that is asked for.
  */
 import { join } from 'node:path';
+import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import type { Emit, EvaluationReport, Warn } from '../core/events.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { shortPath } from './command-line.ts';
@@ -192,7 +192,7 @@ async function runAll(
   const rollouts = workshop.rolloutsInto(journal.store, artifacts);
   const sampling = samplingAt(settings.temperature, settings);
   let [done, failed] = [0, 0];
-  await inParallel(pending, settings.concurrency, async ({ identity, task }) => {
+  await mapConcurrently(pending, settings.concurrency, async ({ identity, task }) => {
     const trajectory = await rollouts.run(identity, task, sampling);
     results.add(trajectory);
     if (endingOf(trajectory) === 'failed') failed++;

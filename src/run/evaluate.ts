@@ -3,10 +3,10 @@
  *
  * A task whose rollout or grading failed is in `n` and not a success; it is reported, never dropped from the denominator.
  */
+import { mapConcurrently } from '../core/async.ts';
 import type { Score } from '../core/events.ts';
+import { meanOf, wilson } from '../core/statistics.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
-import { meanOf, wilson } from '../statistics/intervals.ts';
 import { type EvalSettings, samplingAt } from './settings.ts';
 import { type Ending, endingOf, gradedRewards, meansOf } from './signal.ts';
 import type { Rollouts } from './workshop.ts';
@@ -34,7 +34,7 @@ export async function evaluate(
     onProgress?.(++done, tasks.length);
     return trajectory;
   };
-  const trajectories = await inParallel(tasks, settings.concurrency, one, halt);
+  const trajectories = await mapConcurrently(tasks, settings.concurrency, one, halt);
   if (trajectories !== undefined) rollouts.settle();
   return trajectories;
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
-import { wilson } from '../statistics/intervals.ts';
+import { wilson } from '../core/statistics.ts';
 import { scoreOf } from './evaluate.ts';
 import { isReached, reportOf } from './evaluation-report.ts';
 import { Results } from './evaluation-results.ts';

@@ -5,8 +5,7 @@
  * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
  */
 import type { EvaluationReport, TagReport } from '../core/events.ts';
-import { meanInterval, meanOf, sharesInterval } from '../statistics/intervals.ts';
-import { passAtK, passHatK } from '../statistics/pass-at-k.ts';
+import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import type { RolloutResult, TaskResult } from './evaluation-results.ts';
 import { meansIn } from './signal.ts';
 

@@ -7,9 +7,8 @@
  */
 import type { Store } from '../core/contracts.ts';
 import type { Best, Emit, Score } from '../core/events.ts';
+import { meanOf, signFlipChance } from '../core/statistics.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { meanOf } from '../statistics/intervals.ts';
-import { signFlipChance } from '../statistics/paired.ts';
 import { evaluate, evaluationId, type NumberedTask, numbered, scoreOf } from './evaluate.ts';
 import type { TrainSettings } from './settings.ts';
 import { isSuccess } from './signal.ts';

@@ -1,5 +1,5 @@
 /** What a run samples and trains, wherever that happens: the rest of the run cannot tell. */
-import type { Absence } from '../core/absence.ts';
+import type { Downtime } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
@@ -19,7 +19,7 @@ export interface PolicyOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
   /** Runs while the policy's server is away. */
-  readonly absence?: Absence | undefined;
+  readonly absence?: Downtime | undefined;
   /** By default the fastest that the machine has. */
   readonly kernels?: KernelVariant | undefined;
 }

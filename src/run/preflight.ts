@@ -1,18 +1,14 @@
 /**
  * Everything that can be wrong with what the user wrote is found here, all of it at once, before anything is opened or spent.
  */
-
-import { missingEnv } from '../core/define-grader.ts';
+import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { isFlow } from '../core/flow-door.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import { type Split, seenInTraining, splitTasks } from '../dataset/split.ts';
 import { type Dataset, readDataset } from '../dataset/tasks.ts';
-import { flowRegistry } from '../flows/flow-registry.ts';
-import { type Entry, together } from '../rollout/discovery.ts';
+import { type Entry, inspectEntry, together } from '../rollout/discovery.ts';
 import { answerWarnings } from './answer-warnings.ts';
-import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';
 
 export interface Files {
   readonly entry: string | Entry;
@@ -54,21 +50,27 @@ export async function preflight(files: Files): Promise<Checked> {
 
 /** Imports the entry, and runs nothing. */
 export async function inspectFiles(files: Files): Promise<Inspection> {
-  const { flow, entry } = files;
-  const isChosen = flow !== undefined && typeof entry === 'string';
-  const chosen = isChosen ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
-  const found = chosen ?? (typeof entry === 'string' ? await inspectUnnamed(entry) : { entry, problems: [] });
+  const { entry, problems: ofEntry } = await inspectGiven(files);
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
-  const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
-  const ofFlows = problemsOf([...tasks, ...heldOut]);
-  const ofAnswers = found.entry === undefined ? [] : answerWarnings(found.entry.grader, files, { tasks, heldOut });
+  const ofTasks = entry?.workflow.checkTasks?.([...tasks, ...heldOut]) ?? [];
+  const ofAnswers = entry === undefined ? [] : answerWarnings(entry.grader, files, { tasks, heldOut });
   return {
-    entry: found.entry,
+    entry,
     tasks,
     heldOut,
-    warnings: [...warnings, ...missingVariables(found.entry), ...ofAnswers],
-    problems: [...found.problems, ...problems, ...ofFlows],
+    warnings: [...warnings, ...missingVariables(entry), ...ofAnswers],
+    problems: [...ofEntry, ...problems, ...ofTasks],
   };
+}
+
+/** A flow that is chosen by its name is found by its own room. */
+async function inspectGiven({ entry, flow, flows }: Files): Promise<Pick<Inspection, 'entry' | 'problems'>> {
+  if (typeof entry !== 'string') return { entry, problems: [] };
+  if (flow !== undefined) return await (await import('../flows/flows-file.ts')).inspectFlow(entry, flow, flows);
+  const found = await inspectEntry(entry);
+  if (found.problems.every(({ code }) => code !== 'WORKFLOW_NOT_FOUND')) return found;
+  const { withFlowHint } = await import('../flows/flows-file.ts');
+  return { ...found, problems: found.problems.map(withFlowHint) };
 }
 
 async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files): Promise<Omit<Inspection, 'entry'>> {
@@ -108,11 +110,4 @@ function missingVariables(entry: Entry | undefined): Dataset['warnings'] {
     code: 'GRADER_ENV_MISSING',
     message: `the grader ${grader?.name} needs the environment variable ${name}, which is not set here`,
   }));
-}
-
-/** A flow that the entry exports may give way to another one that a task names. */
-function problemsOfEntry(entry: Entry | undefined): (tasks: readonly Task[]) => readonly TrainyardError[] {
-  if (entry === undefined || !isFlow(entry.workflow)) return () => [];
-  const { name } = entry.workflow;
-  return (tasks) => flowProblems(tasks, [name, ...flowRegistry().names]);
 }

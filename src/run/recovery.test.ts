@@ -1,6 +1,6 @@
 /** What a run does when the server of the policy forgets the weights in training. */
 import { describe, expect, it } from 'vitest';
-import { Absence } from '../core/absence.ts';
+import { Downtime } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import { Recovery } from './recovery.ts';
@@ -45,7 +45,7 @@ function forgetful() {
     state.has = true;
     log.push('restored');
   };
-  const absence = new Absence();
+  const absence = new Downtime();
   const recovery = new Recovery((code) => log.push(code), restore, absence);
   return { log, state, recovery, absence, engine: recovery.around(engine) };
 }

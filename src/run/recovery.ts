@@ -5,11 +5,12 @@
  * and a recovery never overlap: otherwise a gradient taken before the loss could be missing from the update after it. The seed and the
  * version of a repeated sample are the same as before, so its turn is recorded once and truly.
  */
-import type { Absence } from '../core/absence.ts';
-import { engineWith } from '../core/engine.ts';
+import type { Downtime } from '../core/async.ts';
+import { Mutex } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
+import { engineWith } from '../core/policy.ts';
 
 /** Losses in a row, with no step between them, after which the server is not trusted to keep anything. */
 const MOST_LOSSES = 3;
@@ -22,16 +23,16 @@ export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
 export class Recovery {
   readonly #warn: Warn;
   /** Runs while the policy is put back. */
-  readonly #absence: Absence | undefined;
+  readonly #absence: Downtime | undefined;
   /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
   restore: () => Promise<void>;
   readonly #fatal = new AbortController();
   /** How often the policy was put back. */
   #restored = 0;
   #inARow = 0;
-  #last: Promise<unknown> = Promise.resolve();
+  #mutex = new Mutex();
 
-  constructor(warn: Warn, restore: () => Promise<void>, absence?: Absence) {
+  constructor(warn: Warn, restore: () => Promise<void>, absence?: Downtime) {
     this.#warn = warn;
     this.restore = restore;
     this.#absence = absence;
@@ -70,9 +71,7 @@ export class Recovery {
    * that came between saving a step and committing it would put the policy back to the step before, and remove what was saved.
    */
   exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T> {
-    const result = this.#last.then(() => work((piece) => this.#untilDone(piece)));
-    this.#last = result.catch(() => undefined);
-    return result;
+    return this.#mutex.run(() => work((piece) => this.#untilDone(piece)));
   }
 
   async #untilDone<T>(work: () => Promise<T>): Promise<T> {

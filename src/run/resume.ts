@@ -6,8 +6,8 @@
  * that was killed ends with the weights of one that was not.
  */
 import type { Store } from '../core/contracts.ts';
-import { withoutExcluded } from '../core/curation.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';

@@ -4,10 +4,10 @@
  * What was rejected, failed or was not accepted is null in its place; nothing is replaced and nothing waited for, so it always ends. It
  * throws when most rollouts fail, as any run does.
  */
+import { mapConcurrently } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
 import { memoryStore } from '../store/memory.ts';
 import { isAccepted } from './groups.ts';
 import { preflight } from './preflight.ts';
@@ -40,7 +40,7 @@ export async function rolloutBatch(
     const groupId = `b${String(number + 1).padStart(6, '0')}`;
     return Array.from({ length: group }, (_, place) => ({ task, groupId, rolloutId: `${groupId}-${place}` }));
   });
-  const trajectories = await inParallel(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
+  const trajectories = await mapConcurrently(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
     rollouts.run({ rolloutId, groupId, purpose: 'train' }, task, sampling),
   );
   rollouts.settle();

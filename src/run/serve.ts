@@ -4,15 +4,14 @@
  * protocol: what they say or a grader says is kept with their trajectories.
  */
 import { join } from 'node:path';
+import { Mutex } from '../core/async.ts';
 import type { SessionObserver, Store } from '../core/contracts.ts';
-import { outcomeByCalls } from '../core/last-word.ts';
 import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
-import { mountAgentFlow } from '../flows/agent-flow.ts';
-import { Gateway } from '../gateway/gateway.ts';
-import type { Failure } from '../gateway/http-errors.ts';
-import { listen } from '../gateway/listener.ts';
+import { Gateway, listen } from '../gateway/gateway.ts';
+import type { Failure } from '../http/refusal.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { GroupPool } from '../rollout/group-pool.ts';
+import { outcomeByCalls } from '../rollout/runner.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
@@ -81,10 +80,8 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const { group, maxGroups, groupTimeout } = settings;
     const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
     const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
+    const { mountAgentFlow } = await import('../flows/flow-routes.ts');
     const flows = mountAgentFlow(gateway, {
-      renderer,
-      modelName: 'policy',
-      policyVersion: () => model.policyVersion,
       sessionDefaults,
       keep: (trajectory) => pool.keep(trajectory),
       pool,
@@ -112,7 +109,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
 /** Appends sessions as they are sealed; `kept` waits for all of them, and throws if one could not be kept. */
 function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['sealed']>; kept(): Promise<unknown> } {
   const keeping: Promise<void>[] = [];
-  let latest: Promise<unknown> = Promise.resolve();
+  const naming = new Mutex();
   return {
     keep: (identity, session) => {
       const { turns, unanswered } = session;
@@ -128,9 +125,8 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
         endedAt,
       };
       // One after the other: two sessions of one name must not find the same name free.
-      const kept = latest.then(async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) }));
-      latest = kept.catch(() => undefined);
-      keeping.push(kept);
+      const append = async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) });
+      keeping.push(naming.run(append));
     },
     kept: () => Promise.all(keeping),
   };

@@ -1,10 +1,10 @@
 /** What a step's rollouts gave: numbers for the report, and what it means when there was nothing to learn from. */
 import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
+import { meanOf } from '../core/statistics.ts';
 import type { Trajectory } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
-import { meanOf } from '../statistics/intervals.ts';
 import type { CuratedHarvest } from './curated-harvest.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {

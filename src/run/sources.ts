@@ -7,9 +7,9 @@ import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { digestOf } from '../core/json.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { shortPath } from './command-line.ts';
-import { digestOf } from './digests.ts';
 
 /** More than any agent has; a loop of links must end somewhere. */
 const MOST_FILES = 2000;

@@ -1,4 +1,5 @@
 /** A trajectory as a person reads it: who said what, and the reward. */
+import { printableLine } from '../core/describe.ts';
 import type { Message, Trajectory } from '../core/types.ts';
 
 /** Characters of a line that are shown. */
@@ -23,12 +24,7 @@ export function transcriptOf({ taskId, turns, grade }: Trajectory): Transcript {
 
 function linesOf({ role, content, tool_calls }: Message): string[] {
   const calls = (tool_calls ?? []).map((call) => `${role}: ${call.function.name}(${call.function.arguments})`);
-  return [...(content ? [`${role}: ${content}`] : []), ...calls].map(printable);
-}
-
-/** Model text may hold terminal escapes; a transcript is for looking at. */
-function printable(text: string): string {
-  const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is being removed
-  return shown.replace(/[\u0000-\u001f\u007f-\u009f]/g, (character) => (character === '\n' ? '⏎' : '·'));
+  return [...(content ? [`${role}: ${content}`] : []), ...calls].map((line) =>
+    printableLine(line.length > LONGEST ? `${line.slice(0, LONGEST)}…` : line),
+  );
 }

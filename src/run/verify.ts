@@ -10,13 +10,13 @@ import { existsSync } from 'node:fs';
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
+import { mapConcurrently } from '../core/async.ts';
 import type { GraderRunner, Store } from '../core/contracts.ts';
 import { messageOf } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/input.ts';
 import { removeFolder, temporaryFolder } from '../processes/temporary-folder.ts';
-import { inParallel } from '../rollout/in-parallel.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { gradeOf } from '../rollout/runner.ts';
@@ -150,7 +150,7 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
   }
   await using runner = await openGrader(settings, grader, entry.graderModule, stop);
   const tasks = { train: byId(plan.tasks), eval: byId(plan.heldOut) };
-  const differences = await inParallel(
+  const differences = await mapConcurrently(
     trajectories,
     settings.concurrency,
     async (trajectory): Promise<Parameters<Findings['differs']> | undefined> => {
@@ -274,7 +274,7 @@ async function sampleAgain(
   work: Work,
 ): Promise<void> {
   const { plan, found, stop } = work;
-  await inParallel(turns, plan.settings.concurrency, async ({ rolloutId, turn }) => {
+  await mapConcurrently(turns, plan.settings.concurrency, async ({ rolloutId, turn }) => {
     const { promptIds, sampledIds, logprobs, sampling } = turn;
     const { effective, seed } = sampling;
     const result = await engine.sample({ promptIds, sampling: effective, stopIds, seed, affinity: rolloutId }, stop);

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { hasSandbox } from '../../test/fixtures/sandbox.ts';
 import { findWalls } from '../isolation/walls.ts';
-import { openSandbox } from '../processes/sandbox/sandbox.ts';
 import { inspectEntry } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { wallsOf } from './walls.ts';
@@ -45,7 +45,7 @@ describe('what a rollout may not change', () => {
 });
 
 const hasWalls = (await findWalls({ hidden: [], readOnly: [] })).kind === 'walls';
-it.runIf(hasWalls && hasSandbox())(
+it.runIf(hasWalls && hasSandbox)(
   'a rollout behind walls needs no sandbox for a grader that its entry exports (needs namespaces)',
   async () => {
     const path = join(folder, 'app/coder.js');
@@ -64,7 +64,3 @@ export default defineWorkflow({ isolation: 'process', run: async () => '' });`,
     await started[Symbol.asyncDispose]();
   },
 );
-
-function hasSandbox(): boolean {
-  return openSandbox({ level: 'best' }).isSandbox;
-}

@@ -2,17 +2,14 @@
  * Everything a run works with, opened in the order that finds mistakes before anything is spent: tokenizer, model, grader;
  * then the gateway listens. Closed in reverse.
  */
-
-import { Absence } from '../core/absence.ts';
+import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
-import { missingEnv } from '../core/define-grader.ts';
+import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import { linkSignals } from '../core/linked-signal.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
-import { Gateway } from '../gateway/gateway.ts';
-import { listen } from '../gateway/listener.ts';
+import { Gateway, listen } from '../gateway/gateway.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
@@ -21,12 +18,10 @@ import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
-import { Slots } from '../rollout/slots.ts';
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
-import { type FlowRuns, flowRunsOf } from './flow-runs.ts';
 import { openPolicy } from './open-policy.ts';
 import type { Policy, PolicySettings } from './policy.ts';
 import { withPolicy } from './policy-judge.ts';
@@ -98,7 +93,7 @@ export async function openWorkshop(
   return await openingWith<Workshop>(async (closers) => {
     await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
-    const absence = new Absence();
+    const absence = new Downtime();
     const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
     const { trainer } = policy;
     const restore = async (): Promise<void> => {
@@ -113,16 +108,14 @@ export async function openWorkshop(
     const module = entry.workflowModule;
     const walls = entry.workflow.isolation === 'process' ? wallsOf({ ...files, module }) : undefined;
     const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
-    const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
-    if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
-    const policyVersion = (): number => policy.engine.policyVersion;
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed: settings.seed, signal });
-    const flows = flowRunsOf(entry.workflow, { gateway, renderer, modelName: 'policy', grader: grading, policyVersion });
+    const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
       workflow: workflow.workflow,
-      runWorkflow: flows?.runWorkflow ?? workflow.runWorkflow,
+      runWorkflow: workflow.runWorkflow,
       slots: workflow.slots,
       trainable,
       observer,
@@ -141,7 +134,7 @@ export async function openWorkshop(
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) =>
-        rolloutsOf({ ...parts, store, artifacts }, warn, flows, new FailureBudget(settings.maxErrorShare)),
+        rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(settings.maxErrorShare)),
       [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
@@ -150,12 +143,11 @@ export async function openWorkshop(
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, flows: FlowRuns | undefined, budget: FailureBudget): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rollouts {
   const warned = new Set<string>();
   let sampledTokens = 0;
   const runAnew = async (spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> => {
-    const run = (): Promise<Trajectory> => runRollout({ ...parts, signal }, spec);
-    const trajectory = await (flows?.during(spec.identity.rolloutId, spec.task, run) ?? run());
+    const trajectory = await runRollout({ ...parts, signal }, spec);
     sampledTokens += tokensIn(trajectory);
     return trajectory;
   };
@@ -220,7 +212,7 @@ export async function openGrader(
   }
   if (graderModule === undefined) {
     const runner = inlineGrader(grader, { deadlineMs, retries });
-    return concurrency === Infinity ? runner : withSlots(runner, new Slots(concurrency), signal);
+    return concurrency === Infinity ? runner : withSlots(runner, new Semaphore(concurrency), signal);
   }
   const { url, exportName } = graderModule;
   // A process grades one rollout at a time.
@@ -238,9 +230,9 @@ export async function openGrader(
   });
 }
 
-function withSlots(runner: InlineGraderRunner, slots: Slots, signal: AbortSignal): InlineGraderRunner {
+function withSlots(runner: InlineGraderRunner, slots: Semaphore, signal: AbortSignal): InlineGraderRunner {
   const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
-    await using _slot = await slots.take(signal);
+    using _slot = await slots.acquire(signal);
     return await runner.grade(input, model);
   };
   return { ...runner, grade };

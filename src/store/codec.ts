@@ -4,10 +4,10 @@
  *
  * Knows no SQL. Encodes only what `keep.ts` returned: equal encodings need its canonical key order.
  */
-import { createHash } from 'node:crypto';
 import { endianness } from 'node:os';
 import type { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
+import { digestBytes } from '../core/json.ts';
 import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
 import { manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
 
@@ -40,11 +40,11 @@ export function encodeTrajectory(kept: Trajectory): EncodedTrajectory {
   const { turns, ...rest } = kept;
   const record = JSON.stringify(rest);
   const encoded = turns.map(encodeTurn);
-  return { record, turns: encoded, digest: digestOf(piecesOf(record, encoded)) };
+  return { record, turns: encoded, digest: digestBytes(piecesOf(record, encoded)) };
 }
 
 export function decodeTrajectory(encoded: EncodedTrajectory): Trajectory {
-  if (!sameBytes(digestOf(piecesOf(encoded.record, encoded.turns)), encoded.digest)) {
+  if (!sameBytes(digestBytes(piecesOf(encoded.record, encoded.turns)), encoded.digest)) {
     throw new DecodeError('a trajectory does not match its digest');
   }
   const { abandoned, ...record } = parseObject(encoded.record) as { readonly abandoned?: readonly object[] };
@@ -58,7 +58,7 @@ export function decodeTrajectory(encoded: EncodedTrajectory): Trajectory {
 
 export function encodeRecord(kept: BatchManifest | Mark): EncodedRecord {
   const record = JSON.stringify(kept);
-  return { record, digest: digestOf([record]) };
+  return { record, digest: digestBytes([record]) };
 }
 
 export function decodeManifest(encoded: EncodedRecord): BatchManifest {
@@ -70,7 +70,7 @@ export function decodeMark(encoded: EncodedRecord): Mark {
 }
 
 function decodeRecord<T>(encoded: EncodedRecord, what: string, schema: z.ZodType<T>): T {
-  if (!sameBytes(digestOf([encoded.record]), encoded.digest)) throw new DecodeError(`${what} does not match its digest`);
+  if (!sameBytes(digestBytes([encoded.record]), encoded.digest)) throw new DecodeError(`${what} does not match its digest`);
   const decoded = parseObject(encoded.record);
   const misfit = misfitOf(schema, decoded);
   if (misfit !== undefined) throw new DecodeError(`${what} is malformed: ${misfit}`);
@@ -135,11 +135,4 @@ function parseObject(text: string): object {
 
 function piecesOf(record: string, turns: readonly EncodedTurn[]): readonly (string | Uint8Array)[] {
   return [record, ...turns.flatMap((turn) => [turn.words, turn.promptIds, turn.sampledIds, turn.logprobs])];
-}
-
-/** Each piece goes in with its length first, so that bytes cannot wander from one piece into the next unnoticed. */
-function digestOf(pieces: readonly (string | Uint8Array)[]): Uint8Array {
-  const hash = createHash('sha256');
-  for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
-  return hash.digest();
 }

@@ -3,7 +3,6 @@
  *
  * Log-probabilities are made up from the ids, so that a test can tell whether each one stayed with its token.
  */
-
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 

@@ -2,7 +2,6 @@
  * Messages and tools as chat templates expect them: our own words for things → the ones that published templates look for, with every
  * string protected: the text of control tokens inside user-supplied strings must not become control tokens.
  */
-
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { pythonNumber, WHITE_SPACE } from './jinja.ts';

@@ -7,7 +7,6 @@
  *
  * Decoding keeps control tokens and does no clean-up: a response is shown as it was sampled.
  */
-
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { byteLevelDecoder, byteLevelEncoder, type Tokens } from './byte-level.ts';

@@ -6,7 +6,7 @@
  * folded into advantages and weights, since the wire has no place for it.
  */
 import { TrainyardError } from '../core/errors.ts';
-import { masked } from '../core/evaluate-loss.ts';
+import { masked } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import type { Datum, Tensor } from '../tinker/wire/types.ts';
 

@@ -2,12 +2,11 @@
  * A batch's loss from the log-probabilities of its samples, by the loss's own definition: the number that is reported, whoever
  * computed the gradient, and the derivatives where nobody else can.
  */
-
+import { mapYielding } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
 import type { ForwardBackwardResult, Loss } from '../core/policy.ts';
+import { evaluateLoss, sumOfLosses } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { mapInSlices } from './in-slices.ts';
 
 const LOSS_TOLERANCE = 0.01;
 
@@ -25,7 +24,7 @@ export async function evaluateBatch(
   samples: readonly Sample[],
   logprobs: readonly Float32Array[],
 ): Promise<EvaluatedLoss> {
-  const outputs = await mapInSlices(samples, (sample, i) => evaluateLoss(loss, sample, logprobs[i]!, i));
+  const outputs = await mapYielding(samples, (sample, i) => evaluateLoss(loss, sample, logprobs[i]!, i));
   return {
     result: { ...sumOfLosses(samples, outputs), logprobs },
     gradients: outputs.map(({ gradient }) => gradient),

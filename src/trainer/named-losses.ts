@@ -5,8 +5,8 @@
  * linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
  */
 
-import { masked } from '../core/evaluate-loss.ts';
 import type { Loss } from '../core/policy.ts';
+import { masked } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import type { Datum } from '../tinker/wire/types.ts';
 import { policyDatum, weightedDatum } from './datum.ts';

@@ -2,8 +2,8 @@
  * What `registerModel` takes as a default model: whatever core takes (a server, a function, a `DefaultModel`), and a language model of the
  * AI SDK, which is asked through its own interface.
  */
-import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
-import { checkDefaultModel } from '../core/default-model.ts';
+import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
+import { checkDefaultModel } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, ToolCall } from '../core/types.ts';
 import { TunedModel } from './tuned-model.ts';

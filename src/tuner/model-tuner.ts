@@ -6,10 +6,9 @@
  * (`--trainable`) wins over what the workflow says.
  */
 import type { WorkflowContext } from '../core/contracts.ts';
-import { described } from '../core/default-model.ts';
-import { describeValue } from '../core/describe.ts';
+import { described } from '../core/define.ts';
+import { checkNames, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
 import { type DefaultModelGiven, defaultModelOf, modelNameOf } from './default-model.ts';
 import { TunedModel } from './tuned-model.ts';
 

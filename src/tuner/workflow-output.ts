@@ -4,9 +4,8 @@
  * Anything else is refused with what to write instead: a reward under a name that nobody reads would be lost without a word.
  */
 import type { GraderResult, WorkflowResult } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { checkNames, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames, unknownOptions } from '../core/near-name.ts';
 import type { Json } from '../core/types.ts';
 
 /** A number; one number for every model call of the episode; or a number with who earned what. */

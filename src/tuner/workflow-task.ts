@@ -3,6 +3,7 @@
  * sees it, with the answer.
  */
 import type { WorkflowContext } from '../core/contracts.ts';
+import { isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
 
 export interface Task {
@@ -68,8 +69,4 @@ function taskOf({ id, prompt, metadata }: TaskView): Task {
     envType: String(envType),
     metadata: fields,
   };
-}
-
-function isObject(value: Json | undefined): value is Readonly<Record<string, Json>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -4,11 +4,11 @@
  *
  * One instance is made when the entry is read, for its name and to find mistakes; it never runs.
  */
-import { isConcrete, methodKind } from '../core/classes.ts';
+
 import { type Workflow as CoreWorkflow, type EntryModule, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
-import { describeThrown, describeValue } from '../core/describe.ts';
+import { isConcrete, methodKind } from '../core/define.ts';
+import { checkedFields, describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkedFields } from '../core/near-name.ts';
 import { ModelTuner } from './model-tuner.ts';
 import { resultOf, type WorkflowOutputFields } from './workflow-output.ts';
 import { WorkflowTask } from './workflow-task.ts';

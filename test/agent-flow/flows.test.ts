@@ -13,16 +13,14 @@ import {
   SingleStepSingleTurnAgentFlow,
   Step,
 } from '../../src/agent-flow.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
-import { asWorkflow } from '../../src/core/lower.ts';
+import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
-import { flowRunsOf } from '../../src/run/flow-runs.ts';
+import { startWorkflow } from '../../src/rollout/start-workflow.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { eventually, isRunning } from '../fixtures/grader/processes.ts';
@@ -58,29 +56,21 @@ async function rollout(flow: unknown, options: Options = {}): Promise<Trajectory
     ? inlineGrader(defineGrader(({ task: { answer }, output }) => (answer === ANSWER && output === 'It costs $81.' ? 1 : 0)))
     : undefined;
   const workflow = asWorkflow(flow)!;
-  const runs = flowRunsOf(workflow, {
-    gateway,
-    renderer,
-    modelName: 'policy',
-    grader,
-    policyVersion: () => engine.policyVersion,
-  })!;
-  const trajectory = await runs.during('g1-0', task, () =>
-    runRollout(
-      {
-        workflow,
-        runWorkflow: runs.runWorkflow,
-        sessions: gateway,
-        grader,
-        graderInput,
-        store: memoryStore(),
-        limits: { turns: 8, tokens: 1000, deadlineMs },
-        seed: 1,
-        clock: { now: Date.now },
-        signal: new AbortController().signal,
-      },
-      { task, sampling: SAMPLING, identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: task.id, purpose: 'train' } },
-    ),
+  await using started = await startWorkflow(workflow, undefined, { gateway, grader });
+  const trajectory = await runRollout(
+    {
+      workflow,
+      runWorkflow: started.runWorkflow,
+      sessions: gateway,
+      grader,
+      graderInput,
+      store: memoryStore(),
+      limits: { turns: 8, tokens: 1000, deadlineMs },
+      seed: 1,
+      clock: { now: Date.now },
+      signal: new AbortController().signal,
+    },
+    { task, sampling: SAMPLING, identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: task.id, purpose: 'train' } },
   );
   expect(gateway.openSessions).toBe(0);
   return trajectory;
@@ -296,6 +286,16 @@ describe('a flow', () => {
     class Empty extends (BlackBoxAgentFlowBase as unknown as typeof MyAgentFlow) {}
     expect(() => asWorkflow(Empty)).toThrow('the flow Empty has no _runAgent');
     await expect(asWorkflow(MyAgentFlow)!.run({} as never)).rejects.toMatchObject({ code: 'NO_ROLLOUT' });
+  });
+
+  it('whose run is not async is refused before anything runs', () => {
+    class Hasty extends AgentFlowBase {
+      override run(): Promise<number> {
+        return Promise.resolve(1);
+      }
+    }
+    const refused = { code: 'WORKFLOW_NOT_ASYNC', message: expect.stringContaining('Hasty') };
+    expect(() => asWorkflow(Hasty)).toThrowError(expect.objectContaining(refused));
   });
 });
 

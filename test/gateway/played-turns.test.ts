@@ -11,7 +11,7 @@ import { graderInput } from '../../src/grader/input.ts';
 import { tokensIn } from '../../src/run/signal.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { checkHistory } from '../../src/testing/check-history.ts';
-import { recordHistory } from '../../src/testing/history.ts';
+import { recordHistory } from '../../src/testing/record-history.ts';
 import { ANSWER, ask, open, specOf } from '../fixtures/gateway/streams.ts';
 
 async function playedRollout(): Promise<Trajectory> {

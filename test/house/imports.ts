@@ -13,7 +13,7 @@ import { isKernel, isTest, lineAt, type Source } from './sources.ts';
 /** The first ring, the path of a task, lowest level first. */
 export const LEVELS = [
   ['core'],
-  ['tokens', 'nn', 'http', 'processes', 'statistics'],
+  ['tokens', 'nn', 'http', 'processes'],
   ['rollout', 'gateway', 'grader', 'store', 'trainer', 'dataset'],
   ['run'],
   ['cli'],
@@ -40,6 +40,8 @@ export interface ImportSite {
   readonly line: number;
   /** `import('…')`: loaded when the code comes to it, not with the module. */
   readonly late?: true;
+  /** A type only: nothing is loaded. */
+  readonly erased?: true;
 }
 
 interface Edge extends ImportSite {
@@ -57,16 +59,17 @@ export interface DeclaredPackages {
 
 export function importsOf(source: Source): readonly ImportSite[] {
   const sites: ImportSite[] = [];
-  const add = (node: unknown, offset: number, late?: true): void => {
+  const add = (node: unknown, offset: number, how: Pick<ImportSite, 'late' | 'erased'> = {}): void => {
     const specifier = literalText(node);
-    if (specifier !== undefined) sites.push({ specifier, line: lineAt(source, offset), ...(late && { late }) });
+    if (specifier !== undefined) sites.push({ specifier, line: lineAt(source, offset), ...how });
   };
+  const erased = (kind: string | undefined): Pick<ImportSite, 'erased'> => (kind === 'type' ? { erased: true } : {});
   new Visitor({
-    ImportDeclaration: (node) => add(node.source, node.start),
+    ImportDeclaration: (node) => add(node.source, node.start, erased(node.importKind)),
     ExportAllDeclaration: (node) => add(node.source, node.start),
-    ExportNamedDeclaration: (node) => add(node.source, node.start),
-    ImportExpression: (node) => add(node.source, node.start, true),
-    TSImportType: (node) => add(node.source, node.start),
+    ExportNamedDeclaration: (node) => add(node.source, node.start, erased(node.exportKind)),
+    ImportExpression: (node) => add(node.source, node.start, { late: true }),
+    TSImportType: (node) => add(node.source, node.start, { erased: true }),
     TSExternalModuleReference: (node) => add(node.expression, node.start),
     CallExpression: (node) => {
       if (node.callee.type === 'Identifier' && node.callee.name === 'require') add(node.arguments[0], node.start);

@@ -42,7 +42,7 @@ const FOR: Readonly<Record<string, readonly string[]>> = {
   './strands': ['@strands-agents/sdk'],
 };
 /** Dependencies that the core cannot do without. YAML is loaded by who has a file of it. */
-const ALWAYS = ['zod', 'hyparquet', '@huggingface/jinja', '@huggingface/tokenizers'];
+const ALWAYS = ['zod', 'csv-parse', 'hyparquet', '@huggingface/jinja', '@huggingface/tokenizers'];
 
 const { exports: exported } = JSON.parse(readText('package.json')) as {
   readonly exports: Readonly<Record<string, { readonly 'trainyard-source': string }>>;
@@ -53,14 +53,7 @@ const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': fi
 const PENDING = [
   'src/cli/tinker.ts',
   'src/grader/grade-once.ts',
-  'src/osmosis/openai-agents.ts',
-  'src/osmosis/remote-policy.ts',
-  'src/osmosis/strands.ts',
   'src/rollout/start-workflow.ts',
-  'src/run/flow-entry.ts',
-  'src/run/flow-runs.ts',
-  'src/run/preflight.ts',
-  'src/run/serve.ts',
   'src/run/tinker-policy.ts',
   'src/run/tinker-server.ts',
   'src/run/walls.ts',

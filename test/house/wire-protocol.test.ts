@@ -4,13 +4,10 @@
  */
 import { describe, expect, it } from 'vitest';
 import { FORK_CAUSES } from '../../src/core/types.ts';
-import type { Parameters } from '../../src/gateway/dialects/parameters.ts';
+import type { Parameters } from '../../src/gateway/dialects/dialect.ts';
 import { DIALECTS } from '../../src/gateway/gateway.ts';
-import { REFUSALS, STATUS } from '../../src/gateway/http-errors.ts';
-import { CAPABILITIES } from '../../src/gateway/keys.ts';
-import { GATEWAY_LIMITS } from '../../src/gateway/limits.ts';
-import { TIMEOUTS } from '../../src/gateway/listener.ts';
-import { ROUTES } from '../../src/gateway/routes.ts';
+import { CAPABILITIES, GATEWAY_LIMITS, REFUSALS, ROUTES, STATUS } from '../../src/gateway/wire-protocol.ts';
+import { TIMEOUTS } from '../../src/http/http-server.ts';
 import { sectionsOf, tableRows } from './markdown.ts';
 import { readText } from './sources.ts';
 
@@ -33,7 +30,9 @@ async function parametersOf(name: string): Promise<Parameters> {
 describe('docs/reference/wire-protocol.md', () => {
   it('lists exactly the routes, with who may', () => {
     const documented = rowsOf('Routes', 'method').map(([method, path, who]) => `${method} ${bare(path)} ${who}`);
-    expect(documented).toEqual(ROUTES.map(({ method, path, who }) => `${method} ${path} ${who.join(', ') || 'anyone'}`));
+    expect(documented).toEqual(
+      ROUTES.map(({ method, path, who }) => `${method} ${path.replace('+}', '}')} ${who.join(', ') || 'anyone'}`),
+    );
   });
 
   it('says what each capability may', () => {

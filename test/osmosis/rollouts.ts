@@ -1,9 +1,10 @@
 /** Rollouts of what a module exports, through the real gateway, runner and grader, with a scripted engine in the policy's place. */
+
+import { Semaphore } from '../../src/core/async.ts';
 import type { Workflow } from '../../src/core/contracts.ts';
-import { asGrader, asWorkflow, moduleOf } from '../../src/core/lower.ts';
+import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import type { Gateway } from '../../src/gateway/gateway.ts';
-import { Slots } from '../../src/rollout/slots.ts';
 import type { ScriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { rolloutsThrough, type Says, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
@@ -29,7 +30,7 @@ export async function bench(exports: object, say?: Says, artifacts?: string): Pr
   const workflow = found((value) => asWorkflow(value, module))!;
   const grader = found((value) => asGrader(value, module));
   const { engine, gateway } = scriptedGateway(say);
-  const slots = workflow.concurrency === undefined ? undefined : new Slots(workflow.concurrency);
+  const slots = workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency);
   const through = rolloutsThrough(gateway);
   const run = (task: Task = TASK): Promise<Trajectory> =>
     through({ workflow, grader, slots, artifacts, limits: { deadlineMs: 5000 } }, task);

@@ -10,12 +10,10 @@ import { realpathSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { unscorable } from '../../core/define-grader.ts';
+import { unscorable } from '../../core/define.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { siblingScript } from '../../processes/protocol.ts';
-import type { ConfinedProcess } from '../../processes/sandbox/confined-process.ts';
-import type { ReadableFile, SandboxEnd, SandboxProgram } from '../../processes/sandbox/program.ts';
-import type { Sandbox } from '../../processes/sandbox/sandbox.ts';
+import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../../processes/sandbox.ts';
 import type { CodeLanguage } from './code-in-text.ts';
 import type { CodeTests, ProgramTest } from './tests-of.ts';
 
@@ -46,7 +44,7 @@ export type TestsResult =
 
 /** Throws GRADER_UNSCORABLE for a sandbox that could not be set up, which says nothing about the code, and CANCELLED when the signal aborts. */
 export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<TestsResult> {
-  const interpreter = INTERPRETERS[language](sandbox, run.memoryMb);
+  const interpreter = INTERPRETERS[language](run.memoryMb);
   const { tests } = run;
   try {
     return await (tests.kind === 'program'
@@ -77,13 +75,13 @@ const INSIDE = '/opt/trainyard';
 /** Takes Node itself, with its reading thread. */
 const NODE_MB = 128;
 
-const INTERPRETERS: Readonly<Record<CodeLanguage, (sandbox: Sandbox, memoryMb: number) => Interpreter>> = {
-  javascript({ isSandbox }, memoryMb) {
+const INTERPRETERS: Readonly<Record<CodeLanguage, (memoryMb: number) => Interpreter>> = {
+  javascript(memoryMb) {
     const harness = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
-    const script = isSandbox ? `${INSIDE}/javascript/${basename(harness)}` : harness;
+    const script = `${INSIDE}/javascript/${basename(harness)}`;
     return {
       name: 'Node',
-      program: isSandbox ? `${INSIDE}/node` : process.execPath,
+      program: `${INSIDE}/node`,
       args: ['--disable-warning=ExperimentalWarning', `--max-old-space-size=${memoryMb}`],
       readable: [
         { source: realpathSync(process.execPath), target: `${INSIDE}/node` },
@@ -95,10 +93,9 @@ const INTERPRETERS: Readonly<Record<CodeLanguage, (sandbox: Sandbox, memoryMb: n
       tester: [script, 'tester'],
     };
   },
-  python({ isSandbox }, memoryMb) {
+  python(memoryMb) {
     const { program, readable } = pythonHome();
     const folder = fileURLToPath(new URL('./python', import.meta.url));
-    const scripts = isSandbox ? `${INSIDE}/python` : folder;
     return {
       name: 'Python',
       program,
@@ -107,8 +104,8 @@ const INTERPRETERS: Readonly<Record<CodeLanguage, (sandbox: Sandbox, memoryMb: n
       readable: [...readable, { source: folder, target: `${INSIDE}/python` }],
       memoryMb,
       file: 'solution.py',
-      subject: [`${scripts}/subject.py`],
-      tester: [`${scripts}/tester.py`],
+      subject: [`${INSIDE}/python/subject.py`],
+      tester: [`${INSIDE}/python/tester.py`],
     };
   },
 };
@@ -302,7 +299,7 @@ async function relay(answers: AsyncIterable<string>, tester: ConfinedProcess): P
 }
 
 async function notBegun(process: ConfinedProcess, language: string): Promise<TrainyardError> {
-  const end: SandboxEnd = await process.ended;
+  const end = await process.ended;
   if (end.kind === 'cancelled') return cancelled();
   const lines = process.stderr.trim().split('\n');
   const why = lines.findLast((line) => /error/i.test(line)) ?? (lines.at(-1) || end.kind);

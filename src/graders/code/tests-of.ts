@@ -6,7 +6,8 @@
  * that read and print; a list of `{ args, expected }` for a function. Or `{ tests, entry?, setup? }` around any of these.
  */
 import { z } from 'zod';
-import { unscorable } from '../../core/define-grader.ts';
+import { unscorable } from '../../core/define.ts';
+import { isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 
 export interface StatementTest {
@@ -54,7 +55,7 @@ const wrapped = z.object({
 export function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTests {
   const fault = (problems: readonly string[]): never =>
     unscorable(`the tests of task ${JSON.stringify(taskId)} cannot be used: ${problems.join('; ')}`);
-  const around = typeof given === 'object' && given !== null && !Array.isArray(given) ? wrapped.safeParse(given) : undefined;
+  const around = isObject(given) ? wrapped.safeParse(given) : undefined;
   if (around !== undefined && !around.success) return fault(problemsIn(around.error, given));
   const said = around?.data ?? {};
   const tests = around === undefined ? given : (said.tests ?? said.test ?? said.test_list);

@@ -4,9 +4,9 @@
  * One rule for what is absent: a component that cannot score makes the whole fail, and one that rejects makes the whole rejected. There is
  * never a sum of only some of the parts, because that would be a reward nobody meant. A failure wins over a rejection.
  */
+import { abortWith } from '../../core/async.ts';
 import type { Grader, GraderContext, GraderInput, Ungraded } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { link } from '../../core/linked-signal.ts';
 import { toReward } from '../../core/reward.ts';
 import type { Reward } from '../../core/types.ts';
 import { DEFAULT_DEADLINE_MS } from '../../grader/attempts.ts';
@@ -82,7 +82,7 @@ export async function rewardsOf(
   ctx: GraderContext,
 ): Promise<readonly Reward[] | Ungraded> {
   const controller = new AbortController();
-  const unlink = link(controller, ctx.signal);
+  const unlink = abortWith(controller, ctx.signal);
   const failures: unknown[] = [];
   const one = async ([name, grader]: Components[number]): Promise<Reward | Ungraded | undefined> => {
     try {

@@ -7,12 +7,10 @@
  *
  * No message quotes the reply: a judge that was shown the answer may repeat it, and messages are logged.
  */
-
 import { createHmac, hash, randomUUID } from 'node:crypto';
 import { constants, mkdir, open, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parsedJson } from '../../core/chat-completions.ts';
-import { isObject } from '../../core/json-schema.ts';
+import { isObject, parsedJson } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { bracketedIn, jsonEqual } from '../json-answers.ts';
 import type { JudgedBy } from './question.ts';

@@ -5,7 +5,6 @@
  * The points are drawn from both texts, so that nobody can write an expression that is only right at them. Where too few points could be
  * compared, expressions are not the same.
  */
-
 import { type Approximation, complexly, exactly, nearly, type Point, sameComplexNumber } from './evaluate.ts';
 import { below, type Node } from './nodes.ts';
 import { bitsOf, type Rational, rational, same } from './rational.ts';

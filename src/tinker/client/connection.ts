@@ -5,9 +5,9 @@
  * Order is the sender's: a request is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is
  * sampled or trained. A heartbeat that fails harms nothing; a session that the server has forgotten shows when it is used.
  */
-import type { Absence } from '../../core/absence.ts';
+import type { Downtime } from '../../core/async.ts';
+import { linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { linkSignals } from '../../core/linked-signal.ts';
 import type { Json } from '../../core/types.ts';
 import type { ClientConfigReply } from '../wire/verbs.ts';
 import {
@@ -40,7 +40,7 @@ export interface ConnectionSettings {
   /** Called once when trouble begins and once when it is over. */
   readonly onTrouble?: (message: string) => void;
   /** Runs as long as trouble lasts. */
-  readonly absence?: Absence | undefined;
+  readonly absence?: Downtime | undefined;
   /** How long an unreachable or busy server is waited for. */
   readonly patienceMs?: number;
   readonly signal?: AbortSignal;

@@ -5,9 +5,10 @@
  * log-probabilities are those of the plain softmax, whatever temperature, top-k and top-p the tokens were sampled with; so what is
  * sampled with other settings than temperature 1 and no truncation serves for evaluation only, and the trainer refuses it.
  */
-import { checkRequest } from '../../core/engine.ts';
+
 import { TrainyardError } from '../../core/errors.ts';
 import type { Engine, OnTokens, SampleRequest, SampleResult } from '../../core/policy.ts';
+import { checkRequest } from '../../core/policy.ts';
 import { sampleCallToJson, sampleReplyFromJson } from '../wire/json.ts';
 import { decodeSampleReply } from '../wire/protobuf.ts';
 import type { SampleReply } from '../wire/types.ts';

@@ -1,13 +1,13 @@
 /** How long a server that is away is waited for. */
 import { describe, expect, it, vi } from 'vitest';
-import { Absence } from '../../core/absence.ts';
+import { Downtime } from '../../core/async.ts';
 import { Patience, Trouble } from './patience.ts';
 
 const signal = new AbortController().signal;
 
 describe('patience', () => {
   it('goes with an absence that lasts from the first failure until no request is in trouble, answered or not', async () => {
-    const absence = new Absence();
+    const absence = new Downtime();
     const trouble = new Trouble(() => {}, absence);
     const [first, second] = [new Patience(1000, signal), new Patience(1000, signal)];
     trouble.begins(first, 'away');

@@ -6,7 +6,7 @@
  * that are given up and made anew do not begin to wait anew. Neither knows what is being asked.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Absence } from '../../core/absence.ts';
+import type { Downtime } from '../../core/async.ts';
 import { cancelled } from './places.ts';
 
 const FIRST_WAIT_MS = 250;
@@ -14,13 +14,13 @@ const LONGEST_WAIT_MS = 30_000;
 
 export class Trouble {
   readonly #tell: (message: string) => void;
-  readonly #absence: Absence | undefined;
+  readonly #absence: Downtime | undefined;
   readonly #requests = new Set<Patience>();
   #since = 0;
   #silentSince: number | undefined;
 
   /** `absence` runs as long as trouble lasts. */
-  constructor(tell: (message: string) => void, absence?: Absence) {
+  constructor(tell: (message: string) => void, absence?: Downtime) {
     this.#tell = tell;
     this.#absence = absence;
   }

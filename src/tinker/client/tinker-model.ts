@@ -7,10 +7,10 @@
  * verbs at once; which loss is taken, and what is done about a spoiled model, is theirs too.
  */
 import { randomUUID } from 'node:crypto';
+import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
-import { mapInSlices } from '../../trainer/in-slices.ts';
 import type { Datum, PassRequest } from '../wire/types.ts';
 import {
   adamParamsToWire,
@@ -270,7 +270,7 @@ export class TinkerModel {
   #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[], sizes: readonly number[]): Underway<T> {
     const read = async (): Promise<T> => {
       const payloads = await Promise.all(chunks.map(({ result }) => result));
-      const results = await this.#connection.decode('forward_backward', () => mapInSlices(payloads, readPass));
+      const results = await this.#connection.decode('forward_backward', () => mapYielding(payloads, readPass));
       return pass.read(joinResults(results, sizes));
     };
     if (pass.forwardOnly) return { result: quietly(read()) };

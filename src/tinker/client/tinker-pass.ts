@@ -4,8 +4,8 @@
  * JSON is for servers that know nothing better. Writing and reading it is slow, so its chunks are small: the event loop is also what
  * answers the agents.
  */
+import { mapYielding } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { mapInSlices } from '../../trainer/in-slices.ts';
 import { passRequestToJson, passResultFromJson } from '../wire/json.ts';
 import { decodePassResult, encodePassRequest, estimatedBytes } from '../wire/protobuf.ts';
 import { type Datum, type PassRequest, type PassResult, PROTOBUF } from '../wire/types.ts';
@@ -38,7 +38,7 @@ export async function cutIntoChunks(
   format: 'protobuf' | 'json',
   config: ClientConfigReply,
 ): Promise<Datum[][]> {
-  const sizes = await mapInSlices(data, estimatedBytes);
+  const sizes = await mapYielding(data, estimatedBytes);
   const given = config.fwdbwd_max_chunk_bytes_count;
   const mostBytes = format === 'json' ? Math.min(given, JSON_CHUNK_BYTES) : given;
   const chunks: Datum[][] = [];

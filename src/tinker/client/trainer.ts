@@ -9,13 +9,13 @@
  * until `load`. Weights stay at the server: a checkpoint folder only says where they are.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { checkSample } from '../../core/engine.ts';
+import { mapYielding } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../../core/policy.ts';
+import { checkSample } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
 import { isTrained, scoredTokens, scoringDatum, weightedDatum } from '../../trainer/datum.ts';
 import { checkLossSum, checkPlainSum, evaluateBatch } from '../../trainer/evaluate-batch.ts';
-import { mapInSlices } from '../../trainer/in-slices.ts';
 import { type NamedLoss, namedLoss } from '../../trainer/named-losses.ts';
 import type { TinkerConnection } from './connection.ts';
 import { isLost, type ModelStart, TinkerModel, type Underway } from './tinker-model.ts';
@@ -196,7 +196,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 
   async #check(samples: readonly Sample[]): Promise<void> {
-    await mapInSlices(samples, (sample, i) => {
+    await mapYielding(samples, (sample, i) => {
       checkSample(sample, i, this.#parts);
       if (sample.temperature === 1) return;
       const rollout = JSON.stringify(sample.rolloutId);
@@ -214,7 +214,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const sent = samples.filter(isTrained);
     const read = async ({ outputs, lossSum }: PassOutput) => ({ logprobs: await scores(samples, outputs), lossSum });
     if (sent.length === 0) return { result: read({ outputs: [], lossSum: 0 }) };
-    const data = await mapInSlices(sent, scoringDatum);
+    const data = await mapYielding(sent, scoringDatum);
     return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
   }
 
@@ -258,7 +258,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   async #namedBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss, named: NamedLoss) {
     return model.pass({
-      data: await mapInSlices(samples.filter(isTrained), named.datum),
+      data: await mapYielding(samples.filter(isTrained), named.datum),
       loss: named.name,
       lossSettings: named.settings,
       forwardOnly: false,
@@ -279,7 +279,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const { logprobs, lossSum } = await (await this.#score(model, samples)).result;
     checkPlainSum(logprobs, lossSum, loss.name);
     const { result, gradients } = await evaluateBatch(loss, samples, logprobs);
-    const datums = await mapInSlices(samples, (sample, i) => {
+    const datums = await mapYielding(samples, (sample, i) => {
       const weights = gradients[i]!.map((derivative) => -derivative * sample.weight);
       return isTrained(sample) ? [weightedDatum(sample, weights)] : [];
     });
@@ -314,7 +314,7 @@ async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']
     throw new TrainyardError('POLICY_GARBLED', `the server gave ${outputs.length} outputs for ${sent} samples`);
   }
   let next = 0;
-  return mapInSlices(samples, (sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
+  return mapYielding(samples, (sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
 }
 
 /** Refused because of the loss, not because of what it was given. */

@@ -4,7 +4,7 @@
  * that the future is gone, every other 4xx is final.
  */
 import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
-import { Refusal } from '../../gateway/http-errors.ts';
+import { Refusal } from '../../http/refusal.ts';
 import type { FailureCategory } from '../wire/types.ts';
 import { WireError } from '../wire/wire-error.ts';
 
@@ -55,7 +55,10 @@ const USERS: ReadonlySet<ErrorCode> = new Set([
 export function httpFailureOf(thrown: unknown): HttpFailure {
   if (thrown instanceof WireError) return { status: 400, code: 'invalid_request', message: whole(thrown) };
   if (thrown instanceof ApiError) return { status: STATUS[thrown.kind], code: thrown.kind, message: whole(thrown) };
-  if (thrown instanceof Refusal) return { ...thrown.row, message: whole(thrown) };
+  if (thrown instanceof Refusal) {
+    const { status, code } = thrown.row;
+    return { status, code: code === 'request_too_large' ? 'body_too_large' : code, message: whole(thrown) };
+  }
   if (thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN') {
     return { status: 401, code: 'invalid_api_key', message: whole(thrown) };
   }

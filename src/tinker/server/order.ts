@@ -5,7 +5,6 @@
  * it is refused. A request whose predecessors are not there yet waits for them. If they do not come in time, everything that waits
  * fails, nothing of it is carried out, and the order goes on behind it: what was missing is then refused, should it still come.
  */
-
 import { ApiError } from './api-error.ts';
 import type { Future, Outcome } from './futures.ts';
 

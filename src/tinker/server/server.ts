@@ -7,7 +7,7 @@
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { WrongKeys } from '../../gateway/wrong-keys.ts';
+import { WrongKeys } from '../../http/guard.ts';
 import { errorBody, type HttpFailure, httpFailureOf } from './api-error.ts';
 import { openBaseModel } from './base-model.ts';
 import { Futures } from './futures.ts';

@@ -5,7 +5,6 @@
  * others left behind is dropped, and the step that follows fails. Begun anew is only with a forward_backward that came after a client
  * was told of the failure. Order and repetitions are not seen here.
  */
-
 import { TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';

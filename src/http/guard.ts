@@ -1,0 +1,127 @@
+/**
+ * What is checked before a request reaches a server's code: that its head is well-formed and says one thing only, that it comes neither
+ * from a web page nor by a name that someone else's DNS points here, that only who was given a secret reaches an address beyond loopback,
+ * and that wrong keys are not tried without end.
+ */
+import type { IncomingMessage } from 'node:http';
+import type { Clock } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { httpRefusal, type Refusal } from './refusal.ts';
+
+export const HTTP_LIMITS = {
+  headers: 200,
+  headerBytes: 16 * 1024,
+  /** Wrong keys from one address: at once, and per second from then on. */
+  wrongKeys: 100,
+  wrongKeysPerSecond: 20,
+} as const;
+
+/** Headers of which a request may have one only: two of them are two claims. */
+const SINGLE = new Set([
+  ...['authorization', 'x-api-key', 'x-goog-api-key', 'x-rollout-id', 'x-sample-id', 'idempotency-key'],
+  ...['host', 'content-type', 'content-encoding', 'content-length', 'origin'],
+]);
+const SINGLE_LENGTHS = new Set([...SINGLE].map((name) => name.length));
+const TARGET = /^\/[\x21\x23-\x5b\x5d-\x7e]*$/;
+/** Empty and dot segments, NUL, and percent signs that encode nothing. */
+const BAD_PATH = /\/(?=\/)|\/(?:\.|%2e){1,2}(?=\/|$)|%00|%(?![0-9a-f]{2})/i;
+const HOST = /^(\[[0-9a-f:.]+\]|[\w.-]+)(?::\d{1,5})?$/i;
+const LOOPBACK = /^(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|::1|\[::1\])$/i;
+
+export const isLoopback = (host: string): boolean => LOOPBACK.test(host);
+
+/** Throws a Refusal. `local`: the server is bound to loopback only. */
+export function checkHead({ rawHeaders, headers, url = '' }: IncomingMessage, local: boolean): void {
+  const count = rawHeaders.length / 2;
+  if (count > HTTP_LIMITS.headers) {
+    throw httpRefusal('headers_too_large', `${count} headers; at most ${HTTP_LIMITS.headers} are read`);
+  }
+  checkSingle(rawHeaders);
+  if (!TARGET.test(url) || BAD_PATH.test(url.split('?', 1)[0]!)) throw malformed('the request target is not a plain path');
+  checkHost(headers.host, local);
+  // No page of ours calls these servers: what a browser sends is meant for another one, or not meant well.
+  const { origin, 'sec-fetch-site': site } = headers;
+  if ((origin !== undefined && origin !== `http://${headers.host}`) || site === 'cross-site' || site === 'same-site') {
+    throw httpRefusal('forbidden_origin', 'the request comes from a web page of another origin');
+  }
+}
+
+function checkSingle(rawHeaders: readonly string[]): void {
+  const seen: string[] = [];
+  for (let i = 0; i < rawHeaders.length; i += 2) {
+    if (!SINGLE_LENGTHS.has(rawHeaders[i]!.length)) continue;
+    const name = rawHeaders[i]!.toLowerCase();
+    if (!SINGLE.has(name)) continue;
+    if (seen.includes(name)) throw malformed(`two ${name} headers`);
+    seen.push(name);
+  }
+}
+
+function checkHost(host: string | undefined, local: boolean): void {
+  const [, name] = HOST.exec(host ?? '') ?? [];
+  if (name === undefined) throw malformed('the Host header is missing or malformed');
+  if (!local || isLoopback(name)) return;
+  throw httpRefusal('forbidden_origin', `Host ${host} is not a name of this machine’s loopback`, {
+    hint: 'use 127.0.0.1 or localhost',
+  });
+}
+
+function malformed(message: string): Refusal {
+  return httpRefusal('malformed_http', message);
+}
+
+/** What callers must send to a server that is bound beyond loopback. */
+export interface Secret {
+  /** What the user knows it as. */
+  readonly name: string;
+  readonly value: string | undefined;
+}
+
+/** Shorter secrets can be guessed. */
+const SHORTEST_SECRET = 16;
+
+/** Throws USAGE where the address would be open to anyone who guesses. */
+export function checkSecret(host: string, { name, value }: Secret): void {
+  if (value === undefined && !isLoopback(host)) {
+    throw new TrainyardError('USAGE', `${JSON.stringify(host)} is not loopback, and no ${name} was given`, {
+      hint: `anyone who can reach the port could try keys: give a ${name}, or bind 127.0.0.1`,
+    });
+  }
+  if (value !== undefined && (value.length < SHORTEST_SECRET || !/^[\x21-\x7e]+$/.test(value))) {
+    throw new TrainyardError('USAGE', `the ${name} is not ${SHORTEST_SECRET} or more printable ASCII characters`, {
+      hint: 'make one: openssl rand -hex 16',
+    });
+  }
+}
+
+const MOST_ADDRESSES = 1000;
+
+/** A token bucket per address. Only asked when a key was wrong, so a right one is never refused, whoever shares its address. */
+export class WrongKeys {
+  readonly #clock: Clock;
+  readonly #buckets = new Map<string, { readonly left: number; readonly at: number }>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** The error to answer instead of `thrown`: who sends many wrong keys (SESSION_UNKNOWN) is told to slow down. */
+  count(thrown: unknown, address: string | undefined): unknown {
+    const isWrongKey = thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN';
+    if (!isWrongKey || address === undefined || this.#take(address)) return thrown;
+    return httpRefusal('too_many_wrong_keys', 'too many requests with a wrong key came from this address');
+  }
+
+  #take(address: string): boolean {
+    const { wrongKeys: most, wrongKeysPerSecond } = HTTP_LIMITS;
+    const now = this.#clock.now();
+    const known = this.#buckets.get(address);
+    const gained = known ? (Math.max(0, now - known.at) / 1000) * wrongKeysPerSecond : 0;
+    const left = Math.min(most, (known?.left ?? most) + gained);
+    this.#buckets.delete(address);
+    this.#buckets.set(address, { left: Math.max(0, left - 1), at: now });
+    const [oldest] = this.#buckets.keys();
+    if (this.#buckets.size > MOST_ADDRESSES && oldest !== undefined) this.#buckets.delete(oldest);
+    return left >= 1;
+  }
+}

@@ -1,0 +1,254 @@
+/**
+ * A node:http server that turns sockets into requests, for every server of this package. It binds loopback unless its callers need a secret.
+ *
+ * A client that hangs up aborts its request. A reply that could not be delivered is reported back. Of a streamed reply one text at a time
+ * is under way: a client that reads slowly is waited for without buffering. What never becomes a request (bytes that are not HTTP, headers
+ * that do not end, an upgrade to another protocol) gets a reply in the server's own words too, and the end of the connection.
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { TrainyardError } from '../core/errors.ts';
+import { checkHead, checkSecret, HTTP_LIMITS, isLoopback, type Secret } from './guard.ts';
+import { type BodyStream, type HttpReply, type HttpRequest, headersOf, isStream, readBytes } from './message.ts';
+import { httpRefusal, type Refusal } from './refusal.ts';
+
+export interface HttpHandler {
+  /** Never rejects: a failure is a reply too. */
+  answer(request: HttpRequest): Promise<HttpReply>;
+  /** The reply to a request that was refused before `answer` was called. */
+  refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply;
+}
+
+/** Milliseconds. */
+export interface Timeouts {
+  /** From the connection, or the request before, to the end of the headers. */
+  readonly headers: number;
+  /** To the end of the body. */
+  readonly request: number;
+  /** Between two requests. */
+  readonly keepAlive: number;
+  /** For a client to read a reply: why it was refused while it is still sending, or an answer before it counts as read. */
+  readonly linger: number;
+}
+
+export const TIMEOUTS: Timeouts = { headers: 10_000, request: 60_000, keepAlive: 60_000, linger: 1000 };
+
+export interface HttpServerOptions {
+  /** 127.0.0.1 unless given. */
+  readonly host?: string | undefined;
+  /** A free one unless given. */
+  readonly port?: number | undefined;
+  /** Anything but loopback is only bound with one. */
+  readonly secret: Secret;
+  readonly timeouts?: Partial<Timeouts> | undefined;
+}
+
+export interface Listener extends AsyncDisposable {
+  /** Where the server is reached from this machine. */
+  readonly origin: string;
+}
+
+/** Listens. Throws USAGE. */
+export async function serve(handler: HttpHandler, options: HttpServerOptions): Promise<Listener> {
+  const { host = '127.0.0.1', port = 0, secret } = options;
+  checkSecret(host, secret);
+  const server = serverOf(new Exchanges(handler, isLoopback(host), { ...TIMEOUTS, ...options.timeouts }));
+  const origin = await bind(server, host, port);
+  const close = async (): Promise<void> => {
+    server.closeAllConnections();
+    await new Promise<void>((resolve) => server.close(() => resolve()));
+  };
+  return { origin, [Symbol.asyncDispose]: close };
+}
+
+async function bind(server: Server, host: string, port: number): Promise<string> {
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause) => reject(cannotListen(cause, host, port)));
+    server.listen(port, host, resolve);
+  });
+  const bound = (server.address() as AddressInfo).port;
+  // A server that binds every interface is reached on loopback too.
+  const name = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;
+  return `http://${name.includes(':') ? `[${name}]` : name}:${bound}`;
+}
+
+function cannotListen(cause: NodeJS.ErrnoException, host: string, port: number): TrainyardError {
+  const taken = cause.code === 'EADDRINUSE';
+  const message = taken ? `port ${port} of ${host} is taken` : `cannot listen on ${host}, port ${port}: ${cause.message}`;
+  return new TrainyardError('USAGE', message, {
+    cause,
+    hint: taken ? 'give another port, or none for a free one' : 'give an address of this machine and a port that you may use',
+  });
+}
+
+function serverOf(exchanges: Exchanges): Server {
+  const { timeouts } = exchanges;
+  const settings = {
+    headersTimeout: timeouts.headers,
+    requestTimeout: timeouts.request,
+    keepAliveTimeout: timeouts.keepAlive,
+    connectionsCheckingInterval: Math.ceil(Math.min(timeouts.headers, timeouts.request) / 2),
+    maxHeaderSize: HTTP_LIMITS.headerBytes,
+    // The guard refuses a missing Host, as JSON.
+    requireHostHeader: false,
+  };
+  const take = (incoming: IncomingMessage, outgoing: ServerResponse): void => void exchanges.take(incoming, outgoing);
+  const server = createServer(settings, take);
+  server.on('checkContinue', take);
+  server.on('checkExpectation', take);
+  server.on('upgrade', (_, socket) => exchanges.endWith(upgradeRequired(), socket));
+  server.on('connect', (_, socket) => exchanges.endWith(httpRefusal('malformed_http', 'this is no proxy'), socket));
+  server.on('clientError', (error, socket) => exchanges.clientError(error, socket));
+  return server;
+}
+
+/** One reason for all: making an error with its stack for each client that hangs up costs more than a small request. */
+const HUNG_UP = new DOMException('the client hung up', 'AbortError');
+/** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
+const DROPPED_BYTES = 1024 * 1024;
+
+class Exchanges {
+  readonly timeouts: Timeouts;
+  readonly #handler: HttpHandler;
+  readonly #local: boolean;
+  /** What to call if whole replies on a socket turn out not to have been read. Several, where requests were pipelined. */
+  readonly #unread = new WeakMap<Duplex, { readonly miss: () => void; readonly sentAt: number }[]>();
+  /** The latest reply under way on a socket. */
+  readonly #answering = new WeakMap<Duplex, ServerResponse>();
+
+  constructor(handler: HttpHandler, local: boolean, timeouts: Timeouts) {
+    this.#handler = handler;
+    this.#local = local;
+    this.timeouts = timeouts;
+  }
+
+  async take(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+    const { socket } = incoming;
+    const hangUp = new AbortController();
+    let isGone = false;
+    let undelivered: (() => void) | undefined;
+    this.#answering.set(socket, outgoing);
+    this.#unread.delete(socket);
+    outgoing.once('close', () => {
+      if (this.#answering.get(socket) === outgoing) this.#answering.delete(socket);
+      if (outgoing.writableFinished) return;
+      isGone = true;
+      hangUp.abort(HUNG_UP);
+      undelivered?.();
+    });
+    try {
+      const reply = await this.#replyTo(incoming, outgoing, hangUp);
+      if (isGone) return reply.undelivered?.();
+      undelivered = reply.undelivered;
+      if (!isStream(reply.body)) return this.#sendWhole(reply, reply.body, incoming, outgoing);
+      outgoing.writeHead(reply.status, headersOf(reply));
+      await sendStream(reply.body, outgoing);
+    } catch {
+      // Only a stream that was cut gets here.
+      outgoing.destroy();
+    }
+  }
+
+  async #replyTo(incoming: IncomingMessage, outgoing: ServerResponse, controller: AbortController): Promise<HttpReply> {
+    const header = (name: string): string | undefined => incoming.headers[name] as string | undefined;
+    try {
+      checkHead(incoming, this.#local);
+    } catch (thrown) {
+      return this.#handler.refuse(thrown as Refusal, header);
+    }
+    const [path] = incoming.url!.split('?', 1) as [string];
+    return await this.#handler.answer({
+      method: incoming.method ?? 'GET',
+      path,
+      query: incoming.url!.slice(path.length),
+      header,
+      body: (most) => {
+        if (header('expect') !== undefined) outgoing.writeContinue();
+        return readBytes(incoming, most);
+      },
+      signal: controller.signal,
+      controller,
+      address: incoming.socket.remoteAddress,
+    });
+  }
+
+  /** To a client that is still sending, the reply goes out first; the rest of what it sends is dropped for a moment, or it would be lost. */
+  #sendWhole(reply: HttpReply, body: string | Uint8Array, incoming: IncomingMessage, outgoing: ServerResponse): void {
+    const { socket } = incoming;
+    if (reply.undelivered) {
+      const sent = this.#unread.get(socket) ?? [];
+      this.#unread.set(socket, [...sent, { miss: reply.undelivered, sentAt: performance.now() }]);
+    }
+    const headers = { ...headersOf(reply), 'content-length': Buffer.byteLength(body) };
+    const declared = Number(incoming.headers['content-length'] ?? (incoming.headers['transfer-encoding'] ? Infinity : 0));
+    if (incoming.complete || declared <= DROPPED_BYTES) {
+      outgoing.writeHead(reply.status, headers).end(body);
+      return;
+    }
+    outgoing.writeHead(reply.status, { ...headers, connection: 'close' }).write(body);
+    const end = (): void => void outgoing.end();
+    incoming.once('end', end).once('close', end).resume();
+    setTimeout(end, this.timeouts.linger).unref();
+  }
+
+  clientError(error: NodeJS.ErrnoException, socket: Duplex): void {
+    // A client that closes with a reply unread resets the connection. Much later, it is an idle connection that someone cut.
+    const since = performance.now() - this.timeouts.linger;
+    if (error.code === 'ECONNRESET') for (const { miss, sentAt } of this.#unread.get(socket) ?? []) if (sentAt > since) miss();
+    // A second reply cannot be written into the middle of the first.
+    if (this.#answering.get(socket)?.headersSent || !socket.writable) socket.destroy();
+    else this.endWith(parserRefusal(error), socket);
+  }
+
+  /** Replies to what never became a request. The other side gets time to read: closing over unread bytes would lose the reply too. */
+  endWith(refusal: Refusal, socket: Duplex): void {
+    const reply = this.#handler.refuse(refusal, () => undefined);
+    const body = reply.body as string;
+    const headers = { ...headersOf(reply), 'content-length': Buffer.byteLength(body), connection: 'close' };
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+    socket.on('error', () => socket.destroy());
+    socket.end(`HTTP/1.1 ${reply.status} ${STATUS_CODES[reply.status]}\r\n${lines.join('')}\r\n${body}`);
+    socket.resume();
+    setTimeout(() => socket.destroy(), this.timeouts.linger).unref();
+  }
+}
+
+/** Rejects when the stream is cut or the client hangs up. */
+async function sendStream(stream: BodyStream, outgoing: ServerResponse): Promise<void> {
+  // A client that does not read would otherwise be waited for after the stream was cut.
+  stream.onCut = () => outgoing.destroy();
+  for (let text = await stream.read(); text !== undefined; text = await stream.read()) {
+    // Clients hang up at the last event; so the end of the response goes with it, or an answer that arrived would look as if it had not.
+    if (stream.drained) {
+      outgoing.end(text, () => stream.delivered());
+      return;
+    }
+    await written(outgoing, text);
+  }
+}
+
+/** Resolves when the text was handed to the kernel; rejects when the client hangs up before. */
+function written(outgoing: ServerResponse, text: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    outgoing.once('close', reject);
+    outgoing.write(text, () => {
+      outgoing.off('close', reject);
+      resolve();
+    });
+  });
+}
+
+function parserRefusal({ code }: NodeJS.ErrnoException): Refusal {
+  if (code === 'HPE_HEADER_OVERFLOW') return httpRefusal('headers_too_large', 'the headers are larger than 16 KiB');
+  if (code === 'HPE_CHUNK_EXTENSIONS_OVERFLOW') return httpRefusal('request_too_large', 'the chunk extensions are too large');
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return httpRefusal('request_timeout', 'the request did not arrive in time');
+  return httpRefusal('malformed_http', 'this is not an HTTP/1.1 request');
+}
+
+function upgradeRequired(): Refusal {
+  return httpRefusal('upgrade_required', 'only HTTP/1.1 is spoken here', {
+    hint: 'send the request without Upgrade',
+    headers: { upgrade: 'HTTP/1.1' },
+  });
+}

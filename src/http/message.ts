@@ -1,0 +1,208 @@
+/**
+ * A request and its reply apart from the socket they came over, without the cost of the web's Request and Response. The HTTP server makes
+ * them of sockets, `fetchWith` of the parameters of `fetch`; a server's routes are functions of them.
+ *
+ * In process a request behaves as over HTTP: a cancelled one rejects with the reason, a stream that is not read to its end counts as not
+ * delivered.
+ */
+import type { IncomingMessage } from 'node:http';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { sizeOfJson } from '../core/json.ts';
+import { type Headers as HeaderMap, httpRefusal, type Refusal } from './refusal.ts';
+
+export interface HttpRequest {
+  readonly method: string;
+  /** As in the URL: percent-encoded, without the query. */
+  readonly path: string;
+  /** With its question mark; empty where the URL has none. */
+  readonly query: string;
+  header(name: string): string | undefined;
+  /** The whole body, read when it is asked for, so that its sender is known first. Throws `request_too_large` beyond `most` bytes. */
+  body(most: number): Promise<Uint8Array | string>;
+  /** Aborts when the client hangs up. */
+  readonly signal: AbortSignal | undefined;
+  /** The signal's controller, where the signal belongs to this request alone: others may then abort it too. */
+  readonly controller?: AbortController | undefined;
+  /** Where the request came from, if from outside this process. */
+  readonly address?: string | undefined;
+}
+
+/** A body that is sent while it is made. One text at a time is read, so a slow client is waited for without buffering. */
+export interface BodyStream {
+  /** The next text; undefined at the end. Rejects where the stream was cut. */
+  read(): Promise<string | undefined>;
+  /** Whether all of it was read. */
+  readonly drained: boolean;
+  /** To be called when all of it is in the client's hands. */
+  delivered(): void;
+  /** Ends it at once; what was not read is dropped. */
+  cut(reason: unknown): void;
+  /** Called when it is cut. */
+  onCut: ((reason: unknown) => void) | undefined;
+}
+
+export interface HttpReply {
+  readonly status: number;
+  /** JSON or events, unless the headers have another content-type. */
+  readonly body: string | Uint8Array | BodyStream;
+  /** Beyond the content's type and length. */
+  readonly headers?: HeaderMap | undefined;
+  /** Called if not all of it reached the client. */
+  undelivered?(): void;
+}
+
+export function jsonReply(status: number, body: object, headers?: HeaderMap): HttpReply {
+  return { status, body: JSON.stringify(body), headers };
+}
+
+export const isStream = (body: HttpReply['body']): body is BodyStream => typeof body !== 'string' && 'read' in body;
+
+export function headersOf({ headers, body }: HttpReply): Record<string, string> {
+  return { 'content-type': isStream(body) ? 'text/event-stream; charset=utf-8' : 'application/json', ...headers };
+}
+
+// ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const tooLarge = (most: number): Refusal => httpRefusal('request_too_large', `the body is larger than ${most} bytes`);
+
+/** Reads by events: an async iterator costs more than the rest. Throws `request_too_large`; what was read until then is dropped. */
+export function readBytes(incoming: IncomingMessage, most: number): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    if (Number(incoming.headers['content-length'] ?? 0) > most) return reject(tooLarge(most));
+    const chunks: Buffer[] = [];
+    let size = 0;
+    const take = (chunk: Buffer): void => {
+      size += chunk.length;
+      if (size <= most) return void chunks.push(chunk);
+      chunks.length = 0;
+      incoming.off('data', take);
+      reject(tooLarge(most));
+    };
+    // Every request closes in the end; an error made for each, with its stack, would cost as much as reading the body.
+    const brokenOff = (): void => {
+      if (!incoming.readableEnded) reject(httpRefusal('malformed_http', 'the body broke off'));
+    };
+    if (incoming.destroyed) return brokenOff();
+    incoming.on('data', take);
+    incoming.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
+    incoming.once('error', brokenOff);
+    incoming.once('close', brokenOff);
+  });
+}
+
+const JSON_TYPE = /^application\/(?:[\w.+-]+\+)?json(?:\s*;\s*charset\s*=\s*"?utf-?8"?)?\s*;?$/i;
+/** Keeps a byte order mark: JSON has none. */
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** The text of a JSON body. Refuses by the headers, before anything is read, what cannot be of use. */
+export async function readText(request: HttpRequest, most: number): Promise<string> {
+  const type = request.header('content-type')?.trim();
+  if (type && !JSON_TYPE.test(type)) throw unsupported('content-type', type, 'send application/json');
+  const encoding = request.header('content-encoding')?.trim();
+  if (encoding && !/^identity$/i.test(encoding)) throw unsupported('content-encoding', encoding, 'send it uncompressed');
+  if (Number(request.header('content-length') ?? 0) > most) throw tooLarge(most);
+  const body = await request.body(most);
+  if (body.length > most) throw tooLarge(most);
+  return typeof body === 'string' ? body : textOf(body);
+}
+
+/** Throws REQUEST_INVALID. */
+export function textOf(bytes: Uint8Array): string {
+  try {
+    return utf8.decode(bytes);
+  } catch {
+    throw new TrainyardError('REQUEST_INVALID', 'the body is not UTF-8');
+  }
+}
+
+function unsupported(header: string, value: string, hint: string): Refusal {
+  return httpRefusal('unsupported_media_type', `${header}: ${value.slice(0, 80)} is not read here`, { hint });
+}
+
+/** Throws REQUEST_INVALID for text that is not JSON, too deeply nested for what walks it, or has too many values to be checked. */
+export function parseJson(text: string, most: { readonly nesting: number; readonly values?: number }): unknown {
+  const { nesting, values } = sizeOfJson(text);
+  if (nesting > most.nesting) {
+    throw new TrainyardError('REQUEST_INVALID', `the body is nested deeper than ${most.nesting} levels`);
+  }
+  if (most.values !== undefined && values > most.values) {
+    throw new TrainyardError('REQUEST_INVALID', `the body holds some ${values} values; at most ${most.values} are read`);
+  }
+  try {
+    return JSON.parse(text);
+  } catch (thrown) {
+    const found = text === '' ? 'it is empty' : messageOf(thrown).slice(0, 200);
+    throw new TrainyardError('REQUEST_INVALID', `the body is not valid JSON: ${found}`);
+  }
+}
+
+// ── in process ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** A function like the global `fetch` whose requests are answered here. */
+export function fetchWith(answer: (request: HttpRequest) => Promise<HttpReply>) {
+  return async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
+    const request = await requestOf(input, init);
+    const { signal } = request;
+    const reply = await answer(request);
+    if (signal?.aborted) reply.undelivered?.();
+    signal?.throwIfAborted();
+    const body = isStream(reply.body) ? readable(reply, reply.body, signal) : (reply.body as string);
+    return new Response(body, { status: reply.status, headers: headersOf(reply) });
+  };
+}
+
+/** The usual case, a URL and a body that is text, needs no Request. */
+async function requestOf(input: string | URL | Request, init: RequestInit = {}): Promise<HttpRequest> {
+  const { body, method = 'GET', headers } = init;
+  if (input instanceof Request || (typeof body !== 'string' && body != null)) {
+    const request = new Request(input, init);
+    return requestWith(request.url, request.method, request.headers, await request.text(), request.signal);
+  }
+  const given = headers instanceof Headers ? headers : new Headers(headers);
+  return requestWith(input, method.toUpperCase(), given, body ?? '', init.signal ?? undefined);
+}
+
+function requestWith(
+  url: string | URL,
+  method: string,
+  headers: Headers,
+  text: string,
+  signal: AbortSignal | undefined,
+): HttpRequest {
+  const { pathname: path, search: query } = new URL(url);
+  return { method, path, query, header: (name) => headers.get(name) ?? undefined, body: async () => text, signal };
+}
+
+function readable(
+  reply: HttpReply,
+  stream: BodyStream,
+  signal: AbortSignal | undefined,
+): ReadableStream<Uint8Array<ArrayBuffer>> {
+  const encoder = new TextEncoder();
+  const leave = (): void => {
+    if (!stream.drained) reply.undelivered?.();
+  };
+  const abort = (): void => {
+    leave();
+    stream.cut(signal?.reason);
+  };
+  signal?.addEventListener('abort', abort, { once: true });
+  return new ReadableStream(
+    {
+      start: (controller) => {
+        stream.onCut = (reason) => {
+          if (!stream.drained) controller.error(reason);
+        };
+      },
+      pull: async (controller) => {
+        const text = await stream.read();
+        if (text === undefined) controller.close();
+        else controller.enqueue(encoder.encode(text));
+        if (stream.drained) stream.delivered();
+      },
+      cancel: leave,
+    },
+    // Nothing is taken before it is read: what a reader leaves behind was not delivered.
+    { highWaterMark: 0 },
+  );
+}

@@ -1,0 +1,144 @@
+/**
+ * `trainyard/osmosis/openai-agents`: agents of the OpenAI Agents SDK whose model is the policy, and sessions that are named samples.
+ *
+ * The SDK does not tell a model which session it is called for. A session says so itself when the runner reads it, and that follows the
+ * run across awaits. A chain of handoffs in one session is one sample.
+ */
+import { AsyncLocalStorage } from 'node:async_hooks';
+import {
+  Agent,
+  type AgentInputItem,
+  type AgentOptions,
+  type AgentOutputType,
+  MemorySession,
+  type TextOutput,
+} from '@openai/agents';
+import { currentSamples, type SampleContext, type SampleView } from '../core/context.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Message, PromptMessage } from '../core/types.ts';
+import {
+  type AgentEvent,
+  type AgentRequest,
+  type AgentResponse,
+  type AnyItem,
+  messagesOf,
+  type PolicyModel,
+  policy,
+} from './openai-agents.ts';
+import { activeSamples, placeholderUsed } from './request.ts';
+
+/** One run of the SDK in a session. What it entered stays with whoever awaited it, so it says itself when it is over. */
+interface SessionRun {
+  readonly context: SampleContext;
+  readonly name: string;
+  /** Tools under way. An agent that is asked as a tool ends in the midst of the run it shares. */
+  tools: number;
+  isOver: boolean;
+}
+
+const activeSession = new AsyncLocalStorage<SessionRun>();
+/** By the SDK's own object for a run. */
+const sessionRuns = new WeakMap<object, SessionRun>();
+
+/** Stands for the policy until an `OsmosisAgent` is made with it. */
+export class OsmosisRolloutModel implements PolicyModel {
+  getResponse(_request: AgentRequest): Promise<AgentResponse> {
+    throw placeholderUsed('give it to an OsmosisAgent');
+  }
+
+  getStreamedResponse(_request: AgentRequest): AsyncIterable<AgentEvent> {
+    throw placeholderUsed('give it to an OsmosisAgent');
+  }
+}
+
+/** The policy of whatever rollout the call happens in, in the conversation of its session. */
+const sessionModel: PolicyModel = {
+  getResponse: async (request) => inSession().getResponse(request),
+  getStreamedResponse: (request) => inSession().getStreamedResponse(request),
+};
+
+export class OsmosisAgent<TContext = unknown, TOutput extends AgentOutputType = TextOutput> extends Agent<TContext, TOutput> {
+  constructor(options: AgentOptions<TContext, TOutput>) {
+    super(options.model instanceof OsmosisRolloutModel ? { ...options, model: sessionModel } : options);
+    this.on('agent_tool_start', (run) => withRun(run, (own) => own.tools++));
+    this.on('agent_tool_end', (run) => withRun(run, (own) => own.tools--));
+    this.on('agent_end', (run) =>
+      withRun(run, (own) => {
+        own.isOver = own.tools === 0;
+      }),
+    );
+  }
+}
+
+/** Keeps a conversation of one rollout; outside of any it is the SDK's own memory session. */
+export class OsmosisMemorySession extends MemorySession {
+  readonly name: string;
+  readonly acceptsRunContext = true;
+  readonly #context: SampleContext | undefined;
+
+  constructor({ name }: { readonly name?: string } = {}) {
+    const context = currentSamples();
+    const sample = name ?? context?.nameForUnnamed() ?? 'session';
+    super({ sessionId: sample });
+    this.name = sample;
+    this.#context = context;
+    context?.registerSampleSource(sample, { getSample: async (id) => sampleOf(id, await super.getItems()) });
+  }
+
+  override getItems(limit?: number, run?: object): Promise<AgentInputItem[]> {
+    this.#enter(run);
+    return super.getItems(limit);
+  }
+
+  override addItems(items: AgentInputItem[], run?: object): Promise<void> {
+    this.#enter(run);
+    return super.addItems(items);
+  }
+
+  /** Takes effect for the caller too, because it happens before anything is awaited. */
+  #enter(run: object | undefined): void {
+    const context = currentSamples();
+    if (context === undefined) return;
+    if (context !== this.#context) {
+      throw new TrainyardError('NO_ROLLOUT', 'OsmosisMemorySession was used inside a RolloutContext it was not registered with', {
+        hint: 'construct the session inside run(ctx), while the rollout context is active',
+      });
+    }
+    const own = (run && sessionRuns.get(run)) ?? { context, name: this.name, tools: 0, isOver: false };
+    if (run !== undefined) sessionRuns.set(run, own);
+    activeSession.enterWith(own);
+  }
+}
+
+/** `ctx.prompt` as the SDK's input; the two differ in what an assistant's message looks like. */
+export function inputItems(prompt: readonly PromptMessage[]): AgentInputItem[] {
+  return prompt.map(({ role, content }): AgentInputItem => {
+    if (role === 'system') return { role, content };
+    if (role === 'user') return { role, content };
+    return { role, status: 'completed', content: [{ type: 'output_text', text: content }] };
+  });
+}
+
+function withRun(run: object, tell: (own: SessionRun) => void): void {
+  const own = sessionRuns.get(run);
+  if (own !== undefined) tell(own);
+}
+
+function inSession(): PolicyModel {
+  const context = activeSamples();
+  const session = activeSession.getStore();
+  // A rollout that is run inside another inherits the outer one's session, which is not its own.
+  if (session?.context === context && !session.isOver) return policy(context.model(session.name));
+  throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel was called without an active OsmosisMemorySession', {
+    hint: 'pass one to the run: run(agent, input, { session: new OsmosisMemorySession({ name }) })',
+  });
+}
+
+/** What cannot be put as ordinary messages is shown as the SDK has it: a grader can still look at it. */
+function sampleOf(id: string, items: readonly AgentInputItem[]): SampleView {
+  try {
+    return { id, messages: messagesOf(undefined, items as readonly AnyItem[]) };
+  } catch {
+    return { id, messages: items as unknown as readonly Message[] };
+  }
+}

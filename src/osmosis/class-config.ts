@@ -1,0 +1,204 @@
+/**
+ * Configs of workflow and grader classes: instances at the top of a module, found among its exports; and what is checked of such a class
+ * and its config before anything runs, all mistakes at once.
+ *
+ * A config of one's own is a subclass whose fields have initialisers. Those run after this constructor, so the whole can only be checked
+ * when its workflow or grader is lowered.
+ */
+
+import type { EntryModule } from '../core/contracts.ts';
+import { methodKind } from '../core/define.ts';
+import { checkNames, describeThrown, describeValue } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { copyConfig } from '../core/json.ts';
+
+type ConfigKind = 'workflow' | 'grader';
+
+/** Registered, so that two copies of the package agree. */
+const configSymbol: unique symbol = Symbol.for('trainyard.osmosis.config') as never;
+
+const MOST_NAME = 256;
+
+/** So many executions at once; null: as many as the run has. */
+export class ConcurrencyConfig {
+  readonly maxConcurrent: number | null;
+
+  constructor(fields: { readonly maxConcurrent?: number | null } = {}) {
+    checkNames(fields, ['maxConcurrent'], 'ConcurrencyConfig', 'CONFIG_INVALID');
+    const { maxConcurrent = null } = fields;
+    const mistake = maxConcurrentMistake(maxConcurrent);
+    if (mistake !== undefined) throw new TrainyardError('CONFIG_INVALID', `ConcurrencyConfig: ${mistake}`);
+    this.maxConcurrent = maxConcurrent;
+    Object.freeze(this);
+  }
+}
+
+export interface ConfigFields {
+  readonly name?: string;
+  readonly description?: string | null;
+  readonly concurrency?: ConcurrencyConfig;
+  readonly [extra: string]: unknown;
+}
+
+/** What constructors were given: a field initialiser of a subclass may have taken its place without a word. */
+const givenTo = new WeakMap<object, ConfigFields>();
+
+class BaseConfig {
+  /** Required: 1 to 256 characters. */
+  name = '';
+  description: string | null = null;
+  concurrency: ConcurrencyConfig = new ConcurrencyConfig();
+
+  constructor(fields: ConfigFields = {}) {
+    Object.assign(this, fields);
+    givenTo.set(this, fields);
+  }
+}
+
+/** Of a workflow. Any further fields are the workflow's own. */
+export class AgentWorkflowConfig extends BaseConfig {
+  get [configSymbol](): ConfigKind {
+    return 'workflow';
+  }
+}
+
+/** Of a grader. Any further fields are the grader's own. */
+export class GraderConfig extends BaseConfig {
+  get [configSymbol](): ConfigKind {
+    return 'grader';
+  }
+}
+
+/** How the mistakes of a class are told. */
+const KINDS = {
+  workflow: {
+    config: 'AgentWorkflowConfig',
+    method: 'run',
+    notAsync: 'WORKFLOW_NOT_ASYNC',
+    badName: 'WORKFLOW_INVALID',
+    initFailed: 'WORKFLOW_INIT_FAILED',
+    initHint: { hint: 'what belongs to one rollout is built in run' },
+  },
+  grader: {
+    config: 'GraderConfig',
+    method: 'grade',
+    notAsync: 'GRADER_INVALID',
+    badName: 'GRADER_INVALID',
+    initFailed: 'GRADER_INIT_FAILED',
+    initHint: {},
+  },
+} as const;
+
+export type ConfiguredClass<Instance> = new (config: unknown) => Instance;
+
+/** What a class is lowered with. */
+export interface Configured {
+  readonly name: string;
+  readonly config: BaseConfig | undefined;
+  /** Absent: no limit. */
+  readonly concurrency?: number;
+}
+
+/** Undefined where the class or the module's config is unusable: then the module has been told. */
+export function configured(kind: ConfigKind, Class: ConfiguredClass<unknown>, module: EntryModule): Configured | undefined {
+  const config = configOf(kind, module);
+  const mistakes = classMistakes(kind, Class, config);
+  for (const mistake of mistakes) module.problem(mistake);
+  if (mistakes.length > 0) return undefined;
+  const limit = config?.concurrency?.maxConcurrent ?? undefined;
+  const name = (config?.name ?? Class.name).trim();
+  return { name, config, ...(limit === undefined ? {} : { concurrency: limit }) };
+}
+
+/** An instance is made once here, so that what a constructor throws is known before anything runs. */
+function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config: BaseConfig | undefined) {
+  const { method, notAsync, badName, initFailed, initHint } = KINDS[kind];
+  const mistakes: TrainyardError[] = [];
+  const found = methodKind(Class, method);
+  if (found !== 'AsyncFunction') {
+    const hint = `write async ${method}(ctx) { … }`;
+    mistakes.push(new TrainyardError(notAsync, `${Class.name}.${method}: expected an async method, found ${found}`, { hint }));
+  }
+  const name = config === undefined ? nameMistake(Class.name) : undefined;
+  if (name !== undefined) mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${name}`));
+  try {
+    new Class(copyConfig(config) ?? null);
+  } catch (cause) {
+    const message = `new ${Class.name}(config) threw ${describeThrown(cause)}`;
+    mistakes.push(new TrainyardError(initFailed, message, { cause, ...initHint }));
+  }
+  return mistakes;
+}
+
+/** Two classes of one module share the config, and its mistakes are told once. */
+const known = new WeakMap<EntryModule, Map<ConfigKind, BaseConfig | undefined>>();
+
+function configOf(kind: ConfigKind, module: EntryModule): BaseConfig | undefined {
+  const ofModule = known.get(module) ?? new Map<ConfigKind, BaseConfig | undefined>();
+  known.set(module, ofModule);
+  if (!ofModule.has(kind)) ofModule.set(kind, findConfig(kind, module));
+  return ofModule.get(kind);
+}
+
+function findConfig(kind: ConfigKind, module: EntryModule): BaseConfig | undefined {
+  const found = new Map<BaseConfig, string>();
+  for (const [name, value] of module.exports) if (isConfig(value, kind) && !found.has(value)) found.set(value, name);
+  if (found.size > 1) {
+    const { config } = KINDS[kind];
+    const names = [...found.values()].toSorted().join(', ');
+    module.problem(
+      new TrainyardError('CONFIG_INVALID', `multiple ${config} instances found: ${names}; expected at most one`, {
+        hint: `keep only one ${config} instance in the entry module, or move the others to a file of their own`,
+      }),
+    );
+    return undefined;
+  }
+  for (const [config, name] of found) {
+    const mistakes = configMistakes(config);
+    if (mistakes.length === 0) return config;
+    module.problem(new TrainyardError('CONFIG_INVALID', `${name}: ${mistakes.join('; also: ')}`));
+  }
+  return undefined;
+}
+
+function isConfig(value: unknown, kind: ConfigKind): value is BaseConfig {
+  return typeof value === 'object' && value !== null && configSymbol in value && value[configSymbol] === kind;
+}
+
+function configMistakes(config: BaseConfig): readonly string[] {
+  const { name, description, concurrency } = config as Partial<Record<keyof BaseConfig, unknown>>;
+  const mistakes: string[] = [];
+  const badName = nameMistake(name);
+  if (badName !== undefined) mistakes.push(`name: ${badName}`);
+  if (description !== undefined && description !== null && typeof description !== 'string') {
+    mistakes.push(`description: expected a text or null, found ${describeValue(description)}`);
+  }
+  const limit = concurrencyMistake(concurrency);
+  if (limit !== undefined) mistakes.push(`concurrency: ${limit}`);
+  for (const [field, given] of Object.entries(givenTo.get(config) ?? {})) {
+    const found: unknown = (config as unknown as Record<string, unknown>)[field];
+    if (Object.is(found, given) || given === undefined) continue;
+    mistakes.push(
+      `${field}: the constructor was given ${describeValue(given)}, but the class's own initialiser made it ${describeValue(found)}; write Object.assign(new ${config.constructor.name}(), { ${field}: … })`,
+    );
+  }
+  return mistakes;
+}
+
+function nameMistake(name: unknown): string | undefined {
+  const length = typeof name === 'string' ? name.trim().length : 0;
+  if (length >= 1 && length <= MOST_NAME) return undefined;
+  const found = length > MOST_NAME ? `${length}` : describeValue(name);
+  return `expected a name of 1 to ${MOST_NAME} characters, found ${found}`;
+}
+
+function concurrencyMistake(concurrency: unknown): string | undefined {
+  if (concurrency === undefined || concurrency === null) return undefined;
+  if (typeof concurrency === 'object' && 'maxConcurrent' in concurrency) return maxConcurrentMistake(concurrency.maxConcurrent);
+  return `expected new ConcurrencyConfig({ maxConcurrent: … }), found ${describeValue(concurrency)}`;
+}
+
+function maxConcurrentMistake(given: unknown): string | undefined {
+  if (given === null || given === undefined || (Number.isSafeInteger(given) && (given as number) >= 1)) return undefined;
+  return `maxConcurrent: expected a whole number from 1 up, or null for no limit, found ${describeValue(given)}`;
+}

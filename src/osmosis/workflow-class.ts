@@ -1,0 +1,150 @@
+/**
+ * `AgentWorkflow`: a class with an async `run(ctx)`, a new instance for each rollout. Exporting the class is all it takes: discovery lowers it
+ * to the core's workflow, with the one config among the module's exports. `run` gets the row's prompt and metadata, the config, and the
+ * policy, never the label.
+ */
+
+import {
+  type EntryModule,
+  type ModelHandle,
+  type Workflow,
+  type WorkflowContext,
+  type WorkflowResult,
+  workflowSymbol,
+} from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
+import { describeValue } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Json, Message, PromptMessage, Purpose } from '../core/types.ts';
+import { type AgentWorkflowConfig, type ConfiguredClass, configured } from './class-config.ts';
+import { RolloutContext } from './samples.ts';
+
+/** A row's `metadata` column. */
+export type Metadata = { readonly [key: string]: Json };
+
+export interface AgentWorkflowContext<TConfig = AgentWorkflowConfig> {
+  /** The messages of the row; a copy of the rollout's own. */
+  readonly prompt: PromptMessage[];
+  /** A copy of the rollout's own; null where the entry module exports none. */
+  readonly config: TConfig | null;
+  /** Null where the row has none. */
+  readonly metadata: Metadata | null;
+  /** A folder of the rollout's own; null where none can be made. */
+  readonly artifactsDir: string | null;
+  readonly rolloutId: string;
+  readonly purpose: Purpose;
+  /** A number of the rollout's own, the same whenever it is run again. */
+  readonly seed: number;
+  /** Aborts at the rollout's deadline or when the run stops. */
+  readonly signal: AbortSignal;
+  /** Keeps a line with the trajectory. */
+  log(text: string): void;
+  /** Ends the rollout without a reward. */
+  reject(reason: string): never;
+  /** The policy without a framework: everything a stock client needs. Each `thread(name)` of it is a sample. */
+  model(): ModelHandle;
+}
+
+export interface AgentWorkflowOutput {
+  /** The conversation as the workflow would have it graded; absent or null: as the gateway saw it. */
+  readonly messages?: readonly Message[] | null;
+  /** Finite numbers, for reports. */
+  readonly metrics?: Readonly<Record<string, number>>;
+  /** Whatever else a grader should see. */
+  readonly info?: Readonly<Record<string, Json>>;
+}
+
+// biome-ignore lint/suspicious/noConfusingVoidType: a run without a return is the usual one
+export type AgentWorkflowReturn = AgentWorkflowOutput | AgentWorkflowOutput['messages'] | undefined | void;
+
+export abstract class AgentWorkflow<TConfig = AgentWorkflowConfig> {
+  readonly config: TConfig | null;
+
+  constructor(config: TConfig | null = null) {
+    this.config = config;
+  }
+
+  /** What the agent does on one row, before it is graded. */
+  abstract run(ctx: AgentWorkflowContext<TConfig>): Promise<AgentWorkflowReturn>;
+
+  static readonly [workflowSymbol] = lower;
+}
+
+type WorkflowClass = ConfiguredClass<{ run(ctx: AgentWorkflowContext<unknown>): Promise<unknown> }>;
+
+function lower(this: object, module: EntryModule): Workflow | undefined {
+  const Class = this as WorkflowClass;
+  if (!isConcrete(Class, 'run', AgentWorkflow)) return undefined;
+  const found = configured('workflow', Class, module);
+  if (found === undefined) return undefined;
+  const { config, ...named } = found;
+  return {
+    [workflowSymbol]: true,
+    ...named,
+    roles: {},
+    isolation: 'none',
+    grading: 'always',
+    needsGrader: true,
+    ...(config === undefined ? {} : { config }),
+    run: async (ctx) => {
+      const rollout = new RolloutContext({ model: ctx.model(), rolloutId: ctx.rolloutId });
+      const returned = await rollout.run(async () => new Class(ctx.config ?? null).run(contextOf(ctx)));
+      return await resultOf(returned, rollout);
+    },
+  };
+}
+
+function contextOf(ctx: WorkflowContext): AgentWorkflowContext<unknown> {
+  return {
+    prompt: ctx.prompt,
+    config: ctx.config ?? null,
+    metadata: (ctx.metadata ?? null) as Metadata | null,
+    get artifactsDir() {
+      return ctx.artifactsDir;
+    },
+    rolloutId: ctx.rolloutId,
+    purpose: ctx.purpose,
+    seed: ctx.seed,
+    signal: ctx.signal,
+    log: (text) => ctx.log(text),
+    reject: (reason) => ctx.reject(reason),
+    model: () => ctx.model(),
+  };
+}
+
+/** As the core has it: messages are the output, info is metadata, sample sources give the threads. */
+async function resultOf(returned: unknown, rollout: RolloutContext): Promise<WorkflowResult> {
+  const { messages, metrics, info } = outputOf(returned);
+  const samples = Object.entries(await rollout.getSamples());
+  const threads = Object.fromEntries(samples.map(([name, sample]) => [name, sample.messages]));
+  return {
+    ...(messages == null ? {} : { output: messages as readonly object[] as Json }),
+    ...(metrics === undefined ? {} : { metrics }),
+    ...(info === undefined ? {} : { metadata: info }),
+    ...(samples.length === 0 ? {} : { threads }),
+  };
+}
+
+const KEYS: readonly string[] = ['messages', 'metrics', 'info'];
+
+/** Anything else is refused: what a workflow meant to say must not be lost without a word. */
+function outputOf(returned: unknown): AgentWorkflowOutput {
+  if (returned === undefined || returned === null) return {};
+  if (Array.isArray(returned)) return { messages: returned as Message[] };
+  if (typeof returned !== 'object') throw bad(`got ${describeValue(returned)}`);
+  const unknown = Object.keys(returned).filter((key) => !KEYS.includes(key));
+  if (unknown.length > 0) throw bad(`got an object with ${unknown.join(', ')}`);
+  const { messages, metrics } = returned as AgentWorkflowOutput;
+  if (messages != null && !Array.isArray(messages)) throw bad(`got messages ${describeValue(messages)}`);
+  const broken = Object.entries(metrics ?? {}).find(([, value]) => !Number.isFinite(value));
+  if (broken !== undefined) throw bad(`got the metric ${describeValue(broken[0])} as ${describeValue(broken[1])}`);
+  return returned;
+}
+
+function bad(found: string): TrainyardError {
+  return new TrainyardError(
+    'WORKFLOW_BAD_RESULT',
+    `run() must return AgentWorkflowOutput ({ messages?, metrics?, info? }), a message list, or nothing; ${found}`,
+    { hint: 'rewards are given by the Grader' },
+  );
+}

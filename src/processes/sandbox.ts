@@ -1,0 +1,358 @@
+/**
+ * The sandbox for untrusted programs: code that the policy wrote. It is bubblewrap, or a refusal that says what to install.
+ *
+ * Inside there is no network, no home, no environment, no process but the program's own, a read-only system, and one scratch directory in
+ * memory. The program runs as nobody, without capabilities.
+ *
+ * What it does not hold: a hole in the kernel, which all processes share; no system calls are filtered. What timing tells.
+ */
+import type { ChildProcess } from 'node:child_process';
+import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import type { Readable, Writable } from 'node:stream';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { asNobody, type Bubblewrap, COMMON_OPTIONS, findBubblewrap, procOptions, type ReadableFile } from './bubblewrap.ts';
+import { BYTES_PER_MB, watchMemory } from './limits.ts';
+import { killGroup, spawned, tried } from './process-group.ts';
+
+export type { ReadableFile };
+
+// ── what can be asked of it ─────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface SandboxLimits {
+  /** From the program's start until everything is killed. */
+  readonly wallMs: number;
+  /** Of each process. */
+  readonly cpuSeconds: number;
+  /** Resident memory of all its processes together. Looked at ten times a second: see `limits.ts`. */
+  readonly memoryMb: number;
+  /** At once, threads counted. */
+  readonly processes: number;
+  /** All that is written to the scratch directory and to /tmp, together. */
+  readonly fileMb: number;
+  /** Standard output and error, together. */
+  readonly outputBytes: number;
+}
+
+export interface SandboxProgram {
+  /** Absolute, or found on the sandbox's PATH: /usr/local/bin, /usr/bin and /bin. */
+  readonly program: string;
+  readonly args?: readonly string[];
+  /** Written to the scratch directory, its working directory, before it starts: text by relative name. */
+  readonly files?: Readonly<Record<string, string>>;
+  readonly readable?: readonly ReadableFile[];
+  readonly limits?: Partial<SandboxLimits>;
+  readonly signal?: AbortSignal;
+}
+
+export type SandboxEnd =
+  | { readonly kind: 'exited'; readonly code: number }
+  /** The number of the signal. */
+  | { readonly kind: 'signalled'; readonly signal: number }
+  | { readonly kind: 'timeout'; readonly wallMs: number }
+  | { readonly kind: 'memory'; readonly memoryMb: number }
+  | { readonly kind: 'output'; readonly outputBytes: number }
+  | { readonly kind: 'cancelled' };
+
+export type SandboxResult = SandboxEnd & {
+  readonly stdout: string;
+  readonly stderr: string;
+  /** From its start to its end, without the time that setting up the sandbox took. */
+  readonly ranMs: number;
+};
+
+/** A program at work in the sandbox. */
+export interface ConfinedProcess {
+  readonly stdin: Writable;
+  readonly stdout: Readable;
+  /**
+   * Resolves when the program and everything it started are gone and its streams were read. Rejects only with SANDBOX_FAILED: the sandbox
+   * could not be set up, and nothing of the program ran.
+   */
+  readonly ended: Promise<SandboxEnd>;
+  /** What it has written to its standard error. */
+  readonly stderr: string;
+  /** Since its start, or until its end; 0 before. */
+  readonly ranMs: number;
+  /** Ends everything in it, as `cancelled`. */
+  kill(): void;
+}
+
+export type SandboxLevel = 'bubblewrap';
+
+export interface SandboxOptions {
+  /** Both mean the same: there is one sandbox, and nothing untrusted runs without it. */
+  readonly level?: 'required' | 'best';
+}
+
+export interface Sandbox {
+  readonly level: SandboxLevel;
+  /** Runs a program to its end. Rejects only with SANDBOX_FAILED: nothing of the program ran then. */
+  run(program: SandboxProgram & { readonly stdin?: string }): Promise<SandboxResult>;
+  /** Starts a program that is talked to. Throws USAGE for limits or file names that are wrong, SANDBOX_FAILED as above. */
+  start(program: SandboxProgram): ConfinedProcess;
+}
+
+/** Throws SANDBOX_MISSING. */
+export function openSandbox(_options: SandboxOptions = {}): Sandbox {
+  const bubblewrap = findBubblewrap();
+  const start = (program: SandboxProgram): ConfinedProcess => {
+    const limits = wholeLimits(program.limits);
+    checkFileNames(program.files ?? {});
+    try {
+      return new Running(bubblewrap, program, limits);
+    } catch (thrown) {
+      throw new TrainyardError('SANDBOX_FAILED', `the sandbox could not be set up: ${messageOf(thrown)}`, { cause: thrown });
+    }
+  };
+  return {
+    level: 'bubblewrap',
+    start,
+    async run({ stdin = '', ...program }) {
+      const running = start(program);
+      const chunks: Buffer[] = [];
+      running.stdout.on('data', (chunk: Buffer) => chunks.push(chunk)).resume();
+      running.stdin.end(stdin);
+      const end = await running.ended;
+      return { ...end, stdout: Buffer.concat(chunks).toString('utf8'), stderr: running.stderr, ranMs: running.ranMs };
+    },
+  };
+}
+
+const DEFAULT_LIMITS: SandboxLimits = {
+  wallMs: 10_000,
+  cpuSeconds: 10,
+  memoryMb: 256,
+  processes: 32,
+  fileMb: 16,
+  outputBytes: 2 ** 20,
+};
+
+function wholeLimits(given: Partial<SandboxLimits> = {}): SandboxLimits {
+  const limits = { ...DEFAULT_LIMITS, ...given };
+  const wrong = Object.entries(limits).filter(([, value]) => !(Number.isSafeInteger(value) && value >= 1));
+  if (wrong.length === 0) return limits;
+  const found = wrong.map(([name, value]) => `${name} ${value}`).join(', ');
+  throw new TrainyardError('USAGE', `a sandbox's limits are whole numbers from 1 up; found ${found}`);
+}
+
+/** Names that would leave the scratch directory are refused. */
+function checkFileNames(files: Readonly<Record<string, string>>): void {
+  const wrong = Object.keys(files).filter((name) => !/^[\w-][\w.-]*(\/[\w-][\w.-]*)*$/.test(name));
+  if (wrong.length === 0) return;
+  const found = wrong.join(', ');
+  throw new TrainyardError('USAGE', `files of a sandbox have relative names of letters, digits, . _ and -; found ${found}`);
+}
+
+// ── its command line ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const NOBODY = '65534';
+const SCRATCH = '/tmp/work';
+const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LANG: 'C.UTF-8' } as const;
+const DEVICES = ['/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/urandom'] as const;
+
+/** Folders on some systems, links into /usr on others. Not all of /usr: people keep projects in /usr/src. */
+const SYSTEM = [
+  ...['/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32'],
+  ...['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'libexec', 'share', 'local/bin', 'local/lib'].map(
+    (name) => `/usr/${name}`,
+  ),
+  ...['/etc/alternatives', '/etc/ld.so.cache', '/nix/store'],
+] as const;
+
+/** The descriptor on which it is said that the program begins; the files come on those after it. */
+const STATUS_FD = 3;
+const READY = 'ready';
+/** Bubblewrap's own, and the shell's. */
+const OWN_PROCESSES = 8;
+
+/**
+ * `ready` tells a sandbox that could not be set up from a program that failed. Files are in blocks of 512 bytes. The first limit of
+ * processor time ends the program with a signal of its own, the second for certain. Shells spell the number of processes `-u` or `-p`.
+ */
+function launcher({ cpuSeconds, fileMb, processes }: SandboxLimits): string {
+  const most = processes + OWN_PROCESSES;
+  const limits = ['-c 0', `-S -t ${cpuSeconds}`, `-H -t ${cpuSeconds + 1}`, `-f ${fileMb * 2048}`, '-n 256'];
+  const all = [...limits.map((limit) => `ulimit ${limit}`), `{ ulimit -u ${most} 2>/dev/null || ulimit -p ${most}; }`];
+  return `${all.join(' && ')} && echo ${READY} >&${STATUS_FD} && exec "$@" ${STATUS_FD}>&-`;
+}
+
+function commandOf(bubblewrap: Bubblewrap, program: SandboxProgram, limits: SandboxLimits): readonly string[] {
+  const { files = {}, args = [] } = program;
+  const { prefix, readable } = asNobody(bubblewrap, program.readable ?? []);
+  return [
+    ...prefix,
+    ...[bubblewrap.path, ...COMMON_OPTIONS],
+    ...(bubblewrap.disablesUserNamespaces ? ['--disable-userns'] : []),
+    ...['--unshare-net', '--unshare-uts', '--hostname', 'sandbox', '--uid', NOBODY, '--gid', NOBODY, '--clearenv'],
+    ...Object.entries(ENVIRONMENT).flatMap(([name, value]) => ['--setenv', name, value]),
+    ...SYSTEM.filter((path) => existsSync(path)).flatMap(systemOptions),
+    ...readable.flatMap(({ source, target = source }) => ['--ro-bind', source, target]),
+    ...procOptions(bubblewrap),
+    ...DEVICES.flatMap((device) => ['--dev-bind', device, device]),
+    ...['--size', String(limits.fileMb * BYTES_PER_MB), '--perms', '1777', '--tmpfs', '/tmp', '--dir', SCRATCH],
+    ...Object.keys(files).flatMap((name, index) => ['--file', String(STATUS_FD + 1 + index), `${SCRATCH}/${name}`]),
+    ...['--remount-ro', '/', '--chdir', SCRATCH, '--', '/bin/sh', '-c', launcher(limits), 'sh', program.program, ...args],
+  ];
+}
+
+function systemOptions(path: string): readonly string[] {
+  return lstatSync(path).isSymbolicLink() ? ['--symlink', readlinkSync(path), path] : ['--ro-bind', path, path];
+}
+
+// ── one program at work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** For setting it up. The program's own time begins when that is done: a busy machine must not count as a slow program. */
+const SET_UP_MS = 60_000;
+/** How long after its end a process's streams are waited for. */
+const DRAIN_MS = 1_000;
+const SIGNAL_BASE = 128;
+
+class Running implements ConfinedProcess {
+  readonly ended: Promise<SandboxEnd>;
+  readonly stdin: Writable;
+  readonly stdout: Readable;
+  readonly #limits: SandboxLimits;
+  readonly #child: ChildProcess;
+  readonly #errors: Buffer[] = [];
+  #written = 0;
+  /** Why it was killed. */
+  #cause: SandboxEnd | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #begunAt: number | undefined;
+  #endedAt: number | undefined;
+
+  constructor(bubblewrap: Bubblewrap, program: SandboxProgram, limits: SandboxLimits) {
+    this.#limits = limits;
+    const contents = Object.values(program.files ?? {});
+    const pipes = Array.from({ length: STATUS_FD + 1 + contents.length }, () => 'pipe' as const);
+    const [command = '', ...args] = commandOf(bubblewrap, program, limits);
+    this.#child = spawned(command, args, {
+      detached: true,
+      env: {},
+      cwd: '/',
+      stdio: [...pipes, ...coveredFrom(pipes.length)],
+    });
+    const [stdin, stdout, stderr, status, ...files] = this.#child.stdio as [
+      Writable,
+      Readable,
+      Readable,
+      Readable,
+      ...Writable[],
+    ];
+    this.stdin = stdin.on('error', () => {});
+    this.stdout = stdout.on('data', (chunk: Buffer) => this.#count(chunk)).pause();
+    stderr.on('data', (chunk: Buffer) => {
+      this.#errors.push(chunk);
+      this.#count(chunk);
+    });
+    status.once('data', () => this.#begin());
+    for (const [index, text] of contents.entries()) files[index]!.on('error', () => {}).end(text);
+    this.ended = this.#untilEnded(program.signal);
+    // Whoever waits for it hears of it; nobody has to.
+    this.ended.catch(() => {});
+  }
+
+  get stderr(): string {
+    return Buffer.concat(this.#errors).toString('utf8');
+  }
+
+  get ranMs(): number {
+    return this.#begunAt === undefined ? 0 : (this.#endedAt ?? performance.now()) - this.#begunAt;
+  }
+
+  kill(): void {
+    this.#kill({ kind: 'cancelled' });
+  }
+
+  #begin(): void {
+    const { wallMs } = this.#limits;
+    this.#begunAt = performance.now();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#kill({ kind: 'timeout', wallMs }), wallMs);
+  }
+
+  #count(chunk: Buffer): void {
+    const { outputBytes } = this.#limits;
+    this.#written += chunk.length;
+    if (this.#written > outputBytes) this.#kill({ kind: 'output', outputBytes });
+  }
+
+  /** Bubblewrap's first process dies with its parent, and with that one everything in its PID namespace. */
+  #kill(why: SandboxEnd | undefined): void {
+    this.#cause ??= why;
+    const { pid, exitCode, signalCode } = this.#child;
+    // Never after its exit: the number could be another process's by then.
+    if (pid !== undefined && exitCode === null && signalCode === null) killGroup(pid);
+  }
+
+  async #untilEnded(signal: AbortSignal | undefined): Promise<SandboxEnd> {
+    const onAbort = (): void => this.kill();
+    if (signal?.aborted) onAbort();
+    signal?.addEventListener('abort', onAbort, { once: true });
+    this.#timer = setTimeout(() => this.#kill(undefined), SET_UP_MS);
+    const unwatch = this.#watch();
+    try {
+      return this.#endOf(await this.#closed());
+    } finally {
+      clearTimeout(this.#timer);
+      unwatch?.();
+      signal?.removeEventListener('abort', onAbort);
+    }
+  }
+
+  #watch(): (() => void) | undefined {
+    const { memoryMb } = this.#limits;
+    if (this.#child.pid === undefined) return undefined;
+    return watchMemory(this.#child.pid, memoryMb * BYTES_PER_MB, () => this.#kill({ kind: 'memory', memoryMb }));
+  }
+
+  /** Resolves with why it could not be started, if it could not. */
+  async #closed(): Promise<string | undefined> {
+    const closed = new Promise<void>((resolve) => void this.#child.once('close', () => resolve()));
+    const failure = await new Promise<string | undefined>((resolve) => {
+      this.#child.once('exit', () => resolve(undefined));
+      this.#child.on('error', (error) => this.#child.pid === undefined && resolve(messageOf(error)));
+    });
+    this.#endedAt = performance.now();
+    // Whoever started it may read its output later; it must not hold up the end.
+    const drained = new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS));
+    if (failure === undefined) await Promise.race([closed, drained]);
+    return failure;
+  }
+
+  #endOf(failure: string | undefined): SandboxEnd {
+    if (failure === undefined && this.#cause !== undefined) return this.#cause;
+    const { exitCode, signalCode } = this.#child;
+    if (failure !== undefined || this.#begunAt === undefined) {
+      const why = failure ?? (this.stderr.trim() || `it ended with ${exitCode ?? signalCode}`);
+      throw new TrainyardError('SANDBOX_FAILED', `the sandbox could not be set up: ${why}`);
+    }
+    // Bubblewrap reports a signal only so; a program that exits with such a number of its own reads the same.
+    const code = exitCode ?? SIGNAL_BASE;
+    return code < SIGNAL_BASE ? { kind: 'exited', code } : { kind: 'signalled', signal: code - SIGNAL_BASE };
+  }
+}
+
+const CLOSED_ON_EXEC = 0o2000000;
+
+let inherited: readonly number[] | undefined;
+let nowhere: number | undefined;
+
+/**
+ * What `stdio` has to hold from place `first` on so that descriptors which this process was started with, and would hand on, lead nowhere:
+ * an open folder would lead out of the sandbox. Node itself closes those below 16 only.
+ */
+function coveredFrom(first: number): readonly ('ignore' | number)[] {
+  inherited ??= tried(() => readdirSync('/proc/self/fd').map(Number).filter(isHandedOn)) ?? [];
+  const beyond = inherited.filter((descriptor) => descriptor >= first);
+  if (beyond.length === 0) return [];
+  nowhere ??= openSync('/dev/null', 'r+');
+  const covered: ('ignore' | number)[] = Array.from({ length: Math.max(...beyond) - first + 1 }, () => 'ignore');
+  for (const descriptor of beyond) covered[descriptor - first] = nowhere;
+  return covered;
+}
+
+function isHandedOn(descriptor: number): boolean {
+  const info = tried(() => readFileSync(`/proc/self/fdinfo/${descriptor}`, 'utf8')) ?? '';
+  return (Number.parseInt(/^flags:\s*([0-7]+)/m.exec(info)?.[1] ?? '2000000', 8) & CLOSED_ON_EXEC) === 0;
+}

@@ -1,0 +1,61 @@
+/** The example with unit tests as a newcomer runs it: graded in child processes and sandboxes, on the shipped policy, which cannot write code. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Task } from '../../src/core/types.ts';
+import { callGrader } from '../../src/grader/call.ts';
+import { ROOT, scratch, trainyard } from '../cli/command.ts';
+import { inputFor } from '../fixtures/graders/graded-code.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
+
+const EXAMPLE = join(ROOT, 'examples/graders/code.ts');
+const TASKS = join(ROOT, 'examples/graders/code.jsonl');
+
+const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half: string; readonly share: number }>> = {
+  add: { right: 'const add = (a, b) => a + b;', half: 'const add = (a, b) => Math.round(a + b);', share: 2 / 3 },
+  unique: {
+    right: 'const unique = (list) => [...new Set(list)];',
+    half: 'const unique = (list) => list.splice(0, list.length, ...new Set(list)) && list;',
+    share: 2 / 3,
+  },
+  'sum-lines': {
+    right:
+      "import { readFileSync } from 'node:fs';\nconsole.log(readFileSync(0, 'utf8').trim().split('\\n').map(Number).reduce((a, b) => a + b));",
+    half: 'console.log(6);',
+    share: 1 / 2,
+  },
+};
+
+let home: Awaited<ReturnType<typeof scratch>>;
+beforeAll(async () => {
+  home = await scratch();
+});
+afterAll(() => home.remove());
+
+describe.skipIf(!hasSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
+  it('grades what the policy says: no code is a 0, and no failure', async () => {
+    const run = await trainyard('eval', EXAMPLE, '--held-out', TASKS, '--run', join(home.dir, 'run'), '--json');
+    expect({ code: run.code, stderr: run.stderr }).toEqual({ code: 0, stderr: '' });
+    const done = JSON.parse(run.stdout.trim().split('\n').at(-1) ?? '') as unknown;
+    expect(done).toMatchObject({ type: 'done', success: 0, n: 3, failed: 0 });
+  });
+
+  it('gives a right solution of each task 1, and half of one its share', async () => {
+    const { grader } = (await import('../../examples/graders/code.ts')) as typeof import('../../examples/graders/code.ts');
+    const tasks = (await readFile(TASKS, 'utf8')).trim().split('\n');
+    expect(tasks.map((line) => (JSON.parse(line) as Task).id)).toEqual(Object.keys(SOLUTIONS));
+    const graded = async (said: string, line: string): Promise<unknown> => {
+      const { answer } = JSON.parse(line) as Task;
+      return callGrader(grader, inputFor(`\`\`\`js\n${said}\n\`\`\``, answer), {
+        signal: new AbortController().signal,
+        model: undefined,
+      });
+    };
+    const check = async (line: string): Promise<void> => {
+      const { right, half, share } = SOLUTIONS[(JSON.parse(line) as Task).id]!;
+      expect(await graded(right, line)).toMatchObject({ kind: 'graded', reward: { value: 1, success: true } });
+      expect(await graded(half, line)).toMatchObject({ kind: 'graded', reward: { value: share, success: false } });
+    };
+    await Promise.all(tasks.map(check));
+  });
+});
