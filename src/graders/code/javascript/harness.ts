@@ -10,7 +10,6 @@ import realAssert from 'node:assert';
 import { createRequire, isBuiltin } from 'node:module';
 import { Writable } from 'node:stream';
 import { constants, runInNewContext, runInThisContext } from 'node:vm';
-import { isMainThread } from 'node:worker_threads';
 import { objectAnswer, Peer, type Request, say } from './wire.ts';
 
 type Test =
@@ -293,7 +292,5 @@ function expecting({ deepStrictEqual, throws }: Record<string, Check>, insist: (
 const withText = (expected: unknown): unknown =>
   typeof expected === 'string' ? (error: unknown) => String((error as Error).message).includes(expected) : expected;
 
-if (isMainThread) {
-  if (process.argv[2] === 'tester') void tester();
-  else subject();
-}
+if (process.argv[2] === 'tester') void tester();
+else subject();

@@ -8,8 +8,7 @@
  * Imports nothing of Trainyard: only this folder is there inside the sandbox.
  */
 import { writeSync } from 'node:fs';
-import { Socket } from 'node:net';
-import { isMainThread, MessageChannel, type MessagePort, receiveMessageOnPort, Worker, workerData } from 'node:worker_threads';
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
 
 /** The other process is no longer there. */
 export class Gone extends Error {}
@@ -117,7 +116,7 @@ export class Peer {
     this.#answer = answer;
     const { port1, port2 } = new MessageChannel();
     const reader = { port: port2, arrived: this.#arrived };
-    new Worker(new URL(import.meta.url), { workerData: reader, transferList: [port2] }).unref();
+    new Worker(`(${readLines})()`, { eval: true, workerData: reader, transferList: [port2] }).unref();
     this.#lines = port1;
   }
 
@@ -387,8 +386,16 @@ function errorNamed(name: string, message: string): Error {
   return known === undefined ? Object.assign(new Error(message), { name }) : new known(message);
 }
 
-/** The reading thread. It never blocks: Node waits for its threads when the code ends its process. */
-function readLines({ port, arrived }: { readonly port: MessagePort; readonly arrived: Int32Array }): void {
+/**
+ * The reading thread, which is started from this function's text: reading the whole file again would take as long as starting Node. It
+ * never blocks, because Node waits for its threads when the code ends its process.
+ */
+function readLines(): void {
+  const { Socket } = process.getBuiltinModule('node:net');
+  const { port, arrived } = process.getBuiltinModule('node:worker_threads').workerData as {
+    readonly port: MessagePort;
+    readonly arrived: Int32Array;
+  };
   let parts: string[] = [];
   const post = (...lines: readonly string[]): void => {
     for (const line of lines) port.postMessage(line);
@@ -408,5 +415,3 @@ function readLines({ port, arrived }: { readonly port: MessagePort; readonly arr
     .on('close', () => post(''))
     .on('error', () => {});
 }
-
-if (!isMainThread) readLines(workerData as Parameters<typeof readLines>[0]);
