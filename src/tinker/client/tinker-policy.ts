@@ -8,13 +8,13 @@ import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { z } from 'zod';
-import { boundary, TrainyardError } from '../core/errors.ts';
-import { TinkerConnection } from '../tinker/client/connection.ts';
-import { TinkerEngine } from '../tinker/client/engine.ts';
-import { readSavedState } from '../tinker/client/tinker-saved.ts';
-import { TinkerTrainer } from '../tinker/client/trainer.ts';
-import { openingWith } from './closers.ts';
-import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from './policy.ts';
+import { boundary, TrainyardError } from '../../core/errors.ts';
+import { openingWith } from '../../run/closers.ts';
+import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/policy.ts';
+import { TinkerConnection } from './connection.ts';
+import { TinkerEngine } from './engine.ts';
+import { readSavedState } from './tinker-saved.ts';
+import { TinkerTrainer } from './trainer.ts';
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 

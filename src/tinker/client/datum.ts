@@ -5,10 +5,10 @@
  * There is no mask on the wire: where nothing is trained, weight, advantage and log-probability are 0. A sample's own weight is
  * folded into advantages and weights, since the wire has no place for it.
  */
-import { TrainyardError } from '../core/errors.ts';
-import { masked } from '../core/policy.ts';
-import type { Sample } from '../core/types.ts';
-import type { Datum, Tensor } from '../tinker/wire/types.ts';
+import { TrainyardError } from '../../core/errors.ts';
+import { type Loss, masked } from '../../core/policy.ts';
+import type { Sample } from '../../core/types.ts';
+import type { Datum, Tensor } from '../wire/messages.ts';
 
 /** Rounding can lift the log-probability of a certain token a little above 0. */
 const ABOVE_ZERO = 1e-3;
@@ -82,4 +82,36 @@ function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Arra
     tokens: tokens.subarray(0, -1),
     inputs: { target_tokens: { dtype: 'int64', data: tokens.subarray(1) }, ...Object.fromEntries(floats) },
   };
+}
+
+// From named-losses.ts: Which of our losses a Tinker server can compute by name, and under which settings.
+//
+// A loss is known by its name and exactly its settings: a KL penalty on top keeps the name, so the settings decide. It must also be
+// linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
+
+export interface NamedLoss {
+  readonly name: string;
+  readonly settings: Readonly<Record<string, number>>;
+  readonly datum: (sample: Sample) => Datum;
+}
+
+/** Undefined where the loss has to be computed here. */
+export function namedLoss({ name, settings }: Loss, samples: readonly Sample[]): NamedLoss | undefined {
+  const given = Object.keys(settings).sort().join();
+  if (name === 'cross_entropy' && given === '') return { name, settings: {}, datum: crossEntropyDatum };
+  // Below 0, the smaller of two terms is the larger one of their weighted ones.
+  if (samples.some(({ weight }) => weight < 0)) return undefined;
+  if (name === 'importance_sampling' && given === '') return { name, settings: {}, datum: policyDatum };
+  if ((name === 'ppo' || name === 'cispo') && given === 'clipHigh,clipLow') {
+    const { clipLow, clipHigh } = settings as { readonly clipLow: number; readonly clipHigh: number };
+    return { name, settings: { clip_low_threshold: 1 - clipLow, clip_high_threshold: 1 + clipHigh }, datum: policyDatum };
+  }
+  return undefined;
+}
+
+function crossEntropyDatum(sample: Sample): Datum {
+  return weightedDatum(
+    sample,
+    masked(sample, sample.advantages).map((value) => value * sample.weight),
+  );
 }

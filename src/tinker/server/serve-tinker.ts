@@ -4,13 +4,13 @@
 import { randomBytes } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
-import { TrainyardError } from '../core/errors.ts';
-import type { HttpFailure } from '../tinker/server/api-error.ts';
-import { listen } from '../tinker/server/listener.ts';
-import { TinkerServer } from '../tinker/server/server.ts';
-import { checkModelFolder } from './checkpoint.ts';
-import { openingWith } from './closers.ts';
-import { lockFolder } from './run-directory.ts';
+import { TrainyardError } from '../../core/errors.ts';
+import { checkModelFolder } from '../../run/checkpoint.ts';
+import { openingWith } from '../../run/closers.ts';
+import { lockFolder } from '../../run/run-directory.ts';
+import type { HttpFailure } from './api-error.ts';
+import { listen } from './listener.ts';
+import { TinkerServer } from './server.ts';
 
 export interface TinkerServerSettings {
   readonly model: string;
