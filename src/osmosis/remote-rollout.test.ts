@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { Semaphore } from '../core/async.ts';
-import { Deadline } from './deadline.ts';
+import { Deadline } from './remote-rollout.ts';
 
 const never = new AbortController().signal;
 
@@ -10,7 +10,7 @@ describe('a deadline', () => {
     const slots = new Semaphore(1);
     const held = await slots.acquire();
     const cancel = new AbortController();
-    const entering = new Deadline('workflow', 60).enter(slots, cancel.signal);
+    const entering = new Deadline('workflow', 60).acquire(slots, cancel.signal);
     await sleep(1);
     const giving = held[Symbol.dispose]();
     cancel.abort(new Error('enough'));
@@ -24,7 +24,7 @@ describe('a deadline', () => {
     const held = await slots.acquire();
     const deadline = new Deadline('workflow', 0.3);
     setTimeout(() => void held[Symbol.dispose](), 150);
-    using _slot = await deadline.enter(slots, never);
+    using _slot = await deadline.acquire(slots, never);
     await expect(deadline.within(never, () => new Promise(() => undefined))).rejects.toThrow(
       /^workflow exceeded its 0\.3s deadline \(0\.\ds of it spent queued\)$/,
     );
