@@ -1,25 +1,27 @@
 /**
- * Trains a model at a Tinker server: the Trainer contract in Tinker's verbs, sent in the order they are called and without waiting for
- * the results of earlier ones.
+ * Trains a model at a Tinker server: the Trainer contract in Tinker's verbs, sent in the order they are called and without waiting for the
+ * results of earlier ones.
  *
- * A loss that the server has by name is computed there; any other is computed here, between a forward pass and a weighted
- * cross-entropy, whose gradient is the same. What is reported is always computed here, from the log-probabilities that the server
- * gives, by our own definition of the loss; a server whose loss of the same name is another one is found out. Tinker's passes have no
- * temperature, so only samples of temperature 1 are trained. A verb that fails at the server spoils the model (`tinker-model.ts`)
- * until `load`. Weights stay at the server: a checkpoint folder only says where they are.
+ * A loss that the server has by name is computed there; any other is computed here, between a forward pass and a weighted cross-entropy,
+ * whose gradient is the same. The reported loss is always computed here, from the server's log-probabilities and by our own definition; so a
+ * server whose loss of the same name is another one is found out. Tinker's passes have no temperature, so only samples of temperature 1 are
+ * trained. A verb that fails at the server spoils the model (`tinker-model.ts`) until `load`. Weights stay at the server: a checkpoint
+ * folder only says where they are.
  */
+import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { mapYielding } from '../../core/async.ts';
-import { TrainyardError } from '../../core/errors.ts';
-import type { AdamSettings, ForwardBackwardResult, Loss, Trainer } from '../../core/policy.ts';
-import { checkSample } from '../../core/policy.ts';
+import { z } from 'zod';
+import { Mutex, mapYielding } from '../../core/async.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { type AdamSettings, checkSample, type ForwardBackwardResult, type Loss, type Trainer } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
 import { checkLossSum, checkPlainSum, evaluateBatch } from '../../trainer/evaluate-batch.ts';
+import { parseWeightsPath } from '../wire/verbs.ts';
 import type { TinkerConnection } from './connection.ts';
-import { isTrained, type NamedLoss, namedLoss, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
-import { isLost, type ModelStart, TinkerModel, type Underway } from './tinker-model.ts';
-import type { PassFormat, PassOutput } from './tinker-pass.ts';
-import { readSavedState, removalPath, writeSavedState } from './tinker-saved.ts';
+import { isTrained, namedLoss, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
+import { isLost } from './exchange.ts';
+import { type ModelStart, type PassFormat, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
 
 export interface TinkerTrainerParts {
   readonly connection: TinkerConnection;
@@ -62,22 +64,19 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   #reference: Held | undefined;
   /** Whether a step was sent since the current model began. */
   #hasStepped = false;
-  /** The end of the last submission. */
-  #sending: Promise<unknown> = Promise.resolve();
-  #publishing: Promise<unknown> = Promise.resolve();
+  readonly #sending = new Mutex();
+  readonly #publishing = new Mutex();
 
   constructor(parts: TinkerTrainerParts) {
     this.#parts = parts;
   }
 
   forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
-    return this.#inTurn(async () => {
+    return this.#inOrder(async () => {
       await this.#check(samples);
-      if (weights === 'current') {
-        const { result } = await this.#score(await this.#model(), samples);
-        return { result: result.then(({ logprobs }) => logprobs) };
-      }
-      return { result: this.#scoreByReference(samples) };
+      if (weights === 'reference') return { result: this.#scoreByReference(samples) };
+      const { result } = await this.#score(await this.#model(), samples);
+      return { result: result.then(({ logprobs }) => logprobs) };
     });
   }
 
@@ -85,7 +84,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const backward: { failure: unknown } = { failure: undefined };
     this.#backwards.add(backward);
     try {
-      return await this.#inTurn(async () => {
+      return await this.#inOrder(async () => {
         try {
           await this.#check(samples);
           const underway = await this.#backward(samples, loss);
@@ -103,11 +102,11 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }> {
-    // Whoever calls this before those have ended counts on their gradient.
+    // A step that is called before these have ended counts on their gradient.
     const awaited = [...this.#backwards];
-    return this.#inTurn(async () => {
-      const failure = awaited.find((backward) => backward.failure !== undefined)?.failure;
-      if (failure !== undefined) throw withoutGradient(failure);
+    return this.#inOrder(async () => {
+      const failed = awaited.find(({ failure }) => failure !== undefined);
+      if (failed !== undefined) throw withoutGradient(failed.failure);
       const model = await this.#model();
       model.assertSound();
       if (this.#unsent !== undefined) throw withoutGradient(this.#unsent);
@@ -117,25 +116,28 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 
   publish(policyVersion: number): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#inOrder(async () => {
       const { result } = await (await this.#model()).publish();
-      const published = this.#publishing.then(() => result).then((id) => this.#parts.onPublished(id, policyVersion));
-      this.#publishing = published.catch(() => undefined);
-      return { result: published };
+      return { result: this.#publishing.run(async () => this.#parts.onPublished(await result, policyVersion)) };
     });
   }
 
   /** Writes tinker.json; the weights stay at the server. */
   save(dir: string): Promise<void> {
-    return this.#inTurn(async () => {
+    const { connection, baseModel, loraRank } = this.#parts;
+    return this.#inOrder(async () => {
       const { result } = await (await this.#model()).save();
-      return { result: result.then((path) => this.#writeState(dir, path)) };
+      const write = async (path: string): Promise<void> => {
+        const state = { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() };
+        await writeFile(join(dir, SAVED_STATE), `${JSON.stringify(state, null, 2)}\n`);
+      };
+      return { result: result.then(write) };
     });
   }
 
   /** A new model at the server, in a new session where that is needed; a folder without tinker.json means the base model. */
   load(dir: string): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#inOrder(async () => {
       const path = await this.#savedPath(dir);
       const previous = this.#current;
       this.#current = await this.#begin({ ...this.#base(), path });
@@ -151,13 +153,14 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     if (state === undefined || state.server !== this.#parts.connection.address) return;
     // The reference may have to be made from it again.
     if (state.path === this.#reference?.start.path) return;
-    await this.#parts.connection.mention('DELETE', removalPath(state));
+    const { modelId, kind, name } = parseWeightsPath(state.path);
+    await this.#parts.connection.mention('DELETE', `training_runs/${modelId}/checkpoints/${kind}/${name}`);
   }
 
   freezeReference(): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#inOrder(async () => {
       const model = await this.#model();
-      const start = this.#current!.start;
+      const { start } = this.#current!;
       const path = this.#hasStepped ? await (await model.save()).result : start.path;
       void this.#reference?.model.unload();
       this.#reference = await this.#begin({ ...start, path });
@@ -173,11 +176,9 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     patience.abort();
   }
 
-  /** Sends what `send` sends when its turn comes, and waits for the result while others have theirs. */
-  async #inTurn<T>(send: () => Promise<Underway<T>>): Promise<T> {
-    const sent = this.#sending.then(send);
-    this.#sending = sent.catch(() => undefined);
-    return (await sent).result;
+  /** Sends what `send` sends after what was called before, and waits for the result while others are sent. */
+  async #inOrder<T>(send: () => Promise<Underway<T>>): Promise<T> {
+    return (await this.#sending.run(send)).result;
   }
 
   async #model(): Promise<TinkerModel> {
@@ -198,14 +199,10 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     await mapYielding(samples, (sample, i) => {
       checkSample(sample, i, this.#parts);
       if (sample.temperature === 1) return;
-      const rollout = JSON.stringify(sample.rolloutId);
-      throw new TrainyardError(
-        'SAMPLE_REFUSED',
-        `sample ${i} (rollout ${rollout}): its temperature is ${sample.temperature}, expected 1`,
-        {
-          hint: 'a Tinker server scores at temperature 1 only; sample with temperature 1',
-        },
-      );
+      const which = `sample ${i} (rollout ${JSON.stringify(sample.rolloutId)})`;
+      throw new TrainyardError('SAMPLE_REFUSED', `${which}: its temperature is ${sample.temperature}, expected 1`, {
+        hint: 'a Tinker server scores at temperature 1 only; sample with temperature 1',
+      });
     });
   }
 
@@ -223,12 +220,13 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     if (held === undefined) {
       throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
     }
+    const score = async ({ model }: Held) => (await (await this.#score(model, samples)).result).logprobs;
     try {
-      return (await (await this.#score(held.model, samples)).result).logprobs;
+      return await score(held);
     } catch (thrown) {
       if (!isLost(thrown)) throw thrown;
       this.#reference = await this.#begin(held.start);
-      return (await (await this.#score(this.#reference.model, samples)).result).logprobs;
+      return await score(this.#reference);
     }
   }
 
@@ -241,33 +239,25 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     }
     const named = this.#refusedLosses.has(loss.name) ? undefined : namedLoss(loss, sent);
     if (named === undefined) return this.#customBackward(model, samples, loss);
-    const proven = this.#provenLosses.has(named.name);
+    const { name, settings: lossSettings } = named;
+    const isProven = this.#provenLosses.has(name);
+    const read = async ({ outputs, lossSum }: PassOutput): Promise<ForwardBackwardResult> => {
+      const evaluated = await evaluateBatch(loss, samples, await scores(samples, outputs));
+      checkLossSum(evaluated, lossSum, name);
+      return evaluated.result;
+    };
     try {
-      const underway = await this.#namedBackward(model, samples, loss, named);
+      const data = await mapYielding(sent, named.datum);
+      const underway = await model.pass({ data, loss: name, lossSettings, forwardOnly: false, isHarmless: isUnknownLoss, read });
       // Until the server has shown that it has this loss, nothing may be sent that counts on it.
-      if (!proven) await underway.result;
-      this.#provenLosses.add(named.name);
+      if (!isProven) await underway.result;
+      this.#provenLosses.add(name);
       return underway;
     } catch (thrown) {
-      if (proven || !isUnknownLoss(thrown)) throw thrown;
-      this.#refusedLosses.add(named.name);
+      if (isProven || !isUnknownLoss(thrown)) throw thrown;
+      this.#refusedLosses.add(name);
       return this.#customBackward(model, samples, loss);
     }
-  }
-
-  async #namedBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss, named: NamedLoss) {
-    return model.pass({
-      data: await mapYielding(samples.filter(isTrained), named.datum),
-      loss: named.name,
-      lossSettings: named.settings,
-      forwardOnly: false,
-      isHarmless: isUnknownLoss,
-      read: async ({ outputs, lossSum }) => {
-        const evaluated = await evaluateBatch(loss, samples, await scores(samples, outputs));
-        checkLossSum(evaluated, lossSum, named.name);
-        return evaluated.result;
-      },
-    });
   }
 
   /**
@@ -282,17 +272,11 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const weights = gradients[i]!.map((derivative) => -derivative * sample.weight);
       return isTrained(sample) ? [weightedDatum(sample, weights)] : [];
     });
-    const data = datums.flat();
-    const read = async ({ outputs }: PassOutput) => {
+    const read = async ({ outputs }: PassOutput): Promise<ForwardBackwardResult> => {
       await scores(samples, outputs);
       return result;
     };
-    return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: false, read });
-  }
-
-  async #writeState(dir: string, path: string): Promise<void> {
-    const { connection, baseModel, loraRank } = this.#parts;
-    await writeSavedState(dir, { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() });
+    return model.pass({ data: datums.flat(), loss: 'cross_entropy', lossSettings: {}, forwardOnly: false, read });
   }
 
   async #savedPath(dir: string): Promise<string | undefined> {
@@ -322,14 +306,56 @@ function isUnknownLoss(thrown: unknown): boolean {
   return /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
 }
 
-function withoutGradient(failure: unknown): TrainyardError {
-  const lost = isLost(failure);
-  const message = failure instanceof Error ? failure.message : String(failure);
-  return new TrainyardError(
-    lost ? 'POLICY_LOST' : 'TRAINER_FAILED',
-    `no step was taken, since the gradient for it failed: ${message}`,
-    {
-      cause: failure,
-    },
-  );
+function withoutGradient(cause: unknown): TrainyardError {
+  const message = `no step was taken, since the gradient for it failed: ${messageOf(cause)}`;
+  return new TrainyardError(isLost(cause) ? 'POLICY_LOST' : 'TRAINER_FAILED', message, { cause });
+}
+
+// What a checkpoint folder holds when the weights are at a server: tinker.json, which says where.
+
+const SAVED_STATE = 'tinker.json';
+
+const savedState = z.object({
+  /** Base URL. */
+  server: z.string(),
+  baseModel: z.string(),
+  loraRank: z.int(),
+  /** tinker://<model>/weights/<name> */
+  path: z.string(),
+  /** ISO 8601. */
+  savedAt: z.string(),
+});
+
+/**
+ * Undefined for an ordinary model folder: the base model, untrained. Throws MODEL_INVALID for a folder that is none, CHECKPOINT_MISMATCH for
+ * a file that cannot be understood.
+ */
+export async function readSavedState(dir: string): Promise<z.infer<typeof savedState> | undefined> {
+  const path = join(dir, SAVED_STATE);
+  const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined;
+    throw error;
+  });
+  if (text === undefined) {
+    await checkModelFolder(dir);
+    return undefined;
+  }
+  try {
+    const state = savedState.parse(JSON.parse(text));
+    parseWeightsPath(state.path);
+    return state;
+  } catch (cause) {
+    throw new TrainyardError('CHECKPOINT_MISMATCH', `${path} is damaged or not of this format`, {
+      hint: 'go on from another checkpoint',
+      cause,
+    });
+  }
+}
+
+async function checkModelFolder(dir: string): Promise<void> {
+  const names: readonly string[] = await readdir(dir).catch(() => []);
+  if (names.includes('config.json') || names.includes('tokenizer.json')) return;
+  throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`, {
+    hint: 'give a checkpoint folder of a run, or a model folder',
+  });
 }

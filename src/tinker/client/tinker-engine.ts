@@ -1,19 +1,18 @@
 /**
  * Samples from a model at a Tinker server, through a sampling session: weights that never change, served as one policy version.
  *
- * What comes back is checked by the gateway, as every engine's answers are. A Tinker server does not stream: `onTokens` gets everything at once. Its
- * log-probabilities are those of the plain softmax, whatever temperature, top-k and top-p the tokens were sampled with; so what is
+ * The gateway checks what comes back, as it does every engine's answers. A Tinker server does not stream: `onTokens` gets everything at
+ * once. Its log-probabilities are those of the plain softmax, whatever temperature, top-k and top-p the tokens were sampled with; so what is
  * sampled with other settings than temperature 1 and no truncation serves for evaluation only, and the trainer refuses it.
  */
-
+import { Semaphore } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import type { Engine, OnTokens, SampleRequest, SampleResult } from '../../core/policy.ts';
-import { checkRequest } from '../../core/policy.ts';
+import { checkRequest, type Engine, type OnTokens, type SampleRequest, type SampleResult } from '../../core/policy.ts';
 import { sampleCallToJson, sampleReplyFromJson } from '../wire/json.ts';
 import type { SampleReply } from '../wire/messages.ts';
 import { decodeSampleReply } from '../wire/protobuf.ts';
-import type { TinkerConnection } from './connection.ts';
-import { Places } from './places.ts';
+import type { Accepted, TinkerConnection } from './connection.ts';
+import { orCancelled } from './exchange.ts';
 
 export interface TinkerEngineParts {
   readonly connection: TinkerConnection;
@@ -35,16 +34,17 @@ export class TinkerEngine implements Engine {
   readonly vocabSize: number;
   readonly contextLength: number;
   readonly #connection: TinkerConnection;
-  readonly #places: Places;
-  /** Requests that are being written and accepted: few at a time, so that a thousand calls at once do not stop the event loop. */
-  readonly #doors = new Places(16);
+  /** Samples under way. */
+  readonly #samples: Semaphore;
+  /** Requests that are being written and accepted: few at a time, so that a thousand calls at once do not block the event loop. */
+  readonly #submissions = new Semaphore(16);
   #served: Served;
 
   constructor({ connection, vocabSize, contextLength, samplingSessionId, policyVersion }: TinkerEngineParts) {
     this.vocabSize = vocabSize;
     this.contextLength = contextLength;
     this.#connection = connection;
-    this.#places = new Places(connection.config.sample_max_concurrent_requests);
+    this.#samples = new Semaphore(connection.config.sample_max_concurrent_requests);
     this.#served = { samplingSessionId, policyVersion, requests: 0 };
   }
 
@@ -59,16 +59,18 @@ export class TinkerEngine implements Engine {
 
   async sample(request: SampleRequest, signal?: AbortSignal, onTokens?: OnTokens): Promise<SampleResult> {
     checkRequest(request, this);
-    const result = await this.#places.within(signal, () => this.#ask(request, signal));
-    if (onTokens === undefined) return result;
-    const enough = onTokens(result.ids, result.logprobs);
+    const result = await orCancelled(
+      signal,
+      this.#samples.run(() => this.#ask(request, signal), signal),
+    );
+    const enough = onTokens?.(result.ids, result.logprobs);
     if (enough === undefined) return result;
     const { ids, logprobs } = result;
     return { ...result, ids: ids.slice(0, enough.keep), logprobs: logprobs.slice(0, enough.keep), stopReason: 'stop' };
   }
 
   async #ask(request: SampleRequest, signal: AbortSignal | undefined): Promise<SampleResult> {
-    const { accepted, policyVersion } = await this.#doors.within(signal, () => this.#submit(request, signal));
+    const { accepted, policyVersion } = await this.#submissions.run(() => this.#submit(request, signal), signal);
     const payload = await accepted.result();
     const reply = await this.#connection.decode('asample', () =>
       payload.kind === 'protobuf' ? decodeSampleReply(payload.bytes) : sampleReplyFromJson(payload.value),
@@ -76,14 +78,16 @@ export class TinkerEngine implements Engine {
     return { ...onlySequence(reply), policyVersion };
   }
 
-  async #submit({ promptIds, sampling, stopIds, seed }: SampleRequest, signal: AbortSignal | undefined) {
+  async #submit(
+    { promptIds, sampling, stopIds, seed }: SampleRequest,
+    signal: AbortSignal | undefined,
+  ): Promise<{ readonly accepted: Accepted; readonly policyVersion: number }> {
     const served = this.#served;
-    const maxTokens = Math.min(sampling.maxTokens, this.contextLength - promptIds.length);
-    const call = sampleCallToJson({
+    const body = sampleCallToJson({
       source: { kind: 'session', samplingSessionId: served.samplingSessionId, seqId: ++served.requests },
       prompt: promptIds,
       count: 1,
-      maxTokens,
+      maxTokens: Math.min(sampling.maxTokens, this.contextLength - promptIds.length),
       seed: foldedSeed(seed),
       temperature: sampling.temperature,
       topK: sampling.topK === 0 ? -1 : sampling.topK,
@@ -91,16 +95,8 @@ export class TinkerEngine implements Engine {
       stop: stopIds,
       wantsPromptLogprobs: false,
     });
-    const accepted = await this.#connection.submit({
-      verb: 'asample',
-      requestType: 'Sample',
-      purpose: 'sample',
-      body: Buffer.from(JSON.stringify(call)),
-      contentType: 'application/json',
-      repeatable: true,
-      signal,
-    });
-    return { accepted, policyVersion: served.policyVersion };
+    const submission = { verb: 'asample', requestType: 'Sample', purpose: 'sample', body, repeatable: true, signal } as const;
+    return { accepted: await this.#connection.submit(submission), policyVersion: served.policyVersion };
   }
 }
 

@@ -1,8 +1,8 @@
-/** One exchange, against servers that treat their sockets as they please. */
+/** One exchange, against servers that treat their sockets as they please; and what errors quote of a reply. */
 import http from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { expect, it } from 'vitest';
-import { HttpClient } from './http.ts';
+import { describe, expect, it } from 'vitest';
+import { HttpClient, ReplyErrors } from './exchange.ts';
 
 const POST = { method: 'POST', path: '/', pool: 'submit', timeoutMs: 5000, body: Buffer.from('{}') } as const;
 const never = new AbortController().signal;
@@ -30,4 +30,32 @@ it('a request on a socket of its own is not lost on one that the server is dropp
   } finally {
     client.close();
   }
+});
+
+const reply = (value: unknown, contentType = 'application/json') => ({
+  status: 400,
+  contentType,
+  retryAfter: undefined,
+  body: Buffer.from(contentType === 'application/json' ? JSON.stringify(value) : String(value)),
+});
+
+describe('a key that a server sends back is not shown', () => {
+  const quoted = 'tml-with"quotes"and\\more';
+  const long = `tml-${'0123456789'.repeat(60)}`;
+
+  it.each([
+    ['in a text', quoted, { detail: `the key ${quoted} is bad` }, 'the key *** is bad'],
+    ['in an object', quoted, { detail: { key: quoted } }, '{"key":"***"}'],
+    ['longer than what is quoted', long, { detail: long }, '***'],
+  ])('%s', (_, key, value, says) => {
+    expect(new ReplyErrors(key, 'http://x').ofStatus(reply(value), 'asample').message).toBe(
+      `the server answered 400 to asample: ${says}`,
+    );
+  });
+
+  it('cut off in a page', () => {
+    const { message } = new ReplyErrors(long, 'http://x').garbled(reply(`<p>${long}</p>`, 'text/html'), 'asample');
+    expect(message).not.toContain('0123');
+    expect(message).toContain('it begins: <p>***');
+  });
 });
