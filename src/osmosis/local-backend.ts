@@ -185,7 +185,7 @@ export interface EntryParts {
   readonly graderConfig?: unknown;
 }
 
-export interface BackendEntry {
+interface BackendEntry {
   readonly workflow: Workflow;
   readonly grader: Grader | undefined;
   /** Rollouts at once; null: as many as come. */
@@ -197,14 +197,14 @@ const CAREFUL = 4;
 const NAMES = ['workflow', 'workflowConfig', 'grader', 'graderConfig'] as const;
 
 /** The entry, where all of it are values; undefined where modules have to be loaded. Throws what is wrong with values and references. */
-export function entryOf(parts: EntryParts): BackendEntry | undefined {
+function entryOf(parts: EntryParts): BackendEntry | undefined {
   const texts = NAMES.filter((name) => typeof parts[name] === 'string');
   const mistakes = texts.filter((name) => !isReference(parts[name] as string)).map((name) => noReference(name, parts[name]));
   if (mistakes.length > 0) throw together(mistakes);
   return texts.length === 0 ? lowered(parts) : undefined;
 }
 
-export async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
+async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
   const problems: TrainyardError[] = [];
   const values: { -readonly [name in keyof EntryParts]: unknown } = { workflow: undefined };
   for (const name of NAMES) {
