@@ -5,7 +5,7 @@
  * A failure after the start is told twice, as `response.failed` and as `error`: some clients throw at the one, some at the other.
  */
 import type { Turn } from '../../core/types.ts';
-import type { ParsedCall } from '../../tokens/formats/format.ts';
+import type { ParsedCall } from '../../tokens/tool-calls.ts';
 import type { EventEncoder, Said } from '../event-stream.ts';
 import { gatewayFailure, openAIError } from '../http-errors.ts';
 import { logprobsOf } from './chat-answer.ts';
