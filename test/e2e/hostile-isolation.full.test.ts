@@ -1,8 +1,7 @@
 /** Workflows in processes of their own that do what nobody should: it costs their rollout at most, never another's. */
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Trajectory } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';

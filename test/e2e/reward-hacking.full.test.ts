@@ -10,7 +10,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { GraderRunner, Workflow } from '../../src/core/contracts.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { listen } from '../../src/gateway/gateway.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
 import { findWalls } from '../../src/isolation/walls.ts';
