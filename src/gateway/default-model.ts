@@ -9,9 +9,8 @@ import { orAborted } from '../core/async.ts';
 import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { StopReason, Turn } from '../core/types.ts';
-import { type Piece, piecesOf } from '../tokens/response-stream.ts';
-import type { Assistant } from '../tokens/speech.ts';
-import { beforeStop } from '../tokens/stop-texts.ts';
+import type { Assistant } from '../tokens/response-parser.ts';
+import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
 import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from './chat-completions.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
 

@@ -13,7 +13,7 @@ import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
-import type { Assistant } from '../tokens/speech.ts';
+import type { Assistant } from '../tokens/response-parser.ts';
 import { askDefaultModel, defaultModelOf, type Sampled } from './default-model.ts';
 import type { ModelRequest } from './dialects/dialect.ts';
 import type { StreamPiece } from './event-stream.ts';

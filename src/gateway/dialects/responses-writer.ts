@@ -7,7 +7,7 @@
  * as `error`: some clients throw at the one, some at the other.
  */
 import type { Message, Turn } from '../../core/types.ts';
-import type { ParsedCall } from '../../tokens/formats/format.ts';
+import type { ParsedCall } from '../../tokens/tool-calls.ts';
 import type { ChoicePiece, EventEncoder } from '../event-stream.ts';
 import { gatewayFailure, openAIError } from '../wire-protocol.ts';
 import { logprobsOf } from './chat-writer.ts';
