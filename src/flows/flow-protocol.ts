@@ -11,7 +11,7 @@ import { invalid, parsed } from '../gateway/dialects/parameters.ts';
 import { samplingFields, tokenLimit } from '../gateway/dialects/sampling-parameters.ts';
 import type { Capability } from '../gateway/keys.ts';
 import { refusals } from '../http/refusal.ts';
-import { STALE_RULES } from '../rollout/served-steps.ts';
+import { STALE_RULES } from '../rollout/waiting-groups.ts';
 
 // ── routes and refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -23,7 +23,7 @@ export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
 export class Recovery {
   readonly #warn: Warn;
   /** Runs while the policy is put back. */
-  readonly #absence: Downtime | undefined;
+  readonly #downtime: Downtime | undefined;
   /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
   restore: () => Promise<void>;
   readonly #fatal = new AbortController();
@@ -32,10 +32,10 @@ export class Recovery {
   #inARow = 0;
   #mutex = new Mutex();
 
-  constructor(warn: Warn, restore: () => Promise<void>, absence?: Downtime) {
+  constructor(warn: Warn, restore: () => Promise<void>, downtime?: Downtime) {
     this.#warn = warn;
     this.restore = restore;
-    this.#absence = absence;
+    this.#downtime = downtime;
   }
 
   /** Aborts, with the error as its reason, when nothing can be sampled any more. */
@@ -95,14 +95,14 @@ export class Recovery {
     if (this.fatal.aborted) throw this.fatal.reason;
     if (++this.#inARow > MOST_LOSSES) throw loss;
     this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);
-    this.#absence?.begin();
+    this.#downtime?.begin();
     try {
       await this.restore();
     } catch (thrown) {
       if (!isLoss(thrown)) throw this.#ending(thrown);
       return await this.#recover(thrown, restored);
     } finally {
-      this.#absence?.end();
+      this.#downtime?.end();
     }
     this.#restored++;
     this.#warn('POLICY_RESTORED', 'the policy is back at the last committed step; nothing was trained twice');

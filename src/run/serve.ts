@@ -6,13 +6,13 @@
 import { join } from 'node:path';
 import { Mutex } from '../core/async.ts';
 import type { SessionObserver, Store } from '../core/contracts.ts';
-import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
+import type { RolloutIdentity, Turn } from '../core/types.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/listener.ts';
 import type { Failure } from '../http/refusal.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { GroupPool } from '../rollout/group-pool.ts';
-import { outcomeByCalls } from '../rollout/runner.ts';
+import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
@@ -116,15 +116,9 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
       const { turns, unanswered } = session;
       if (turns.length === 0 && unanswered.length === 0) return;
       const endedAt = Date.now();
-      const trajectory: Trajectory = {
-        ...identity,
-        outcome: outcomeByCalls(session),
-        grade: { kind: 'ungraded', why: 'nothing grades what is served' },
-        turns,
-        ...(unanswered.length > 0 ? { unanswered } : {}),
-        startedAt: turns[0]?.startedAt ?? endedAt,
-        endedAt,
-      };
+      const grade = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
+      const startedAt = turns[0]?.startedAt ?? endedAt;
+      const trajectory = recordOf(identity, session, { outcome: outcomeByCalls(session), grade, startedAt, endedAt });
       // One after the other: two sessions of one name must not find the same name free.
       const append = async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) });
       keeping.push(naming.run(append));

@@ -18,8 +18,7 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
-import { startWorkflow } from '../rollout/start-workflow.ts';
+import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
@@ -94,14 +93,14 @@ export async function openWorkshop(
   return await openingWith<Workshop>(async (closers) => {
     await checkModelFolder(settings.model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(settings.model);
-    const absence = new Downtime();
-    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
+    const downtime = new Downtime();
+    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
     const { trainer } = policy;
     const restore = async (): Promise<void> => {
       await loadFirst(trainer, settings.model);
       await trainer.publish(0);
     };
-    const recovery = new Recovery(warn, restore, absence);
+    const recovery = new Recovery(warn, restore, downtime);
     const { signal, release } = linkSignals(stop, recovery.fatal);
     closers.defer(release);
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
@@ -117,7 +116,7 @@ export async function openWorkshop(
     const parts = {
       workflow: workflow.workflow,
       runWorkflow: workflow.runWorkflow,
-      slots: workflow.slots,
+      concurrency: workflow.concurrency,
       trainable,
       observer,
       sessions: gateway,
@@ -127,7 +126,7 @@ export async function openWorkshop(
       limits: settings.limits,
       seed: settings.seed,
       clock: { now: Date.now },
-      absence,
+      downtime,
       signal,
     };
     return {

@@ -53,7 +53,6 @@ const surface = Object.entries(exported).map(([subPath, { 'trainyard-source': fi
 const PENDING = [
   'src/cli/tinker.ts',
   'src/grader/grade-once.ts',
-  'src/rollout/start-workflow.ts',
   'src/run/tinker-policy.ts',
   'src/run/tinker-server.ts',
   'src/run/walls.ts',

@@ -40,7 +40,7 @@ export interface ConnectionSettings {
   /** Called once when trouble begins and once when it is over. */
   readonly onTrouble?: (message: string) => void;
   /** Runs as long as trouble lasts. */
-  readonly absence?: Downtime | undefined;
+  readonly downtime?: Downtime | undefined;
   /** How long an unreachable or busy server is waited for. */
   readonly patienceMs?: number;
   readonly signal?: AbortSignal;
@@ -106,10 +106,10 @@ export class TinkerConnection implements AsyncDisposable {
     return connection;
   }
 
-  private constructor({ baseURL, apiKey, onTrouble, absence, patienceMs = PATIENCE_MS, signal }: ConnectionSettings) {
+  private constructor({ baseURL, apiKey, onTrouble, downtime, patienceMs = PATIENCE_MS, signal }: ConnectionSettings) {
     this.#http = new HttpClient(baseURL, apiKey);
     this.#refusals = new Refusals(apiKey, this.#http.address);
-    this.#trouble = new Trouble(onTrouble ?? (() => undefined), absence);
+    this.#trouble = new Trouble(onTrouble ?? (() => undefined), downtime);
     const parts = { http: this.#http, refusals: this.#refusals, trouble: this.#trouble };
     this.#caller = new Caller({ ...parts, patienceMs });
     this.#greeter = new Caller({ ...parts, patienceMs: Math.min(patienceMs, FIRST_PATIENCE_MS) });

@@ -6,20 +6,20 @@ import { Patience, Trouble } from './patience.ts';
 const signal = new AbortController().signal;
 
 describe('patience', () => {
-  it('goes with an absence that lasts from the first failure until no request is in trouble, answered or not', async () => {
-    const absence = new Downtime();
-    const trouble = new Trouble(() => {}, absence);
+  it('goes with a downtime that lasts from the first failure until no request is in trouble, answered or not', async () => {
+    const downtime = new Downtime();
+    const trouble = new Trouble(() => {}, downtime);
     const [first, second] = [new Patience(1000, signal), new Patience(1000, signal)];
     trouble.begins(first, 'away');
     trouble.begins(second, 'away');
     trouble.ends(first, true);
     await new Promise((resolve) => setTimeout(resolve, 30));
-    const running = absence.milliseconds;
+    const running = downtime.milliseconds;
     expect(running).toBeGreaterThan(20);
     trouble.ends(second, false);
-    const over = absence.milliseconds;
+    const over = downtime.milliseconds;
     await new Promise((resolve) => setTimeout(resolve, 20));
-    expect(absence.milliseconds).toBe(over);
+    expect(downtime.milliseconds).toBe(over);
   });
 
   it('is not given anew to a request that takes the place of one that was given up', async () => {

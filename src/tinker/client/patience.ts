@@ -14,15 +14,15 @@ const LONGEST_WAIT_MS = 30_000;
 
 export class Trouble {
   readonly #tell: (message: string) => void;
-  readonly #absence: Downtime | undefined;
+  readonly #downtime: Downtime | undefined;
   readonly #requests = new Set<Patience>();
   #since = 0;
   #silentSince: number | undefined;
 
-  /** `absence` runs as long as trouble lasts. */
-  constructor(tell: (message: string) => void, absence?: Downtime) {
+  /** `downtime` runs as long as trouble lasts. */
+  constructor(tell: (message: string) => void, downtime?: Downtime) {
     this.#tell = tell;
-    this.#absence = absence;
+    this.#downtime = downtime;
   }
 
   /** The first failure since the server last answered anything. */
@@ -34,7 +34,7 @@ export class Trouble {
     this.#silentSince ??= performance.now();
     if (this.#requests.size === 0) {
       this.#since = performance.now();
-      this.#absence?.begin();
+      this.#downtime?.begin();
       this.#tell(message);
     }
     this.#requests.add(request);
@@ -44,7 +44,7 @@ export class Trouble {
   ends(request: Patience, answered: boolean): void {
     if (answered) this.#silentSince = undefined;
     if (!this.#requests.delete(request) || this.#requests.size > 0) return;
-    this.#absence?.end();
+    this.#downtime?.end();
     if (!answered) return;
     this.#tell(`the server answers again, after ${Math.round((performance.now() - this.#since) / 1000)} s`);
   }
