@@ -2,7 +2,7 @@
 export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
-export type { CodeLanguage } from './graders/code-in-text.ts';
+export type { CodeLanguage } from './graders/code/code-in-text.ts';
 export {
   type ClipOptions,
   clipped,

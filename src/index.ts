@@ -96,8 +96,7 @@ export type {
 } from './core/types.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
-export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
-export { type Listener, listen } from './gateway/listener.ts';
+export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
 export { agentEnvironment } from './processes/agent-environment.ts';
 export {

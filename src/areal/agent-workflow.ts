@@ -2,7 +2,6 @@
  * `agentWorkflow`: any agent with an async `run(data, { baseURL, apiKey, httpClient })` becomes a workflow. No base class: a class, an
  * instance or a function will do. What it calls under the base URL is recorded; what it returns is its reward.
  */
-
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
 import { isClass } from '../core/define.ts';
 import { checkNames, describeValue, kindOf } from '../core/describe.ts';

@@ -6,7 +6,6 @@
  * where branches share a beginning, it is masked in all but the first. What is not the policy's to train is left out; what was not
  * finished or not received is left out with a warning.
  */
-
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { credited, earnedBy } from '../core/reward.ts';

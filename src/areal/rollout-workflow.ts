@@ -7,7 +7,6 @@
  * The engine takes tokens and gives tokens, with log-probabilities and the policy version of each. Every answer is a recorded turn of the
  * rollout; its tokens are trained from the record, whatever the workflow returns.
  */
-
 import { type EntryModule, type ModelHandle, type Workflow, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
 import { isConcrete, saysAbstract } from '../core/define.ts';
 import { checkedFields, checkNames, describeValue, kindOf } from '../core/describe.ts';

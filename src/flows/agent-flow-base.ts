@@ -5,7 +5,6 @@
  * A subclass that has a `run` of its own is a flow and can be exported as an entry; one without stays abstract. `static abstract = true`
  * says that a class with a `run` is meant as a base all the same.
  */
-
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { isConcrete } from '../core/define.ts';
 import { messageOf } from '../core/errors.ts';

@@ -7,9 +7,8 @@
  */
 import { z } from 'zod';
 import type { Json, Purpose } from '../core/types.ts';
-import { invalid, parsed } from '../gateway/dialects/parameters.ts';
-import { samplingFields, tokenLimit } from '../gateway/dialects/sampling-parameters.ts';
-import type { Capability } from '../gateway/keys.ts';
+import { invalid, parsed, samplingFields, tokenLimit } from '../gateway/dialects/dialect.ts';
+import type { Capability } from '../gateway/wire-protocol.ts';
 import { refusals } from '../http/refusal.ts';
 import { STALE_RULES } from '../rollout/waiting-groups.ts';
 

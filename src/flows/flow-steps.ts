@@ -10,7 +10,7 @@ import { defined } from '../core/json.ts';
 import type { Message, Purpose, Turn } from '../core/types.ts';
 import { isMarkedRetry } from '../gateway/answers.ts';
 import { chat } from '../gateway/dialects/chat.ts';
-import { invalid, parsed } from '../gateway/dialects/parameters.ts';
+import { invalid, parsed } from '../gateway/dialects/dialect.ts';
 import type { Grant, SignedIds } from '../gateway/keys.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';

@@ -4,7 +4,6 @@
  *
  * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
  */
-
 import { type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
 import { methodKind } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';

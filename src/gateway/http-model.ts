@@ -11,7 +11,7 @@ import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
 import type { Message } from '../core/types.ts';
 import { type ChatQuestion, chatAnswerIn, chatRequest } from './chat-completions.ts';
-import { STATUS } from './http-errors.ts';
+import { STATUS } from './wire-protocol.ts';
 
 /** What a process must know to call the policy as one role. */
 export interface HttpSeat {

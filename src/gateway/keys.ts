@@ -7,10 +7,7 @@
  * the session it was made for, and is worth nothing when that is over.
  */
 import { createHmac, createSecretKey, hash, type KeyObject, randomBytes, timingSafeEqual } from 'node:crypto';
-
-/** `agent` calls the model. `flow` is trusted code of a rollout. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
-export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
-export type Capability = (typeof CAPABILITIES)[number];
+import type { Capability } from './wire-protocol.ts';
 
 /** What a key stands for. */
 export interface Grant {

@@ -10,7 +10,7 @@ import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, type specOf, tools
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 const SAID = 'The house always wins.';
 const EMPTY = { promptIds: new Int32Array(0), sampledIds: new Int32Array(0), logprobs: new Float32Array(0) };

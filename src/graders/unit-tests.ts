@@ -10,11 +10,9 @@ import { defineGrader, unscorable } from '../core/define.ts';
 import type { Json } from '../core/types.ts';
 import { lineage } from '../processes/protocol.ts';
 import { openSandbox, type Sandbox } from '../processes/sandbox.ts';
-import { pythonHome } from './code/run-python.ts';
-import { runTests } from './code/run-tests.ts';
+import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
+import { pythonHome, runTests, type TestsResult } from './code/run-tests.ts';
 import { testsOf } from './code/tests-of.ts';
-import type { TestsResult } from './code/tests-result.ts';
-import { type CodeLanguage, codeInText } from './code-in-text.ts';
 import { checkOptions, type OptionKinds, type TextOptions } from './options.ts';
 import { answerOf, saidBy } from './said.ts';
 
@@ -89,7 +87,7 @@ function rewardOf(
   const total = result.passed.length;
   const passed = result.passed.filter(Boolean).length;
   const success = passed === total;
-  const { loaded, defined, timedOut } = result.course;
+  const { loaded, defined, timedOut } = result;
   const metrics = {
     ...{ passed, total, fenced: Number(isFenced), timedOut: Number(timedOut) },
     ...(loaded === undefined ? {} : { loaded: Number(loaded) }),

@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import { together } from '../rollout/discovery.ts';
 import { noDefaultModels } from './remote-policy.ts';
 
@@ -31,65 +31,69 @@ export interface BackendEntry {
 const CAREFUL = 4;
 const NAMES = ['workflow', 'workflowConfig', 'grader', 'graderConfig'] as const;
 
-/** Texts that cannot be a reference are refused here, before any module is loaded. */
-export function checkReferences(parts: EntryParts): void {
-  const mistakes = NAMES.flatMap((name) => {
-    const given = parts[name];
-    return typeof given === 'string' && !isReference(given) ? [noColon(name, given)] : [];
-  });
+/** The entry, where all of it are values; undefined where modules have to be loaded. Throws what is wrong with values and references. */
+export function entryOf(parts: EntryParts): BackendEntry | undefined {
+  const texts = NAMES.filter((name) => typeof parts[name] === 'string');
+  const mistakes = texts.filter((name) => !isReference(parts[name] as string)).map((name) => noReference(name, parts[name]));
   if (mistakes.length > 0) throw together(mistakes);
+  return texts.length === 0 ? lowered(parts) : undefined;
 }
 
 export async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
   const problems: TrainyardError[] = [];
-  const values: Record<string, unknown> = {};
+  const values: { -readonly [name in keyof EntryParts]: unknown } = { workflow: undefined };
   for (const name of NAMES) {
     try {
-      values[name] = await resolved(parts[name]);
-    } catch (thrown) {
-      problems.push(thrown instanceof TrainyardError ? thrown : unloadable(String(parts[name]), thrown));
+      values[name] = await loaded(parts[name]);
+    } catch (cause) {
+      const message = `cannot import ${JSON.stringify(parts[name])}: ${describeThrown(cause)}`;
+      problems.push(cause instanceof TrainyardError ? cause : new TrainyardError('ENTRY_UNLOADABLE', message, { cause }));
     }
   }
   if (problems.length > 0) throw together(problems);
   return lowered(values);
 }
 
-/** For values only: a text has to be loaded first. */
-export function lowered(values: Readonly<Record<string, unknown>>): BackendEntry {
+function lowered({ workflow: given, workflowConfig, grader: givenGrader, graderConfig }: EntryParts): BackendEntry {
   const problems: TrainyardError[] = [];
+  const values = { workflow: given, workflowConfig, grader: givenGrader, graderConfig };
   const module: EntryModule = {
-    exports: Object.entries(values).filter(([, value]) => value !== undefined && value !== null),
+    exports: Object.entries(values).filter(([, value]) => isGiven(value)),
     problem: (mistake) => void problems.push(mistake),
   };
-  const { workflow: given, workflowConfig, grader: givenGrader } = values;
-  const workflow = attempt(module, () => asWorkflow(given, module));
-  const grader = attempt(module, () => asGrader(givenGrader, module));
-  if (workflow === undefined && problems.length === 0) problems.push(notFound('workflow', given));
-  if (grader === undefined && givenGrader !== undefined && givenGrader !== null && problems.length === 0) {
-    problems.push(notFound('grader', givenGrader));
-  }
-  if (workflow !== undefined) checkOffered(workflow, module);
-  const isConfigured = (workflowConfig ?? undefined) !== undefined;
-  // A shape takes its own class of config and no other; what it does not take would be lost without a word.
-  if (workflow !== undefined && workflow !== given && isConfigured && workflow.config !== workflowConfig && problems.length === 0)
-    problems.push(notTaken(workflow, workflowConfig));
-  if (workflow === undefined || problems.length > 0) throw together(problems);
+  const workflow = lower('workflow', given, () => asWorkflow(given, module), problems);
+  const grader = isGiven(givenGrader) ? lower('grader', givenGrader, () => asGrader(givenGrader, module), problems) : undefined;
+  if (workflow === undefined) throw together(problems);
   // A shape reads its config itself; a workflow as it is gets the given one.
-  const configured = workflow === given && isConfigured ? { ...workflow, config: workflowConfig } : workflow;
-  const said = configured.concurrency ?? (workflow === given ? maxConcurrentOf(workflowConfig) : undefined);
-  const hasConfig = isConfigured || workflow.config !== undefined;
-  return { workflow: configured, grader, concurrency: said ?? (hasConfig ? null : CAREFUL) };
+  const isPlain = workflow === given;
+  checkOffered(workflow, module);
+  // A shape takes its own class of config and no other; what it does not take would be lost without a word.
+  if (!isPlain && isGiven(workflowConfig) && workflow.config !== workflowConfig && problems.length === 0) {
+    problems.push(notTaken(workflow, workflowConfig));
+  }
+  if (problems.length > 0) throw together(problems);
+  const configured = isPlain && isGiven(workflowConfig) ? { ...workflow, config: workflowConfig } : workflow;
+  const concurrency = configured.concurrency ?? (isPlain ? maxConcurrentOf(workflowConfig) : undefined);
+  const isConfigured = isGiven(workflowConfig) || workflow.config !== undefined;
+  return { workflow: configured, grader, concurrency: concurrency ?? (isConfigured ? null : CAREFUL) };
 }
 
-function attempt<T>(module: EntryModule, lower: () => T | undefined): T | undefined {
+const isGiven = (value: unknown): boolean => value !== undefined && value !== null;
+
+function lower<T>(
+  what: 'workflow' | 'grader',
+  given: unknown,
+  make: () => T | undefined,
+  problems: TrainyardError[],
+): T | undefined {
+  const before = problems.length;
   try {
-    return lower();
-  } catch (thrown) {
-    module.problem(
-      thrown instanceof TrainyardError
-        ? thrown
-        : new TrainyardError('WORKFLOW_INVALID', describeThrown(thrown), { cause: thrown }),
-    );
+    const made = make();
+    if (made === undefined && problems.length === before) problems.push(notFound(what, given));
+    return made;
+  } catch (cause) {
+    const known = cause instanceof TrainyardError;
+    problems.push(known ? cause : new TrainyardError('WORKFLOW_INVALID', describeThrown(cause), { cause }));
     return undefined;
   }
 }
@@ -118,7 +122,7 @@ function isReference(text: string): boolean {
   return colon > 0 && colon < text.length - 1;
 }
 
-async function resolved(given: unknown): Promise<unknown> {
+async function loaded(given: unknown): Promise<unknown> {
   if (typeof given !== 'string') return given;
   const colon = given.lastIndexOf(':');
   const [specifier, name] = [given.slice(0, colon), given.slice(colon + 1)];
@@ -134,39 +138,29 @@ async function resolved(given: unknown): Promise<unknown> {
 function urlOf(specifier: string, given: string): string {
   if (specifier.startsWith('file:')) return specifier;
   if (specifier.startsWith('.') || isAbsolute(specifier)) return pathToFileURL(resolve(specifier)).href;
-  if (specifier.includes(':')) throw noColon('a module', given);
+  if (specifier.includes(':')) throw noReference('a module', given);
   return pathToFileURL(createRequire(join(process.cwd(), 'package.json')).resolve(specifier)).href;
 }
 
-function noColon(what: string, text: string): TrainyardError {
+function noReference(what: string, text: unknown): TrainyardError {
   return new TrainyardError('USAGE', `${what}: invalid import path ${JSON.stringify(text)}, expected "module:export"`, {
     hint: 'write "./rollout.ts:MyWorkflow", or give the value itself',
   });
 }
 
-function unloadable(reference: string, cause: unknown): TrainyardError {
-  return new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${JSON.stringify(reference)}: ${describeThrown(cause)}`, {
-    cause,
+function notTaken({ name }: Workflow, config: unknown): TrainyardError {
+  const found = `workflowConfig is ${describeValue(config)}, which the workflow ${name} does not take`;
+  return new TrainyardError('CONFIG_INVALID', found, {
+    hint: 'give an instance of its config class, such as one that extends AgentWorkflowConfig, or leave it out',
   });
 }
 
-function notTaken({ name }: Workflow, config: unknown): TrainyardError {
-  return new TrainyardError(
-    'CONFIG_INVALID',
-    `workflowConfig is ${describeValue(config)}, which the workflow ${name} does not take`,
-    {
-      hint: 'give an instance of its config class, such as one that extends AgentWorkflowConfig, or leave it out',
-    },
-  );
-}
-
 function notFound(what: 'workflow' | 'grader', given: unknown): TrainyardError {
-  const define = what === 'workflow' ? 'defineWorkflow' : 'defineGrader';
-  return new TrainyardError(
-    what === 'workflow' ? 'WORKFLOW_NOT_FOUND' : 'GRADER_NOT_FOUND',
-    `expected a ${what}, found ${describeValue(given)}`,
-    {
-      hint: `give what ${define}(…) made, or a concrete class of a shape, such as one that extends ${what === 'workflow' ? 'AgentWorkflow' : 'Grader'}`,
-    },
-  );
+  const [code, define, base]: [ErrorCode, string, string] =
+    what === 'workflow'
+      ? ['WORKFLOW_NOT_FOUND', 'defineWorkflow', 'AgentWorkflow']
+      : ['GRADER_NOT_FOUND', 'defineGrader', 'Grader'];
+  return new TrainyardError(code, `expected a ${what}, found ${describeValue(given)}`, {
+    hint: `give what ${define}(…) made, or a concrete class of a shape, such as one that extends ${base}`,
+  });
 }

@@ -1,15 +1,15 @@
 /**
  * Runs rollouts in this process: a workflow and a grader, so many at once, each under its deadlines, against whatever policy the request
- * names. What a workflow does after its deadline cannot be stopped in the same process: it is told by its signal, and not waited for.
+ * names. What a workflow does after its deadline cannot be stopped in the same process: its signal tells it, and nobody waits for it.
  */
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Semaphore } from '../core/async.ts';
-import type { Workflow } from '../core/contracts.ts';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
-import { checkReferences, type EntryParts, loadEntry, lowered } from './entry.ts';
+import { startWorkflow } from '../rollout/start-workflow.ts';
+import { type EntryParts, entryOf, loadEntry } from './entry.ts';
 import type {
   CancelSelector,
   Disposition,
@@ -18,7 +18,7 @@ import type {
   RolloutRequest,
   RolloutStatus,
 } from './execution.ts';
-import { type Progress, type RolloutParts, runRemoteRollout } from './rollout.ts';
+import { type Progress, type RemoteParts, runRemoteRollout } from './remote-rollout.ts';
 
 export interface LocalBackendOptions extends EntryParts {
   /** Rollouts accepted and not ended, waiting ones included. Default 10,000. */
@@ -33,7 +33,7 @@ const CAPACITY = 10_000;
 const LONGEST_SEC = 86_400;
 /** Beyond this timers fire at once. */
 const MOST_SEC = 2_147_483;
-/** Ended rollouts whose end can still be asked for. */
+/** Ended rollouts whose status can still be asked for. */
 const REMEMBERED = 10_000;
 const UNKNOWN: RolloutStatus = { status: 'unknown', reward: null, errMessage: null };
 
@@ -43,23 +43,23 @@ interface Live extends Progress {
 
 export class LocalBackend implements ExecutionBackend {
   readonly #options: LocalBackendOptions;
+  readonly #capacity: number;
+  readonly #longestSec: number;
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
-  #parts: Promise<RolloutParts> | undefined;
-  /** Set up and not yet torn down. */
-  #started: Workflow | undefined;
-  #maxConcurrent: number | null = null;
+  #parts: Promise<RemoteParts> | undefined;
+  #started: AsyncDisposable | undefined;
+  #maxConcurrent: number | null;
 
   /** Throws what is wrong with values; modules that are only named are loaded by `start`. */
   constructor(options: LocalBackendOptions) {
-    this.#options = options;
     const { capacity = CAPACITY, longestSec = LONGEST_SEC } = options;
     if (!(Number.isSafeInteger(capacity) && capacity >= 1)) throw usage('capacity', 'a whole number from 1 up', capacity);
     if (!(longestSec > 0 && longestSec <= MOST_SEC)) throw usage('longestSec', `seconds up to ${MOST_SEC}`, longestSec);
-    checkReferences(options);
-    const { workflow, workflowConfig, grader, graderConfig } = options;
-    const values = { workflow, workflowConfig, grader, graderConfig };
-    if (!Object.values(values).some((value) => typeof value === 'string')) this.#maxConcurrent = lowered(values).concurrency;
+    this.#options = options;
+    this.#capacity = capacity;
+    this.#longestSec = longestSec;
+    this.#maxConcurrent = entryOf(options)?.concurrency ?? null;
   }
 
   async start(): Promise<void> {
@@ -67,7 +67,7 @@ export class LocalBackend implements ExecutionBackend {
   }
 
   hasCapacity(): boolean {
-    return this.#live.size < (this.#options.capacity ?? CAPACITY);
+    return this.#live.size < this.#capacity;
   }
 
   async execute(request: RolloutRequest, hooks: ExecutionHooks): Promise<void> {
@@ -113,7 +113,7 @@ export class LocalBackend implements ExecutionBackend {
     this.cancel({ all: true });
     const started = this.#started;
     this.#started = undefined;
-    await started?.teardown?.();
+    await started?.[Symbol.asyncDispose]();
   }
 
   #cancelOne(id: string): Disposition {
@@ -131,24 +131,23 @@ export class LocalBackend implements ExecutionBackend {
     if (this.#ended.size > REMEMBERED && oldest !== undefined) this.#ended.delete(oldest);
   }
 
-  #ready(): Promise<RolloutParts> {
+  #ready(): Promise<RemoteParts> {
     this.#parts ??= this.#open();
     return this.#parts;
   }
 
-  async #open(): Promise<RolloutParts> {
-    const entry = await loadEntry(this.#options);
-    const { concurrency, grader } = entry;
+  async #open(): Promise<RemoteParts> {
+    const { workflow, grader, concurrency } = await loadEntry(this.#options);
     this.#maxConcurrent = concurrency;
-    const { workflow } = entry;
-    await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
-    this.#started = workflow;
+    const { concurrency: _, ...unlimited } = workflow;
+    const started = await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency });
+    this.#started = started;
     return {
-      ...entry,
-      slots: concurrency === null ? undefined : new Semaphore(concurrency),
+      started,
+      grader,
       graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
-      longestSec: this.#options.longestSec ?? LONGEST_SEC,
+      longestSec: this.#longestSec,
     };
   }
 }

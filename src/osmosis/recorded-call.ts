@@ -1,11 +1,11 @@
 /**
  * What was said in a model call, from the texts that went over the wire: the request, and the reply as one body or as events, in each of the
- * dialects. Only for graders and reports: who trains has its own record, with tokens.
+ * dialects. Only for graders and reports: the controller has its own record, with tokens.
  *
  * A reply is read by writing it behind its own request, as the agent will in the next call, and reading that as the gateway reads it.
  */
+import { defined } from '../core/json.ts';
 import type { Message, StopReason } from '../core/types.ts';
-import type { Dialect } from '../gateway/dialects/dialect.ts';
 import { ResponsesMemory } from '../gateway/dialects/responses-memory.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
 
@@ -17,15 +17,19 @@ export interface RecordedCall {
 
 type Fields = Readonly<Record<string, unknown>>;
 
-interface Reply {
-  /** The request's conversation and what was answered, in the dialect's own form. */
-  readonly whole: Fields;
-  readonly stopReason: StopReason;
+interface DialectReader {
+  /** The fields of a request that hold its conversation, with these entries behind it. */
+  conversation(request: Fields, entries: readonly unknown[]): Fields;
+  /** A reply as its client sends it back, and why it ended. */
+  reply(body: Fields): { readonly entries: readonly unknown[]; readonly reason: unknown };
+  /** The body that events amount to. */
+  assembled(events: readonly Fields[]): Fields;
 }
 
 const ROUTE = /\/(chat\/completions|responses|messages)$/;
 /** How each dialect's events end. What a model says stands in JSON: it begins no line, and its quotes are escaped. */
 const LAST_EVENT = /(?<=\n)data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
+const CUT_SHORT: readonly unknown[] = ['length', 'max_tokens', 'incomplete'];
 
 /** The dialect's route that a path belongs to, if it is a model call. */
 export function routeOf(path: string): string | undefined {
@@ -39,61 +43,62 @@ export function isWhole(text: string): boolean {
 
 /** Undefined where one of the texts is not what the route is for. */
 export function recordedCall(route: string, request: string, reply: string, isStream: boolean): RecordedCall | undefined {
-  const dialect = DIALECTS[route];
   try {
+    const reader = READERS[route]!;
     const asked = JSON.parse(request) as Fields;
-    const events = isStream ? eventsOf(reply) : [];
-    const { whole, stopReason } = READERS[route]!(asked, isStream ? undefined : (JSON.parse(reply) as Fields), events);
-    const said = conversationOf(dialect!, whole);
-    const before = conversationOf(dialect!, asked);
-    const response = said.findLast(({ role }) => role === 'assistant');
-    if (response === undefined || said.length <= before.length) return undefined;
-    return { messages: before, response, stopReason };
+    const { entries, reason } = reader.reply(isStream ? reader.assembled(eventsOf(reply)) : (JSON.parse(reply) as Fields));
+    const before = messagesIn(route, reader.conversation(asked, []));
+    const whole = messagesIn(route, reader.conversation(asked, entries));
+    const response = whole.findLast(({ role }) => role === 'assistant');
+    if (response === undefined || whole.length <= before.length) return undefined;
+    return { messages: before, response, stopReason: CUT_SHORT.includes(reason) ? 'length' : 'stop' };
   } catch {
     return undefined;
   }
 }
 
 /** Only the conversation: parameters that the gateway would refuse are the policy's to judge. */
-function conversationOf(dialect: Dialect, { messages, system, input, instructions }: Fields): readonly Message[] {
-  const body = { model: 'policy', max_tokens: 1, messages, system, input, instructions };
-  const given = Object.fromEntries(Object.entries(body).filter(([name, value]) => value !== undefined && takes(dialect, name)));
-  return dialect.read(given, { responses: new ResponsesMemory() }).question.messages;
+function messagesIn(route: string, conversation: Fields): readonly Message[] {
+  const body = defined({ model: 'policy', ...conversation });
+  return DIALECTS[route]!.read(body, { responses: new ResponsesMemory() }).question.messages;
 }
 
-const takes = ({ name }: Dialect, field: string): boolean =>
-  name === 'responses' ? field !== 'messages' && field !== 'system' && field !== 'max_tokens' : field !== 'input';
-
-type Reader = (asked: Fields, body: Fields | undefined, events: readonly Fields[]) => Reply;
-
-const READERS: Readonly<Record<string, Reader>> = {
-  'chat/completions': (asked, body, events) => {
-    const [choice] = body === undefined ? [chatChoice(events)] : (body['choices'] as readonly Fields[]);
-    const stopReason = choice?.['finish_reason'] === 'length' ? 'length' : 'stop';
-    return { whole: { messages: [...list(asked['messages']), choice?.['message']] }, stopReason };
+const READERS: Readonly<Record<string, DialectReader>> = {
+  'chat/completions': {
+    conversation: ({ messages }, entries) => ({ messages: [...list(messages), ...entries] }),
+    reply: ({ choices }) => {
+      const [choice] = list(choices) as readonly Fields[];
+      return { entries: [choice?.['message']], reason: choice?.['finish_reason'] };
+    },
+    assembled: (events) => ({ choices: [chatChoice(events)] }),
   },
-  messages: (asked, body, events) => {
-    const { content, stop_reason: reason } = body ?? messageOfEvents(events);
+  messages: {
+    conversation: ({ messages, system }, entries) => ({ messages: [...list(messages), ...entries], system, max_tokens: 1 }),
     // Nobody may leave the assistant the last word here.
-    const next = { role: 'user', content: '' };
-    const whole = { ...asked, messages: [...list(asked['messages']), { role: 'assistant', content }, next] };
-    return { whole, stopReason: reason === 'max_tokens' ? 'length' : 'stop' };
+    reply: ({ content, stop_reason: reason }) => ({
+      entries: [
+        { role: 'assistant', content },
+        { role: 'user', content: '' },
+      ],
+      reason,
+    }),
+    assembled: anthropicMessage,
   },
-  responses: (asked, body, events) => {
-    const { output, status } = body ?? ((events.at(-1)?.['response'] ?? {}) as Fields);
-    const { input } = asked;
-    const before = typeof input === 'string' ? [{ role: 'user', content: input }] : list(input);
-    return { whole: { ...asked, input: [...before, ...list(output)] }, stopReason: status === 'incomplete' ? 'length' : 'stop' };
+  responses: {
+    conversation: ({ input, instructions }, entries) => {
+      const before = typeof input === 'string' ? [{ role: 'user', content: input }] : list(input);
+      return { input: [...before, ...entries], instructions };
+    },
+    reply: ({ output, status: reason }) => ({ entries: list(output), reason }),
+    assembled: (events) => (events.at(-1)?.['response'] ?? {}) as Fields,
   },
 };
 
 const list = (value: unknown): readonly unknown[] => (Array.isArray(value) ? value : []);
 
 function eventsOf(text: string): readonly Fields[] {
-  return text
-    .split('\n')
-    .filter((line) => line.startsWith('data:') && !/^data: ?\[DONE\]/.test(line))
-    .map((line) => JSON.parse(line.slice(5)) as Fields);
+  const data = text.split('\n').filter((line) => line.startsWith('data:') && !/^data: ?\[DONE\]/.test(line));
+  return data.map((line) => JSON.parse(line.slice(5)) as Fields);
 }
 
 interface ToolCallPart {
@@ -123,17 +128,13 @@ function chatChoice(events: readonly Fields[]): Fields {
       call.function.arguments += part.function?.arguments ?? '';
     }
   }
-  const message = {
-    role: 'assistant',
-    content,
-    ...(reasoning === '' ? {} : { reasoning }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
+  const thoughts = reasoning === '' ? {} : { reasoning };
+  const message = { role: 'assistant', content, ...thoughts, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
   return { message, finish_reason: finish };
 }
 
-/** An Anthropic message, put together from its events. */
-function messageOfEvents(events: readonly Fields[]): Fields {
+/** A message of the Anthropic API, put together from its events. */
+function anthropicMessage(events: readonly Fields[]): Fields {
   const content: Record<string, unknown>[] = [];
   let reason: unknown;
   for (const event of events) {
@@ -143,11 +144,10 @@ function messageOfEvents(events: readonly Fields[]): Fields {
     const block = event['type'] === 'content_block_delta' ? content[event['index'] as number] : undefined;
     if (block === undefined) continue;
     for (const [name, part] of Object.entries(delta)) {
-      if (name === 'partial_json') block['json'] = `${(block['json'] as string | undefined) ?? ''}${part as string}`;
-      else if (name !== 'type') block[name] = `${(block[name] as string | undefined) ?? ''}${part as string}`;
+      if (name !== 'type') block[name] = `${(block[name] as string | undefined) ?? ''}${part as string}`;
     }
   }
-  const blocks = content.map(({ json, ...block }) =>
+  const blocks = content.map(({ partial_json: json, ...block }) =>
     json === undefined ? block : { ...block, input: JSON.parse(String(json)) as unknown },
   );
   return { content: blocks, stop_reason: reason };

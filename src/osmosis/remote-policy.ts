@@ -6,7 +6,7 @@ import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { httpModel } from '../gateway/http-model.ts';
-import { GATEWAY_LIMITS } from '../gateway/limits.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isWhole, type RecordedCall, recordedCall, routeOf } from './recorded-call.ts';
 
 /** What the policy is called on the wire, whichever it is. */
@@ -23,7 +23,7 @@ export interface RemotePolicyParts {
   readonly signal: AbortSignal;
 }
 
-export interface SeatCall extends RecordedCall {
+export interface ThreadCall extends RecordedCall {
   readonly role: string;
   readonly thread: string;
 }
@@ -31,7 +31,7 @@ export interface SeatCall extends RecordedCall {
 export class RemotePolicy {
   readonly #parts: RemotePolicyParts;
   readonly #baseURL: string;
-  readonly #calls: SeatCall[] = [];
+  readonly #calls: ThreadCall[] = [];
   readonly #end = new AbortController();
 
   constructor(parts: RemotePolicyParts) {
@@ -40,7 +40,7 @@ export class RemotePolicy {
   }
 
   /** Answered calls, in the order of their answers. */
-  get calls(): readonly SeatCall[] {
+  get calls(): readonly ThreadCall[] {
     return this.#calls;
   }
 

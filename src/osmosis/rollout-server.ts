@@ -7,7 +7,7 @@
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { GATEWAY_LIMITS } from '../gateway/limits.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isLoopback, WrongKeys } from '../http/guard.ts';
 import { type Listener, serve } from '../http/http-server.ts';
 import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';

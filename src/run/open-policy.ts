@@ -4,11 +4,13 @@
  */
 import { EmbeddedModel } from '../nn/policy.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from './policy.ts';
-import { openTinkerPolicy } from './tinker-policy.ts';
 
 /** Serves the weights of `settings.model` as version 0. `words` is the size of the folder's tokenizer. */
 export async function openPolicy(settings: PolicySettings, words: number, options: PolicyOptions): Promise<Policy> {
-  if (settings.engine === 'tinker') return await openTinkerPolicy(settings, words, options);
+  if (settings.engine === 'tinker') {
+    const { openTinkerPolicy } = await import('../tinker/client/tinker-policy.ts');
+    return await openTinkerPolicy(settings, words, options);
+  }
   const { model: dir, threads } = settings;
   const model = await EmbeddedModel.open({ dir, threads, variant: options.kernels });
   try {

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
-import { GATEWAY_LIMITS } from '../../src/gateway/limits.ts';
+import { GATEWAY_LIMITS } from '../../src/gateway/wire-protocol.ts';
 import { ASK, type FlowBench, flowBench, generated, held, type Sent } from './bench.ts';
 
 let bench: FlowBench;

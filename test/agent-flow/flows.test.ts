@@ -16,8 +16,7 @@ import {
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';

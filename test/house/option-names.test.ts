@@ -9,8 +9,7 @@ import { flowRegistry } from '../../src/flows/flow-registry.ts';
 import { generate, Step } from '../../src/flows/gateway-client.ts';
 import { ConcurrencyConfig } from '../../src/osmosis/class-config.ts';
 import { ModelTuner } from '../../src/tuner/model-tuner.ts';
-import { Workflow } from '../../src/tuner/workflow.ts';
-import { WorkflowOutput } from '../../src/tuner/workflow-output.ts';
+import { Workflow, WorkflowOutput } from '../../src/tuner/workflow.ts';
 
 const python = (fields: object): never => fields as never;
 const reference = { module: import.meta.url, exportName: 'reward' };

@@ -9,6 +9,7 @@ import type { Downtime } from '../../core/async.ts';
 import { linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
+import { WireError } from '../wire/messages.ts';
 import type { ClientConfigReply } from '../wire/verbs.ts';
 import {
   capabilitiesReply,
@@ -18,7 +19,6 @@ import {
   futureReply,
   readAs,
 } from '../wire/verbs.ts';
-import { WireError } from '../wire/wire-error.ts';
 import { Caller } from './caller.ts';
 import { type Payload, retrieve } from './futures.ts';
 import { ExchangeFailure, type ExchangeRequest, HttpClient, type HttpReply } from './http.ts';

@@ -10,8 +10,8 @@ import { TrainyardError } from '../../core/errors.ts';
 import type { Engine, OnTokens, SampleRequest, SampleResult } from '../../core/policy.ts';
 import { checkRequest } from '../../core/policy.ts';
 import { sampleCallToJson, sampleReplyFromJson } from '../wire/json.ts';
+import type { SampleReply } from '../wire/messages.ts';
 import { decodeSampleReply } from '../wire/protobuf.ts';
-import type { SampleReply } from '../wire/types.ts';
 import type { TinkerConnection } from './connection.ts';
 import { Places } from './places.ts';
 

@@ -5,7 +5,7 @@
  * that a server which did the work gives the result of it and does nothing again. How a result is decoded is not known here.
  */
 import { type ErrorCode, TrainyardError } from '../../core/errors.ts';
-import { PROTOBUF } from '../wire/types.ts';
+import { PROTOBUF } from '../wire/messages.ts';
 import { completeMetadataReply, failedReply, tryAgainReply } from '../wire/verbs.ts';
 import type { Caller } from './caller.ts';
 import type { HttpReply } from './http.ts';

@@ -5,7 +5,7 @@
  * the server sends it back. Which replies are worth another try is not decided here.
  */
 import { type ErrorCode, TrainyardError } from '../../core/errors.ts';
-import type { FailureCategory } from '../wire/types.ts';
+import type { FailureCategory } from '../wire/verbs.ts';
 import type { HttpReply } from './http.ts';
 
 /** Servers without a status for it say so in words. */

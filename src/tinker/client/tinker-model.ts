@@ -11,11 +11,10 @@ import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
-import type { Datum, PassRequest } from '../wire/types.ts';
+import type { Datum, PassRequest } from '../wire/messages.ts';
 import {
-  adamParamsToWire,
+  adamToWire,
   createModelReply,
-  loadWeightsReply,
   optimStepReply,
   readAs,
   saveWeightsForSamplerReply,
@@ -142,9 +141,7 @@ export class TinkerModel {
   }
 
   async optimStep(adam: AdamSettings): Promise<Underway<{ readonly gradNorm: number | undefined }>> {
-    const { learningRate, beta1, beta2, epsilon: eps, weightDecay, maxGradNorm: gradClipNorm } = adam;
-    const params = { learningRate, beta1, beta2, eps, weightDecay, gradClipNorm };
-    const answer = await this.#verb('optim_step', 'OptimStep', { adam_params: adamParamsToWire(params) });
+    const answer = await this.#verb('optim_step', 'OptimStep', { adam_params: adamToWire(adam) });
     const passes = this.#gradient;
     this.#gradient = [];
     return this.#spoiling(async () => {
@@ -207,7 +204,7 @@ export class TinkerModel {
   async #load(path: string): Promise<void> {
     try {
       const answer = await this.#verb('load_weights', 'LoadWeights', { path, optimizer: true });
-      await this.#decoded('load_weights', answer, loadWeightsReply);
+      await answer.result;
     } catch (thrown) {
       if (isUnexplained(thrown)) throw this.#withoutState(path, thrown);
       if (!isLost(thrown) || (thrown as TrainyardError).details === undefined) throw thrown;

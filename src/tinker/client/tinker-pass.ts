@@ -7,8 +7,8 @@
 import { mapYielding } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { passRequestToJson, passResultFromJson } from '../wire/json.ts';
-import { decodePassResult, encodePassRequest, estimatedBytes } from '../wire/protobuf.ts';
-import { type Datum, type PassRequest, type PassResult, PROTOBUF } from '../wire/types.ts';
+import { type Datum, type PassRequest, type PassResult, PROTOBUF } from '../wire/messages.ts';
+import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
 import type { ClientConfigReply } from '../wire/verbs.ts';
 import type { Payload } from './futures.ts';
 
@@ -38,7 +38,7 @@ export async function cutIntoChunks(
   format: 'protobuf' | 'json',
   config: ClientConfigReply,
 ): Promise<Datum[][]> {
-  const sizes = await mapYielding(data, estimatedBytes);
+  const sizes = await mapYielding(data, encodedBytes);
   const given = config.fwdbwd_max_chunk_bytes_count;
   const mostBytes = format === 'json' ? Math.min(given, JSON_CHUNK_BYTES) : given;
   const chunks: Datum[][] = [];

@@ -6,7 +6,7 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
-import { parseWeightsPath } from '../wire/paths.ts';
+import { parseWeightsPath } from '../wire/verbs.ts';
 
 const FILE = 'tinker.json';
 
