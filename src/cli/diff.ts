@@ -1,9 +1,7 @@
 /** `trainyard diff`: two evaluations of the same tasks, compared task by task. Returns the exit code. */
 import { styleText } from 'node:util';
-import { type Comparison, compare, measuredIn, type TaskChange } from '../run/evaluation-diff.ts';
-import { NAME_COLUMNS, table } from './evaluation-text.ts';
-import { count, percent } from './phrases.ts';
-import { cutTo, printable } from './screen/width.ts';
+import { type Comparison, compare, measuredIn, type TaskChange } from '../run/compare.ts';
+import { count, nameCell, percent, printable, table } from './text.ts';
 
 /** Tasks that are named of each kind; `--json` has all. */
 const MOST = 10;
@@ -85,7 +83,7 @@ function named(title: string, changes: readonly TaskChange[]): readonly string[]
   const rows = changes
     .slice(0, MOST)
     .map(({ id, success, meanReward }) => [
-      `  ${cutTo(printable(id), NAME_COLUMNS)}`,
+      `  ${nameCell(id)}`,
       `${percent(success.a)} → ${percent(success.b)}`,
       meanReward === null ? 'no reward' : `reward ${meanReward.a.toFixed(3)} → ${meanReward.b.toFixed(3)}`,
     ]);

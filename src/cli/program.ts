@@ -7,11 +7,9 @@ import { Command, CommanderError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
 import { quietFrameworks } from '../processes/environment.ts';
-import { outliveReaders } from './guard.ts';
-import { EXIT_OF, type Interrupt } from './interrupt.ts';
-import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';
-import { jsonLines, textLines } from './report.ts';
-import { printable } from './screen/width.ts';
+import { EXIT_OF, type Interrupt, outliveReaders } from './guard.ts';
+import { jsonLines, textLines } from './print.ts';
+import { asCalled, IS_NPM_SCRIPT, printable } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
@@ -38,7 +36,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     }).parseAsync([...argv], { from: 'user' });
     return code;
   } catch (thrown) {
-    if (thrown instanceof CommanderError) return usage(thrown, emit, verbIn(argv));
+    if (thrown instanceof CommanderError) return usage(thrown, emit, argv[0]);
     const error = thrown instanceof TrainyardError ? thrown : undefined;
     fail(emit, errorEvent(thrown));
     if (error === undefined && thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
@@ -47,14 +45,11 @@ export async function runCli(argv: readonly string[]): Promise<number> {
   }
 }
 
-function verbIn([first]: readonly string[]): string | undefined {
-  return buildProgram()
-    .commands.map((verb) => verb.name())
-    .find((name) => name === first);
-}
-
-function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: string | undefined): number {
+function usage(thrown: CommanderError, emit: (event: RunEvent) => void, first: string | undefined): number {
   if (thrown.exitCode === 0) return 0;
+  const verb = buildProgram()
+    .commands.find((one) => one.name() === first)
+    ?.name();
   if (thrown.code === 'commander.help') return 2;
   const message = thrown.message.replace(/^error: /, '').replaceAll('\n', ' ');
   // Of `npm run trainyard eval x.ts --n 4` npm keeps the flag for itself, and passes on the 4.
@@ -70,11 +65,10 @@ function fail(emit: (event: RunEvent) => void, shown: RunEvent & { readonly type
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
   emit(event);
   // Who stopped it knows that it is no error.
-  const head = event.code === 'CANCELLED' ? capitalised(event.message) : `error ${event.code}: ${event.message}`;
+  const head =
+    event.code === 'CANCELLED'
+      ? `${event.message.charAt(0).toUpperCase()}${event.message.slice(1)}`
+      : `error ${event.code}: ${event.message}`;
   const lines = [head, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
   process.stderr.write(`${lines.map(printable).join('\n')}\n`);
-}
-
-function capitalised(text: string): string {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 }

@@ -1,22 +1,80 @@
-/** How a rollout ended, as lines for people: outcome, reward and what it is made of, and what the workflow said of itself. */
+/** Rollouts as lines for people: a turn with where its prompt comes from and what was said; how the rollout ended, and its reward. */
 import { styleText } from 'node:util';
-import type { Grade, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
-import { printable } from './screen/width.ts';
+import type { TurnSummary } from '../core/turns.ts';
+import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
+import type { Rewritten } from '../run/inspect.ts';
+import { printable } from './text.ts';
 
+/** Characters of a message that are shown: of one among many, and of a rollout that is read. */
+const LONGEST = 160;
+const LONGEST_READ = 4000;
 /** Characters of a value that are shown. */
-const LONGEST = 400;
+const LONGEST_VALUE = 400;
 /** Calls without an answer that are shown: the last ones. */
 const MOST_CALLS = 20;
 
+/** What is shown of a turn to somebody who reads the whole rollout. */
+export interface Read {
+  readonly rewritten: Rewritten | null;
+  /** What it was asked that is new. */
+  readonly prompt: readonly Message[];
+}
+
+export function turnText(turn: TurnSummary, read?: Read): string {
+  const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
+  const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
+  const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
+  const cut = stopReason === 'length' ? ['cut off'] : [];
+  const marks = [
+    ...(turn.model === null
+      ? [`${promptTokens} + ${sampledTokens} tokens`, ...cut, origin]
+      : [`said by ${printable(turn.model)}`, ...cut]),
+    ...(fork === null ? [] : [styleText('yellow', `${fork.cause}${where}, instead of going on from turn ${fork.from}`)]),
+    ...(turn.undelivered ? ['nobody got it'] : []),
+    ...(turn.trainable ? [] : ['not trained']),
+    ...(turn.formatError === null ? [] : [`not in the format asked for: ${printable(turn.formatError)}`]),
+    ...(turn.ignored.length === 0 ? [] : [`without effect: ${turn.ignored.map(printable).join(', ')}`]),
+  ];
+  const { rewritten, prompt } = read ?? { rewritten: null, prompt: [] };
+  const longest = read === undefined ? LONGEST : LONGEST_READ;
+  const words = wordsOf(response, longest).map((line) => `    ${line}`);
+  // After what was asked, no line at all would look like something left out.
+  const answered = read !== undefined && words.length === 0 ? [styleText('dim', '    (said nothing)')] : words;
+  return [
+    `  ${styleText('bold', `${index}`)} ${printable(thread)} · ${marks.join(' · ')}`,
+    ...(rewritten ? [changedLine('was', rewritten.was), changedLine('is', rewritten.is)] : []),
+    ...prompt.flatMap((message) =>
+      wordsOf(message, longest).map((line) => styleText('dim', `    ${message.role}: ${line.trimStart()}`)),
+    ),
+    ...answered,
+  ].join('\n');
+}
+
+function changedLine(word: string, message: Message | null): string {
+  const said = message === null ? 'nothing' : `${message.role}: ${wordsOf(message, LONGEST).join(' ').trim()}`;
+  return styleText('dim', `    ${word.padEnd(3)} ${said}`);
+}
+
+function wordsOf({ reasoning, content, tool_calls: calls = [] }: Message, longest: number): readonly string[] {
+  const said = [
+    ...(reasoning ? [`(${reasoning})`] : []),
+    ...(content ? [content] : []),
+    ...calls.map((call) => `${call.function.name}(${call.function.arguments})`),
+  ];
+  return said.map((text) => shortened(text, longest));
+}
+
+function shortened(text: string, longest: number): string {
+  return printable(text.length > longest ? `${text.slice(0, longest)}…` : text);
+}
+
 export function endingLines(trajectory: Trajectory): readonly string[] {
-  const { outcome, grade, output, metadata, metrics, logs, unanswered = [], startedAt } = trajectory;
+  const { outcome, grade, output, metadata, metrics, logs = [], unanswered = [], startedAt } = trajectory;
   return [
     ...unanswered.slice(-MOST_CALLS).map(callLine),
-    ...(logs ?? []).map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printable(text)}`)),
+    ...logs.map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printable(text)}`)),
     `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)} · ${gradeText(grade, outcome)}`,
-    ...named('output', output),
-    ...named('metadata', metadata),
-    ...named('metrics', metrics),
+    ...Object.entries({ output, metadata, metrics }).flatMap(([name, value]) => valueLine(name, value)),
   ];
 }
 
@@ -65,12 +123,8 @@ function gradeText(grade: Grade, outcome: Outcome): string {
   return `reward ${value}${marks.length > 0 ? ` (${marks.join(', ')})` : ''}`;
 }
 
-function isEmpty(value: unknown): boolean {
-  return typeof value === 'object' && value !== null && Object.keys(value).length === 0;
-}
-
-function named(name: string, value: unknown): readonly string[] {
-  if (value === undefined || isEmpty(value)) return [];
-  const text = typeof value === 'string' && value !== '' ? value : JSON.stringify(value);
-  return [`  ${name}: ${printable(text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text)}`];
+function valueLine(name: string, value: unknown): readonly string[] {
+  const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0;
+  if (value === undefined || isEmpty) return [];
+  return [`  ${name}: ${shortened(typeof value === 'string' && value !== '' ? value : JSON.stringify(value), LONGEST_VALUE)}`];
 }

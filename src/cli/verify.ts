@@ -3,9 +3,8 @@ import { styleText } from 'node:util';
 import type { Emit } from '../core/events.ts';
 import { type Verification, verify } from '../run/verify.ts';
 import { guarded } from './guard.ts';
-import { count, took } from './phrases.ts';
-import { jsonLines, textLines } from './report.ts';
-import { printable } from './screen/width.ts';
+import { jsonLines, textLines } from './print.ts';
+import { count, printable, took } from './text.ts';
 
 /** Milliseconds between two lines about how far it is. */
 const SILENCE = 5_000;

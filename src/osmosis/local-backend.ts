@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { Semaphore } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
-import { startWorkflow } from '../rollout/start-workflow.ts';
+import { startWorkflow } from '../rollout/runner.ts';
 import { type EntryParts, entryOf, loadEntry } from './entry.ts';
 import type {
   CancelSelector,

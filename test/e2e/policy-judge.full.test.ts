@@ -9,7 +9,7 @@ import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { judge } from '../../src/graders/judge/judge.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
-import { withPolicy } from '../../src/run/policy-judge.ts';
+import { withPolicy } from '../../src/run/policy.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';

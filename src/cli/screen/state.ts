@@ -131,11 +131,6 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
   }
 }
 
-/** The clock went on; nothing else happened. */
-export function at(state: ViewState, now: number): ViewState {
-  return { ...state, now };
-}
-
 function doing(state: ViewState, phase: Phase, done: number, of: number): ViewState {
   const since = state.activity?.phase === phase ? state.activity.since : state.now;
   return { ...state, activity: { phase, done, of, since } };

@@ -12,9 +12,8 @@ import { boundary, TrainyardError } from '../../core/errors.ts';
 import { openingWith } from '../../run/closers.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/policy.ts';
 import { TinkerConnection } from './connection.ts';
-import { TinkerEngine } from './engine.ts';
-import { readSavedState } from './tinker-saved.ts';
-import { TinkerTrainer } from './trainer.ts';
+import { TinkerEngine } from './tinker-engine.ts';
+import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 

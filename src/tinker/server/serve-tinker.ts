@@ -7,7 +7,7 @@ import { join, resolve } from 'node:path';
 import { TrainyardError } from '../../core/errors.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { openingWith } from '../../run/closers.ts';
-import { lockFolder } from '../../run/run-directory.ts';
+import { lockFolder } from '../../run/directory.ts';
 import type { HttpFailure } from './api-error.ts';
 import { listen } from './listener.ts';
 import { TinkerServer } from './server.ts';
