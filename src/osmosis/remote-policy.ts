@@ -8,7 +8,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { Message, StopReason } from '../core/types.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
-import { httpModel } from '../gateway/http-model.ts';
+import { httpModel } from '../gateway/chat-client.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 
 /** What the policy is called on the wire, whichever it is. */

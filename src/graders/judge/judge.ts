@@ -11,7 +11,7 @@ import { defineGrader, unscorable } from '../../core/define.ts';
 import { unknownOptions } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { defined } from '../../core/json.ts';
-import type { ChatServer } from '../../gateway/chat-completions.ts';
+import type { ChatServer } from '../../gateway/chat-client.ts';
 import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import { answerOf, saidBy } from '../said.ts';
 import { type Asked, askJudge, MOST_WAIT_MS, type OptionalParameter, type Patience } from './asking.ts';
