@@ -18,7 +18,7 @@ import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from
 import { httpRefusal } from '../http/refusal.ts';
 import { decoded, type RouteMatch, Router, routeFor } from '../http/router.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';
-import type { ServedStep } from '../rollout/served-steps.ts';
+import type { ServedStep } from '../rollout/waiting-groups.ts';
 import {
   BASE,
   batchRequest,
