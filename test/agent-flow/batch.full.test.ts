@@ -156,7 +156,8 @@ describe('the manager', () => {
 
   it('refuses strange settings', () => {
     expect(() => managed(SingleStepSingleTurnAgentFlow, { workers: 0 })).toThrow('workers');
-    expect(() => managed(SingleStepSingleTurnAgentFlow, { timeoutMs: 0 })).toThrow('timeoutMs');
+    for (const timeoutMs of [0, Number.NaN, 2 ** 31])
+      expect(() => managed(SingleStepSingleTurnAgentFlow, { timeoutMs })).toThrow('timeoutMs');
     expect(() => managed(SingleStepSingleTurnAgentFlow, { defaultFlow: 'nobody' })).toThrow('no flow "nobody"');
   });
 });

@@ -3,7 +3,7 @@
  * reply that is written twice has the same.
  */
 import type { Turn } from '../../core/types.ts';
-import type { ParsedCall } from '../../tokens/formats/format.ts';
+import type { ParsedCall } from '../../tokens/tool-calls.ts';
 import type { EventEncoder, Said } from '../event-stream.ts';
 import { gatewayFailure, openAIError } from '../wire-protocol.ts';
 import { logprobsOf } from './chat-writer.ts';

@@ -1,10 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { parseAssistant } from '../speech.ts';
-import type { CallFormat } from './format.ts';
-import { hermes } from './hermes.ts';
-import { llama } from './llama.ts';
-import { mistral } from './mistral.ts';
-import { qwen3Coder } from './qwen3-coder.ts';
+import { qwen3Coder } from './qwen3-coder-calls.ts';
+import { parseAssistant } from './response-parser.ts';
+import type { CallFormat } from './tool-calls.ts';
+import { hermes, llama, mistral } from './tool-calls.ts';
 
 const read = (format: CallFormat, text: string) => parseAssistant(text, { format, thinks: 'unmarked', beforeCalls: '' });
 

@@ -8,8 +8,7 @@
  *
  * Shown in any parts, the pieces put together are those of the text shown at once. Tokens and their ids are others' business.
  */
-import { type CallFormat, type CallReader, endLike, type ParsedCall, type Place, startOf } from './formats/format.ts';
-import { hermes } from './formats/hermes.ts';
+import { type CallFormat, type CallReader, endLike, hermes, type ParsedCall, type Place, startOf } from './tool-calls.ts';
 
 export interface Assistant {
   /** What the policy thought, where its template keeps that apart and the policy did. */
@@ -25,22 +24,22 @@ export type Piece =
   | { readonly kind: 'call'; readonly index: number; readonly call: ParsedCall };
 
 /** How a model writes what is not plain text. `prompted`: the generation prompt has opened the thoughts already. */
-export interface Manner {
+export interface ResponseFormat {
   readonly format: CallFormat;
   readonly thinks: 'unmarked' | 'tagged' | 'prompted';
   /** White space that the template writes between text and a call. */
   readonly beforeCalls: string;
 }
 
-export const PLAIN_MANNER: Manner = { format: hermes, thinks: 'unmarked', beforeCalls: '' };
+export const PLAIN_FORMAT: ResponseFormat = { format: hermes, thinks: 'unmarked', beforeCalls: '' };
 
 const THINK = '<think>';
 const THINK_END = '</think>';
 
-export function parseAssistant(text: string, manner: Manner = PLAIN_MANNER): Assistant {
-  const speech = new Speech(manner);
-  speech.push(text, true);
-  return speech.said;
+export function parseAssistant(text: string, responseFormat: ResponseFormat = PLAIN_FORMAT): Assistant {
+  const parser = new ResponseParser(responseFormat);
+  parser.push(text, true);
+  return parser.said;
 }
 
 /** What a whole response is in pieces. */
@@ -53,7 +52,7 @@ export function piecesOf({ reasoning, content, toolCalls }: Assistant): readonly
 /** `opening`: before the first word. `gap`: behind the thoughts. `aside`: inside tags that are text here. */
 type Part = 'opening' | 'reasoning' | 'gap' | 'speaking' | 'aside';
 
-export class Speech {
+export class ResponseParser {
   readonly #read: CallReader;
   #part: Part;
   #place: Place = 'start';
@@ -72,7 +71,7 @@ export class Speech {
   #content: string | null = null;
   readonly #calls: ParsedCall[] = [];
 
-  constructor({ format, thinks, beforeCalls }: Manner) {
+  constructor({ format, thinks, beforeCalls }: ResponseFormat) {
     this.#read = format.reader();
     this.#beforeCalls = beforeCalls;
     this.#part = thinks === 'prompted' ? 'reasoning' : thinks === 'tagged' ? 'opening' : 'speaking';

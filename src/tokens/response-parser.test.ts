@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { PLAIN_MANNER, parseAssistant, Speech } from './speech.ts';
+import { PLAIN_FORMAT, parseAssistant, ResponseParser } from './response-parser.ts';
 
 const tagged = (json: string) => `<tool_call>${json}</tool_call>`;
 
@@ -49,7 +49,7 @@ describe('reading tool calls', () => {
           const members = [`"name"${s}:${s}${JSON.stringify(name)}`, `"arguments"${s}:${s}${args}`];
           return before + tagged(`${s}{${s}${(swap ? members.toReversed() : members).join(`${s},${s}`)}${s}}${s}`);
         });
-        const parsed = parseAssistant(text.join('') + rest, { ...PLAIN_MANNER, beforeCalls });
+        const parsed = parseAssistant(text.join('') + rest, { ...PLAIN_FORMAT, beforeCalls });
         expect(parsed.toolCalls).toEqual(parts.map(({ name, args }) => ({ name, arguments: args })));
         expect(parsed.content).toBe(contentOf([...parts.map(({ before }) => before), rest], beforeCalls));
       }),
@@ -142,9 +142,9 @@ describe('reading tool calls', () => {
 
   it('holds white space back until it is known whose it is', () => {
     const call = tagged('{"name":"f","arguments":{}}');
-    const speech = new Speech({ ...PLAIN_MANNER, beforeCalls: '\n\n' });
+    const parser = new ResponseParser({ ...PLAIN_FORMAT, beforeCalls: '\n\n' });
     const push = (text: string, last = false) =>
-      speech.push(text, last).map((piece) => (piece.kind === 'text' ? piece.text : piece.kind));
+      parser.push(text, last).map((piece) => (piece.kind === 'text' ? piece.text : piece.kind));
     expect(push('I look.\n')).toEqual(['I look.']);
     expect(push('\n')).toEqual([]);
     expect(push('\n')).toEqual(['\n']);
@@ -154,6 +154,6 @@ describe('reading tool calls', () => {
     expect(push('So.\n')).toEqual(['\n\n \nSo.']);
     expect(push(call)).toEqual(['\n', 'call']);
     expect(push('\n', true)).toEqual([]);
-    expect(speech.said.content).toBe('I look.\n\n\n \nSo.\n');
+    expect(parser.said.content).toBe('I look.\n\n\n \nSo.\n');
   });
 });

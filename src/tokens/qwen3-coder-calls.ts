@@ -6,8 +6,7 @@
  * boolean or null stands there as it was written; any other is a string, less the one line break at either end that the format puts
  * there. The tool's schema is not asked: so a text that reads `5` becomes the number 5, as the template shows both alike.
  */
-import { type CallFormat, markedReader, type ParsedCall } from './format.ts';
-import { parseOr, skipSpace } from './json-source.ts';
+import { type CallFormat, markedReader, type ParsedCall, parseOr, skipSpace } from './tool-calls.ts';
 
 const OPEN = '<tool_call>';
 const CLOSE = '</tool_call>';

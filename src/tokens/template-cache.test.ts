@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Message } from '../core/types.ts';
-import { framing } from './frames.ts';
 import { compileJinja } from './jinja.ts';
+import { framing } from './template-cache.ts';
 
 /** A template of messages that is asked through frames and directly, and how often it was run for the former. */
 function asked(source: string) {
