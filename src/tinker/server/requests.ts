@@ -7,11 +7,12 @@
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
+import type { z } from 'zod';
 import { messageOf } from '../../core/errors.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, textOf } from '../../http/message.ts';
 import { type ErrorTable, failureOf, type Headers, type Refusal, refusals } from '../../http/refusal.ts';
 import { PROTOBUF, WireError } from '../wire/messages.ts';
-import type { FailureCategory } from '../wire/verbs.ts';
+import { type FailureCategory, readAs } from '../wire/verbs.ts';
 
 const MiB = 1024 * 1024;
 
@@ -178,6 +179,11 @@ async function decompressed(bytes: Uint8Array): Promise<Uint8Array> {
     }
     throw refused('body_too_large', `the body is larger than ${TINKER_LIMITS.bodyBytes} bytes`, { hint: 'send smaller batches' });
   }
+}
+
+/** The JSON body of a small request. */
+export async function readRequest<T>(schema: z.ZodType<T>, request: HttpRequest): Promise<T> {
+  return readAs(schema, jsonOf(await readBody(request)));
 }
 
 /** Copies of a sampling client number their requests from anywhere below 2^63: as a number, neighbours would be the same one. */

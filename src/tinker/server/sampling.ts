@@ -6,7 +6,7 @@
  * compare with them. Where tokens were drawn otherwise, a pass of its own over the same weights computes them.
  */
 import { createHash, randomInt } from 'node:crypto';
-import type { OnTokens } from '../../core/policy.ts';
+import { checkRequest, type OnTokens } from '../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../core/types.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
@@ -16,9 +16,9 @@ import { PROTOBUF, type SampleCall, type SampledSequence, type SampleReply } fro
 import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
 import { createSamplingSessionRequest, futureRequest, parseWeightsPath, readAs } from '../wire/verbs.ts';
 import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
-import { invalid, jsonOf, type Routes, readBody, refused, TINKER_LIMITS, type Waits } from './requests.ts';
-import type { Sessions } from './sessions.ts';
-import { type BaseModel, checkBaseModel, type ModelShape, type Weights, type WeightsFolder } from './weights.ts';
+import { invalid, jsonOf, type Routes, readBody, readRequest, refused, TINKER_LIMITS, type Waits } from './requests.ts';
+import type { SessionModel, Sessions } from './sessions.ts';
+import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
 
 // The pool.
 
@@ -202,23 +202,13 @@ export class SamplerPool implements AsyncDisposable {
 const LEAST_TEMPERATURE = 1e-3;
 
 /** Throws for what cannot be sampled, before the request is taken: its client is told at once. */
-function checkSampleCall(call: SampleCall, { vocabSize, contextLength }: ModelShape, tokenizer: Tokenizer | undefined): void {
-  const { prompt, count, maxTokens, temperature, topK, topP, stop } = call;
-  if (prompt.length === 0) throw invalid('prompt', 'is empty, expected at least one token');
-  if (prompt.length >= contextLength) {
-    throw invalid('prompt', `has ${prompt.length} tokens, expected less than the context of ${contextLength}`);
-  }
-  const bad = prompt.findIndex((id) => id < 0 || id >= vocabSize);
-  if (bad >= 0) throw invalid('prompt', `has the id ${prompt[bad]} at ${bad}, outside the vocabulary of ${vocabSize}`);
+function checkSampleCall(call: SampleCall, { shape, tokenizer }: BaseModel): void {
+  const { prompt, count, temperature, topK, stop, seed = 0 } = call;
   const { samples: most } = TINKER_LIMITS;
   if (count > most) throw invalid('num_samples', `is ${count}, expected at most ${most}`);
-  const check = (name: string, value: unknown, isGood: boolean, expected: string): void => {
-    if (!isGood) throw invalid(`sampling_params.${name}`, `is ${value}, expected ${expected}`);
-  };
-  check('max_tokens', maxTokens, maxTokens === undefined || maxTokens >= 1, 'at least 1');
-  check('temperature', temperature, temperature >= 0, 'at least 0');
-  check('top_p', topP, topP > 0 && topP <= 1, 'more than 0 and at most 1');
-  check('top_k', topK, topK >= -1, '-1 or more');
+  if (!(temperature >= 0)) throw invalid('sampling_params.temperature', `is ${temperature}, expected at least 0`);
+  if (topK < -1) throw invalid('sampling_params.top_k', `is ${topK}, expected -1 or more`);
+  checkRequest({ promptIds: prompt, sampling: settingsOf(call, shape.contextLength), stopIds: [], seed }, shape);
   if (stop.some((one) => one === '')) throw invalid('sampling_params.stop', 'holds an empty text');
   if (typeof stop[0] === 'string' && tokenizer === undefined) {
     throw invalid('sampling_params.stop', 'holds texts, but the model folder has no tokenizer', 'give the ids of stop tokens');
@@ -303,7 +293,7 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
 export interface SamplingRoutesParts {
   readonly base: BaseModel;
   readonly futures: Futures;
-  readonly sessions: Sessions<{ readonly id: string; readonly sessionId: string; close(why: string): Promise<void> }>;
+  readonly sessions: Sessions<SessionModel>;
   readonly samplers: SamplerPool;
   readonly weights: WeightsFolder;
   readonly waits: Waits;
@@ -314,7 +304,7 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights, wai
   const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
 
   const start = (call: SampleCall, from: Weights, sessionId?: string): Future => {
-    checkSampleCall(call, base.shape, base.tokenizer);
+    checkSampleCall(call, base);
     if (waiting >= TINKER_LIMITS.samplesWaiting) {
       throw refused('too_busy', `${waiting} samples wait already`, { hint: 'wait for earlier ones' });
     }
@@ -369,7 +359,7 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights, wai
     },
 
     'POST /retrieve_future': async (request) => {
-      const { request_id } = readAs(futureRequest, jsonOf(await readBody(request)));
+      const { request_id } = await readRequest(futureRequest, request);
       const future = futures.find(request_id);
       sessions.touch(future.sessionId);
       const result = await futures.wait(future, waits.poll, request.signal);
@@ -380,7 +370,7 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights, wai
 
     /** Only sampling can be stopped; a step that was asked for is taken. */
     'POST /cancel_future': async (request) => {
-      futures.find(readAs(futureRequest, jsonOf(await readBody(request))).request_id).cancel();
+      futures.find((await readRequest(futureRequest, request)).request_id).cancel();
       return jsonReply(200, { status: 'cancelled' });
     },
   };

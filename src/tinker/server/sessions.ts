@@ -6,13 +6,13 @@ import { randomBytes } from 'node:crypto';
 import type { Clock } from '../../core/contracts.ts';
 import { jsonReply } from '../../http/message.ts';
 import type { Refusal } from '../../http/refusal.ts';
-import { createSessionRequest, readAs, sessionHeartbeatRequest } from '../wire/verbs.ts';
+import { createSessionRequest, sessionHeartbeatRequest } from '../wire/verbs.ts';
 import { type Future, Numbered } from './futures.ts';
-import { jsonOf, type Routes, readBody, refused, type Waits } from './requests.ts';
+import { type Routes, readRequest, refused, type Waits } from './requests.ts';
 import type { BaseModel, Weights } from './weights.ts';
 
 /** What a session needs to know of a model in training. */
-interface SessionModel {
+export interface SessionModel {
   readonly id: string;
   readonly sessionId: string;
   close(why: string): Promise<void>;
@@ -199,12 +199,12 @@ export function sessionRoutes<M extends SessionModel>(sessions: Sessions<M>, bas
     },
 
     'POST /create_session': async (request) => {
-      readAs(createSessionRequest, jsonOf(await readBody(request)));
+      await readRequest(createSessionRequest, request);
       return jsonReply(200, { type: 'create_session', session_id: sessions.create().id, warning_message: FULL_PARAMETERS });
     },
 
     'POST /session_heartbeat': async (request) => {
-      sessions.session(readAs(sessionHeartbeatRequest, jsonOf(await readBody(request))).session_id);
+      sessions.session((await readRequest(sessionHeartbeatRequest, request)).session_id);
       return jsonReply(200, { type: 'session_heartbeat' });
     },
 

@@ -15,7 +15,7 @@ import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer
 import type { Datum, PassRequest, PassResult, Tensor } from '../wire/messages.ts';
 import { adamToWire } from '../wire/verbs.ts';
 import { invalid, refused, TINKER_LIMITS } from './requests.ts';
-import type { ModelShape, Weights } from './weights.ts';
+import type { Weights } from './weights.ts';
 
 /** A forward_backward, or what came in its place, that left no gradient. */
 export interface BrokenPass {
@@ -53,7 +53,7 @@ export class TrainingModel {
     await this.#beginAnew(known);
     try {
       const loss = lossNamed(request.loss, request.lossSettings);
-      const samples = await samplesOf(request, this.#model);
+      const samples = await samplesOf(request);
       const { logprobs, loss: sum, metrics } = await this.#model.forwardBackward(samples, loss);
       this.#passes++;
       return resultOf(logprobs, sum, metrics);
@@ -139,7 +139,7 @@ export class TrainingModel {
 
   async #forward(request: PassRequest): Promise<PassResult> {
     const loss = lossNamed(request.loss, request.lossSettings);
-    const samples = await samplesOf(request, this.#model);
+    const samples = await samplesOf(request);
     const logprobs = await this.#model.forward(samples);
     const { result } = await evaluateBatch(loss, samples, logprobs);
     return resultOf(logprobs, result.loss, result.metrics);
@@ -191,15 +191,15 @@ const INPUTS = {
   offPolicy: { needed: ['target_tokens', 'logprobs', 'advantages'], known: ['target_tokens', 'logprobs', 'advantages'] },
 } as const;
 
-/** Checks everything before anything is computed. Throws for the first thing that cannot be trained, and says where it is. */
-async function samplesOf({ data, loss }: PassRequest, shape: ModelShape): Promise<Sample[]> {
+/** Throws for the first thing that is no sample, and says where it is. The model itself checks ids, numbers and lengths before it computes. */
+async function samplesOf({ data, loss }: PassRequest): Promise<Sample[]> {
   if (data.length === 0) throw invalid('data', 'is empty, expected at least one datum');
   if (data.length > TINKER_LIMITS.data)
     throw invalid('data', `has ${data.length} datums, expected at most ${TINKER_LIMITS.data}`);
   const samples: Sample[] = [];
   for (const [i, datum] of data.entries()) {
     await yieldToEventLoop();
-    samples.push(sampleOf(datum, `data[${i}]`, loss, shape));
+    samples.push(sampleOf(datum, `data[${i}]`, loss));
   }
   return samples;
 }
@@ -210,14 +210,9 @@ async function samplesOf({ data, loss }: PassRequest, shape: ModelShape): Promis
  * are wanted for every position, and a position without weight (or without advantage and sampled log-probability) is context, which the
  * loss does not see.
  */
-function sampleOf({ tokens, inputs }: Datum, where: string, loss: string, { vocabSize, contextLength }: ModelShape): Sample {
+function sampleOf({ tokens, inputs }: Datum, where: string, loss: string): Sample {
   const { length } = tokens;
   if (length === 0) throw invalid(`${where}.model_input`, 'is empty, expected at least one token');
-  // The last target is one more token of the sequence.
-  if (length >= contextLength) {
-    throw invalid(`${where}.model_input`, `has ${length} tokens, expected less than the context of ${contextLength}`);
-  }
-  checkIds(tokens, `${where}.model_input`, vocabSize);
   const isCrossEntropy = loss === 'cross_entropy';
   const { needed, known } = isCrossEntropy ? INPUTS.cross_entropy : INPUTS.offPolicy;
   for (const name of needed) if (inputs[name] === undefined) throw invalid(`${where}.loss_fn_inputs.${name}`, 'is missing');
@@ -228,7 +223,6 @@ function sampleOf({ tokens, inputs }: Datum, where: string, loss: string, { voca
     checkTensor(tensor, `${where}.loss_fn_inputs.${name}`, name, length);
   }
   const targets = inputs['target_tokens']!.data as Int32Array;
-  checkIds(targets, `${where}.loss_fn_inputs.target_tokens`, vocabSize);
   const weights = inputs[isCrossEntropy ? 'weights' : 'advantages']?.data as Float32Array | undefined;
   checkShift(tokens, targets, weights, where);
   const all = new Int32Array(length + 1);
@@ -260,13 +254,6 @@ function checkTensor({ dtype, data, shape }: Tensor, where: string, name: string
   if (dtype !== wanted) throw invalid(where, `is of ${dtype}, expected ${wanted}`);
   if (data.length !== length) throw invalid(where, `has ${data.length} entries, expected ${length} as model_input has tokens`);
   if (shape !== undefined && shape.length > 1) throw invalid(where, `has the shape [${shape.join(', ')}], expected [${length}]`);
-  const bad = dtype === 'float32' ? data.findIndex((value) => !Number.isFinite(value)) : -1;
-  if (bad >= 0) throw invalid(`${where}[${bad}]`, `is ${data[bad]}, expected a finite number`);
-}
-
-export function checkIds(ids: Int32Array, where: string, vocabSize: number): void {
-  const bad = ids.findIndex((id) => id < 0 || id >= vocabSize);
-  if (bad >= 0) throw invalid(`${where}[${bad}]`, `is the id ${ids[bad]}, outside the vocabulary of ${vocabSize}`);
 }
 
 /** What is predicted at a position is the token that follows it: a model that reads other tokens than it learns is another task. */

@@ -2,6 +2,7 @@
  * Models in training: making them, their verbs in order, unloading them. Each verb is answered with a future at once; what it does, it does
  * in the model's order. A model is there before it is open: requests for it wait meanwhile.
  */
+import type { z } from 'zod';
 import { messageOf } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
@@ -23,10 +24,21 @@ import {
   type WeightsPath,
 } from '../wire/verbs.ts';
 import { type Future, type FutureResult, type Futures, futureReply, type OrderedRequest, RequestOrder } from './futures.ts';
-import { type Body, failureIn, jsonOf, type Route, type Routes, readBody, refused, TINKER_LIMITS } from './requests.ts';
+import {
+  type Body,
+  failureIn,
+  invalid,
+  jsonOf,
+  type Route,
+  type Routes,
+  readBody,
+  readRequest,
+  refused,
+  TINKER_LIMITS,
+} from './requests.ts';
 import { newId, type Session, type Sessions } from './sessions.ts';
 import { type BrokenPass, TrainingModel } from './training-model.ts';
-import { type BaseModel, checkBaseModel, remove, type Weights, type WeightsFolder, type WriteWeights } from './weights.ts';
+import { type BaseModel, checkBaseModel, remove, type SaveOptions, type Weights, type WeightsFolder } from './weights.ts';
 
 interface ModelOptions {
   readonly id: string;
@@ -97,11 +109,12 @@ export class Model {
     });
   }
 
-  save(sent: Sent, save: (write: WriteWeights) => Promise<object>): Future {
-    return this.#submit('save_weights', sent, async (training) => ({
-      kind: 'reply',
-      value: await save((dir) => training.save(dir)),
-    }));
+  /** `type`: the verb's name on the wire. */
+  save(sent: Sent, path: WeightsPath, options: SaveOptions, type: string): Future {
+    return this.#submit('save_weights', sent, async (training) => {
+      await this.#folder.save(path, (dir) => training.save(dir), options);
+      return { kind: 'reply', value: { path: formatWeightsPath(path), type } };
+    });
   }
 
   /** Weights without a name, as they are in this turn. The oldest go: a client that wants to keep them names them. */
@@ -182,12 +195,51 @@ export interface TrainingParts {
 }
 
 export function trainingRoutes(parts: TrainingParts): Routes {
-  const { base, sessions, futures, weights } = parts;
-  let waitingBytes = 0;
-  const inOrder = (verb: string, route: OrderedRoute): Route => ordered(sessions, verb, route);
+  return { ...modelRoutes(parts), ...passRoutes(parts), ...verbRoutes(parts) };
+}
 
+function modelRoutes(parts: TrainingParts): Routes {
+  const { base, sessions } = parts;
+  return {
+    'POST /create_model': async (request) => {
+      const body = await readBody(request);
+      const asked = readAs(createModelRequest, jsonOf(body));
+      const session = sessions.session(asked.session_id);
+      checkBaseModel(base, asked.base_model);
+      checkOptimizer(asked.optimizer_config);
+      const create = () => createModel(parts, session, asked);
+      // Without a number of its own, every request is a new model.
+      const { future, model } =
+        asked.model_seq_id == null ? create() : session.models.take(asked.model_seq_id, body.digest, create);
+      const lora_config = asked.lora_config ?? null;
+      const made = { model_id: model.id, base_model: base.name, lora_config, full_parameter_training: true, status: 'created' };
+      return futureReply(future, made);
+    },
+
+    'POST /get_info': async (request) => {
+      const { id } = sessions.model((await readRequest(modelRequest, request)).model_id);
+      const { name } = base;
+      // Where the client runs on the same machine, its tokenizer library finds the files there.
+      const tokenizer_id = base.tokenizer && base.folder;
+      return jsonReply(200, {
+        ...{ type: 'get_info', model_id: id, status: 'created', model_name: name },
+        ...{ is_lora: false, lora_rank: null, full_parameter_training: true },
+        model_data: { arch: 'llama', model_name: name, base_model: name, tokenizer_id },
+      });
+    },
+
+    'POST /unload_model': async (request) => {
+      const model = sessions.model((await readRequest(modelRequest, request)).model_id);
+      const future = model.unload(() => sessions.forgetModel(model.id));
+      return futureReply(future, { model_id: model.id });
+    },
+  };
+}
+
+function passRoutes({ sessions, futures }: TrainingParts): Routes {
+  let waitingBytes = 0;
   const passRoute = (forwardOnly: boolean): Route =>
-    inOrder(forwardOnly ? 'forward' : 'forward_backward', (body, digest) => {
+    inOrder(sessions, forwardOnly ? 'forward' : 'forward_backward', (body, digest) => {
       const { length } = body.bytes;
       if (waitingBytes + length > TINKER_LIMITS.waitingBytes) {
         throw refused('too_busy', `${waitingBytes} bytes of requests wait already`, { hint: 'wait for earlier requests' });
@@ -200,95 +252,47 @@ export function trainingRoutes(parts: TrainingParts): Routes {
       void futures.done(future).then(() => (waitingBytes -= length));
       return futureReply(future, { model_id: request.modelId });
     });
+  return { 'POST /forward_backward': passRoute(false), 'POST /forward': passRoute(true) };
+}
 
+interface SmallVerb {
+  readonly model_id: string;
+  readonly seq_id?: number | null | undefined;
+}
+
+function verbRoutes({ sessions, weights }: TrainingParts): Routes {
+  type Start<T> = (model: Model, sent: Sent, asked: T) => Future;
+  const verb = <T extends SmallVerb>(name: string, schema: z.ZodType<T>, start: Start<T>): Routes => ({
+    [`POST /${name}`]: inOrder(sessions, name, (body, digest) => {
+      const asked = readAs(schema, jsonOf(body));
+      const model = sessions.model(asked.model_id);
+      return futureReply(start(model, { seqId: asked.seq_id ?? undefined, digest }, asked), { model_id: model.id });
+    }),
+  });
   return {
-    'POST /create_model': async (request) => {
-      const body = await readBody(request);
-      const asked = readAs(createModelRequest, jsonOf(body));
-      const session = sessions.session(asked.session_id);
-      checkBaseModel(base, asked.base_model);
-      checkOptimizer(asked.optimizer_config?.type);
-      const create = () => createModel(parts, session, asked);
-      // Without a number of its own, every request is a new model.
-      const { future, model } =
-        asked.model_seq_id == null ? create() : session.models.take(asked.model_seq_id, body.digest, create);
-      return futureReply(future, {
-        model_id: model.id,
-        base_model: base.name,
-        lora_config: asked.lora_config ?? null,
-        full_parameter_training: true,
-        status: 'created',
-      });
-    },
-
-    'POST /get_info': async (request) => {
-      const model = sessions.model(readAs(modelRequest, jsonOf(await readBody(request))).model_id);
-      const { name } = base;
-      // Where the client runs on the same machine, its tokenizer library finds the files there.
-      const tokenizer_id = base.tokenizer && base.folder;
-      return jsonReply(200, {
-        ...{ type: 'get_info', model_id: model.id, status: 'created', model_name: name },
-        ...{ is_lora: false, lora_rank: null, full_parameter_training: true },
-        model_data: { arch: 'llama', model_name: name, base_model: name, tokenizer_id },
-      });
-    },
-
-    'POST /unload_model': async (request) => {
-      const model = sessions.model(readAs(modelRequest, jsonOf(await readBody(request))).model_id);
-      const future = model.unload(() => sessions.forgetModel(model.id));
-      return futureReply(future, { model_id: model.id });
-    },
-
-    'POST /forward_backward': passRoute(false),
-    'POST /forward': passRoute(true),
-
-    'POST /optim_step': inOrder('optim_step', (body, digest) => {
-      const json = jsonOf(body);
-      const other = (json as { optimizer_params?: { type?: unknown } } | null)?.optimizer_params;
-      if (other) checkOptimizer(String(other.type));
-      const { model_id, seq_id, adam_params } = readAs(optimStepRequest, json);
-      return futureReply(sessions.model(model_id).step({ seqId: seq_id ?? undefined, digest }, adam_params), { model_id });
+    ...verb('optim_step', optimStepRequest, (model, sent, { adam_params, optimizer_params }) => {
+      checkOptimizer(optimizer_params);
+      if (adam_params === undefined) throw invalid('adam_params', 'are missing');
+      return model.step(sent, adam_params);
     }),
 
-    'POST /save_weights': inOrder('save_weights', (body, digest) => {
-      const { model_id, seq_id, path: name, overwrite, user_metadata } = readAs(saveWeightsRequest, jsonOf(body));
-      const path = newPath(sessions.model(model_id).id, 'weights', name);
-      const options = { overwrite: overwrite ?? false, userMetadata: user_metadata ?? null };
-      const future = sessions.model(model_id).save({ seqId: seq_id ?? undefined, digest }, async (write) => {
-        await weights.save(path, write, options);
-        return { path: formatWeightsPath(path), type: 'save_weights' };
-      });
-      return futureReply(future, { model_id });
+    ...verb('save_weights', saveWeightsRequest, (model, sent, { path: name, overwrite, user_metadata }) => {
+      const path = newPath(model.id, 'weights', name);
+      return model.save(sent, path, { overwrite: overwrite ?? false, userMetadata: user_metadata ?? null }, 'save_weights');
     }),
 
-    'POST /save_weights_for_sampler': inOrder('save_weights_for_sampler', (body, digest) => {
-      const { model_id, seq_id, path: name, user_metadata } = readAs(saveWeightsForSamplerRequest, jsonOf(body));
-      const model = sessions.model(model_id);
-      const sent = { seqId: seq_id ?? undefined, digest };
-      if (name == null) {
-        const session = sessions.session(model.sessionId);
-        const future = model.saveUnnamed(sent, (found) => {
-          const { id } = sessions.addSampler(session, undefined, found);
-          return { sampling_session_id: id, type: 'save_weights_for_sampler' };
-        });
-        return futureReply(future, { model_id });
+    ...verb('save_weights_for_sampler', saveWeightsForSamplerRequest, (model, sent, { path: name, user_metadata }) => {
+      const type = 'save_weights_for_sampler';
+      if (name != null) {
+        const path = newPath(model.id, 'sampler_weights', name);
+        return model.save(sent, path, { overwrite: false, userMetadata: user_metadata ?? null }, type);
       }
-      const path = newPath(model.id, 'sampler_weights', name);
-      const future = model.save(sent, async (write) => {
-        await weights.save(path, write, { overwrite: false, userMetadata: user_metadata ?? null });
-        return { path: formatWeightsPath(path), type: 'save_weights_for_sampler' };
-      });
-      return futureReply(future, { model_id });
+      const session = sessions.session(model.sessionId);
+      const publish = (found: Weights): string => sessions.addSampler(session, undefined, found).id;
+      return model.saveUnnamed(sent, (found) => ({ sampling_session_id: publish(found), type }));
     }),
 
-    'POST /load_weights': inOrder('load_weights', (body, digest) => {
-      const { model_id, seq_id, path: text, optimizer } = readAs(loadWeightsRequest, jsonOf(body));
-      if (!model_id) {
-        throw refused('not_offered', 'load_weights without a model_id is not offered', {
-          hint: 'make a model with create_model first',
-        });
-      }
-      const model = sessions.model(model_id);
+    ...verb('load_weights', loadWeightsRequest, (model, sent, { path: text, optimizer }) => {
       const path = parseWeightsPath(text);
       if (optimizer && path.kind === 'sampler_weights') {
         throw refused('invalid_request', 'sampler_weights have no optimizer state', {
@@ -296,8 +300,7 @@ export function trainingRoutes(parts: TrainingParts): Routes {
           param: 'optimizer',
         });
       }
-      const future = model.load({ seqId: seq_id ?? undefined, digest }, () => weights.pin(path, 'path'), optimizer, text);
-      return futureReply(future, { model_id });
+      return model.load(sent, () => weights.pin(path, 'path'), optimizer, text);
     }),
   };
 }
@@ -305,7 +308,7 @@ export function trainingRoutes(parts: TrainingParts): Routes {
 /** A verb that is not offered has its place in a model's order too. */
 export function notOffered(sessions: Sessions<Model>): Route {
   return (request) =>
-    ordered(sessions, 'verb', () => {
+    inOrder(sessions, 'verb', () => {
       throw refused('unknown_route', `${request.method} ${request.path.slice(0, 100)} is not offered here`);
     })(request);
 }
@@ -316,7 +319,7 @@ type OrderedRoute = (body: Body, digest: string) => HttpReply;
  * A route of a model's order. A request that it refuses for good has used up its seq_id nevertheless: clients count on, and the next one
  * would wait for one that never comes.
  */
-function ordered(sessions: Sessions<Model>, verb: string, route: OrderedRoute): Route {
+function inOrder(sessions: Sessions<Model>, verb: string, route: OrderedRoute): Route {
   return async (request) => {
     const body = await readBody(request);
     // A body means something only together with where it was sent.
@@ -385,8 +388,9 @@ function createModel(
   return { future, model };
 }
 
-function checkOptimizer(type: string | undefined): void {
-  if (type === undefined || type === 'adamw') return;
+function checkOptimizer(asked: { readonly type: string } | null | undefined): void {
+  const type = asked?.type ?? 'adamw';
+  if (type === 'adamw') return;
   const found = `the optimizer is ${JSON.stringify(type.slice(0, 40))}, expected adamw`;
   throw refused('not_offered', found, { param: 'optimizer_config' });
 }

@@ -14,17 +14,17 @@ import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
 import { jsonReply } from '../../http/message.ts';
 import { EmbeddedModel } from '../../nn/policy.ts';
+import { TOKENIZER_FILES } from '../../run/checkpoint.ts';
 import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer.ts';
 import {
   formatWeightsPath,
   isWeightsName,
   parseWeightsPath,
-  readAs,
   type WeightsKind,
   type WeightsPath,
   weightsInfoRequest,
 } from '../wire/verbs.ts';
-import { invalid, jsonOf, type Routes, readBody, refused } from './requests.ts';
+import { invalid, type Routes, readRequest, refused } from './requests.ts';
 
 /** A set of weights to load. */
 export interface Weights {
@@ -94,7 +94,6 @@ const RUN = 'run.json';
 const UNNAMED = 'unnamed';
 const KINDS: readonly WeightsKind[] = ['weights', 'sampler_weights'];
 const OPTIMIZER = 'optimizer.safetensors';
-const TOKENIZER = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
 /** Folders beside the places, in which a name has the length that the wire allows; no name has a dot in it. */
 const UNFINISHED = '.unfinished';
 const REPLACED = '.replaced';
@@ -128,9 +127,9 @@ interface ListedWeights extends SavedWeights {
 }
 
 /** Writes weights into an existing empty folder. */
-export type WriteWeights = (dir: string) => Promise<void>;
+type WriteWeights = (dir: string) => Promise<void>;
 
-interface SaveOptions {
+export interface SaveOptions {
   readonly overwrite: boolean;
   readonly userMetadata: Readonly<Record<string, string>> | null;
 }
@@ -258,7 +257,7 @@ export class WeightsFolder {
     try {
       await write(dir);
       if (!withOptimizer) await rm(join(dir, OPTIMIZER), { force: true });
-      for (const file of TOKENIZER) await copyFile(join(this.#base.folder, file), join(dir, file)).catch(ignoreMissing);
+      for (const file of TOKENIZER_FILES) await copyFile(join(this.#base.folder, file), join(dir, file)).catch(ignoreMissing);
       const sizes = await Promise.all((await readdir(dir)).map(async (file) => (await stat(join(dir, file))).size));
       const label: z.infer<typeof savedLabel> = {
         id: randomUUID(),
@@ -332,8 +331,8 @@ async function sync(path: string): Promise<void> {
 export function weightsRoutes(weights: WeightsFolder): Routes {
   return {
     'POST /weights_info': async (request) => {
-      const asked = readAs(weightsInfoRequest, jsonOf(await readBody(request)));
-      const path = parseWeightsPath(asked.tinker_path, 'tinker_path');
+      const { tinker_path } = await readRequest(weightsInfoRequest, request);
+      const path = parseWeightsPath(tinker_path, 'tinker_path');
       const { base_model } = await weights.get(path);
       const lora_rank = (await weights.run(path.modelId))?.lora_rank ?? 1;
       // Clients make a model again from this, and only know models of this kind; what is true stands beside it.
