@@ -1,7 +1,8 @@
 /** `trainyard diff`: two evaluations of the same tasks, compared task by task. Returns the exit code. */
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import { type Comparison, compare, measuredIn, type TaskChange } from '../run/compare.ts';
-import { count, nameCell, percent, printable, table } from './text.ts';
+import { count, nameCell, percent, table } from './text.ts';
 
 /** Tasks that are named of each kind; `--json` has all. */
 const MOST = 10;
@@ -21,9 +22,9 @@ export function diffLines(comparison: Comparison): readonly string[] {
     ...(meanReward === null ? [] : [rewardRow(meanReward)]),
   ];
   return [
-    `A is ${printable(a)}`,
-    `B is ${printable(b)}`,
-    ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printable(warning)}`),
+    `A is ${printableLine(a)}`,
+    `B is ${printableLine(b)}`,
+    ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printableLine(warning)}`),
     '',
     ...table(rows),
     `Success of ${count(tasks, 'task')}: ${success.better} solved more often, ${success.worse} less often, ${success.same} as often; p = ${success.p.toPrecision(2)} (${verdict(success)})`,

@@ -8,6 +8,7 @@
 import { currentRollout } from '../core/context.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
+import { exitOf } from './program.ts';
 import { watch } from './watchdog.ts';
 
 export interface Guarded {
@@ -71,14 +72,6 @@ export async function guarded<T>(
   }
 }
 
-/** For the whole process: what is said to a pipe that nobody reads (EPIPE) or to a closed terminal (EIO) is no error. */
-export function outliveReaders(): void {
-  const unheard = (error: NodeJS.ErrnoException): void => {
-    if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
-  };
-  for (const out of [process.stdout, process.stderr]) out.on('error', unheard);
-}
-
 /** What went wrong first is why the work ended; what failed while it was closed after that is only told. */
 function first(failure: unknown, emit: Emit): unknown {
   if (!(failure instanceof SuppressedError)) return failure;
@@ -99,7 +92,6 @@ function bySignal(failure: unknown, signal: Interrupt | undefined, hasBegun: boo
 
 export type Interrupt = 'SIGHUP' | 'SIGINT' | 'SIGPIPE' | 'SIGTERM';
 
-export const EXIT_OF: Readonly<Record<Interrupt, number>> = { SIGHUP: 129, SIGINT: 130, SIGPIPE: 141, SIGTERM: 143 };
 /** Node ignores SIGPIPE: that the reader left is told by a write that fails. */
 const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
 
@@ -138,7 +130,7 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
       const isSame = signal === first.signal || first.signal === 'SIGPIPE';
       if (!isSame || performance.now() - first.at > SAME) {
         onLeave();
-        process.exit(EXIT_OF[signal]);
+        process.exit(exitOf(signal));
       }
       first = { ...first, signal };
       return;

@@ -1,5 +1,6 @@
 /** A run's events as plain lines, for pipes, logs and the scrollback; or one JSON object a line, for programs. */
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import type { Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
 import { resumeCommand, shellWord } from '../run/settings.ts';
 import type { Title } from './screen/state.ts';
@@ -11,7 +12,6 @@ import {
   measures,
   nameCell,
   percent,
-  printable,
   STOPPED,
   table,
   took,
@@ -75,12 +75,12 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
     case 'transcript':
       return [
         '',
-        `  ${styleText('dim', `task ${printable(event.taskId)}, reward ${event.reward ?? 'none'}`)}`,
-        ...event.lines.map((line) => `    ${printable(line)}`),
+        `  ${styleText('dim', `task ${printableLine(event.taskId)}, reward ${event.reward ?? 'none'}`)}`,
+        ...event.lines.map((line) => `    ${printableLine(line)}`),
       ];
     case 'warning': {
-      const hint = event.hint === undefined ? '' : ` (${printable(event.hint)})`;
-      return [`${styleText('yellow', 'warning')} ${event.code}: ${printable(event.message)}${hint}`];
+      const hint = event.hint === undefined ? '' : ` (${printableLine(event.hint)})`;
+      return [`${styleText('yellow', 'warning')} ${event.code}: ${printableLine(event.message)}${hint}`];
     }
     case 'done':
       return 'ending' in event ? trainingSummary(event, entry) : evaluationSummary(event);
@@ -103,22 +103,22 @@ function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, s
     resumedAt === undefined
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
-  const policy = server === undefined ? [] : [`Policy ${printable(model)}`];
+  const policy = server === undefined ? [] : [`Policy ${printableLine(model)}`];
   return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...policy, `Run directory ${run}`];
 }
 
 function evaluationStart(event: Event<'eval-start'>): readonly string[] {
   const { entry, tasks, perTask, temperature, seed, run, resumedAt, model, server } = event;
   const of = `${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`;
-  const what = styleText('bold', printable(entry));
+  const what = styleText('bold', printableLine(entry));
   const doing =
     resumedAt === undefined
       ? `Evaluating ${what} on ${of}`
       : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
   return [
     `${doing}, temperature ${temperature}, seed ${seed}`,
-    ...(server === undefined ? [] : [`Policy ${printable(model)}`]),
-    ...(run === null ? [] : [`Run directory ${printable(run)}`]),
+    ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
+    ...(run === null ? [] : [`Run directory ${printableLine(run)}`]),
   ];
 }
 
@@ -183,7 +183,7 @@ function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone
     'Measure it again with:',
     `  ${asCalled(measureCommand(entry, model, unusual))}`,
   ];
-  const at = server === undefined ? 'is in' : `is at ${printable(server)}, by the name in`;
+  const at = server === undefined ? 'is in' : `is at ${printableLine(server)}, by the name in`;
   if (best === null || best.checkpoint === last) {
     return last === null ? [] : [`The trained model ${at} ${last}`, ...again(last)];
   }
@@ -222,7 +222,7 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
     const shown = measures(Object.entries(means), MOST_MEASURES, 3, '   ');
     return shown === '' ? [] : [`${title}  ${shown}`];
   });
-  const kept = `Every rollout is in ${printable(run ?? '')}/store.sqlite, the numbers are in ${printable(run ?? '')}/metrics.json`;
+  const kept = `Every rollout is in ${printableLine(run ?? '')}/store.sqlite, the numbers are in ${printableLine(run ?? '')}/metrics.json`;
   const again = ['Run again what failed:', `  ${asCalled(`trainyard eval --resume ${run} --retry-failed`)}`];
   return [
     '',

@@ -4,6 +4,7 @@
  */
 import { once } from 'node:events';
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
@@ -12,7 +13,7 @@ import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '
 import { guarded } from './guard.ts';
 import { describe } from './print.ts';
 import { turnText } from './rollout-text.ts';
-import { asCalled, count, printable } from './text.ts';
+import { asCalled, count } from './text.ts';
 
 /** A Tinker client that was cut off asks for everything it had: the same refusal again within this time is not shown again. */
 const QUIET_MS = 10_000;
@@ -50,7 +51,7 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
     const onTurn = (rolloutId: string, turn: Turn): void => {
       turns++;
       const summary = turnSummary(turn);
-      say([`${styleText('dim', printable(rolloutId))} ${turnText(summary).trimStart()}`], {
+      say([`${styleText('dim', printableLine(rolloutId))} ${turnText(summary).trimStart()}`], {
         type: 'turn',
         rolloutId,
         ...summary,
@@ -105,7 +106,7 @@ async function serving(json: boolean, work: (say: Say, stopped: () => Promise<un
 }
 
 function refusalLine({ status, code, message }: Refusal, path: string): string {
-  return `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
+  return `${styleText('yellow', `refused ${status} ${code}`)} ${printableLine(path.slice(0, 100))}: ${printableLine(message)}`;
 }
 
 function refusalEvent({ status, code, message }: Refusal, path: string): object {

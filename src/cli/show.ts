@@ -3,6 +3,7 @@
  * is left out of training and why; leaves out more, or takes it back. Both return the exit code.
  */
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
@@ -19,7 +20,7 @@ import {
   stepsIn,
 } from '../run/inspect.ts';
 import { endingLines, turnText } from './rollout-text.ts';
-import { count, measures, printable } from './text.ts';
+import { count, measures } from './text.ts';
 
 /** Parts and metrics of a rollout in the list; all of them are shown of one alone. */
 const MOST_MEASURES = 6;
@@ -56,7 +57,7 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
     const summary = turnSummary(turn);
     const read = { rewritten: rewrittenAt(turn, trajectory.turns), prompt: newMessages(turn, trajectory.turns) };
     const excluded = line.excludedTurns[turn.index] ?? line.excluded;
-    const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printable(excluded)}`)}`;
+    const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printableLine(excluded)}`)}`;
     const missing =
       turn.request.messages.length === 0 && summary.promptTokens > 0
         ? '\n    (asked in tokens: there are no messages to show)'
@@ -73,8 +74,8 @@ function rolloutText(line: RolloutLine): string {
   const turnsOut = Object.keys(line.excludedTurns).length;
   const causes = Object.entries(line.forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
   return [
-    styleText('bold', printable(line.rolloutId)),
-    `task ${printable(line.taskId)}`,
+    styleText('bold', printableLine(line.rolloutId)),
+    `task ${printableLine(line.taskId)}`,
     outcome,
     reward === null ? 'not graded' : `reward ${reward}`,
     count(line.turns, 'turn'),
@@ -83,7 +84,7 @@ function rolloutText(line: RolloutLine): string {
     ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
     ...(failedCalls > 0 ? [styleText('yellow', `${count(failedCalls, 'call')} failed`)] : []),
     ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
-    ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printable(excluded)}`)]),
+    ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printableLine(excluded)}`)]),
     ...(turnsOut === 0 ? [] : [styleText('yellow', `${count(turnsOut, 'turn')} excluded`)]),
   ].join(' · ');
 }
@@ -125,9 +126,9 @@ export async function curateCommand(path: string, rolloutIds: readonly string[],
 function lineText({ rolloutId, turn, excluded, reason, step, purpose }: CurationLine): string {
   const trained = step === null ? [] : [styleText('yellow', `trained in step ${step}: that stays`)];
   return [
-    `${styleText('bold', printable(rolloutId))}${turn === undefined ? '' : ` turn ${turn}`}`,
+    `${styleText('bold', printableLine(rolloutId))}${turn === undefined ? '' : ` turn ${turn}`}`,
     excluded ? 'excluded' : 'no longer excluded',
-    printable(reason),
+    printableLine(reason),
     ...trained,
     ...(purpose === 'eval' ? ['an evaluation: it is never trained'] : []),
   ].join(' · ');

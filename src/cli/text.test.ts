@@ -1,7 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { printableLine } from '../core/describe.ts';
 import { cutLine, firstThatFits, paint, piece, textOf } from './screen/view.ts';
-import { cellsOf, cutTo, printable } from './text.ts';
+import { cellsOf, cutTo } from './text.ts';
 
 describe('the width of a text', () => {
   it.each([
@@ -72,7 +73,7 @@ describe('painting', () => {
 
 describe('text from elsewhere', () => {
   it('cannot move the cursor, set a title, copy to the clipboard, break a line or reverse it', () => {
-    const shown = printable('\u001b[2J\u001b]52;c;aGk=\u0007\u009b1A\r\nx\u202ey\u2066z\u2028');
+    const shown = printableLine('\u001b[2J\u001b]52;c;aGk=\u0007\u009b1A\r\nx\u202ey\u2066z\u2028');
     expect(shown).toBe('·[2J·]52;c;aGk=··1A·⏎x·y·z·');
   });
 });

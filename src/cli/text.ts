@@ -1,7 +1,8 @@
 /**
- * Text for terminals: numbers, names and commands in the words that all output shares; how many cells a text takes; text from elsewhere
- * without anything that a terminal would obey; and the few sequences that we want obeyed.
+ * Text for terminals: numbers, names and commands in the words that all output shares; how many cells a text takes; and
+ * the few sequences that a terminal is to obey.
  */
+import { printableLine } from '../core/describe.ts';
 import type { RunEnding, StepReport } from '../core/events.ts';
 
 export function percent(share: number): string {
@@ -39,7 +40,7 @@ export function count(n: number, noun: string): string {
 
 /** `format 1.00  tries 3.00  +2 more`: values by name, as many as there is room for. */
 export function measures(all: readonly (readonly [string, number])[], most: number, digits: number, gap = '  '): string {
-  const shown = all.slice(0, most).map(([name, value]) => `${printable(name)} ${figure(value, digits)}`);
+  const shown = all.slice(0, most).map(([name, value]) => `${printableLine(name)} ${figure(value, digits)}`);
   return [...shown, ...(all.length > most ? [`+${all.length - most} more`] : [])].join(gap);
 }
 
@@ -86,7 +87,7 @@ export function table(rows: readonly (readonly string[])[]): readonly string[] {
 
 /** A tag or the id of a task, as long as a table bears. */
 export function nameCell(name: string): string {
-  return cutTo(printable(name), 40);
+  return cutTo(printableLine(name), 40);
 }
 
 /** Marks that sit on the character before them, and invisible joiners. U+FE0F is among them and may widen that character. */
@@ -122,15 +123,6 @@ export function cutTo(text: string, columns: number): string {
     kept += segment;
   }
   return `${kept}…`;
-}
-
-/**
- * Text from elsewhere (an agent's error, a path) on one line, without anything a terminal would obey: control characters, and
- * the marks that reverse the direction of what follows.
- */
-export function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is being removed
-  return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g, (mark) => (mark === '\n' ? '⏎' : '·'));
 }
 
 const ESCAPE = '\u001b[';

@@ -4,8 +4,9 @@ import type { Emit } from '../core/events.ts';
 import { EVAL_DEFAULTS, type TrainSettings } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
 import { entryGiven, type LimitFlags, withLimits } from './flags.ts';
-import { EXIT_OF, guarded } from './guard.ts';
+import { guarded } from './guard.ts';
 import { openReport, wayOn } from './print.ts';
+import { exitOf } from './program.ts';
 
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly json: boolean;
@@ -39,6 +40,6 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
         ? await train({ ...settings, entry: named! }, emit, options)
         : await resume({ ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) }, emit, options);
     if (interrupts.by === 'SIGPIPE') onLeave();
-    return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
+    return ending === 'interrupted' ? exitOf(interrupts.by) : 0;
   });
 }

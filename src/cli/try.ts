@@ -3,6 +3,7 @@ import { mkdtemp, readdir, realpath, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
@@ -16,7 +17,7 @@ import { entryGiven, type LimitFlags, withLimits } from './flags.ts';
 import { guarded } from './guard.ts';
 import { describe } from './print.ts';
 import { endingLines, turnText } from './rollout-text.ts';
-import { asCalled, printable } from './text.ts';
+import { asCalled } from './text.ts';
 
 interface TryRequest extends EvaluationRequest {
   /** Id of the task, or its number in the file, from 1; absent: the first. */
@@ -40,8 +41,12 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   let files: string | undefined;
   const observer = {
     onStart: (task: Task) => {
-      const words = task.prompt.map(({ role, content }) => `    ${role}: ${printable(content)}`);
-      say([`${styleText('bold', 'task')} ${printable(task.id)}`, ...words], { type: 'task', id: task.id, prompt: task.prompt });
+      const words = task.prompt.map(({ role, content }) => `    ${role}: ${printableLine(content)}`);
+      say([`${styleText('bold', 'task')} ${printableLine(task.id)}`, ...words], {
+        type: 'task',
+        id: task.id,
+        prompt: task.prompt,
+      });
     },
     onTurn: (turn: Turn) => {
       const summary = turnSummary(turn);
@@ -49,8 +54,8 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
     },
     onThrown: (thrown: unknown) => {
       const stack = thrown instanceof Error ? (thrown.stack ?? thrown.message) : messageOf(thrown);
-      if (thrown instanceof TrainyardError && thrown.hint !== undefined) hint = [`  ${printable(asCalled(thrown.hint))}`];
-      const lines = ownFrames(stack).map((line) => styleText('red', printable(line)));
+      if (thrown instanceof TrainyardError && thrown.hint !== undefined) hint = [`  ${printableLine(asCalled(thrown.hint))}`];
+      const lines = ownFrames(stack).map((line) => styleText('red', printableLine(line)));
       if (json || lines.length > 0) say(lines, { type: 'threw', stack });
     },
     onFiles: (folder: string) => {
@@ -60,7 +65,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   };
   const trajectory = await guarded(emit, { steps: false }, ({ stop }) => tryOnce(request, observer, stop));
   const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
-  const kept = files === undefined ? [] : [`  files: ${printable(files)}`];
+  const kept = files === undefined ? [] : [`  files: ${printableLine(files)}`];
   const ended = { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered, files };
   say([...endingLines(trajectory), ...hint, ...kept], ended);
   return succeeded(trajectory) ? 0 : 1;

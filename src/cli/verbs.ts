@@ -3,8 +3,15 @@
  * loaded when it is called.
  */
 import { type Command, Option } from 'commander';
-import { ENGINES, EVAL_DEFAULTS, SERVE_DEFAULTS, TINKER_DEFAULTS, TRAIN_DEFAULTS } from '../run/settings.ts';
-import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
+import {
+  ALGORITHM_NAMES,
+  ENGINES,
+  EVAL_DEFAULTS,
+  SERVE_DEFAULTS,
+  TINKER_DEFAULTS,
+  TRAIN_DEFAULTS,
+  WEIGHTING_NAMES,
+} from '../run/settings.ts';
 import { duration, groupSize, natural, number, oneOf, port, positive, roles, share, temperature } from './flags.ts';
 
 /** Told the exit code of the verb that ran. */
@@ -68,11 +75,16 @@ const TRAIN: readonly Flag[] = [
   ['--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group],
   ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
   ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural, TRAIN_DEFAULTS.staleness],
-  ['--algorithm <name>', `how rewards become advantages: ${ALGORITHMS.join(', ')}`, oneOf(ALGORITHMS), TRAIN_DEFAULTS.algorithm],
+  [
+    '--algorithm <name>',
+    `how rewards become advantages: ${ALGORITHM_NAMES.join(', ')}`,
+    oneOf(ALGORITHM_NAMES),
+    TRAIN_DEFAULTS.algorithm,
+  ],
   [
     '--weighting <what>',
-    `what counts alike in a step: ${WEIGHTINGS.join(', ')}`,
-    oneOf(WEIGHTINGS, WEIGHTINGS.join(' or ')),
+    `what counts alike in a step: ${WEIGHTING_NAMES.join(', ')}`,
+    oneOf(WEIGHTING_NAMES, WEIGHTING_NAMES.join(' or ')),
     TRAIN_DEFAULTS.weighting,
   ],
   ['--turn-discount <x>', 'how much of what later turns earn counts for a turn, 0 to 1', share],

@@ -2,8 +2,9 @@ import { describe, expect, it } from 'vitest';
 import { DEFAULT_RETRIES } from '../grader/attempts.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/policy.ts';
+import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 import { rowsOf, tidyRows, trainSettings } from './check-settings.ts';
-import { learningRateAt, TRAIN_DEFAULTS } from './settings.ts';
+import { ALGORITHM_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';
 
 describe('trainSettings', () => {
   it('fills in what is not given; undefined is not given', () => {
@@ -32,7 +33,8 @@ describe('trainSettings', () => {
   });
 });
 
-it('has the defaults of those who compute and grade', () => {
+it('has the defaults and names of those who compute and grade', () => {
+  expect([ALGORITHM_NAMES, WEIGHTING_NAMES]).toEqual([ALGORITHMS, WEIGHTINGS]);
   const { threads, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
   expect([threads, graderRetries, graderMemoryMb]).toEqual([defaultThreads(), DEFAULT_RETRIES, DEFAULT_MEMORY_MB]);
 });

@@ -18,6 +18,9 @@ import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 /** The policy that ships with the package. */
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
+/** Those of the trainer, which is not loaded for their names. */
+export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
+export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
 export const ENGINES = ['embedded', 'tinker'] as const;
 export type EngineName = (typeof ENGINES)[number];
 

@@ -53,9 +53,9 @@ export async function bench(exports: object, say?: Says, artifacts?: string): Pr
   const workflow = found((value) => asWorkflow(value, module))!;
   const grader = found((value) => asGrader(value, module));
   const { engine, gateway } = scriptedGateway(say);
-  const slots = workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency);
+  const concurrency = workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency);
   const through = rolloutsThrough(gateway);
   const run = (task: Task = TASK): Promise<Trajectory> =>
-    through({ workflow, grader, slots, artifacts, limits: { deadlineMs: 5000 } }, task);
+    through({ workflow, grader, concurrency, artifacts, limits: { deadlineMs: 5000 } }, task);
   return { workflow, gateway, engine, run };
 }

@@ -7,8 +7,9 @@
  */
 import { basename, sep } from 'node:path';
 import { styleText } from 'node:util';
+import { printableLine } from '../../core/describe.ts';
 import type { Phase } from '../../core/events.ts';
-import { agreementText, amount, cellsOf, count, cutTo, duration, percent, printable } from '../text.ts';
+import { agreementText, amount, cellsOf, count, cutTo, duration, percent } from '../text.ts';
 import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
 import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
 
@@ -93,10 +94,10 @@ function wordsRow(layout: Layout, title: string, ways: readonly Line[]): readonl
 }
 
 function titleLine({ title }: ViewState, columns: number): Line {
-  const entry = piece(printable(title.entry), 'bold');
-  const file = piece(printable(basename(title.entry)), 'bold');
+  const entry = piece(printableLine(title.entry), 'bold');
+  const file = piece(printableLine(basename(title.entry)), 'bold');
   const rest = (...parts: readonly (string | null)[]): Line =>
-    parts.filter((part) => part !== null).map((part) => piece(` · ${printable(part)}`, 'dim'));
+    parts.filter((part) => part !== null).map((part) => piece(` · ${printableLine(part)}`, 'dim'));
   const verb = piece(title.verb === 'train' ? 'Training ' : 'Evaluating ');
   const model = title.model.split(sep).slice(-2).join(sep);
   const seed = `seed ${title.seed}`;
@@ -187,7 +188,7 @@ function measureRows(state: ViewState, layout: Layout): readonly Line[] {
     const title = measures[i - 1]?.kind === kind ? '' : kind;
     const drawn =
       points.length === 0 ? '' : blocks(points, axisOf(state, layout.picture), scaleOf(points), layout.picture, 'join');
-    const words = cutLine([piece(number(last), 'bold'), piece(` ${printable(name)}`, 'dim')], layout.words);
+    const words = cutLine([piece(number(last), 'bold'), piece(` ${printableLine(name)}`, 'dim')], layout.words);
     return row(layout, title, [piece(drawn, 'green')], [words]);
   });
   const more = measures.length - rows.length;
