@@ -9,7 +9,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Tool } from '../../src/core/types.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { type RolloutParts, runRollout } from '../../src/rollout/runner.ts';
 import { BASE_MODEL } from '../../src/run/settings.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';

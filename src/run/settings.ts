@@ -12,7 +12,7 @@ import type { Unusual } from '../core/events.ts';
 import type { AdamSettings } from '../core/policy.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
-import { DEFAULT_RETRIES } from '../grader/attempts.ts';
+import { DEFAULT_RETRIES } from '../grader/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';

@@ -11,7 +11,7 @@ import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
-import { graderInput } from '../grader/input.ts';
+import { graderInput } from '../grader/call.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { watchStalls } from '../processes/stall-watch.ts';

@@ -18,7 +18,7 @@ import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { startWorkflow } from '../../src/rollout/start-workflow.ts';
 import { memoryStore } from '../../src/store/memory.ts';

@@ -7,7 +7,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { versionsBehind } from '../../src/rollout/staleness.ts';
 import { memoryStore } from '../../src/store/memory.ts';

@@ -6,7 +6,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { judge } from '../../src/graders/judge/judge.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { withPolicy } from '../../src/run/policy-judge.ts';

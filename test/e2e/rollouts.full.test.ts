@@ -11,7 +11,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { FailureBudget } from '../../src/rollout/budget.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
