@@ -3,7 +3,6 @@
 export type { SampleSource } from './core/context.ts';
 export type { Patience } from './osmosis/callbacks.ts';
 export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './osmosis/class-config.ts';
-export type { EntryParts } from './osmosis/entry.ts';
 export type {
   CancelSelector,
   Completion,
@@ -18,6 +17,7 @@ export type {
   RolloutStatus,
 } from './osmosis/execution.ts';
 export { Grader, GraderContext } from './osmosis/grader-class.ts';
+export type { EntryParts } from './osmosis/local-backend.ts';
 export { LocalBackend, type LocalBackendOptions } from './osmosis/local-backend.ts';
 export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/rollout-server.ts';
 export {

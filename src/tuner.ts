@@ -1,7 +1,15 @@
-/** `trainyard/tuner`: agents written as for AgentScope's tuner. */
+/** `trainyard/tuner`: agents written as for AgentScope's tuner, and environments at a service that speaks its env_service. */
 // The forms in which the tuner is a model of these SDKs.
 export {} from './integrations/ai-sdk.ts';
 export {} from './integrations/openai-agents.ts';
+export {
+  EnvironmentClient,
+  EnvironmentInstance,
+  type EnvironmentOptions,
+  type EnvironmentTasksOptions,
+  environmentTasks,
+  type StepResult,
+} from './tuner/environment.ts';
 export { BaseJudge, type ComputeReward, defineJudge, type Verdict } from './tuner/judge.ts';
 export {
   type DefaultModelGiven,

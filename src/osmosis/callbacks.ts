@@ -6,15 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { deadlineSignal } from '../core/async.ts';
 import { messageOf } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
-import type { Completion, GradedSample, Grading } from './execution.ts';
+import type { Callbacks, Completion, GradedSample, Grading } from './execution.ts';
 import { ForbiddenAddress } from './outbound.ts';
-
-/** Where a rollout's callbacks go, and with which key. */
-export interface Callbacks {
-  readonly completionUrl: string;
-  readonly graderUrl: string | null;
-  readonly apiKey: string | null;
-}
 
 export interface Patience {
   readonly attempts: number;

@@ -3,20 +3,21 @@
  * once, in that order. A permit is held all the while.
  */
 import { deadlineSignal, orAborted, type Semaphore } from '../core/async.ts';
+import type { Grader } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { toReward } from '../core/reward.ts';
 import type { Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { ungradedOf } from '../grader/call.ts';
 import { contextOf, type OwnContext } from '../rollout/rollout-context.ts';
-import type { StartedWorkflow } from '../rollout/start-workflow.ts';
-import type { BackendEntry } from './entry.ts';
+import type { StartedWorkflow } from '../rollout/runner.ts';
 import type { Completion, ExecutionHooks, Grading, RolloutRequest, RolloutState } from './execution.ts';
 import { type Finished, failureOf, finishedWith, graderInputOf, returnedBy, SUCCESS, samplesOf } from './graded-samples.ts';
 import { RemotePolicy } from './remote-policy.ts';
 
-export interface RemoteParts extends Pick<BackendEntry, 'grader'> {
+export interface RemoteParts {
   readonly started: StartedWorkflow;
+  readonly grader: Grader | undefined;
   readonly graderSlots: Semaphore | undefined;
   readonly artifacts: string | undefined;
   /** Seconds that a workflow or a grader may take, whatever is asked for. */
@@ -41,7 +42,7 @@ export async function runRemoteRollout(
   let permit: Disposable | undefined;
   let isCompleted = false;
   try {
-    permit = await deadline.acquire(parts.started.slots, progress.cancel);
+    permit = await deadline.acquire(parts.started.concurrency, progress.cancel);
     progress.state = 'running';
     const { finished, rejected } = await runWorkflow(parts, request, progress.cancel, hooks, deadline);
     isCompleted = true;

@@ -14,9 +14,8 @@ import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, read
 import { type ErrorTable, failureOf, httpRefusal, refusals } from '../http/refusal.ts';
 import { decoded, Router, routeFor } from '../http/router.ts';
 import { PATIENCE, type Patience, Reporter } from './callbacks.ts';
-import type { ExecutionBackend } from './execution.ts';
+import { type ExecutionBackend, type Fault, type ReadRequest, RequestFaults, readRollout, readSelector } from './execution.ts';
 import { Outbound } from './outbound.ts';
-import { type Fault, type ReadRequest, RequestFaults, readRollout, readSelector } from './rollout-request.ts';
 
 export interface RolloutServerOptions {
   readonly backend: ExecutionBackend;

@@ -4,8 +4,8 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { scratch } from '../../test/cli/command.ts';
 import type { GraderInput } from '../core/contracts.ts';
 import { defineGrader } from '../core/define.ts';
+import { openGrader } from './parts.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
-import { openGrader } from './workshop.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {

@@ -5,9 +5,9 @@ import { defineGrader } from '../core/define.ts';
 import { gated, weighted } from '../graders/compose.ts';
 import { judge } from '../graders/judge/judge.ts';
 import { exactMatch } from '../graders/text-match.ts';
+import { openGrader } from './parts.ts';
 import { inspectFiles } from './preflight.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
-import { openGrader } from './workshop.ts';
 
 const NAME = 'TRAINYARD_TEST_JUDGE_KEY';
 const asking = judge({ model: { baseURL: 'http://localhost:1', model: 'm', apiKeyEnv: NAME }, instructions: 'Judge.' });

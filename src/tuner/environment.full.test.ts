@@ -1,7 +1,8 @@
-/** A real HTTP service with the routes of AgentScope's env_service. */
+/** A real HTTP service with the routes of AgentScope's env_service: as it should be, and one that lies. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
+import { gzipSync } from 'node:zlib';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { readTasks } from '../dataset/tasks.ts';
 import { EnvironmentClient, environmentTasks } from './environment.ts';
@@ -127,3 +128,71 @@ it('says what failed: not successful, not JSON, not there, too late, cancelled',
   });
   expect(() => client({ url: 'file:///etc/passwd' })).toThrow('expected http');
 }, 20_000);
+
+const tasks = (timeoutMs?: number) => readTasks(environmentTasks({ url, envType: 'maze', timeoutMs }));
+/** What the service answers when it is asked for its tasks. */
+const lie = (answer: (response: ServerResponse) => void): void => {
+  special['get_env_profile'] = answer;
+};
+const data = (value: unknown) => (response: ServerResponse) => response.end(JSON.stringify({ success: true, data: value }));
+
+it.each([
+  ['no list', data({ a: 1 }), 'expected a list of task ids'],
+  ['an empty text as an id', data(['a', '']), 'expected a list of task ids'],
+  ['nothing', (response: ServerResponse) => response.end('{"success":true}'), 'expected a list of task ids'],
+  ['no object', (response: ServerResponse) => response.end('[1,2]'), 'expected {success, data}'],
+  ['an id that paints a terminal', data(['\u001b[31m']), 'row 1: id: expected 1 to 200 printable characters'],
+  ['deep nesting', (response: ServerResponse) => response.end(`{"data":${'['.repeat(1e5)}${']'.repeat(1e5)}}`), 'nested deeper'],
+  ['no JSON', (response: ServerResponse) => response.end('{"success":true,"data":['), 'answered no JSON'],
+])('a service that answers %s is refused', async (_, answer, message) => {
+  lie(answer);
+  await expect(tasks()).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
+  expect(routes()).toEqual(['get_env_profile']);
+});
+
+it('a service that sends the caller elsewhere: nobody goes there', async () => {
+  for (const status of [301, 302, 307, 308]) {
+    lie((response) => void response.writeHead(status, { location: `${url}/elsewhere` }).end());
+    await expect(tasks()).rejects.toThrow(`HTTP ${status}, and redirects are not followed`);
+  }
+  expect(routes()).not.toContain('elsewhere');
+});
+
+it('a service that answers without end, also packed', async () => {
+  let sent = 0;
+  const endless = (response: ServerResponse): void => {
+    const more = (): void => {
+      while (!response.destroyed && response.write(Buffer.alloc(2 ** 20, 0x20))) sent += 2 ** 20;
+      if (!response.destroyed) response.once('drain', more);
+    };
+    more();
+  };
+  lie(endless);
+  await expect(tasks()).rejects.toThrow('answered more than 64 MiB');
+  expect(sent).toBeLessThan(256 * 2 ** 20);
+  const bomb = gzipSync(Buffer.alloc(80 * 2 ** 20, 0x20), { level: 1 });
+  lie((response) => void response.writeHead(200, { 'content-encoding': 'gzip' }).end(bomb));
+  await expect(tasks()).rejects.toThrow('answered more than 64 MiB');
+});
+
+it('a service that drips, or closes in the middle, is asked four times at most', async () => {
+  lie((response) => {
+    const drip = setInterval(() => response.write(' '), 20);
+    response.on('close', () => clearInterval(drip));
+  });
+  await expect(tasks(60)).rejects.toThrow('no answer in 4 attempts: no answer within 60 ms');
+  expect(asked).toHaveLength(4);
+  asked = [];
+  lie((response) => {
+    response.writeHead(200, { 'content-length': 100 }).write('{"success":true');
+    setImmediate(() => response.destroy());
+  });
+  await expect(tasks()).rejects.toThrow('no answer in 4 attempts');
+  expect(asked).toHaveLength(4);
+}, 20_000);
+
+it('a password in the URL is refused, and not repeated', () => {
+  const make = (): unknown => new EnvironmentClient({ url: 'http://me:hunter2@127.0.0.1:1', envType: 'maze' });
+  expect(make).toThrow('without a user name or password');
+  expect(make).not.toThrow('hunter2');
+});

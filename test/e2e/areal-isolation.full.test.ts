@@ -1,7 +1,7 @@
 /** An AReaL agent in a process of its own, with the real policy. */
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { rolloutBatch } from '../../src/run/rollout-batch.ts';
+import { rolloutBatch } from '../../src/run/groups.ts';
 
 const entry = fileURLToPath(new URL('../fixtures/areal/isolated-agent.ts', import.meta.url));
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { exclusionsIn } from '../../src/core/turns.ts';
-import { curate, curationIn } from '../../src/run/curate.ts';
+import { curate, curationIn } from '../../src/run/inspect.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
 

@@ -121,17 +121,8 @@ describe('the werewolves', () => {
 });
 
 describe('the rules of werewolves', () => {
-  type Answers = (player: Pick<Player, 'number' | 'role'>, question: string) => string;
-  const table = (answers: Answers) =>
-    ROLES.map((role, index): Player => {
-      const player = { name: `Player${index + 1}`, number: index + 1, role };
-      return { ...player, answer: async (question) => answers(player, question) };
-    });
-  const villageVotes =
-    (number: number): Answers =>
-    (_, question) =>
-      /Vote/.test(question) ? `${number}` : '';
-
+  const table = (answer: () => string) =>
+    ROLES.map((role, i): Player => ({ name: `Player${i + 1}`, number: i + 1, role, answer: async () => answer() }));
   it('let any nonsense play: the game ends, and nobody dies twice', async () => {
     await fc.assert(
       fc.asyncProperty(fc.infiniteStream(fc.oneof(fc.string(), fc.nat(10).map(String))), async (stream) => {
@@ -166,46 +157,5 @@ describe('the rules of werewolves', () => {
     const stories = await Promise.all([1, 1, 2, 3].map(async (seed) => (await game(seed)).story));
     expect(stories[1]).toEqual(stories[0]);
     expect(new Set(stories.map(String)).size).toBe(3);
-  });
-
-  it('count an unreadable vote as an abstention, and a tie for nobody', async () => {
-    const abstaining = await play(table(() => 'hm'));
-    expect(abstaining).toMatchObject({ winner: 'village', days: 5 });
-    expect(abstaining.story.every((line) => line.endsWith('nobody was voted out'))).toBe(true);
-    const tied = await play(table(({ number }, question) => (/Vote/.test(question) && number < 3 ? `${3 - number}` : '')));
-    expect(tied.alive).toHaveLength(9);
-  });
-
-  it('give the village the game when the werewolves are voted out, and the werewolves when they are as many as the rest', async () => {
-    const voted = await play(
-      table((player, question) =>
-        villageVotes(question.startsWith('Day 1') ? 1 : question.startsWith('Day 2') ? 2 : 3)(player, question),
-      ),
-    );
-    expect(voted).toMatchObject({ winner: 'village', days: 3 });
-    const killed = await play(
-      table((_, question) => (/Kill/.test(question) ? (question.match(/(\d)(?= |$)/g)?.at(-1) ?? '') : '')),
-    );
-    expect(killed.winner).toBe('werewolves');
-  });
-
-  it('let the witch save once, the seer see, and the hunter shoot', async () => {
-    const heard: string[] = [];
-    const { story } = await play(
-      table(({ role }, question) => {
-        heard.push(`${role}: ${question}`);
-        if (/Kill/.test(question)) return '9';
-        if (/Look/.test(question)) return '1';
-        if (/Say save/.test(question)) return 'save';
-        return /Shoot/.test(question) ? '2' : '';
-      }),
-    );
-    expect(story.slice(0, 3)).toEqual([
-      'day 1: nobody was voted out',
-      'day 2: Player9 (hunter) was killed at night',
-      'day 2: Player2 (werewolf) was shot by the hunter',
-    ]);
-    expect(heard.some((line) => line.startsWith('seer: ') && line.includes('1 is a werewolf.'))).toBe(true);
-    expect(heard.some((line) => line.startsWith('villager: ') && line.includes('is a werewolf'))).toBe(false);
   });
 });

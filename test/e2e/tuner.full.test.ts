@@ -100,17 +100,6 @@ describe('the tuner used as a model', () => {
     expect(trajectory.turns.map(({ trainable, model }) => [trainable, model])).toEqual(Array(5).fill([true, undefined]));
   });
 
-  it('streams to the AI SDK and to OpenAI Agents', async () => {
-    const { streamText } = await import('ai');
-    const Example = workflowOf(async (_, tuner) => {
-      const text = await streamText({ model: tuner, prompt: 'hello' }).text;
-      const run = await new Runner().run(new Agent({ name: 'Friday', model: tuner }), 'hello', { stream: true });
-      await run.completed;
-      return { reward: 1, metadata: { texts: [text, String(run.finalOutput)] } };
-    });
-    expect((await bench()(Example)).metadata).toEqual({ texts: ['policy 0', 'policy 1'] });
-  });
-
   it('keeps conversations apart by thread', async () => {
     const Example = workflowOf(async (_, tuner) => {
       await tuner.thread('one').generate({ messages });
@@ -176,26 +165,6 @@ describe('roles', () => {
       ['policy', true],
       ['default a', false],
       ['policy', true],
-    ]);
-  });
-
-  it('may be targets for a part of the episode: what is asked at a call holds for it', async () => {
-    const half = workflowOf(
-      async (_, modelTuner, self) => {
-        const model = modelTuner.registerModel('a', { defaultModel: says('default') });
-        const under = model.generate({ messages });
-        self.trainableTargets = ['somebody else'];
-        await under;
-        await model.generate({ messages });
-        return { reward: 1 };
-      },
-      ['a'],
-    );
-    const trajectory = await bench()(half);
-    expect(messageOf(trajectory)).toBe('completed');
-    expect(played(trajectory)).toMatchObject([
-      { trainable: true, by: 'policy' },
-      { trainable: false, by: 'function' },
     ]);
   });
 

@@ -9,7 +9,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Engine } from '../../src/core/policy.ts';
 import { engineWith } from '../../src/core/policy.ts';
-import { evaluateOnly } from '../../src/run/eval.ts';
+import { evaluateOnly } from '../../src/run/evaluate.ts';
 import { resume, type TrainOptions, train } from '../../src/run/train.ts';
 import { verify } from '../../src/run/verify.ts';
 import { trainyard } from '../cli/command.ts';

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Grader } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
-import { evaluateOnly } from '../../src/run/eval.ts';
+import { evaluateOnly } from '../../src/run/evaluate.ts';
 import { scratch } from '../cli/command.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;

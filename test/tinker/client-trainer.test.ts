@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { TinkerConnection } from '../../src/tinker/client/connection.ts';
-import { TinkerTrainer } from '../../src/tinker/client/trainer.ts';
+import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
 import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/json.ts';
 import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/messages.ts';
 import { decodePassRequest, encodePassResult } from '../../src/tinker/wire/protobuf.ts';

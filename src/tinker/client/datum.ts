@@ -47,33 +47,22 @@ export function isTrained({ mask }: Sample): boolean {
 
 /** Log-probabilities of the masked tokens, from those of every position that a server gave. Throws where they are of no use. */
 export function scoredTokens(sample: Sample, output: Readonly<Record<string, Tensor>> | undefined): Float32Array {
+  const rollout = `rollout ${JSON.stringify(sample.rolloutId)}`;
+  const garbled = (found: string): TrainyardError =>
+    new TrainyardError('POLICY_GARBLED', `the server gave ${found}`, { hint: `${rollout}; check the server’s version` });
   const logprobs = output?.['logprobs']?.data;
   const expected = sample.tokens.length - 1;
   if (logprobs?.length !== expected) {
-    throw new TrainyardError(
-      'POLICY_GARBLED',
-      `the server gave ${logprobs?.length ?? 'no'} log-probabilities, expected ${expected}`,
-      {
-        hint: `rollout ${JSON.stringify(sample.rolloutId)}; check the server’s version`,
-      },
-    );
+    throw garbled(`${logprobs?.length ?? 'no'} log-probabilities, expected ${expected}`);
   }
   const found = masked(sample, logprobs, 1);
   const positive = found.find((value) => value > ABOVE_ZERO && value < Infinity);
-  if (positive !== undefined) {
-    throw new TrainyardError('POLICY_GARBLED', `the server gave the log-probability ${positive}, expected at most 0`, {
-      hint: `rollout ${JSON.stringify(sample.rolloutId)}; check the server’s version`,
-    });
-  }
+  if (positive !== undefined) throw garbled(`the log-probability ${positive}, expected at most 0`);
   const bad = found.find((value) => !Number.isFinite(value));
   if (bad === undefined) return found;
-  throw new TrainyardError(
-    'TRAINER_FAILED',
-    `the server scored a token of rollout ${JSON.stringify(sample.rolloutId)} with ${bad}`,
-    {
-      hint: 'the weights at the server are no longer usable; go on from an earlier checkpoint, with a smaller learning rate',
-    },
-  );
+  throw new TrainyardError('TRAINER_FAILED', `the server scored a token of ${rollout} with ${bad}`, {
+    hint: 'the weights at the server are no longer usable; go on from an earlier checkpoint, with a smaller learning rate',
+  });
 }
 
 function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Array>>): Datum {
@@ -84,18 +73,17 @@ function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Arra
   };
 }
 
-// From named-losses.ts: Which of our losses a Tinker server can compute by name, and under which settings.
-//
-// A loss is known by its name and exactly its settings: a KL penalty on top keeps the name, so the settings decide. It must also be
-// linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
-
+/** A loss that a Tinker server computes by name. */
 export interface NamedLoss {
   readonly name: string;
   readonly settings: Readonly<Record<string, number>>;
   readonly datum: (sample: Sample) => Datum;
 }
 
-/** Undefined where the loss has to be computed here. */
+/**
+ * Undefined where the loss has to be computed here. A loss is known by its name and exactly its settings: a KL penalty on top keeps the
+ * name, so the settings decide. It must also be linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
+ */
 export function namedLoss({ name, settings }: Loss, samples: readonly Sample[]): NamedLoss | undefined {
   const given = Object.keys(settings).sort().join();
   if (name === 'cross_entropy' && given === '') return { name, settings: {}, datum: crossEntropyDatum };

@@ -12,16 +12,15 @@ import { boundary, TrainyardError } from '../../core/errors.ts';
 import { openingWith } from '../../run/closers.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/policy.ts';
 import { TinkerConnection } from './connection.ts';
-import { TinkerEngine } from './engine.ts';
-import { readSavedState } from './tinker-saved.ts';
-import { TinkerTrainer } from './trainer.ts';
+import { TinkerEngine } from './tinker-engine.ts';
+import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 
 export function openTinkerPolicy(
   settings: PolicySettings,
   words: number,
-  { warn, stop, absence }: PolicyOptions,
+  { warn, stop, downtime }: PolicyOptions,
 ): Promise<Policy> {
   return openingWith(async (closers) => {
     const sizes = await sizesOf(settings.model);
@@ -31,7 +30,7 @@ export function openTinkerPolicy(
       await TinkerConnection.open({
         ...access(settings.baseURL ?? saved?.server),
         onTrouble: (message) => warn('POLICY_SERVER', message),
-        absence,
+        downtime,
         signal: stop,
       }).catch((thrown: unknown) => {
         throw stop.aborted ? stop.reason : thrown;
