@@ -8,7 +8,7 @@
 import { TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
-import { evaluateBatch } from '../../trainer/evaluate-batch.ts';
+import { evaluateBatch } from '../evaluate-batch.ts';
 import type { PassRequest, PassResult } from '../wire/messages.ts';
 import { adamToWire } from '../wire/verbs.ts';
 import { ApiError } from './api-error.ts';
