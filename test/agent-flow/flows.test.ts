@@ -217,16 +217,6 @@ describe('a flow', () => {
     });
   });
 
-  it('is new for each rollout', async () => {
-    let made = 0;
-    class Counted extends MyAgentFlow {
-      readonly number = made++;
-    }
-    await rollout(Counted);
-    await rollout(Counted);
-    expect(made).toBe(2);
-  });
-
   it('is chosen by the row’s agent_name', async () => {
     class Other extends SingleStepSingleTurnAgentFlow {
       override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
