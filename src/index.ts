@@ -94,11 +94,11 @@ export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } f
 export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
 export { type Listener, listen } from './gateway/listener.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
-export { agentEnvironment } from './processes/agent-environment.ts';
 export {
   type AgentProcessEnd,
   type AgentProcessOptions,
   type AgentProcessResult,
+  agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
-import { quietFrameworks } from '../processes/environment.ts';
+import { quietFrameworks } from '../processes/agent-process.ts';
 import { outliveReaders } from './guard.ts';
 import { EXIT_OF, type Interrupt } from './interrupt.ts';
 import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';

@@ -5,8 +5,7 @@
  * What it prints is not looked at: a reward is for a grader to give.
  */
 import { TrainyardError } from '../core/errors.ts';
-import { agentEnvironment } from '../processes/agent-environment.ts';
-import { type AgentProcessEnd, runAgentProcess } from '../processes/agent-process.ts';
+import { type AgentProcessEnd, agentEnvironment, runAgentProcess } from '../processes/agent-process.ts';
 import { type BlackBoxAgent, BlackBoxAgentFlowBase } from './black-box-flow.ts';
 import type { FlowFields } from './flow-types.ts';
 

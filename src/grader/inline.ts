@@ -9,7 +9,7 @@ import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/con
 import { describeThrown } from '../core/describe.ts';
 import { deepCopy } from '../core/json.ts';
 import type { Grade } from '../core/types.ts';
-import { checkedDeadline } from '../processes/call-errors.ts';
+import { checkedDeadline } from '../processes/limits.ts';
 import { type Attempt, cancelled, checkedRetries, DEFAULT_DEADLINE_MS, mayPass, timedOut, withRetries } from './attempts.ts';
 import { callGrader, failed } from './call.ts';
 

@@ -6,7 +6,8 @@ import { Semaphore } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import { type IsolationOptions, openIsolated } from '../isolation/isolated-workflow.ts';
+import type { ChildProgram } from '../processes/channel.ts';
+import type { ModuleExport } from './discovery.ts';
 import type { OwnContext } from './rollout-context.ts';
 
 export interface StartedWorkflow extends AsyncDisposable {
@@ -15,6 +16,19 @@ export interface StartedWorkflow extends AsyncDisposable {
   readonly slots: Semaphore | undefined;
   /** One rollout of it, wherever that runs. */
   readonly runWorkflow: (own: OwnContext) => Promise<unknown>;
+}
+
+/** For a workflow that wants processes of its own. */
+export interface IsolationOptions {
+  /** Where the processes find the workflow. */
+  readonly module: ModuleExport | undefined;
+  /** Processes, and so rollouts at once. */
+  readonly workers: number;
+  /** Ends the processes when it aborts. */
+  readonly signal: AbortSignal;
+  /** What they must not see: the run's directory, and files with answers. Absent: they run in no sandbox. */
+  readonly files?: { readonly run?: string | undefined; readonly tasks: readonly unknown[] } | undefined;
+  readonly sources?: ChildProgram['sources'];
 }
 
 /** Throws WORKFLOW_INIT_FAILED when its setup does. Without `isolation` there are no processes for it but this one. */
@@ -45,6 +59,7 @@ export function runHere(workflow: Workflow, { ctx }: OwnContext): Promise<unknow
 
 async function startIsolated(workflow: Workflow, options: IsolationOptions): Promise<StartedWorkflow> {
   const workers = Math.min(options.workers, workflow.concurrency ?? options.workers);
+  const { openIsolated } = await import('../isolation/isolated-workflow.ts');
   const isolated = await openIsolated(workflow, { ...options, workers });
   return {
     workflow,

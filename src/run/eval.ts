@@ -23,7 +23,6 @@ import { endingOf } from './signal.ts';
 import { type Telling, telling } from './telling.ts';
 import type { TrainOptions } from './train.ts';
 import { transcriptOf } from './transcript.ts';
-import { reserved } from './walls.ts';
 import { openWorkshop, type Workshop } from './workshop.ts';
 
 export interface EvaluationResult extends EvaluationReport {
@@ -75,11 +74,9 @@ async function execute({
   const { settings, entry, kernels } = plan;
   const { trainable } = settings;
   const { watchStalls, retryFailed = false } = options;
-  const walled = entry.workflow.isolation === 'process' ? settings.run : undefined;
-  const files = { run: walled, tasks: [settings.heldOut] };
+  const files = { run: settings.run, tasks: [settings.heldOut] };
   const opening = (): Promise<Workshop> => openWorkshop(settings, entry, { stop, warn, kernels, trainable, watchStalls, files });
   if (!plan.isResumed) {
-    await using _reserved = walled === undefined ? undefined : await reserved(walled);
     // Nothing is made before everything could be opened.
     await using workshop = await opening();
     await using journal = await openJournal(plan);

@@ -27,7 +27,6 @@ import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
 import { meansOf, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
 import { agreementIn, batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
 import { telling } from './telling.ts';
-import { reserved } from './walls.ts';
 import { openWorkshop, type Rollouts } from './workshop.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
@@ -82,15 +81,13 @@ async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptio
   // Before the run has begun there is nothing to finish.
   const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
   const { engine } = through;
-  const isWalled = entry.workflow.isolation === 'process';
-  await using _reserved = isWalled ? await reserved(settings.run) : undefined;
   await using workshop = await openWorkshop(settings, entry, {
     stop: begun.signal,
     warn,
     kernels,
     engine,
     trainable,
-    files: { ...(isWalled && { run: settings.run }), tasks: [settings.tasks, settings.heldOut] },
+    files: { run: settings.run, tasks: [settings.tasks, settings.heldOut] },
     watchStalls: options.watchStalls,
   });
   begun.settle();

@@ -43,13 +43,12 @@ export async function tryOnce(request: TryRequest, observer: TryObserver, stop: 
   const limits = { ...settings.limits, deadlineMs: DEADLINE_MS };
   const watch = { recorded: (_: unknown, turn: Turn) => observer.onTurn(turn), threw: observer.onThrown };
   await using folder = await temporaryFolder();
-  const isWalled = entry.workflow.isolation === 'process';
   await using workshop = await openWorkshop({ ...settings, limits }, entry, {
     stop,
     warn,
     trainable,
     observer: watch,
-    files: { ...(isWalled && { run: folder.path }), tasks: [settings.heldOut] },
+    files: { run: folder.path, tasks: [settings.heldOut] },
   });
   await using store = memoryStore();
   observer.onStart(task);
@@ -71,7 +70,7 @@ interface TemporaryFolder extends AsyncDisposable {
 
 /** Disposing removes it where nothing was kept. */
 async function temporaryFolder(): Promise<TemporaryFolder> {
-  // By its real name: walls are put up around that.
+  // By its real name, which is what an isolated rollout is told.
   const path = await mkdtemp(join(tmpdir(), 'trainyard-try-')).then(
     (made) => realpath(made),
     () => undefined,

@@ -15,11 +15,11 @@ import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
-import { watchStalls } from '../processes/stall-watch.ts';
+import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type RolloutObserver, type RolloutParts, type RolloutSpec, runRollout } from '../rollout/runner.ts';
-import { startWorkflow } from '../rollout/start-workflow.ts';
+import { type IsolationOptions, startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
@@ -31,7 +31,6 @@ import { Recovery } from './recovery.ts';
 import type { EvalSettings, TrainSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
 import { sourcesOfModule } from './sources.ts';
-import { type RunFiles, wallsOf } from './walls.ts';
 
 export interface Workshop extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
@@ -70,7 +69,7 @@ export interface WorkshopOptions {
   readonly trainable?: readonly string[] | undefined;
   readonly observer?: RolloutObserver | undefined;
   /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
-  readonly files?: Pick<RunFiles, 'run' | 'tasks'> | undefined;
+  readonly files?: IsolationOptions['files'];
   /** Whether to find and name what blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
@@ -108,10 +107,9 @@ export async function openWorkshop(
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule;
-    const walls = entry.workflow.isolation === 'process' ? wallsOf({ ...files, module }) : undefined;
-    const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
+    const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation));
-    if (isWatched) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
+    if (isWatched) closers.add(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     const gateway = new Gateway({ engine: recovery.around(engine(policy.engine)), renderer, modelName: 'policy' });
     const policyVersion = (): number => policy.engine.policyVersion;
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed: settings.seed, signal });

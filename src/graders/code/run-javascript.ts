@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parsedJson } from '../../core/chat-completions.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { siblingScript } from '../../processes/protocol.ts';
+import { siblingScript } from '../../processes/channel.ts';
 import type { ConfinedProcess, ReadableFile, Sandbox } from '../../processes/sandbox.ts';
 import { type HarnessAnswer, type HarnessOrder, READY } from './javascript/order.ts';
 import { allFailed, type CodeRun, samePrinted, type TestsResult } from './tests-result.ts';
