@@ -10,21 +10,8 @@
  * Read from the top; each function is explained by the one above it.
  */
 import { fileURLToPath } from 'node:url';
-import {
-  BASE_MODEL,
-  contextOf,
-  EmbeddedModel,
-  Gateway,
-  listen,
-  loadRenderer,
-  ppo,
-  readTasks,
-  type Sample,
-  type SamplingSettings,
-  stitch,
-  type Task,
-  type Turn,
-} from 'trainyard';
+import { BASE_MODEL, type Sample, type SamplingSettings, type Task, type Turn } from 'trainyard';
+import { contextOf, EmbeddedModel, Gateway, listen, loadRenderer, ppo, readTasks, stitch } from 'trainyard/loop';
 import agent from './triage/agent.ts';
 
 const STEPS = Number(process.argv[2] ?? 60);

@@ -1,25 +1,35 @@
-/** `trainyard/agent-flow`: flows in the manner of Claw-R1. */
-export { AgentFlowBase } from './flows/agent-flow-base.ts';
+/** `trainyard/agent-flow`: flows as for Claw-R1. */
+export { AgentFlowBase, type FlowTool, MultiStepAgentFlow, SingleStepSingleTurnAgentFlow } from './flows/agent-flow-base.ts';
+export {
+  type BlackBoxAgent,
+  BlackBoxAgentFlowBase,
+  type BlackBoxOutcome,
+  ProcessAgentFlow,
+} from './flows/black-box-flow.ts';
 export {
   AgentFlowManager,
   AgentFlowWorker,
   type EpisodeResult,
   type FlowRow,
   type ManagerOptions,
-} from './flows/batch.ts';
-export { type BlackBoxAgent, BlackBoxAgentFlowBase, type BlackBoxOutcome } from './flows/black-box-flow.ts';
-export { type FlowRegistry, flowRegistry, register } from './flows/flow-registry.ts';
-export type { FlowClass, FlowFields, FlowSetup, RegisteredFlow } from './flows/flow-types.ts';
+} from './flows/flow-batch.ts';
+export {
+  type FlowClass,
+  type FlowFields,
+  type FlowRegistry,
+  type FlowSetup,
+  flowRegistry,
+  type RegisteredFlow,
+  register,
+} from './flows/flow-registry.ts';
 export { readFlowsFile } from './flows/flows-file.ts';
-export type {
-  FlowMessage,
-  GatewayGeneration,
-  GatewayReward,
-  GenerateFields,
-  RewardFields,
-  SamplingParams,
+export {
+  type FlowMessage,
+  type GatewayGeneration,
+  type GatewayReward,
+  type GenerateFields,
+  type RewardFields,
+  type SamplingParams,
+  Step,
+  type StepFields,
 } from './flows/gateway-client.ts';
-export { type FlowTool, MultiStepAgentFlow } from './flows/multi-step-flow.ts';
-export { ProcessAgentFlow } from './flows/process-flow.ts';
-export { SingleStepSingleTurnAgentFlow } from './flows/single-step-flow.ts';
-export { Step, type StepFields } from './flows/step.ts';

@@ -1,4 +1,4 @@
-/** `trainyard/areal`: agents as AReaL's documents write them. docs/guide/09-coming-from-areal.md says what is called what. */
+/** `trainyard/areal`: agents as AReaL's documents write them. docs/guide/10-coming-from-areal.md says what is called what. */
 export {
   type Agent,
   type AgentExtras,
@@ -12,12 +12,25 @@ export {
   AsyncRewardWrapper,
   type RewardReference,
 } from './areal/async-reward.ts';
-export type { GenerationConfig, InferenceEngine, ModelRequest, ModelResponse } from './areal/engine.ts';
-export type { EpisodeData } from './areal/episode-data.ts';
-export { type ExportOptions, exportInteractions, type TrajectoryTensors } from './areal/export-interactions.ts';
-export type { HttpClient } from './areal/http-client.ts';
-export type { EpisodeGroup } from './areal/lowered.ts';
-export { type EpisodeSample, episodeSample } from './areal/returned-samples.ts';
-export { type EpisodeResult, type Interactions, RolloutWorkflow } from './areal/rollout-workflow.ts';
-export { checkTrajectoryFormat } from './areal/trajectory-format.ts';
-export { type WorkflowContextView, workflowContext } from './areal/workflow-context.ts';
+export {
+  type EpisodeData,
+  type EpisodeGroup,
+  type HttpClient,
+  type WorkflowContextView,
+  workflowContext,
+} from './areal/episode.ts';
+export {
+  checkTrajectoryFormat,
+  type ExportOptions,
+  exportInteractions,
+  type TrajectoryTensors,
+} from './areal/export-interactions.ts';
+export { type EpisodeSample, episodeSample, type ModelResponse } from './areal/returned-samples.ts';
+export {
+  type EpisodeResult,
+  type GenerationConfig,
+  type InferenceEngine,
+  type Interactions,
+  type ModelRequest,
+  RolloutWorkflow,
+} from './areal/rollout-workflow.ts';

@@ -1,8 +1,8 @@
 /** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
-export { rejected, unscorable } from './core/define-grader.ts';
+export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
-export type { CodeLanguage } from './graders/code-in-text.ts';
+export type { CodeLanguage } from './graders/code/code-in-text.ts';
 export {
   type ClipOptions,
   clipped,

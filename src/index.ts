@@ -1,12 +1,16 @@
 /**
- * The public surface of `trainyard`: what a person needs to write an agent, a grader, or a run of their own.
+ * The public surface of `trainyard`: what a person needs to write an agent or a grader, and to start a run. Loading it is cheap, because
+ * grading processes load it too: whole runs load their parts when they are called.
  *
- * Two layers. `train` and `evaluateOnly` are whole runs. Below them are the pieces those are made of, for a loop of one's own:
- * examples/loop.ts is one, on a page.
+ * The pieces that runs are made of, for a loop of one's own, are `trainyard/loop`.
  */
 export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {
   ClientOptions,
+  DefaultModel,
+  DefaultModelAnswer,
+  DefaultModelLike,
+  DefaultModelRequest,
   GenerateRequest,
   Generation,
   Grader,
@@ -29,16 +33,17 @@ export type {
   WorkflowContext,
   WorkflowResult,
 } from './core/contracts.ts';
-export type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from './core/default-model.ts';
-export { defineWorkflow, type WorkflowDefinition, type WorkflowOptions } from './core/define.ts';
 export {
   defineGrader,
+  defineWorkflow,
   type GradeFunction,
   type GraderClass,
   type GraderOptions,
   rejected,
   unscorable,
-} from './core/define-grader.ts';
+  type WorkflowDefinition,
+  type WorkflowOptions,
+} from './core/define.ts';
 export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
 export type {
   Best,
@@ -90,10 +95,6 @@ export type {
   Turn,
 } from './core/types.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
-export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
-export { Gateway, type GatewayOptions } from './gateway/gateway.ts';
-export { type Listener, listen } from './gateway/listener.ts';
-export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
 export {
   type AgentProcessEnd,
   type AgentProcessOptions,
@@ -101,36 +102,17 @@ export {
   agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
-export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
-export { type EvaluationOptions, type EvaluationResult, evaluateOnly, resumeEvaluation } from './run/eval.ts';
-export type { EvaluationResumeRequest } from './run/evaluation-plan.ts';
+export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
 export type { RolloutResult, TaskResult } from './run/evaluation-results.ts';
-export type { EvaluationRequest, EvaluationSettings } from './run/evaluation-settings.ts';
-export type { ResumeRequest } from './run/plan.ts';
-export { type RolloutBatchRequest, rolloutBatch } from './run/rollout-batch.ts';
-export { BASE_MODEL, type TrainRequest, type TrainSettings } from './run/settings.ts';
-export { resume, type TrainOptions, type TrainResult, train } from './run/train.ts';
-export { type Difference, type Verification, type VerifyOptions, verify } from './run/verify.ts';
-export { memoryStore } from './store/memory.ts';
-export { openSqliteStore } from './store/sqlite.ts';
-export { loadRenderer, type Renderer } from './tokens/renderer.ts';
-export { type StitchOptions, stitch } from './tokens/stitch.ts';
+export type { RolloutBatchRequest } from './run/groups.ts';
+export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
 export {
-  ALGORITHMS,
-  type Algorithm,
-  advantagesOf,
-  hasSignal,
-  turnAdvantagesOf,
-  WEIGHTINGS,
-  type Weighting,
-} from './trainer/advantages.ts';
-export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
-export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';
-export {
-  EnvironmentClient,
-  EnvironmentInstance,
-  type EnvironmentOptions,
-  type EnvironmentTasksOptions,
-  environmentTasks,
-  type StepResult,
-} from './tuner/environment.ts';
+  BASE_MODEL,
+  type EvaluationRequest,
+  type EvaluationSettings,
+  type TrainRequest,
+  type TrainSettings,
+} from './run/settings.ts';
+export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, train, verify } from './run/start.ts';
+export type { TrainOptions, TrainResult } from './run/train.ts';
+export type { Difference, Verification, VerifyOptions } from './run/verify.ts';

@@ -3,7 +3,6 @@
 export type { SampleSource } from './core/context.ts';
 export type { Patience } from './osmosis/callbacks.ts';
 export { AgentWorkflowConfig, ConcurrencyConfig, type ConfigFields, GraderConfig } from './osmosis/class-config.ts';
-export type { EntryParts } from './osmosis/entry.ts';
 export type {
   CancelSelector,
   Completion,
@@ -18,7 +17,9 @@ export type {
   RolloutStatus,
 } from './osmosis/execution.ts';
 export { Grader, GraderContext } from './osmosis/grader-class.ts';
+export type { EntryParts } from './osmosis/local-backend.ts';
 export { LocalBackend, type LocalBackendOptions } from './osmosis/local-backend.ts';
+export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/rollout-server.ts';
 export {
   getRolloutContext,
   RolloutContext,
@@ -26,7 +27,6 @@ export {
   RolloutSample,
   type RolloutSampleFields,
 } from './osmosis/samples.ts';
-export { createRolloutServer, type RolloutServer, type RolloutServerOptions } from './osmosis/server.ts';
 export {
   AgentWorkflow,
   type AgentWorkflowContext,

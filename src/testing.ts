@@ -11,10 +11,9 @@ export {
   type HistoryCheck,
   type HistoryReport,
 } from './testing/check-history.ts';
-export type { ConformanceCase } from './testing/conformance-case.ts';
+export type { ConformanceCase, EngineUnderTest, PolicyConformanceOptions, PolicyUnderTest } from './testing/conformance.ts';
 export { engineConformance } from './testing/engine-conformance.ts';
-export { type History, type HistorySink, historyFile, recordHistory } from './testing/history.ts';
-export type { EngineUnderTest, PolicyConformanceOptions, PolicyUnderTest } from './testing/policy-under-test.ts';
+export { type History, type HistorySink, historyFile, recordHistory } from './testing/record-history.ts';
 export { type Script, type ScriptedEngine, scriptedEngine, scriptedLogprob } from './testing/scripted-engine.ts';
 export { type StoreConformanceOptions, storeConformance } from './testing/store-conformance.ts';
 export { trainerConformance } from './testing/trainer-conformance.ts';

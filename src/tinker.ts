@@ -1,5 +1,5 @@
 /** A client of the Tinker API for programs of one's own: sample and train a model at any server that speaks it. */
 
 export { type ConnectionSettings, TinkerConnection } from './tinker/client/connection.ts';
-export { TinkerEngine, type TinkerEngineParts } from './tinker/client/engine.ts';
-export { TinkerTrainer, type TinkerTrainerParts } from './tinker/client/trainer.ts';
+export { TinkerEngine, type TinkerEngineParts } from './tinker/client/tinker-engine.ts';
+export { TinkerTrainer, type TinkerTrainerParts } from './tinker/client/tinker-trainer.ts';

@@ -1,9 +1,30 @@
-/** `trainyard/tuner`: agents written as for AgentScope's tuner. */
-export type { DefaultModelGiven, LanguageModelLike } from './tuner/default-model.ts';
+/** `trainyard/tuner`: agents written as for AgentScope's tuner, and environments at a service that speaks its env_service. */
+// The forms in which the tuner is a model of these SDKs.
+export {} from './integrations/ai-sdk.ts';
+export {} from './integrations/openai-agents.ts';
+export {
+  EnvironmentClient,
+  EnvironmentInstance,
+  type EnvironmentOptions,
+  type EnvironmentTasksOptions,
+  environmentTasks,
+  type StepResult,
+} from './tuner/environment.ts';
 export { BaseJudge, type ComputeReward, defineJudge, type Verdict } from './tuner/judge.ts';
-export { ModelTuner, type RegisterOptions } from './tuner/model-tuner.ts';
+export {
+  type DefaultModelGiven,
+  type LanguageModelLike,
+  ModelTuner,
+  type RegisterOptions,
+  TunedModel,
+} from './tuner/model-tuner.ts';
 export type { Structured, StructuredModel, StructuredRequest } from './tuner/structured.ts';
-export { TunedModel } from './tuner/tuned-model.ts';
-export { Workflow } from './tuner/workflow.ts';
-export { type OutputReward, WorkflowOutput, type WorkflowOutputFields } from './tuner/workflow-output.ts';
-export { type JudgeTask, type Task, WorkflowTask } from './tuner/workflow-task.ts';
+export {
+  type JudgeTask,
+  type OutputReward,
+  type Task,
+  Workflow,
+  WorkflowOutput,
+  type WorkflowOutputFields,
+  WorkflowTask,
+} from './tuner/workflow.ts';

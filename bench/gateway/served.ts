@@ -3,8 +3,7 @@
  * opened and sealed over the process channel; calls come over HTTP only.
  */
 import type { Session } from '../../src/core/contracts.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { loadMaterial } from './conversation.ts';
 import { createPool } from './packages.ts';
 import { upstreamEngine } from './upstream-engine.ts';

@@ -7,8 +7,8 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { TinkerConnection } from '../../src/tinker/client/connection.ts';
-import { TinkerEngine } from '../../src/tinker/client/engine.ts';
-import { TinkerTrainer } from '../../src/tinker/client/trainer.ts';
+import { TinkerEngine } from '../../src/tinker/client/tinker-engine.ts';
+import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
 import type { Stall } from './stalls.ts';
 
 const fromHere = (path: string): string => fileURLToPath(new URL(path, import.meta.url));

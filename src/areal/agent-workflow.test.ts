@@ -1,10 +1,10 @@
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader } from '../core/define.ts';
 import type { Trajectory } from '../core/types.ts';
 import { type AgentExtras, type AgentOptions, agentWorkflow } from './agent-workflow.ts';
-import type { EpisodeData } from './episode-data.ts';
+import type { EpisodeData } from './episode.ts';
 
 type Messages = OpenAI.ChatCompletionMessageParam[];
 
@@ -120,13 +120,6 @@ describe('an agent', () => {
     await Promise.all([rollouts.run(), rollouts.run(), rollouts.run()]);
     expect(made).toBe(1);
   });
-
-  it('that throws is a failed rollout with its message', async () => {
-    const { outcome } = await rollout(async () => {
-      throw new Error('tool exploded');
-    });
-    expect(outcome).toEqual({ kind: 'failed', code: 'WORKFLOW_FAILED', message: 'tool exploded' });
-  });
 });
 
 describe('what an agent returns', () => {
@@ -135,10 +128,6 @@ describe('what an agent returns', () => {
       await chat(extras, data.messages);
       return value;
     });
-
-  it('may be any finite number, whole or not', async () => {
-    for (const value of [1, 0, -2.5]) expect((await returning(value)).grade).toMatchObject({ kind: 'graded', reward: { value } });
-  });
 
   it('may be null, which rejects the rollout', async () => {
     expect((await returning(null)).outcome).toEqual({ kind: 'rejected', reason: 'returned_none' });

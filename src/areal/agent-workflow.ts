@@ -2,17 +2,23 @@
  * `agentWorkflow`: any agent with an async `run(data, { baseURL, apiKey, httpClient })` becomes a workflow. No base class: a class, an
  * instance or a function will do. What it calls under the base URL is recorded; what it returns is its reward.
  */
-import { isClass, kindOf } from '../core/classes.ts';
-import type { Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
-import { type Credit, checkCredit } from '../core/credit.ts';
-import { describeValue } from '../core/describe.ts';
+import type { Workflow, WorkflowResult } from '../core/contracts.ts';
+import { isClass } from '../core/define.ts';
+import { checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
+import { type Credit, checkCredit } from '../core/reward.ts';
 import type { Json } from '../core/types.ts';
-import { type EpisodeData, episodeData } from './episode-data.ts';
-import { getHttpClient, type HttpClient } from './http-client.ts';
-import { arealWorkflow, type EpisodeGroup } from './lowered.ts';
-import { badReturn, entriesOf, resultOfRewards } from './rewards-by-completion.ts';
+import {
+  arealWorkflow,
+  badReturn,
+  type EpisodeData,
+  type EpisodeGroup,
+  entriesOf,
+  episodeData,
+  getHttpClient,
+  type HttpClient,
+  resultOfRewards,
+} from './episode.ts';
 
 /** What an agent is given besides its data. */
 export interface AgentExtras {
@@ -65,16 +71,13 @@ export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata
     concurrency,
     make,
     shouldAccept,
-    run: async (run, ctx) => {
-      const result = resultOf(await run(episodeData(ctx), extrasOf(ctx)));
+    run: async (agentRun, ctx) => {
+      const { baseURL, apiKey, name: model } = ctx.model();
+      const extras = { baseURL, apiKey, httpClient: getHttpClient(), model, signal: ctx.signal };
+      const result = resultOf(await agentRun(episodeData(ctx), extras));
       return result && { ...result, credit };
     },
   });
-}
-
-function extrasOf(ctx: WorkflowContext): AgentExtras {
-  const { baseURL, apiKey, name: model } = ctx.model();
-  return { baseURL, apiKey, httpClient: getHttpClient(), model, signal: ctx.signal };
 }
 
 function resultOf(returned: unknown): WorkflowResult | null {
@@ -106,46 +109,35 @@ interface AgentParts {
   make(): Run<never>;
 }
 
-function partsOf(agent: Agent<never>): AgentParts {
+function partsOf(agent: Agent<never> | undefined | null): AgentParts {
   if (typeof agent === 'function' && isClass(agent)) {
     const Class = agent as new () => { run: Run<never> };
     checkRun(Class.prototype?.run, `the class ${Class.name || 'without a name'}`);
     if (Class.length > 0) {
-      throw new TrainyardError(
-        'WORKFLOW_INVALID',
-        `the constructor of ${Class.name} takes arguments, and nobody knows which to give`,
-        {
-          hint: `mark an instance: agentWorkflow(new ${Class.name}(…))`,
-        },
-      );
+      const found = `the constructor of ${Class.name} takes arguments, and nobody knows which to give`;
+      throw new TrainyardError('WORKFLOW_INVALID', found, { hint: `mark an instance: agentWorkflow(new ${Class.name}(…))` });
     }
-    return {
-      name: Class.name,
-      make: () => {
-        const instance = new Class();
-        return (data, extras) => instance.run(data, extras);
-      },
-    };
+    return { name: Class.name, make: () => runOf(new Class()) };
   }
   if (typeof agent === 'function') {
     checkRun(agent, `the function ${agent.name || 'without a name'}`);
     return { name: agent.name, make: () => agent as Run<never> };
   }
-  const instance = agent as { run: Run<never> } | undefined | null;
-  const name = instance?.constructor?.name ?? '';
-  const isPlain = name === 'Object' || name === '';
-  checkRun(instance?.run, isPlain ? 'the agent' : `the class ${name}`);
-  return { name: isPlain ? '' : name, make: () => (data, extras) => instance!.run(data, extras) };
+  const named = agent?.constructor?.name ?? '';
+  const name = named === 'Object' ? '' : named;
+  checkRun(agent?.run, name === '' ? 'the agent' : `the class ${name}`);
+  return { name, make: () => runOf(agent!) };
+}
+
+function runOf(instance: { run: Run<never> }): Run<never> {
+  return (data, extras) => instance.run(data, extras);
 }
 
 function checkRun(run: unknown, whose: string): void {
   const kind = kindOf(run);
   if (kind === 'AsyncFunction') return;
-  const found = whose.startsWith('the function')
-    ? `${whose} is not async`
-    : run === undefined
-      ? `${whose} has no run`
-      : `run of ${whose} is a ${kind}`;
+  const ofMethod = run === undefined ? `${whose} has no run` : `run of ${whose} is a ${kind}`;
+  const found = whose.startsWith('the function') ? `${whose} is not async` : ofMethod;
   throw new TrainyardError('WORKFLOW_NOT_ASYNC', `${found}, expected an async run(data, extras)`, {
     hint: 'write async run(data, { baseURL, apiKey, httpClient }) { … } and await what it calls',
   });

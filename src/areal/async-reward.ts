@@ -10,12 +10,12 @@
  */
 import { availableParallelism } from 'node:os';
 import { currentRollout } from '../core/context.ts';
-import { describeValue } from '../core/describe.ts';
+import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { unknownOptions } from '../core/near-name.ts';
+import { defined } from '../core/json.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../processes/function-pool.ts';
 import { SharedPools } from '../processes/process-pool.ts';
-import { closeWithWorkflows } from './shared.ts';
+import { closeWithWorkflows } from './episode.ts';
 
 export interface RewardReference {
   /** `import.meta.url` of the module that exports the function. */
@@ -62,13 +62,12 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
     const open = (signal: AbortSignal) =>
       openFunctionPool({ module, exportName, workers: maxWorkers, deadlineMs: 60_000, signal });
     const pool = await pools.use(key, user, open);
-    const ofRollout = currentRollout()?.signal;
-    const call = () =>
-      pool.call(args, { deadlineMs: timeoutSeconds * 1000, ...(ofRollout === undefined ? {} : { signal: ofRollout }) });
-    const answer = await attempts(call, maxRetries + 1);
+    const limits = defined({ deadlineMs: timeoutSeconds * 1000, signal: currentRollout()?.signal });
+    const answer = await attempts(() => pool.call(args, limits), maxRetries + 1);
     if (answer.kind === 'answered') return rewardOf(answer.value, exportName);
-    if (answer.why !== 'timeout' || onTimeout === 'throw') throw failure(answer, maxRetries + 1);
-    return onTimeout ?? rejected(answer, maxRetries + 1);
+    if (answer.why === 'timeout' && onTimeout === 0) return 0;
+    if (answer.why === 'timeout' && onTimeout === null) currentRollout()?.reject('reward_timeout');
+    throw failure(answer, maxRetries + 1);
   };
   const dispose = async (): Promise<void> => {
     disposed = true;
@@ -77,12 +76,14 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
   return Object.assign(compute, { [Symbol.asyncDispose]: dispose });
 }
 
+const MAY_PASS: readonly FunctionAnswerFailure['why'][] = ['threw', 'timeout', 'crashed'];
+type FunctionAnswerFailure = FunctionAnswer & { readonly kind: 'failed' };
+
 /** Another attempt may do better after a timeout, a crash or a throw, and after nothing else. */
 async function attempts(call: () => Promise<FunctionAnswer>, most: number): Promise<FunctionAnswer> {
   for (let attempt = 1; ; attempt++) {
     const answer = await call();
-    const mayPass = answer.kind === 'failed' && ['threw', 'timeout', 'crashed'].includes(answer.why);
-    if (!mayPass || attempt >= most) return answer;
+    if (answer.kind === 'answered' || !MAY_PASS.includes(answer.why) || attempt >= most) return answer;
   }
 }
 
@@ -91,39 +92,33 @@ function rewardOf(value: unknown, name: string): number {
   throw new TrainyardError('GRADER_BAD_REWARD', `${name} returned ${describeValue(value)}, expected a finite number`);
 }
 
-type Failed = FunctionAnswer & { readonly kind: 'failed' };
-
-function failure({ why, message, code }: Failed, tried: number): TrainyardError {
+function failure({ why, message, code }: FunctionAnswerFailure, tried: number): TrainyardError {
   const own = why === 'timeout' ? 'GRADER_TIMEOUT' : why === 'cancelled' ? 'CANCELLED' : 'GRADER_FAILED';
-  const times = ['threw', 'timeout', 'crashed'].includes(why) ? ` (attempt ${tried} of ${tried})` : '';
+  const times = MAY_PASS.includes(why) ? ` (attempt ${tried} of ${tried})` : '';
   return new TrainyardError(code ?? own, `${message}${times}`);
-}
-
-function rejected(answer: Failed, tried: number): never {
-  const ctx = currentRollout();
-  if (ctx === undefined) throw failure(answer, tried);
-  return ctx.reject('reward_timeout');
 }
 
 function checkedReference(given: unknown): { readonly module: string; readonly exportName: string } {
   if (typeof given === 'function') {
+    const found = `the function ${given.name || 'without a name'} itself, which cannot be sent to another process`;
     const name = given.name || 'reward';
-    throw new TrainyardError(
-      'USAGE',
-      `AsyncRewardWrapper was given the function ${given.name || 'without a name'} itself, which cannot be sent to another process`,
-      {
-        hint: `export it, and write new AsyncRewardWrapper<typeof ${name}>({ module: import.meta.url, exportName: '${name}' })`,
-      },
-    );
+    throw new TrainyardError('USAGE', `AsyncRewardWrapper was given ${found}`, {
+      hint: `export it, and write new AsyncRewardWrapper<typeof ${name}>({ module: import.meta.url, exportName: '${name}' })`,
+    });
   }
   const { module, exportName } = (given ?? {}) as Partial<RewardReference>;
-  const url = module instanceof URL ? module.href : module;
-  if (typeof url === 'string' && url !== '' && typeof exportName === 'string' && exportName !== '')
-    return { module: url, exportName };
+  if (module && exportName) return { module: String(module), exportName };
   throw new TrainyardError('USAGE', `AsyncRewardWrapper was given ${describeValue(given)}, expected { module, exportName }`, {
     hint: "write { module: import.meta.url, exportName: 'reward' }",
   });
 }
+
+const CHECKS: Readonly<Record<keyof AsyncRewardOptions, readonly [expected: string, isRight: (value: never) => boolean]>> = {
+  timeoutSeconds: ['a number above 0', (value: number) => value > 0 && value < 1e6],
+  maxWorkers: ['a whole number from 1 up', (value: number) => Number.isSafeInteger(value) && value >= 1],
+  maxRetries: ['a whole number from 0 up', (value: number) => Number.isSafeInteger(value) && value >= 0],
+  onTimeout: ['"throw", null or 0', (value: unknown) => [0, null, 'throw'].includes(value as 0)],
+};
 
 function checkedOptions(given: AsyncRewardOptions): Required<AsyncRewardOptions> {
   const {
@@ -132,19 +127,13 @@ function checkedOptions(given: AsyncRewardOptions): Required<AsyncRewardOptions>
     maxRetries = 3,
     onTimeout = 'throw',
   } = given;
+  const options = { timeoutSeconds, maxWorkers, maxRetries, onTimeout };
+  const names = Object.keys(CHECKS) as (keyof AsyncRewardOptions)[];
+  const wrong = names.filter((name) => !CHECKS[name][1](options[name] as never));
   const mistakes = [
-    unknownOptions(given, ['timeoutSeconds', 'maxWorkers', 'maxRetries', 'onTimeout'], 'AsyncRewardWrapper'),
-    timeoutSeconds > 0 && timeoutSeconds < 1e6
-      ? []
-      : `timeoutSeconds: expected a number above 0, found ${describeValue(timeoutSeconds)}`,
-    Number.isSafeInteger(maxWorkers) && maxWorkers >= 1
-      ? []
-      : `maxWorkers: expected a whole number from 1 up, found ${describeValue(maxWorkers)}`,
-    Number.isSafeInteger(maxRetries) && maxRetries >= 0
-      ? []
-      : `maxRetries: expected a whole number from 0 up, found ${describeValue(maxRetries)}`,
-    [0, null, 'throw'].includes(onTimeout) ? [] : `onTimeout: expected "throw", null or 0, found ${describeValue(onTimeout)}`,
-  ].flat(2);
+    ...unknownOptions(given, names, 'AsyncRewardWrapper'),
+    ...wrong.map((name) => `${name}: expected ${CHECKS[name][0]}, found ${describeValue(options[name])}`),
+  ];
   if (mistakes.length > 0) throw new TrainyardError('USAGE', mistakes.join('; also: '));
-  return { timeoutSeconds, maxWorkers, maxRetries, onTimeout };
+  return options;
 }

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Reward, Trajectory, Turn } from '../core/types.ts';
-import { exportInteractions, type TrajectoryTensors } from './export-interactions.ts';
-import { checkTrajectoryFormat } from './trajectory-format.ts';
+import { checkTrajectoryFormat, exportInteractions, type TrajectoryTensors } from './export-interactions.ts';
 
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 

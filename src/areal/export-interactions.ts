@@ -6,10 +6,11 @@
  * where branches share a beginning, it is masked in all but the first. What is not the policy's to train is left out; what was not
  * finished or not received is left out with a warning.
  */
-import { type Credit, credited, earnedBy } from '../core/credit.ts';
+import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { credited, earnedBy } from '../core/reward.ts';
 import { completionId } from '../core/turns.ts';
-import type { Reward, Sample, Trajectory, Turn } from '../core/types.ts';
+import type { Sample, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 
 /** Lists of lists have one row; the names are AReaL's. */
@@ -45,7 +46,9 @@ export function exportInteractions(
       hint: 'export only trajectories whose grade.kind is "graded"',
     });
   }
-  const graded = { grade: { ...grade, reward: discounted(grade.reward, trajectory.turns, discount) } };
+  const reward =
+    discount === undefined ? grade.reward : credited(grade.reward, trajectory.turns, { turnDiscount: discount, per: 'turn' });
+  const graded = { grade: { ...grade, reward } };
   const turns = finished(trajectory, warn).filter((turn) => earnedBy(graded, turn) !== undefined);
   // As its "advantage" every token has its turn's index: so the row says which turn is its last.
   const options = { advantageOf: ({ index }: Turn) => index, weight: 1, rolloutId, groupId };
@@ -56,12 +59,6 @@ export function exportInteractions(
       return [completionId(trajectory, last.sampling.seed), tensorsOf(row, earnedBy(graded, last)!.reward)];
     }),
   );
-}
-
-function discounted(reward: Reward, turns: readonly Turn[], turnDiscount: number | undefined): Reward {
-  if (turnDiscount === undefined) return reward;
-  const credit: Credit = { turnDiscount, per: 'turn' };
-  return credited(reward, turns, credit);
 }
 
 function finished({ rolloutId, turns, unanswered = [] }: Trajectory, warn: (message: string) => void): readonly Turn[] {
@@ -80,4 +77,54 @@ function tensorsOf({ tokens, mask, logprobs, versions }: Sample, reward: number)
     versions: [Array.from(versions, (version, i) => (mask[i] === 1 ? version : -1))],
     rewards: [reward],
   };
+}
+
+// ── the format of rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+const REQUIRED = ['input_ids', 'attention_mask'];
+const BY_TOKEN = ['input_ids', 'attention_mask', 'loss_mask', 'logprobs', 'versions'];
+
+/**
+ * Whether something is such a row: the right keys, two dimensions, lengths that agree, the same keys as the row before. Null is a rejected
+ * episode and in order. Gives the row's keys, to be passed on with the next row. Throws USAGE with everything that is
+ * wrong with it.
+ */
+export function checkTrajectoryFormat(row: unknown, expectedKeys?: readonly string[]): readonly string[] | undefined {
+  if (row === null) return expectedKeys;
+  if (typeof row !== 'object' || Array.isArray(row) || row === undefined) {
+    throw bad([`expected an object or null, found ${describeValue(row)}`]);
+  }
+  const given = row as Readonly<Record<string, unknown>>;
+  const keys = Object.keys(given).toSorted();
+  if (keys.length === 0) throw bad(['the row is empty']);
+  const missing = REQUIRED.filter((key) => !(key in given)).map((key) => `${key} is missing`);
+  const drifted =
+    expectedKeys === undefined || expectedKeys.join() === keys.join()
+      ? []
+      : [`the keys are ${keys.join(', ')}, those of the row before were ${expectedKeys.join(', ')}`];
+  const mistakes = [...missing, ...drifted, ...shapeMistakes(given)];
+  if (mistakes.length > 0) throw bad(mistakes);
+  return keys;
+}
+
+function shapeMistakes(given: Readonly<Record<string, unknown>>): string[] {
+  const ids = given['input_ids'];
+  const rows = Array.isArray(ids) ? ids.length : 0;
+  const length = Array.isArray(ids) && Array.isArray(ids[0]) ? ids[0].length : 0;
+  const twoD = BY_TOKEN.filter((key) => key in given).flatMap((key) => {
+    const value = given[key];
+    if (!Array.isArray(value) || !value.every((one) => Array.isArray(one) && one.every(Number.isFinite))) {
+      return [`${key} is ${describeValue(value)}, expected rows of numbers`];
+    }
+    const wrong = value.length !== rows || value.some((one: readonly unknown[]) => one.length !== length);
+    return wrong ? [`${key} is not ${rows} × ${length} like input_ids`] : [];
+  });
+  const { rewards } = given;
+  const isRewards =
+    rewards === undefined || (Array.isArray(rewards) && rewards.length === rows && rewards.every(Number.isFinite));
+  return isRewards ? twoD : [...twoD, `rewards is ${describeValue(rewards)}, expected ${rows} numbers`];
+}
+
+function bad(mistakes: readonly string[]): TrainyardError {
+  return new TrainyardError('USAGE', `not a trajectory: ${mistakes.join('; also: ')}`);
 }

@@ -7,9 +7,23 @@
  */
 import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
-import type { Turn } from '../core/types.ts';
-import type { ModelResponse } from './engine.ts';
+import type { StopReason, Turn } from '../core/types.ts';
+import { badReturn as bad } from './episode.ts';
+
+/** One answer of the engine. */
+export interface ModelResponse {
+  /** Of the completion: a name for it in `Interactions`. */
+  readonly id: string;
+  readonly rid: string | undefined;
+  readonly inputTokens: readonly number[];
+  readonly outputTokens: readonly number[];
+  /** Of each output token. */
+  readonly outputLogprobs: readonly number[];
+  readonly outputVersions: readonly number[];
+  readonly stopReason: StopReason;
+  /** What was said. */
+  readonly text: string;
+}
 
 /** One training row. All lists have the length of `inputIds`. */
 export interface EpisodeSample {
@@ -43,57 +57,52 @@ const TOLERANCE = 1e-5;
 /** Throws WORKFLOW_BAD_RESULT. */
 export function resultOfSamples(samples: readonly EpisodeSample[], turns: readonly Turn[]): WorkflowResult {
   if (samples.length === 0) throw bad('arunEpisode returned an empty list', 'return null to reject the episode');
-  const earned = new Map<number, { readonly reward: number | undefined; readonly place: number }>();
-  samples.forEach((sample, place) => {
+  const sampleOf = new Map<number, number>();
+  for (const [place, sample] of samples.entries()) {
     const name = samples.length === 1 ? 'the sample' : `sample ${place}`;
     checkShape(sample, name);
-    for (const { index } of trainedIn(sample, turns, name, new Set(earned.keys()))) {
-      const known = earned.get(index);
-      if (known !== undefined && known.reward !== sample.rewards) {
-        throw bad(
-          `turn ${index} is trained in samples ${known.place} and ${place}, with the rewards ${known.reward} and ${sample.rewards}`,
-          'mask it in one of them: a token is trained once',
-        );
+    for (const { index } of trainedIn(sample, turns, name, new Set(sampleOf.keys()))) {
+      const before = sampleOf.get(index) ?? place;
+      const known = samples[before]!.rewards;
+      if (known !== sample.rewards) {
+        const found = `turn ${index} is trained in samples ${before} and ${place}, with the rewards ${known} and ${sample.rewards}`;
+        throw bad(found, 'mask it in one of them: a token is trained once');
       }
-      earned.set(index, known ?? { reward: sample.rewards, place });
+      sampleOf.set(index, before);
     }
-  });
-  const trainedTurns = [...earned.keys()];
+  }
+  const trainedTurns = [...sampleOf.keys()];
   const rewards = samples.map(({ rewards: reward }) => reward);
   if (rewards.every((reward) => reward === undefined)) return { trainedTurns };
   const missing = rewards.indexOf(undefined);
   if (missing !== -1) throw bad(`sample ${missing} has no rewards, and others have`, 'give all of them rewards, or none');
-  const value = rewards.reduce<number>((sum, reward) => sum + reward!, 0) / rewards.length;
   if (new Set(rewards).size === 1) return { reward: rewards[0]!, trainedTurns };
-  const byTurn = Object.fromEntries([...earned].map(([index, { reward }]) => [index, reward!]));
+  const value = rewards.reduce<number>((sum, reward) => sum + reward!, 0) / rewards.length;
+  const byTurn = Object.fromEntries([...sampleOf].map(([index, place]) => [index, rewards[place]!]));
   return { reward: { value, byTurn }, trainedTurns };
 }
 
 function checkShape(sample: EpisodeSample, name: string): void {
-  const given: Readonly<Record<string, unknown>> = { ...sample };
-  const unknown = Object.keys(given).filter((key) => ![...LISTS, 'rewards'].includes(key));
+  const unknown = Object.keys(sample).filter((key) => ![...LISTS, 'rewards'].includes(key));
   if (unknown.length > 0) throw bad(`${name} has ${unknown.join(', ')}, expected ${LISTS.join(', ')} and rewards`);
   for (const list of LISTS) {
-    const found = given[list];
+    const found: unknown = sample[list];
     const isList = Array.isArray(found) || (ArrayBuffer.isView(found) && !(found instanceof DataView));
     if (!isList) throw bad(`${list} of ${name} is ${describeValue(found)}, expected a flat list of numbers`);
-    const strange = Array.from(found as ArrayLike<unknown>).findIndex((value) => typeof value !== 'number');
+    const values = Array.from(found as ArrayLike<unknown>);
+    const isMask = list === 'lossMask';
+    const strange = values.findIndex((value) => (isMask ? value !== 0 && value !== 1 : typeof value !== 'number'));
     if (strange !== -1) {
-      throw bad(
-        `${list} of ${name} holds ${describeValue((found as ArrayLike<unknown>)[strange])} at position ${strange}, expected a number`,
-      );
+      const holds = `holds ${describeValue(values[strange])} at position ${strange}`;
+      throw bad(`${list} of ${name} ${holds}, expected ${isMask ? '0 or 1' : 'a number'}`);
     }
-    const { length } = found as ArrayLike<number>;
-    if (length !== sample.inputIds.length) {
-      throw bad(`${list} of ${name} has ${length} entries, inputIds has ${sample.inputIds.length}: expected one for each token`);
-    }
+    const { length } = sample.inputIds;
+    if (values.length !== length)
+      throw bad(`${list} of ${name} has ${values.length} entries, inputIds has ${length}: expected one for each token`);
   }
-  const strange = Array.from(sample.lossMask).findIndex((value) => value !== 0 && value !== 1);
-  if (strange !== -1) throw bad(`lossMask of ${name} is ${sample.lossMask[strange]} at position ${strange}, expected 0 or 1`);
   const { rewards } = sample;
-  if (rewards !== undefined && !Number.isFinite(rewards)) {
+  if (rewards !== undefined && !Number.isFinite(rewards))
     throw bad(`rewards of ${name} is ${describeValue(rewards)}, expected one finite number`);
-  }
 }
 
 /** The turns whose tokens the mask covers, each wholly. */
@@ -103,40 +112,32 @@ function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string, 
   if (within.length === 0)
     throw bad(strangerTo(sample, turns, name), 'build the row from inputTokens and outputTokens as agenerate gave them');
   const owner = new Array<Turn | undefined>(inputIds.length).fill(undefined);
-  for (const turn of ownersOf(within, taken))
-    owner.fill(turn, turn.promptIds.length, turn.promptIds.length + turn.sampledIds.length);
+  for (const turn of ownersOf(within, taken)) owner.fill(turn, turn.promptIds.length, endOf(turn));
   const trained = new Set<Turn>();
-  for (let i = 0; i < inputIds.length; i++) {
-    const turn = owner[i];
+  for (const [i, turn] of owner.entries()) {
+    const start = turn?.promptIds.length ?? i;
     if (turn === undefined && lossMask[i] === 1) {
-      throw bad(
-        `lossMask of ${name} is 1 at position ${i}, which the engine did not generate${generatedSpans(within)}`,
-        MASK_HINT,
-      );
+      const spans = within.map(spanOf).join(', ');
+      throw bad(`lossMask of ${name} is 1 at position ${i}, which the engine did not generate; it generated ${spans}`, MASK_HINT);
     }
-    if (turn === undefined) continue;
-    const at = i - turn.promptIds.length;
-    if (lossMask[i] !== lossMask[turn.promptIds.length]) {
-      throw bad(
-        `lossMask of ${name} is ${lossMask[i]} at position ${i} and ${lossMask[turn.promptIds.length]} at position ${turn.promptIds.length}, both of the answer${spanOf(turn)}: an answer is trained whole or not at all`,
-        MASK_HINT,
-      );
+    if (lossMask[i] !== lossMask[start]) {
+      const found = `${lossMask[i]} at position ${i} and ${lossMask[start]} at position ${start}, both of the answer ${spanOf(turn!)}`;
+      throw bad(`lossMask of ${name} is ${found}: an answer is trained whole or not at all`, MASK_HINT);
     }
-    if (lossMask[i] === 0) continue;
+    if (turn === undefined || lossMask[i] === 0) continue;
     trained.add(turn);
-    checkNumber(sample, 'logprobs', i, turn.logprobs[at]!, name);
+    checkNumber(sample, 'logprobs', i, turn.logprobs[i - start]!, name);
     checkNumber(sample, 'versions', i, turn.policyVersion, name);
   }
-  if (trained.size === 0)
-    throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
-  return [...trained];
+  if (trained.size > 0) return [...trained];
+  throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
 }
 
 /** Two answers may be the same tokens after the same prompt: then each sample has one of its own. Of longer ones the longest is last. */
 function ownersOf(within: readonly Turn[], taken: ReadonlySet<number>): readonly Turn[] {
   const spans = Map.groupBy(within, ({ promptIds, sampledIds }) => `${promptIds.length} ${sampledIds.length}`);
   const owners = [...spans.values()].map((same) => same.find(({ index }) => !taken.has(index)) ?? same[0]!);
-  return owners.toSorted((a, b) => a.promptIds.length + a.sampledIds.length - b.promptIds.length - b.sampledIds.length);
+  return owners.toSorted((a, b) => endOf(a) - endOf(b));
 }
 
 const MASK_HINT = 'position i of the mask is about token i itself: [...inputTokens.map(() => 0), ...outputTokens.map(() => 1)]';
@@ -168,14 +169,10 @@ function strangerTo({ inputIds }: EpisodeSample, turns: readonly Turn[], name: s
   return `inputIds of ${name} ${found}, where turn ${turn.index} has ${recorded}: the row is none of the engine’s answers`;
 }
 
-function generatedSpans(turns: readonly Turn[]): string {
-  return `; it generated${turns.map(spanOf).join(',')}`;
+function endOf({ promptIds, sampledIds }: Turn): number {
+  return promptIds.length + sampledIds.length;
 }
 
-function spanOf({ promptIds, sampledIds }: Turn): string {
-  return ` ${promptIds.length} to ${promptIds.length + sampledIds.length - 1}`;
-}
-
-function bad(found: string, hint?: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_BAD_RESULT', found, hint === undefined ? {} : { hint });
+function spanOf(turn: Turn): string {
+  return `${turn.promptIds.length} to ${endOf(turn) - 1}`;
 }

@@ -3,18 +3,26 @@
  *
  * Export the subclass, or an instance of it where the constructor takes arguments. There is one instance per process: what costs a lot goes
  * into the constructor, and what belongs to one rollout into `arunEpisode`'s variables, never into fields.
+ *
+ * The engine takes tokens and gives tokens, with log-probabilities and the policy version of each. Every answer is a recorded turn of the
+ * rollout; its tokens are trained from the record, whatever the workflow returns.
  */
-import { isConcrete, kindOf, saysAbstract } from '../core/classes.ts';
-import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { type EntryModule, type ModelHandle, type Workflow, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
+import { isConcrete, saysAbstract } from '../core/define.ts';
+import { checkedFields, checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkedFields } from '../core/near-name.ts';
-import type { Json } from '../core/types.ts';
-import { engineOf, type InferenceEngine } from './engine.ts';
-import { type EpisodeData, episodeData } from './episode-data.ts';
-import { arealWorkflow, type EpisodeGroup } from './lowered.ts';
-import { type EpisodeSample, resultOfSamples } from './returned-samples.ts';
-import { badReturn, entriesOf, resultOfRewards } from './rewards-by-completion.ts';
+import { defined } from '../core/json.ts';
+import type { Json, Message, Tool, Turn } from '../core/types.ts';
+import {
+  arealWorkflow,
+  badReturn,
+  type EpisodeData,
+  type EpisodeGroup,
+  entriesOf,
+  episodeData,
+  resultOfRewards,
+} from './episode.ts';
+import { type EpisodeSample, type ModelResponse, resultOfSamples } from './returned-samples.ts';
 
 /** What completions earned, by their ids. The others earned nothing of their own. */
 export type Interactions = Readonly<Record<string, { readonly reward: number }>>;
@@ -117,4 +125,96 @@ function checkEpisode(name: string, episode: unknown, { problem }: EntryModule):
       hint: 'write async arunEpisode(engine, data) { … } and await what it calls: a blocking call stalls every other rollout',
     }),
   );
+}
+
+// ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** How to sample. What is trained is sampled as the run says, whatever stands here; see the guide. */
+export interface GenerationConfig {
+  /** Only 1: ask several times for several answers. */
+  readonly nSamples?: number;
+  readonly maxNewTokens?: number;
+  readonly temperature?: number;
+  readonly topP?: number;
+  readonly topK?: number;
+  /** The answer ends before the first of these texts. */
+  readonly stop?: readonly string[];
+}
+
+export interface ModelRequest {
+  readonly inputIds: ArrayLike<number>;
+  readonly gconfig?: GenerationConfig;
+  /** A name for the request, given back with the answer. */
+  readonly rid?: string;
+  readonly signal?: AbortSignal;
+}
+
+export interface InferenceEngine {
+  agenerate(request: ModelRequest): Promise<ModelResponse>;
+  /** Ids of a conversation up to where the model begins to speak. */
+  applyChatTemplate(messages: readonly Message[], tools?: readonly Tool[]): number[];
+  /**
+   * Ids of a conversation that goes on: those of the answer before as they are, then the new messages. Rendering the whole conversation
+   * again may write the answer with other tokens than were sampled.
+   */
+  continueChat(previous: ModelResponse, newMessages: readonly Message[]): number[];
+  /** Text of ids, without what ends a turn. */
+  decode(ids: ArrayLike<number>): string;
+}
+
+/** An engine of one rollout, and the turns that it made there. */
+export function engineOf(ctx: WorkflowContext): { readonly engine: InferenceEngine; readonly turns: readonly Turn[] } {
+  const model = ctx.model();
+  const turns: Turn[] = [];
+  const turnOf = new WeakMap<ModelResponse, Turn>();
+  const engine: InferenceEngine = {
+    agenerate: async (request) => {
+      const { response, turn } = await generate(model, request);
+      turns.push(turn);
+      turnOf.set(response, turn);
+      return response;
+    },
+    applyChatTemplate: (messages, tools = []) => [...model.render(messages, { tools })],
+    continueChat: (previous, newMessages) => {
+      const after = turnOf.get(previous);
+      if (after !== undefined) return [...model.render(newMessages, { after })];
+      throw new TrainyardError('REQUEST_INVALID', 'continueChat was given an answer that this rollout’s engine did not make', {
+        hint: 'pass what agenerate returned in this episode, as it is',
+      });
+    },
+    decode: (ids) => model.decode(ids),
+  };
+  return { engine, turns };
+}
+
+async function generate(
+  model: ModelHandle,
+  { inputIds, gconfig = {}, rid, signal }: ModelRequest,
+): Promise<{ readonly response: ModelResponse; readonly turn: Turn }> {
+  checkNames(gconfig, ['nSamples', 'maxNewTokens', 'temperature', 'topP', 'topK', 'stop'], 'gconfig', 'REQUEST_INVALID');
+  const { nSamples = 1, maxNewTokens, temperature, topP, topK, stop } = gconfig;
+  if (nSamples !== 1) {
+    throw new TrainyardError('REQUEST_INVALID', `nSamples is ${nSamples}, expected 1: an engine gives one answer to a request`, {
+      hint: 'call agenerate several times for several answers; for several tries at a task use --group',
+      param: 'nSamples',
+    });
+  }
+  const { id, text, turn } = await model.generate({
+    promptIds: inputIds,
+    ...defined({ maxTokens: maxNewTokens, temperature, topP, topK, stop, signal }),
+  });
+  if (turn === undefined) {
+    throw new TrainyardError('REQUEST_INVALID', 'tokens were asked for in a process that does not hold the policy', {
+      hint: 'run a RolloutWorkflow without isolation, or write an agent with run(data, extras)',
+    });
+  }
+  const { promptIds, sampledIds, logprobs, policyVersion, stopReason } = turn;
+  const response: ModelResponse = {
+    ...{ id, rid, stopReason, text },
+    inputTokens: [...promptIds],
+    outputTokens: [...sampledIds],
+    outputLogprobs: [...logprobs],
+    outputVersions: Array.from(sampledIds, () => policyVersion),
+  };
+  return { response, turn };
 }

@@ -1,11 +1,9 @@
-import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import { type AgentExtras, agentWorkflow } from './agent-workflow.ts';
-import type { EpisodeData } from './episode-data.ts';
-import type { HttpClient } from './http-client.ts';
-import { workflowContext } from './workflow-context.ts';
+import type { EpisodeData, HttpClient } from './episode.ts';
+import { workflowContext } from './episode.ts';
 
 async function ask({ baseURL, apiKey, httpClient }: AgentExtras, { messages }: EpisodeData): Promise<void> {
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
@@ -92,22 +90,5 @@ describe('the shared HTTP client', () => {
     await using three = await scriptedRollouts(collecting(clients));
     await three.run();
     expect([...clients].map(({ closed }) => closed)).toEqual([true, false]);
-  });
-
-  it('reaches other servers over connections that rollouts share', async () => {
-    let connections = 0;
-    const server = createServer((_, response) => response.end('{"rate": 2}')).on('connection', () => connections++);
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    const { port } = server.address() as { port: number };
-    const agent = agentWorkflow(async (data, extras) => {
-      await ask(extras, data);
-      const response = await workflowContext.getHttpClient()(`http://127.0.0.1:${port}/rates`);
-      return ((await response.json()) as { rate: number }).rate;
-    });
-    await using rollouts = await scriptedRollouts(agent);
-    for (let i = 0; i < 20; i++) expect((await rollouts.run()).grade).toMatchObject({ reward: { value: 2 } });
-    expect(connections).toBeLessThan(10);
-    server.closeAllConnections();
-    await new Promise((resolve) => server.close(resolve));
   });
 });

@@ -1,9 +1,8 @@
 /** `trainyard diff`: two evaluations of the same tasks, compared task by task. Returns the exit code. */
 import { styleText } from 'node:util';
-import { type Comparison, compare, measuredIn, type TaskChange } from '../run/evaluation-diff.ts';
-import { NAME_COLUMNS, table } from './evaluation-text.ts';
-import { count, percent } from './phrases.ts';
-import { cutTo, printable } from './screen/width.ts';
+import { printableLine } from '../core/describe.ts';
+import { type Comparison, compare, measuredIn, type TaskChange } from '../run/compare.ts';
+import { count, nameCell, percent, table } from './text.ts';
 
 /** Tasks that are named of each kind; `--json` has all. */
 const MOST = 10;
@@ -23,9 +22,9 @@ export function diffLines(comparison: Comparison): readonly string[] {
     ...(meanReward === null ? [] : [rewardRow(meanReward)]),
   ];
   return [
-    `A is ${printable(a)}`,
-    `B is ${printable(b)}`,
-    ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printable(warning)}`),
+    `A is ${printableLine(a)}`,
+    `B is ${printableLine(b)}`,
+    ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printableLine(warning)}`),
     '',
     ...table(rows),
     `Success of ${count(tasks, 'task')}: ${success.better} solved more often, ${success.worse} less often, ${success.same} as often; p = ${success.p.toPrecision(2)} (${verdict(success)})`,
@@ -85,7 +84,7 @@ function named(title: string, changes: readonly TaskChange[]): readonly string[]
   const rows = changes
     .slice(0, MOST)
     .map(({ id, success, meanReward }) => [
-      `  ${cutTo(printable(id), NAME_COLUMNS)}`,
+      `  ${nameCell(id)}`,
       `${percent(success.a)} → ${percent(success.b)}`,
       meanReward === null ? 'no reward' : `reward ${meanReward.a.toFixed(3)} → ${meanReward.b.toFixed(3)}`,
     ]);

@@ -1,27 +1,24 @@
-/** `trainyard eval`: flags → run/eval, for a new evaluation or one that is taken up again. Returns the exit code. */
-import { resolve } from 'node:path';
-import { TrainyardError } from '../core/errors.ts';
-import type { Emit } from '../core/events.ts';
-import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/eval.ts';
-import { checkWritable, jsonReport, junitReport, writeReport } from '../run/evaluation-files.ts';
-import { isReached } from '../run/evaluation-report.ts';
-import { type EvaluationRequest, usualEvaluationRun } from '../run/evaluation-settings.ts';
-import { checkpointIn } from '../run/run-checkpoint.ts';
-import { EVAL_DEFAULTS } from '../run/settings.ts';
-import { entryGiven } from './entry-given.ts';
+/** `trainyard eval`: flags → run/evaluate, for a new evaluation or one that is resumed, and report files. Returns the exit code. */
+import { accessSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { basename, dirname, resolve } from 'node:path';
+import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Emit, EvaluationReport } from '../core/events.ts';
+import { checkpointIn } from '../run/checkpoint.ts';
+import { isDevice, writeWhole } from '../run/directory.ts';
+import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
+import { meanRewardIn, solvedIn, type TaskResult } from '../run/evaluation-results.ts';
+import { EVAL_DEFAULTS, type EvaluationRequest, usualRun } from '../run/settings.ts';
+import { entryGiven, type LimitFlags, withLimits } from './flags.ts';
 import { guarded } from './guard.ts';
-import { wayOn } from './lines.ts';
-import { percent } from './phrases.ts';
-import { openReport } from './report.ts';
-import { withLimits } from './rollout-limits.ts';
+import { openReport, wayOn } from './print.ts';
+import { percent } from './text.ts';
 
 /** Exit code of an evaluation below `--min-success`: it worked, and the answer is no. */
 const NOT_GOOD_ENOUGH = 4;
 
-export interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>> {
+interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlags {
   readonly json: boolean;
-  readonly turns?: number;
-  readonly graderDeadline?: number;
   readonly checkpoint?: string;
   readonly resume?: string;
   readonly retryFailed?: boolean;
@@ -34,9 +31,11 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   checkFlags(flags);
   const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...rest } = withLimits(flags);
   const settings = checkpoint === undefined ? rest : { ...rest, model: await checkpointIn(checkpoint) };
-  const entry = resume === undefined ? entryGiven(given, settings.flows, 'eval') : (given ?? settings.flows);
+  // The list of flows is an entry, too.
+  const named = given ?? settings.flows;
+  const entry = resume === undefined ? entryGiven(named, 'trainyard eval <entry>') : named;
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
-  using report = openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
+  using report = await openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
   let run: string | null = null;
   let hasBegun = false;
   let name = entry ?? resume ?? '';
@@ -58,7 +57,7 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   const result = await guarded(emit, { steps: false, hasBegun: () => hasBegun, onLeave }, ({ stop }) => {
     const options = { watchStalls: true, retryFailed };
     if (resume === undefined) {
-      const request = { ...settings, entry: entry ?? '', run: settings.run ?? usualEvaluationRun(entry ?? '') };
+      const request = { ...settings, entry: entry ?? '', run: settings.run ?? usualRun(entry ?? '', 'eval-') };
       return evaluateOnly(request, emit, stop, options);
     }
     const again = entry === undefined ? settings : { ...settings, entry };
@@ -66,6 +65,11 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   });
   await writeReports(result, name, { junit, report: reportFile });
   return isReached(minSuccess, result) ? 0 : NOT_GOOD_ENOUGH;
+}
+
+/** Whether success is at least this; what is only rounding, 0.8 as the mean of thirds and fifths, never decides. */
+export function isReached(least: number, { success }: Pick<EvaluationReport, 'success'>): boolean {
+  return success >= least - 1e-9;
 }
 
 /** Whatever is wrong with the flags beside each other, all of it. */
@@ -92,4 +96,117 @@ async function writeReports(
 ): Promise<void> {
   if (files.report !== undefined) await writeReport(files.report, jsonReport(name, report, tasks));
   if (files.junit !== undefined) await writeReport(files.junit, junitReport(name, tasks));
+}
+
+/** How the reports below begin, or an empty file. */
+const REPLACEABLE = /^(?:$|<\?xml [^\n]*\n<testsuites name="trainyard eval"|\{\n {2}"name": [^\n]*\n {2}"success": )/;
+/** Files that an evaluation itself has in its directory. */
+const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
+
+/** Before anything is spent: throws USAGE where the file could not be written in the end, or would replace another than a report. */
+export function checkWritable(path: string, flag: string, run?: string): void {
+  const found = obstacle(path, run);
+  if (found === undefined) return;
+  throw new TrainyardError('USAGE', `${flag}: expected a file that can be written, found ${found}`, {
+    hint: `give ${flag} the name of a new file, where files may be written`,
+  });
+}
+
+function obstacle(path: string, run: string | undefined): string | undefined {
+  const isOfTheRun = run !== undefined && resolve(dirname(path)) === resolve(run) && OF_THE_RUN.test(basename(path));
+  if (isOfTheRun) return `${path}, a file of the evaluation itself`;
+  let folder = resolve(dirname(path));
+  while (!existsSync(folder) && folder !== dirname(folder)) folder = dirname(folder);
+  if (!statSync(folder).isDirectory()) return `${folder}, which is no folder`;
+  if (existsSync(path) && statSync(path).isDirectory()) return `the folder ${path}`;
+  if (isDevice(path)) return undefined;
+  if (existsSync(path) && !REPLACEABLE.test(readFileSync(path, 'utf8')))
+    return `${path}, which is there already and is no report of an evaluation`;
+  return isWritable(folder) ? undefined : `${folder}, where nothing may be written`;
+}
+
+function isWritable(folder: string): boolean {
+  try {
+    accessSync(folder, constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Makes the folders that it lacks. */
+export async function writeReport(path: string, text: string): Promise<void> {
+  await boundary(
+    'STORE_FAILED',
+    `cannot make the folder of ${path}`,
+    async () => await mkdir(dirname(path), { recursive: true }),
+  );
+  await writeWhole(path, text);
+}
+
+/** The numbers, and what they are made of task by task. Holds no answers. */
+export function jsonReport(name: string, report: EvaluationReport, tasks: readonly TaskResult[]): string {
+  const byTask = tasks.map((task) => ({
+    ...task,
+    success: task.rollouts.length === 0 ? null : solvedIn(task.rollouts) / task.rollouts.length,
+    meanReward: meanRewardIn(task.rollouts),
+  }));
+  return `${JSON.stringify({ name, ...report, tasks: byTask }, null, 2)}\n`;
+}
+
+/**
+ * A test case for each task. One rollout that broke makes it an error: what it would have been is not known. Otherwise it is a failure if
+ * not every rollout solved it; the text says how many did.
+ */
+export function junitReport(name: string, tasks: readonly TaskResult[]): string {
+  const cases = tasks.map((task) => ({ xml: testCase(name, task), ending: endingOf(task) }));
+  const count = (ending: string): number => cases.filter((each) => each.ending === ending).length;
+  const seconds = tasks.reduce((sum, task) => sum + secondsOf(task), 0).toFixed(3);
+  const counts = `tests="${cases.length}" failures="${count('failure')}" errors="${count('error')}" skipped="${count('skipped')}" time="${seconds}"`;
+  return [
+    '<?xml version="1.0" encoding="UTF-8"?>',
+    `<testsuites name="trainyard eval" ${counts}>`,
+    `  <testsuite name="${escaped(name)}" ${counts}>`,
+    ...cases.map(({ xml }) => xml),
+    '  </testsuite>',
+    '</testsuites>',
+    '',
+  ].join('\n');
+}
+
+function endingOf({ rollouts }: TaskResult): 'passed' | 'failure' | 'error' | 'skipped' {
+  if (rollouts.length === 0) return 'skipped';
+  if (rollouts.some(({ ending }) => ending === 'failed')) return 'error';
+  return solvedIn(rollouts) === rollouts.length ? 'passed' : 'failure';
+}
+
+function testCase(name: string, task: TaskResult): string {
+  const head = `    <testcase name="${escaped(task.id)}" classname="${escaped(name)}" time="${secondsOf(task).toFixed(3)}"`;
+  const ending = endingOf(task);
+  if (ending === 'passed') return `${head}/>`;
+  if (ending === 'skipped') return `${head}><skipped message="not run"/></testcase>`;
+  const { rollouts } = task;
+  const failed = rollouts.filter((rollout) => rollout.ending === 'failed').length;
+  const said =
+    ending === 'error'
+      ? `${failed} of ${rollouts.length} rollouts failed`
+      : `${solvedIn(rollouts)} of ${rollouts.length} rollouts solved it`;
+  const lines = rollouts.map(({ rolloutId, ending: how, reward, why }) =>
+    [rolloutId, how, reward === null ? 'no reward' : `reward ${reward}`, ...(why === undefined ? [] : [why])].join(' · '),
+  );
+  return `${head}>\n      <${ending} message="${escaped(said)}">${escaped(lines.join('\n'))}</${ending}>\n    </testcase>`;
+}
+
+function secondsOf({ rollouts }: TaskResult): number {
+  return rollouts.reduce((sum, { seconds }) => sum + seconds, 0);
+}
+
+const ENTITIES: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&apos;' };
+
+/** Text as XML 1.0 may hold it: what it has no way to write, control characters and halves of surrogate pairs, becomes U+FFFD. */
+function escaped(text: string): string {
+  return text
+    .toWellFormed()
+    .replaceAll(/[^\t\n\r\u{20}-\u{D7FF}\u{E000}-\u{FFFD}\u{10000}-\u{10FFFF}]/gu, '\uFFFD')
+    .replaceAll(/[&<>"']/g, (character) => ENTITIES[character] ?? character);
 }

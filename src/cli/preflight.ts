@@ -6,8 +6,8 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 import { type Inspection, inspectFiles } from '../run/preflight.ts';
 import { usualHeldOut, usualTasks } from '../run/settings.ts';
-import { entryGiven } from './entry-given.ts';
-import { asCalled, count } from './phrases.ts';
+import { entryGiven } from './flags.ts';
+import { asCalled, count } from './text.ts';
 
 export interface PreflightFlags {
   readonly flow?: string;
@@ -21,7 +21,7 @@ export interface PreflightFlags {
 /** Exit code 0 where a run could begin, 2 where something has to be mended first. */
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
   const { flow, flows, minTasks } = flags;
-  const entry = entryGiven(given, flows, 'preflight');
+  const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
   if (flows !== undefined && flow === undefined) {
     throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', { hint: 'give --flow' });
   }

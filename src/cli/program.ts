@@ -3,15 +3,12 @@
  * 128 and the signal's number where one ended it.
  */
 import { readFileSync } from 'node:fs';
+import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
+import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, type RunEvent } from '../core/events.ts';
-import { quietFrameworks } from '../processes/agent-process.ts';
-import { outliveReaders } from './guard.ts';
-import { EXIT_OF, type Interrupt } from './interrupt.ts';
-import { asCalled, IS_NPM_SCRIPT } from './phrases.ts';
-import { jsonLines, textLines } from './report.ts';
-import { printable } from './screen/width.ts';
+import { asCalled, IS_NPM_SCRIPT } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
 const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
@@ -20,8 +17,10 @@ export function buildProgram(ended: Ended = () => {}): Command {
   const program = new Command('trainyard')
     .description('Train the TypeScript agent you already have.')
     .version(VERSION)
-    .exitOverride();
-  program.configureOutput({ outputError: () => {} });
+    .exitOverride()
+    .configureOutput({ outputError: () => {} })
+    // Before any code of a user is loaded.
+    .hook('preAction', async () => (await import('../processes/agent-process.ts')).quietFrameworks());
   addVerbs(program, ended);
   return program;
 }
@@ -29,8 +28,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
 /** Returns the exit code; never throws. */
 export async function runCli(argv: readonly string[]): Promise<number> {
   outliveReaders();
-  const emit = argv.includes('--json') ? jsonLines(process.stdout) : textLines(process.stdout);
-  quietFrameworks();
+  const json = argv.includes('--json');
   try {
     let code = 0;
     await buildProgram((of) => {
@@ -38,43 +36,49 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     }).parseAsync([...argv], { from: 'user' });
     return code;
   } catch (thrown) {
-    if (thrown instanceof CommanderError) return usage(thrown, emit, verbIn(argv));
-    const error = thrown instanceof TrainyardError ? thrown : undefined;
-    fail(emit, errorEvent(thrown));
-    if (error === undefined && thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
-    if (error?.code === 'CANCELLED') return EXIT_OF[error.cause as Interrupt] ?? EXIT_OF.SIGINT;
-    return error === undefined ? 1 : ERROR_CODES[error.code].exit;
+    if (thrown instanceof CommanderError) return usage(thrown, json, argv[0]);
+    fail(errorEvent(thrown), json);
+    if (!(thrown instanceof TrainyardError)) {
+      if (thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
+      return 1;
+    }
+    const { code, cause } = thrown;
+    return code === 'CANCELLED' ? exitOf(cause as NodeJS.Signals | undefined) : ERROR_CODES[code].exit;
   }
 }
 
-function verbIn([first]: readonly string[]): string | undefined {
-  return buildProgram()
-    .commands.map((verb) => verb.name())
-    .find((name) => name === first);
+/** The exit code of a command that a signal ended. */
+export function exitOf(signal: NodeJS.Signals = 'SIGINT'): number {
+  return 128 + (constants.signals[signal] ?? constants.signals.SIGINT);
 }
 
-function usage(thrown: CommanderError, emit: (event: RunEvent) => void, verb: string | undefined): number {
-  if (thrown.exitCode === 0) return 0;
-  if (thrown.code === 'commander.help') return 2;
-  const message = thrown.message.replace(/^error: /, '').replaceAll('\n', ' ');
+/** For the whole process: what is said to a pipe that nobody reads (EPIPE) or to a closed terminal (EIO) is no error. */
+export function outliveReaders(): void {
+  const unheard = (error: NodeJS.ErrnoException): void => {
+    if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
+  };
+  for (const out of [process.stdout, process.stderr]) out.on('error', unheard);
+}
+
+function usage({ exitCode, code, message }: CommanderError, json: boolean, first: string | undefined): number {
+  if (exitCode === 0) return 0;
+  if (code === 'commander.help') return 2;
+  const verb = buildProgram().commands.find((one) => one.name() === first) && `${first} `;
   // Of `npm run trainyard eval x.ts --n 4` npm keeps the flag for itself, and passes on the 4.
-  const isSwallowed = IS_NPM_SCRIPT && thrown.code === 'commander.excessArguments';
-  const help = `see trainyard ${verb === undefined ? '' : `${verb} `}--help`;
-  const hint = isSwallowed ? `npm swallows flags that do not follow --: npm run trainyard -- ${verb ?? '<verb>'} …` : help;
-  fail(emit, { type: 'error', code: 'USAGE', message, hint });
+  const isSwallowed = IS_NPM_SCRIPT && code === 'commander.excessArguments';
+  const hint = isSwallowed
+    ? `npm swallows flags that do not follow --: npm run trainyard -- ${verb ?? '<verb> '}…`
+    : `see trainyard ${verb ?? ''}--help`;
+  fail({ type: 'error', code: 'USAGE', message: message.replace(/^error: /, '').replaceAll('\n', ' '), hint }, json);
   return 2;
 }
 
 /** Errors go to stderr for people and, with --json, also to stdout as the last event. */
-function fail(emit: (event: RunEvent) => void, shown: RunEvent & { readonly type: 'error' }): void {
+function fail(shown: RunEvent & { readonly type: 'error' }, json: boolean): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
-  emit(event);
+  if (json) process.stdout.write(`${JSON.stringify(event)}\n`);
+  const { code, message, hint } = event;
   // Who stopped it knows that it is no error.
-  const head = event.code === 'CANCELLED' ? capitalised(event.message) : `error ${event.code}: ${event.message}`;
-  const lines = [head, ...(event.hint === undefined ? [] : [`  ${event.hint}`])];
-  process.stderr.write(`${lines.map(printable).join('\n')}\n`);
-}
-
-function capitalised(text: string): string {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
+  const head = code === 'CANCELLED' ? `${message.charAt(0).toUpperCase()}${message.slice(1)}` : `error ${code}: ${message}`;
+  process.stderr.write(`${[head, ...(hint === undefined ? [] : [`  ${hint}`])].map(printableLine).join('\n')}\n`);
 }

@@ -1,65 +1,116 @@
-/** `trainyard serve`: the policy at a URL; says where, and shows each turn as it is captured. Returns the exit code. */
+/**
+ * `trainyard serve`: the policy at a URL; shows each turn as it is captured. `trainyard tinker`: the Tinker API on a model folder. Both say
+ * where, show what they refuse, and return the exit code.
+ */
 import { once } from 'node:events';
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
-import type { Failure } from '../http/refusal.ts';
-import { shellWord, shortPath } from '../run/command-line.ts';
-import { type Served, type ServeSettings, serve } from '../run/serve.ts';
-import { EVAL_DEFAULTS, freeRun, TRAIN_DEFAULTS } from '../run/settings.ts';
+import type { Served, ServeSettings } from '../run/serve.ts';
+import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guard.ts';
-import { describe } from './lines.ts';
-import { asCalled, count } from './phrases.ts';
-import { printable } from './screen/width.ts';
-import { turnText } from './turn-text.ts';
+import { describe } from './print.ts';
+import { turnText } from './rollout-text.ts';
+import { asCalled, count } from './text.ts';
 
-export const SERVE_DEFAULTS = {
-  model: EVAL_DEFAULTS.model,
-  host: '127.0.0.1',
-  port: 0,
-  token: undefined,
-  temperature: TRAIN_DEFAULTS.temperature,
-  threads: EVAL_DEFAULTS.threads,
-  seed: EVAL_DEFAULTS.seed,
-  entry: undefined,
-  tasks: undefined,
-  group: TRAIN_DEFAULTS.group,
-  maxGroups: undefined,
-  groupTimeout: undefined,
-} as const satisfies Omit<ServeSettings, 'run'>;
+/** A Tinker client that was cut off asks for everything it had: the same refusal again within this time is not shown again. */
+const QUIET_MS = 10_000;
+const MOST_KINDS = 1000;
+
+interface TinkerFlags {
+  readonly model: string;
+  readonly host: string;
+  readonly port: number;
+  readonly apiKey: string | undefined;
+  readonly state: string;
+  readonly threads: number;
+}
+
+type Say = (lines: readonly string[], value: object) => void;
+
+interface Refusal {
+  readonly status: number;
+  readonly code: string;
+  readonly message: string;
+}
 
 export async function serveCommand(flags: Partial<ServeSettings> & { readonly json: boolean }): Promise<number> {
+  const { serve } = await import('../run/serve.ts');
   const { json, ...given } = flags;
-  const token = given.token ?? process.env['TRAINYARD_TOKEN'];
-  const settings: ServeSettings = { ...SERVE_DEFAULTS, run: given.run ?? freeRun('serve'), ...given, token };
-  const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
-  const emit = (event: RunEvent): void => {
-    if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event, ''), event);
+  const settings: ServeSettings = {
+    ...{ entry: undefined, tasks: undefined, maxGroups: undefined, groupTimeout: undefined, ...SERVE_DEFAULTS },
+    run: given.run ?? freeRun('serve'),
+    ...given,
+    token: given.token ?? process.env['TRAINYARD_TOKEN'],
   };
+  const { model, run } = settings;
   let turns = 0;
-  const onTurn = (rolloutId: string, turn: Turn): void => {
-    turns++;
-    const summary = turnSummary(turn);
-    say([`${styleText('dim', printable(rolloutId))} ${turnText(summary).trimStart()}`], { type: 'turn', rolloutId, ...summary });
-  };
-  const onFailure = ({ status, code, message }: Failure, path: string): void => {
-    const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printable(path.slice(0, 100))}: ${printable(message)}`;
-    say([line], { type: 'refused', status, code, message, path });
-  };
-  return await guarded(emit, { steps: false, serves: true }, async ({ stop }) => {
+  return await serving(json, async (say, stopped) => {
+    const onTurn = (rolloutId: string, turn: Turn): void => {
+      turns++;
+      const summary = turnSummary(turn);
+      say([`${styleText('dim', printableLine(rolloutId))} ${turnText(summary).trimStart()}`], {
+        type: 'turn',
+        rolloutId,
+        ...summary,
+      });
+    };
+    const onFailure = (refusal: Refusal, path: string): void => say([refusalLine(refusal, path)], refusalEvent(refusal, path));
     {
       await using served = await serve(settings, { onTurn, onFailure });
       const { origin, baseURL, apiKey, adminKey, flowKey } = served;
-      const { model, run } = settings;
       say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, adminKey, flowKey, model, run });
-      if (!stop.aborted) await once(stop, 'abort');
+      await stopped();
     }
-    const kept = `${count(turns, 'turn')} kept in ${settings.run}.`;
-    const look = ['Look at them:', `  ${asCalled(`trainyard show ${shellWord(settings.run)}`)}`];
-    say(['', kept, ...(turns > 0 ? look : [])], { type: 'served', turns, run: settings.run });
+    const look = ['Look at them:', `  ${asCalled(`trainyard show ${shellWord(run)}`)}`];
+    say(['', `${count(turns, 'turn')} kept in ${run}.`, ...(turns > 0 ? look : [])], { type: 'served', turns, run });
+  });
+}
+
+export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly json: boolean }): Promise<number> {
+  const { serveTinker } = await import('../tinker/server/serve-tinker.ts');
+  const { json, ...given } = flags;
+  const chosenKey = given.apiKey ?? (process.env['TINKER_API_KEY'] || undefined);
+  const settings: TinkerFlags = { ...TINKER_DEFAULTS, ...given, apiKey: chosenKey };
+  const { model, state } = settings;
+  const shown = new Map<string, number>();
+  return await serving(json, async (say, stopped) => {
+    const onFailure = (refusal: Refusal, path: string): void => {
+      const kind = `${refusal.status} ${refusal.code} ${path}`;
+      const isNews = performance.now() - (shown.get(kind) ?? Number.NEGATIVE_INFINITY) > QUIET_MS;
+      shown.set(kind, performance.now());
+      if (shown.size > MOST_KINDS) shown.clear();
+      if (isNews || json) say([refusalLine(refusal, path)], refusalEvent(refusal, path));
+    };
+    await using served = await serveTinker(settings, onFailure);
+    const { origin, apiKey, baseModel } = served;
+    say(tinkerWelcome(settings, served), { type: 'serving', origin, baseURL: origin, apiKey, baseModel, model, state });
+    await stopped();
+    const last = `Stopped. Saved weights are in ${state}; a server started with the same --state has them, and the same key.`;
+    say(['', last], { type: 'served', state });
+  });
+}
+
+/** Until a signal ends it. */
+async function serving(json: boolean, work: (say: Say, stopped: () => Promise<unknown>) => Promise<void>): Promise<number> {
+  const say: Say = (lines, value) => console.log(json ? JSON.stringify(value) : lines.join('\n'));
+  const emit = (event: RunEvent): void => {
+    if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event), event);
+  };
+  return await guarded(emit, { steps: false, serves: true }, async ({ stop }) => {
+    await work(say, async () => stop.aborted || (await once(stop, 'abort')));
     return 0;
   });
+}
+
+function refusalLine({ status, code, message }: Refusal, path: string): string {
+  return `${styleText('yellow', `refused ${status} ${code}`)} ${printableLine(path.slice(0, 100))}: ${printableLine(message)}`;
+}
+
+function refusalEvent({ status, code, message }: Refusal, path: string): object {
+  return { type: 'refused', status, code, message, path };
 }
 
 function welcome(
@@ -83,6 +134,22 @@ function welcome(
     `  curl -X POST -H "authorization: Bearer ${flowKey}" ${origin}/init_trajectory`,
     '',
     `Any model name will do. Rollouts are kept in ${run} when they end; Ctrl-C ends them all.`,
+    '',
+  ];
+}
+
+function tinkerWelcome(
+  { model, state }: TinkerFlags,
+  { origin, apiKey, baseModel }: Readonly<Record<'origin' | 'apiKey' | 'baseModel', string>>,
+): readonly string[] {
+  return [
+    `Serving ${styleText('bold', shortPath(model))} by the Tinker API. Point a Tinker program at it, with base_model "${baseModel}".`,
+    '',
+    `  export TINKER_BASE_URL=${origin}`,
+    `  export TINKER_API_KEY=${apiKey}`,
+    '',
+    'All parameters are trained, whatever LoRA settings a program asks for.',
+    `Saved weights are kept in ${state}; everything else ends with Ctrl-C.`,
     '',
   ];
 }

@@ -1,18 +1,31 @@
-/** `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. */
+/**
+ * `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. `trainyard curate`: what
+ * is left out of training and why; leaves out more, or takes it back. Both return the exit code.
+ */
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
-import { exclusionsOf, newMessages, openStoreOf, type RolloutLine, rewrittenAt, rolloutLine, stepsIn } from '../run/inspect.ts';
-import { count, figure } from './phrases.ts';
-import { endingLines } from './rollout-text.ts';
-import { printable } from './screen/width.ts';
-import { turnText } from './turn-text.ts';
+import {
+  type CurationLine,
+  curate,
+  curationIn,
+  exclusionsOf,
+  newMessages,
+  openStoreOf,
+  type RolloutLine,
+  rewrittenAt,
+  rolloutLine,
+  stepsIn,
+} from '../run/inspect.ts';
+import { endingLines, turnText } from './rollout-text.ts';
+import { count, measures } from './text.ts';
 
 /** Parts and metrics of a rollout in the list; all of them are shown of one alone. */
 const MOST_MEASURES = 6;
 
-export interface ShowFlags {
+interface ShowFlags {
   readonly forks: boolean;
   readonly purpose?: Purpose;
   readonly limit: number;
@@ -44,7 +57,7 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
     const summary = turnSummary(turn);
     const read = { rewritten: rewrittenAt(turn, trajectory.turns), prompt: newMessages(turn, trajectory.turns) };
     const excluded = line.excludedTurns[turn.index] ?? line.excluded;
-    const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printable(excluded)}`)}`;
+    const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printableLine(excluded)}`)}`;
     const missing =
       turn.request.messages.length === 0 && summary.promptTokens > 0
         ? '\n    (asked in tokens: there are no messages to show)'
@@ -61,8 +74,8 @@ function rolloutText(line: RolloutLine): string {
   const turnsOut = Object.keys(line.excludedTurns).length;
   const causes = Object.entries(line.forks).map(([cause, n]) => (n === 1 ? cause : `${cause} ×${n}`));
   return [
-    styleText('bold', printable(line.rolloutId)),
-    `task ${printable(line.taskId)}`,
+    styleText('bold', printableLine(line.rolloutId)),
+    `task ${printableLine(line.taskId)}`,
     outcome,
     reward === null ? 'not graded' : `reward ${reward}`,
     count(line.turns, 'turn'),
@@ -71,21 +84,52 @@ function rolloutText(line: RolloutLine): string {
     ...(causes.length > 0 ? [styleText('yellow', `forks: ${causes.join(', ')}`)] : []),
     ...(failedCalls > 0 ? [styleText('yellow', `${count(failedCalls, 'call')} failed`)] : []),
     ...(abandoned > 0 ? [`${count(abandoned, 'call')} abandoned`] : []),
-    ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printable(excluded)}`)]),
+    ...(excluded === null ? [] : [styleText('yellow', `excluded: ${printableLine(excluded)}`)]),
     ...(turnsOut === 0 ? [] : [styleText('yellow', `${count(turnsOut, 'turn')} excluded`)]),
   ].join(' · ');
 }
 
 /** What its reward is made of, and what else the grader measured. */
 function measuresText({ parts = {}, metrics = {} }: RolloutLine): readonly string[] {
-  const all = Object.entries({ ...parts, ...metrics });
-  const shown = all.slice(0, MOST_MEASURES).map(([name, value]) => `${printable(name)} ${figure(value, 2)}`);
-  const more = all.length > shown.length ? [`+${all.length - shown.length} more`] : [];
-  return shown.length === 0 ? [] : [styleText('dim', [...shown, ...more].join('  '))];
+  const shown = measures(Object.entries({ ...parts, ...metrics }), MOST_MEASURES, 2);
+  return shown === '' ? [] : [styleText('dim', shown)];
 }
 
 function total(lines: readonly RolloutLine[], shown: number, limit: number): string {
   const forked = lines.filter(({ forks }) => Object.keys(forks).length > 0).length;
   const hidden = shown > limit ? `; the last ${limit} are shown` : '';
   return `${count(lines.length, 'rollout')}, ${forked} with forks${hidden}`;
+}
+
+interface CurateFlags {
+  readonly turn?: number;
+  readonly reason?: string;
+  readonly undo: boolean;
+  readonly json: boolean;
+}
+
+export async function curateCommand(path: string, rolloutIds: readonly string[], flags: CurateFlags): Promise<number> {
+  const { turn, reason, undo, json } = flags;
+  const isList = rolloutIds.length === 0;
+  if (isList && (turn !== undefined || reason !== undefined || undo)) {
+    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', {
+      hint: `list them: trainyard show ${path}`,
+    });
+  }
+  await using store = await openStoreOf(path);
+  const lines = isList ? await curationIn(store) : await curate(store, { rolloutIds, turn, reason, undo });
+  for (const line of lines) console.log(json ? JSON.stringify(line) : lineText(line));
+  if (!json) console.log(isList ? `${count(lines.length, 'exclusion')}` : `${count(lines.length, 'mark')} made`);
+  return 0;
+}
+
+function lineText({ rolloutId, turn, excluded, reason, step, purpose }: CurationLine): string {
+  const trained = step === null ? [] : [styleText('yellow', `trained in step ${step}: that stays`)];
+  return [
+    `${styleText('bold', printableLine(rolloutId))}${turn === undefined ? '' : ` turn ${turn}`}`,
+    excluded ? 'excluded' : 'no longer excluded',
+    printableLine(reason),
+    ...trained,
+    ...(purpose === 'eval' ? ['an evaluation: it is never trained'] : []),
+  ].join(' · ');
 }

@@ -1,27 +1,28 @@
-/** `trainyard train`: flags → run/train, for a new run or one that is taken up again. Returns the exit code. */
+/** `trainyard train`: flags → run/train, for a new run or one that is resumed. Returns the exit code. */
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { EVAL_DEFAULTS, type TrainSettings } from '../run/settings.ts';
-import { resume, type TrainOptions, type TrainResult, train } from '../run/train.ts';
+import { resume, train } from '../run/train.ts';
+import { entryGiven, type LimitFlags, withLimits } from './flags.ts';
 import { guarded } from './guard.ts';
-import { EXIT_OF } from './interrupt.ts';
-import { wayOn } from './lines.ts';
-import { openReport } from './report.ts';
-import { withLimits } from './rollout-limits.ts';
+import { openReport, wayOn } from './print.ts';
+import { exitOf } from './program.ts';
 
-interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>> {
+interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly json: boolean;
   readonly resume?: string;
-  readonly turns?: number;
-  readonly graderDeadline?: number;
 }
 
-export async function trainCommand(given: string | undefined, { json, ...flags }: TrainFlags): Promise<number> {
+export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
+  const settings = withLimits(flags);
   // The list of flows is an entry, too.
-  const entry = given ?? flags.flows;
-  const start = startOf(entry, withLimits(flags));
-  const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = flags;
-  using report = openReport(json, { verb: 'train', entry: entry ?? flags.resume ?? '', model, seed, run: null });
+  const entry = given ?? settings.flows;
+  if (earlier !== undefined && settings.run !== undefined) {
+    throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });
+  }
+  const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
+  const named = earlier === undefined ? entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>') : entry;
+  using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null });
   let run: string | undefined;
   const emit: Emit = (event) => {
     if (event.type === 'run-start') run = event.run;
@@ -33,27 +34,12 @@ export async function trainCommand(given: string | undefined, { json, ...flags }
   };
   return await guarded(emit, { steps: true, hasBegun: () => run !== undefined, onLeave }, async (interrupts) => {
     const { finish, stop } = interrupts;
-    const { ending } = await start(emit, { finish, stop, since: 0, watchStalls: true });
+    const options = { finish, stop, since: 0, watchStalls: true };
+    const { ending } =
+      earlier === undefined
+        ? await train({ ...settings, entry: named! }, emit, options)
+        : await resume({ ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) }, emit, options);
     if (interrupts.by === 'SIGPIPE') onLeave();
-    return ending === 'interrupted' ? EXIT_OF[interrupts.by ?? 'SIGINT'] : 0;
+    return ending === 'interrupted' ? exitOf(interrupts.by) : 0;
   });
-}
-
-type Start = (emit: Emit, options: TrainOptions) => Promise<TrainResult>;
-
-function startOf(
-  entry: string | undefined,
-  { resume: earlier, ...settings }: Omit<TrainFlags, 'json' | 'turns' | 'graderDeadline'>,
-): Start {
-  if (earlier === undefined) {
-    if (entry !== undefined) return (emit, options) => train({ entry, ...settings }, emit, options);
-    throw new TrainyardError('USAGE', 'missing required argument: entry', {
-      hint: 'trainyard train <entry>, or trainyard train --resume <run>',
-    });
-  }
-  if (settings.run !== undefined) {
-    throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });
-  }
-  const request = { ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) };
-  return (emit, options) => resume(request, emit, options);
 }

@@ -1,11 +1,11 @@
 /** `trainyard verify`: does a run again and says whether everything is as it was kept. Returns the exit code: 1 where something is not, or nothing could be done again. */
 import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
 import type { Emit } from '../core/events.ts';
 import { type Verification, verify } from '../run/verify.ts';
 import { guarded } from './guard.ts';
-import { count, took } from './phrases.ts';
-import { jsonLines, textLines } from './report.ts';
-import { printable } from './screen/width.ts';
+import { jsonLines, textLines } from './print.ts';
+import { count, took } from './text.ts';
 
 /** Milliseconds between two lines about how far it is. */
 const SILENCE = 5_000;
@@ -50,10 +50,10 @@ export function verificationLines(result: Verification, seconds: number): readon
     ...(first === null
       ? []
       : [
-          `${printable(first.where)} ${styleText('red', 'differs')}: kept ${printable(first.kept)}, now ${printable(first.again)}`,
-          `  ${printable(first.meaning)}`,
+          `${printableLine(first.where)} ${styleText('red', 'differs')}: kept ${printableLine(first.kept)}, now ${printableLine(first.again)}`,
+          `  ${printableLine(first.meaning)}`,
         ]),
-    ...unchecked.map((what) => `${styleText('yellow', 'not checked')} ${printable(what)}`),
+    ...unchecked.map((what) => `${styleText('yellow', 'not checked')} ${printableLine(what)}`),
     `${verdict} (${took(seconds)})`,
     styleText('bold', `{ turns: ${turns}, rewards: ${rewards}, steps: ${steps}, different: ${different} }`),
   ];

@@ -1,19 +1,28 @@
 /**
  * Ends a process whose event loop a workflow has blocked for good: a loop without `await` can be stopped neither by its deadline
- * nor by Ctrl-C, because both are noticed by the very thread it keeps busy.
+ * nor by Ctrl-C, because both are noticed by the very thread it keeps busy. So a second thread, which this file is too, wakes every second
+ * and kills the process when the main thread has shown no life for long.
  *
- * Counts the watcher's own wake-ups without a sign of life, not wall-clock time, so that a suspended laptop is not taken for a loop.
+ * It counts its own wake-ups without a sign of life, not wall-clock time, so that a suspended laptop is not taken for a loop.
  */
-import { Worker } from 'node:worker_threads';
+import { writeSync } from 'node:fs';
+import { isatty } from 'node:tty';
+import { fileURLToPath } from 'node:url';
+import { isMainThread, Worker, workerData } from 'node:worker_threads';
+import { ERASE_BELOW, SHOW_CURSOR, wantsScreen } from './text.ts';
 
 /** Seconds of a blocked event loop after which nothing else can help. */
 const PATIENCE = 120;
 
+interface Watched {
+  readonly beats: Int32Array;
+  readonly patience: number;
+}
+
 export function watch(patience = PATIENCE): Disposable {
   const beats = new Int32Array(new SharedArrayBuffer(4));
   const timer = setInterval(() => Atomics.add(beats, 0, 1), 500).unref();
-  const file = import.meta.url.endsWith('.ts') ? './watchdog-thread.ts' : './watchdog-thread.js';
-  const watcher = new Worker(new URL(file, import.meta.url), { workerData: { beats, patience } });
+  const watcher = new Worker(fileURLToPath(import.meta.url), { workerData: { watched: { beats, patience } } });
   watcher.unref();
   return {
     [Symbol.dispose]: () => {
@@ -22,3 +31,23 @@ export function watch(patience = PATIENCE): Disposable {
     },
   };
 }
+
+function killWhenBlocked({ beats, patience }: Watched): void {
+  let last = -1;
+  let silent = 0;
+  setInterval(() => {
+    const now = Atomics.load(beats, 0);
+    silent = now === last ? silent + 1 : 0;
+    last = now;
+    if (silent < patience) return;
+    const cause = `error WORKFLOW_FAILED: something has kept the event loop busy for ${patience} s without awaiting`;
+    // Nobody else is left to put the terminal in order.
+    const restored = wantsScreen(isatty(1) && isatty(2), process.env) ? `${ERASE_BELOW}${SHOW_CURSOR}` : '';
+    const hint = 'look for a loop without await in the workflow; what was acknowledged is kept';
+    writeSync(2, `${restored}${cause}; the process is killed\n  ${hint}\n`);
+    process.kill(process.pid, 'SIGKILL');
+  }, 1000);
+}
+
+const { watched } = (isMainThread ? {} : (workerData ?? {})) as { readonly watched?: Watched };
+if (watched !== undefined) killWhenBlocked(watched);

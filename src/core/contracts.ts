@@ -4,9 +4,9 @@
  * Rules that hold for every implementation: a promise that resolved is a promise kept (an appended trajectory is on disk, a
  * published version is served); every wait takes an AbortSignal or is bounded; nothing here logs.
  */
-import type { Credit } from './credit.ts';
-import type { DefaultModelLike } from './default-model.ts';
+
 import type { TrainyardError } from './errors.ts';
+import type { Credit } from './reward.ts';
 import type {
   BatchManifest,
   Grade,
@@ -65,6 +65,36 @@ export interface Role {
   readonly default?: DefaultModelLike;
 }
 
+/** A model that is not the policy. What it says is in the trajectory, never in a sample. */
+export interface DefaultModel {
+  readonly name: string;
+  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+}
+
+export interface DefaultModelRequest {
+  readonly messages: readonly Message[];
+  readonly tools: readonly Tool[];
+  /** The tool that it must call, or true where any will do. */
+  readonly tool?: string | true;
+  /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
+  readonly stop?: readonly string[];
+  readonly sampling: Partial<SamplingSettings>;
+  readonly signal: AbortSignal;
+}
+
+export interface DefaultModelAnswer {
+  readonly content: string | null;
+  /** Ids are given by the gateway. */
+  readonly toolCalls?: readonly ToolCall['function'][];
+  readonly stopReason?: StopReason;
+}
+
+/** A default model, or what one can be made of: an OpenAI-compatible server, or a function from the conversation to an answer. */
+export type DefaultModelLike =
+  | DefaultModel
+  | { readonly name: string; readonly baseURL: string; readonly apiKey?: string; readonly fetch?: typeof globalThis.fetch }
+  | ((request: DefaultModelRequest) => string | DefaultModelAnswer | Promise<string | DefaultModelAnswer>);
+
 /** The agent's behaviour on one task. */
 export interface Workflow {
   readonly [workflowSymbol]: true;
@@ -85,13 +115,32 @@ export interface Workflow {
   readonly grading: 'always' | 'when-missing';
   /** Its run never gives a reward: without a grader nothing can be trained or measured. */
   readonly needsGrader?: true;
+  /** The rewards by turn that it returns hold what later turns earned: the run's turn discount leaves them alone. */
+  readonly rewardsAreReturns?: true;
+  /** What is wrong with the tasks it is to run on, told before anything is spent. */
+  checkTasks?(tasks: readonly TaskView[]): readonly TrainyardError[];
   /** Whether a group may be trained on; absent: any that has signal. */
   accepts?(group: readonly Trajectory[]): boolean;
   /** Once, before the first rollout in a process; after the last. */
   setup?(): Promise<void>;
   teardown?(): Promise<void>;
+  /**
+   * For a workflow that needs more of its run than a context, such as routes of its own at the gateway: called once, before the first
+   * rollout. The result runs rollouts in place of `run`.
+   */
+  attach?(host: RunHost): Promise<AttachedRun>;
   run(ctx: WorkflowContext): Promise<unknown>;
 }
+
+/** What a run offers to a workflow that attaches to it. */
+export interface RunHost {
+  /** The run's gateway. */
+  readonly gateway: SessionHost;
+  readonly grader?: GraderRunner | undefined;
+}
+
+/** One rollout. The task has its answer, which is for the grader: it is not to be shown to the agent. */
+export type AttachedRun = (ctx: WorkflowContext, task: Task) => Promise<unknown>;
 
 export interface WorkflowContext<Config = unknown, RoleName extends string = string> {
   readonly task: TaskView;

@@ -2,10 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { currentRollout, runInRollout } from './context.ts';
 import type { WorkflowContext } from './contracts.ts';
-import { defineWorkflow } from './define.ts';
-import { defineGrader } from './define-grader.ts';
 import { boundary, messageOf, TrainyardError } from './errors.ts';
-import { asGrader, asWorkflow } from './lower.ts';
 
 const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as WorkflowContext;
 
@@ -68,69 +65,5 @@ describe('messageOf', () => {
     ['an error without text', Object.assign(new Error('x'), { message: undefined })],
   ])('gives text for %s', (_, value) => {
     expect(typeof messageOf(value)).toBe('string');
-  });
-});
-
-describe('defineWorkflow', () => {
-  it('refuses a role that is not what it says', () => {
-    const roles = { default: { trainble: false } } as never;
-    expect(() => defineWorkflow({ roles, run: async () => {} })).toThrowError(
-      expect.objectContaining({ code: 'WORKFLOW_INVALID' }),
-    );
-  });
-
-  it('repeats no values of what may hold a key', () => {
-    const key = 'sk-0123';
-    const house = { name: 'house', apiKey: key };
-    const wrong = [
-      { roles: { judge: house } },
-      { roles: { judge: key } },
-      { roles: { judge: { default: house } } },
-      { roles: { judge: { default: key } } },
-      { roles: [house] },
-      { roles: ['judge'], trainable: { judge: house } },
-      { roles: ['judge'], trainable: [house] },
-      { isolation: 'process', env: { HOUSE_KEY: key } },
-      { isolation: 'process', env: `HOUSE_KEY=${key}` },
-      { isolation: house },
-    ];
-    for (const options of wrong) {
-      const define = () => defineWorkflow({ ...options, run: async () => {} } as never);
-      expect(define).toThrowError(
-        expect.objectContaining({ code: 'WORKFLOW_INVALID', message: expect.not.stringContaining(key) }),
-      );
-    }
-  });
-
-  it('takes an async function or an object with an async run, bound to it', async () => {
-    expect(defineWorkflow(async function agent() {}).name).toBe('agent');
-    const definition = {
-      name: 'obj',
-      answer: 42,
-      async run() {
-        return { output: this.answer };
-      },
-    };
-    const workflow = defineWorkflow(definition);
-    expect(asWorkflow(workflow)).toBe(workflow);
-    expect(await workflow.run(contextNamed('r'))).toEqual({ output: 42 });
-  });
-
-  it.each([
-    ['a plain function', () => Promise.resolve()],
-    ['nothing', undefined],
-    ['an object without run', {}],
-    ['a generator', async function* () {}],
-  ])('refuses %s with what to do', (_, value) => {
-    expect(() => defineWorkflow(value as never)).toThrowError(
-      expect.objectContaining({ code: 'WORKFLOW_NOT_ASYNC', hint: expect.stringContaining('async') }),
-    );
-  });
-
-  it('is told apart from a grader by its symbol alone', () => {
-    const grader = defineGrader(() => 1);
-    expect(asGrader(grader)).toBe(grader);
-    expect(asWorkflow(grader)).toBeUndefined();
-    expect(asWorkflow({ run: async () => {} })).toBeUndefined();
   });
 });

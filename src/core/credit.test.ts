@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Credit, credited } from './credit.ts';
+import { type Credit, credited } from './reward.ts';
 import type { ForkCause, Turn } from './types.ts';
 
 const turn = (index: number, after?: number, fork?: { cause: ForkCause; from: number }): Turn =>

@@ -1,13 +1,25 @@
 /**
- * `defineWorkflow`: how a module says "this is the agent".
+ * `defineWorkflow` and `defineGrader`: how a module says "this is the agent" and "this is the score"; and the way back from what a module
+ * exports to the workflow or grader it stands for.
  *
- * It only checks, marks and names what it is given; nothing is registered anywhere. What is wrong with a definition is thrown when the
- * module is imported, before anything runs.
+ * Definitions are only checked, marked and named; nothing is registered anywhere. Mistakes are thrown when the module is imported, before
+ * anything runs. Whatever carries one of core's symbols is a workflow or grader, or can be lowered to one; nothing else is looked at, so that
+ * no shape of authoring needs to be known here.
  */
-import { isClass, kindOf } from './classes.ts';
-import { type Role, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from './contracts.ts';
-import type { DefaultModelLike } from './default-model.ts';
-import { checkDefaultModel, described } from './default-model.ts';
+import {
+  type DefaultModelLike,
+  type EntryModule,
+  type Grader,
+  graderSymbol,
+  type Lowering,
+  type Role,
+  type Ungraded,
+  type Workflow,
+  type WorkflowContext,
+  type WorkflowResult,
+  workflowSymbol,
+} from './contracts.ts';
+import { kindOf } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { defined } from './json.ts';
 import type { Trajectory } from './types.ts';
@@ -156,4 +168,161 @@ function defaultOf(role: string, given: { readonly default?: DefaultModelLike } 
 
 function shown(value: unknown): string {
   return typeof value === 'object' ? described(value) : (JSON.stringify(value) ?? kindOf(value));
+}
+
+/** `whose` begins the message of a mistake: `role "judge"`. */
+export function checkDefaultModel(given: unknown, whose: string): asserts given is DefaultModelLike {
+  if (typeof given === 'function') return;
+  if (typeof given === 'object' && given !== null && 'name' in given && typeof given.name === 'string') {
+    if ('baseURL' in given && typeof given.baseURL === 'string') return;
+    if ('generate' in given && typeof given.generate === 'function') return;
+  }
+  throw new TrainyardError('WORKFLOW_INVALID', `${whose}: expected a default model, found ${described(given)}`, {
+    hint: 'give { name, baseURL, apiKey } of an OpenAI-compatible server, or a function from { messages } to a text',
+  });
+}
+
+/** Without its texts: a key may be among them. */
+export function described(given: unknown): string {
+  if (given === '') return "''";
+  if (typeof given === 'string' || typeof given === 'function') return `a ${typeof given}`;
+  if (typeof given !== 'object' || given === null) return String(given);
+  return Array.isArray(given) ? 'a list' : `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
+}
+
+// ── graders ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export type GradeFunction = Grader['grade'];
+
+export interface GraderOptions extends Partial<Omit<Grader, typeof graderSymbol | 'grade'>> {
+  grade: GradeFunction;
+}
+
+/** Made once in each process, so that what is loaded in its constructor is loaded once. */
+export type GraderClass = new () => Pick<GraderOptions, 'grade'> & Partial<GraderOptions>;
+
+const OPTIONS = ['name', 'concurrency', 'deadlineMs', 'retries', 'asksPolicy', 'judges', 'needsEnv', 'grade'] as const;
+
+/** Marks what goes from what the agent did (and the task's answer) to a reward as a grader. Throws GRADER_INVALID for anything else. */
+export function defineGrader(given: GradeFunction | GraderOptions | GraderClass): Grader {
+  if (typeof given === 'function' && !isClass(given)) {
+    return { [graderSymbol]: true, name: given.name || 'grader', grade: given as GradeFunction };
+  }
+  const name = typeof given === 'function' ? given.name : undefined;
+  const options = typeof given === 'function' ? made(given as GraderClass) : given;
+  if (typeof options !== 'object' || options === null || typeof options.grade !== 'function') {
+    throw new TrainyardError('GRADER_INVALID', `expected a function, or an object or class with grade, found ${kindOf(given)}`, {
+      hint: 'write defineGrader(({ task, messages }) => …)',
+    });
+  }
+  if (name === undefined) checkGraderNames(options);
+  const { concurrency, deadlineMs, retries, asksPolicy, judges, needsEnv } = options;
+  checkNumber('concurrency', concurrency, 1);
+  checkNumber('deadlineMs', deadlineMs, 1);
+  checkNumber('retries', retries, 0);
+  checkVariables(needsEnv);
+  return {
+    [graderSymbol]: true,
+    name: options.name ?? name ?? (options.grade.name || 'grader'),
+    ...defined({ concurrency, deadlineMs, retries, asksPolicy, judges, needsEnv }),
+    grade: (input, ctx) => options.grade(input, ctx),
+  };
+}
+
+/** What a grader returns where there is nothing to score, or it should not count: the rollout is kept, and neither trained nor compared with. */
+export function rejected(why: string): Ungraded {
+  return { kind: 'ungraded', why };
+}
+
+/** Throws what a grader throws for a rollout that cannot be scored, though it should be: counted among the failures of grading, which stop a run when there are too many. */
+export function unscorable(why: string): never {
+  throw new TrainyardError('GRADER_UNSCORABLE', why);
+}
+
+/** The variables that the grader needs and this process does not have. */
+export function missingEnv({ needsEnv = [] }: Grader): readonly string[] {
+  return needsEnv.filter((name) => (process.env[name]?.trim() ?? '') === '');
+}
+
+function made(Class: GraderClass): GraderOptions {
+  try {
+    return new Class();
+  } catch (cause) {
+    throw new TrainyardError('GRADER_INIT_FAILED', `new ${Class.name}() threw`, { cause });
+  }
+}
+
+function checkGraderNames(options: object): void {
+  const unknown = Object.keys(options).filter((key) => !(OPTIONS as readonly string[]).includes(key));
+  if (unknown.length === 0) return;
+  throw new TrainyardError('GRADER_INVALID', `a grader has no ${unknown.join(', ')}; it may have ${OPTIONS.join(', ')}`);
+}
+
+function checkVariables(names: unknown): void {
+  const isList =
+    names === undefined || (Array.isArray(names) && names.every((name) => typeof name === 'string' && /^\w+$/.test(name)));
+  // Not repeated: what is no name may be the key itself.
+  if (!isList) throw new TrainyardError('GRADER_INVALID', 'needsEnv: expected a list of names of environment variables');
+}
+
+function checkNumber(name: string, value: unknown, least: number): void {
+  if (value === undefined || (typeof value === 'number' && Number.isSafeInteger(value) && value >= least)) return;
+  throw new TrainyardError('GRADER_INVALID', `${name}: expected a whole number from ${least} up, found ${String(value)}`);
+}
+
+// ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Undefined where it is none, or an abstract base of some. */
+export function asWorkflow(value: unknown, module: EntryModule = alone): Workflow | undefined {
+  return lowered<Workflow>(value, workflowSymbol, module);
+}
+
+export function asGrader(value: unknown, module: EntryModule = alone): Grader | undefined {
+  return lowered<Grader>(value, graderSymbol, module);
+}
+
+/** All exports; mistakes are thrown as they are found. */
+export function moduleOf(exports: object): EntryModule {
+  return { exports: Object.entries(exports), problem: alone.problem };
+}
+
+const alone: EntryModule = {
+  exports: [],
+  problem: (mistake: TrainyardError) => {
+    throw mistake;
+  },
+};
+
+function lowered<T>(value: unknown, symbol: symbol, module: EntryModule): T | undefined {
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null || !(symbol in value)) return undefined;
+  const marked = (value as Record<symbol, true | Lowering<T>>)[symbol];
+  return typeof marked === 'function' ? marked.call(value, module) : (value as T);
+}
+
+// ── classes and functions, before they are used ───────────────────────────────────────────────────────────────────────────
+
+/** Whether a class has a method of its own below the base, and does not call itself abstract. */
+export function isConcrete(Class: object, method: string, base?: object): boolean {
+  if (Class === base || saysAbstract(Class)) return false;
+  const own = methodOf(Class, method);
+  return typeof own === 'function' && own !== (base && methodOf(base, method));
+}
+
+/** `static abstract = true`, of its own: a subclass does not inherit it. */
+export function saysAbstract(Class: object): boolean {
+  return Object.hasOwn(Class, 'abstract') && Reflect.get(Class, 'abstract') === true;
+}
+
+/** `AsyncFunction`, `Function`, `Undefined`, … */
+export function methodKind(Class: object, method: string): string {
+  return kindOf(methodOf(Class, method));
+}
+
+/** Whether a function must be called with `new`. */
+export function isClass(value: object): boolean {
+  return /^class\b/.test(Function.prototype.toString.call(value));
+}
+
+function methodOf(Class: object, method: string): unknown {
+  return (Class as { readonly prototype?: Readonly<Record<string, unknown>> }).prototype?.[method];
 }

@@ -1,10 +1,12 @@
 /**
- * Foreign values in words: what a grader returned, what it threw, what it printed. Text only ever grows to a bound, and control
- * characters never pass, because a grader may print what the policy wrote and the text ends on a terminal.
+ * Words for messages: foreign values (what a grader returned, threw or printed) in a few of them, and the name that was meant by one that
+ * does not exist.
  *
- * Nothing here throws, whatever it is given: a value may have getters and a toString of its own.
+ * Text only ever grows to a bound, and control characters never pass: a grader may print what the policy wrote, and the text ends on a
+ * terminal. The description of a value never throws, whatever getters and toString it has.
  */
 import { inspect } from 'node:util';
+import { type ErrorCode, TrainyardError } from './errors.ts';
 
 const VALUE_CHARS = 200;
 const THROWN_CHARS = 1_000;
@@ -20,6 +22,11 @@ export function printable(text: string): string {
 /** On one line: a line end is shown as ⏎, any other control character as a dot. */
 export function printableLine(text: string): string {
   return text.replaceAll('\n', '⏎').replace(CONTROL, '·').replaceAll('\t', '·');
+}
+
+/** `AsyncFunction`, `Object`, `Undefined`, … */
+export function kindOf(value: unknown): string {
+  return Object.prototype.toString.call(value).slice(8, -1);
 }
 
 /** A value on one line. */
@@ -50,4 +57,63 @@ export function describeThrown(thrown: unknown): string {
 export function shortened(text: string, chars: number): string {
   const clean = printable(text);
   return clean.length <= chars ? clean : `${clean.slice(0, chars)}…`;
+}
+
+// ── names that do not exist ───────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Differences that a slip of the fingers makes. */
+const MOST_SLIPS = 2;
+
+/** The nearest of `known`, whatever its case; undefined where none is near. A short name must be nearer: two slips make any of it. */
+export function nearName(name: string, known: readonly string[]): string | undefined {
+  const given = name.toLowerCase();
+  const near = known
+    .map((one) => ({ one, slips: slips(one.toLowerCase(), given) }))
+    .filter(({ one, slips }) => slips <= Math.min(MOST_SLIPS, Math.floor(one.length / 2)))
+    .toSorted((a, b) => a.slips - b.slips);
+  return near[0]?.one;
+}
+
+/** One fault for each option that there is not. Values are not repeated: they may be secrets. `whose` begins each. */
+export function unknownOptions(given: object, names: readonly string[], whose = 'it'): readonly string[] {
+  return Object.keys(given)
+    .filter((name) => !names.includes(name))
+    .map((name) => {
+      const meant = nearName(name, names);
+      return `${whose} has no option ${name}, ${meant === undefined ? `expected ${names.join(', ')}` : `did you mean ${meant}?`}`;
+    });
+}
+
+/** Throws for options that there are not. */
+export function checkNames(given: object, names: readonly string[], whose: string, code: ErrorCode = 'USAGE'): void {
+  const unknown = unknownOptions(given, names, whose);
+  if (unknown.length > 0) throw new TrainyardError(code, unknown.join('; also: '));
+}
+
+/** Throws for a field or method that is one of ours but for case and underscores, as Python would write it. Others are the author's own. */
+export function checkedFields<T extends object>(instance: T, ours: readonly string[]): T {
+  const plain = (text: string): string => text.replaceAll(/(?<!^)_/g, '').toLowerCase();
+  for (const field of [...Object.keys(instance), ...Object.getOwnPropertyNames(Object.getPrototypeOf(instance))]) {
+    const meant = ours.find((one) => one !== field && plain(one) === plain(field));
+    if (meant === undefined) continue;
+    throw new TrainyardError('WORKFLOW_INVALID', `${instance.constructor.name} has ${field}, did you mean ${meant}?`);
+  }
+  return instance;
+}
+
+/** Letters to change, add, leave out or swap; counted to one more than are looked for. */
+function slips(a: string, b: string): number {
+  if (Math.abs(a.length - b.length) > MOST_SLIPS) return MOST_SLIPS + 1;
+  let [before, row]: [number[], number[]] = [[], Array.from({ length: b.length + 1 }, (_, j) => j)];
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const same = a[i - 1] === b[j - 1] ? 0 : 1;
+      next[j] = Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + same);
+      const isSwap = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      if (isSwap) next[j] = Math.min(next[j]!, before[j - 2]! + 1);
+    }
+    [before, row] = [row, next];
+  }
+  return row[b.length]!;
 }

@@ -29,6 +29,15 @@ export function defined<T extends object>(fields: T): { [K in keyof T]?: Exclude
   return Object.fromEntries(given) as { [K in keyof T]?: Exclude<T[K], undefined> };
 }
 
+/** Undefined where it is no JSON. */
+export function parsedJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
+}
+
 // ── size of text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Levels that no honest message, schema or task needs. */

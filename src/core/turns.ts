@@ -1,5 +1,5 @@
-/** Turns as they are seen from outside: in short, and by their names. */
-import type { DialectName, Fork, Message, RolloutIdentity, StopReason, Turn } from './types.ts';
+/** Turns and rollouts as they are named, shown and excluded from training. Reads no store. */
+import type { DialectName, Exclusion, Fork, Mark, Message, RolloutIdentity, StopReason, Trajectory, Turn } from './types.ts';
 
 /** For people and their tools: where its prompt comes from, how much was said, what was special. No token ids. */
 export interface TurnSummary {
@@ -59,4 +59,50 @@ export function turnNamed(identity: RolloutIdentity, turns: readonly Turn[], nam
     const id = completionId(identity, sampling.seed);
     return name === id || name === `chatcmpl-${id}` || name === `resp_${id}` || name === `msg_${id}`;
   });
+}
+
+// ── exclusion by marks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// An excluded rollout is removed before anything is compared, so that its group's mean is that of the others. An excluded turn stays in its
+// conversation as context: it is not trained, and what it earned is compared with nothing.
+
+/** The marks that hold and exclude something, by rollout and turn. */
+export function exclusionsIn(marks: Iterable<Mark>): readonly Mark[] {
+  const latest = new Map<string, Mark>();
+  for (const mark of marks) latest.set(placeOf(mark), mark);
+  return [...latest.values()].filter(({ excluded }) => excluded).toSorted(byPlace);
+}
+
+/** Of these rollouts alone: a store may hold marks of very many others. */
+export function exclusionsOf(rolloutIds: ReadonlySet<string>, marks: readonly Mark[]): readonly Exclusion[] {
+  const own = exclusionsIn(marks.filter(({ rolloutId }) => rolloutIds.has(rolloutId)));
+  return own.map(({ rolloutId, turn }) => ({ rolloutId, ...(turn === undefined ? {} : { turn }) }));
+}
+
+/** The same trajectories, as far as they are trained. What nobody marked is the same object. */
+export function withoutExcluded(trajectories: readonly Trajectory[], exclusions: readonly Exclusion[]): readonly Trajectory[] {
+  if (exclusions.length === 0) return trajectories;
+  const places = new Set(exclusions.map(placeOf));
+  const rollouts = new Set(exclusions.map(({ rolloutId }) => rolloutId));
+  return trajectories
+    .filter(({ rolloutId }) => !places.has(placeOf({ rolloutId })))
+    .map((trajectory) => (rollouts.has(trajectory.rolloutId) ? withoutTurns(trajectory, places) : trajectory));
+}
+
+/** One text for one rollout or turn. */
+export function placeOf({ rolloutId, turn }: Exclusion): string {
+  return JSON.stringify([rolloutId, turn ?? null]);
+}
+
+function withoutTurns(trajectory: Trajectory, places: ReadonlySet<string>): Trajectory {
+  const { rolloutId } = trajectory;
+  const turns = trajectory.turns.map((turn) =>
+    places.has(placeOf({ rolloutId, turn: turn.index })) ? { ...turn, trainable: false } : turn,
+  );
+  return { ...trajectory, turns };
+}
+
+function byPlace(a: Exclusion, b: Exclusion): number {
+  if (a.rolloutId !== b.rolloutId) return a.rolloutId < b.rolloutId ? -1 : 1;
+  return (a.turn ?? -1) - (b.turn ?? -1);
 }

@@ -6,8 +6,9 @@
  * is a mistake of whoever made the file. An answer in the metadata under a name that says so is refused. Elsewhere it is warned about, since
  * it may belong there: a text to correct, a list of choices.
  */
+
+import { nearName } from '../core/describe.ts';
 import { isObject, sameJson } from '../core/json.ts';
-import { nearName } from '../core/near-name.ts';
 import type { Json, Task } from '../core/types.ts';
 import { kindOf } from './rows.ts';
 

@@ -1,17 +1,19 @@
 /**
- * The base of all agent flows: config, the gateway, and `run`, which says how many steps it made.
+ * The base of all agent flows: config, the gateway, and `run`, which says how many steps it made; and the two flows that need nothing but
+ * the policy: one step, and several steps with tools between them.
  *
  * A subclass that has a `run` of its own is a flow and can be exported as an entry; one without stays abstract. `static abstract = true`
  * says that a class with a `run` is meant as a base all the same.
  */
-import { isConcrete } from '../core/classes.ts';
-import { type EntryModule, workflowSymbol } from '../core/contracts.ts';
-import type { FlowWorkflow } from '../core/flow-door.ts';
-import { flowRegistry } from './flow-registry.ts';
-import type { FlowClass, FlowFields, FlowSetup } from './flow-types.ts';
+import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
+import { messageOf } from '../core/errors.ts';
+import type { Tool } from '../core/types.ts';
+import { type FlowClass, type FlowFields, type FlowSetup, flowRegistry, register } from './flow-registry.ts';
 import { flowWorkflow } from './flow-workflow.ts';
 import {
   computeReward,
+  type FlowMessage,
   type GatewayDoor,
   type GatewayGeneration,
   type GatewayReward,
@@ -19,9 +21,10 @@ import {
   generate,
   type RewardFields,
   type SamplingParams,
+  Step,
+  type StepFields,
   submitSteps,
 } from './gateway-client.ts';
-import { Step, type StepFields } from './step.ts';
 
 export abstract class AgentFlowBase<Config = unknown, Row extends object = Record<never, never>> {
   static readonly abstract: boolean = true;
@@ -63,11 +66,103 @@ export abstract class AgentFlowBase<Config = unknown, Row extends object = Recor
     return this.#door;
   }
 
-  static readonly [workflowSymbol]: (this: unknown, module: EntryModule) => FlowWorkflow | undefined = lowerFlow;
+  static readonly [workflowSymbol]: (this: unknown, module: EntryModule) => Workflow | undefined = lowerFlow;
 }
 
 /** `this`: the class. */
-export function lowerFlow(this: unknown): FlowWorkflow | undefined {
+export function lowerFlow(this: unknown): Workflow | undefined {
   const flow = this as FlowClass;
   return isConcrete(flow, 'run') ? flowWorkflow({ name: flow.name || 'flow', flow }, flowRegistry()) : undefined;
+}
+
+/** One prompt, one answer, one step: for tasks that are each a question by themselves. Overriding `run` makes it another flow. */
+export class SingleStepSingleTurnAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
+  Config,
+  Row
+> {
+  async run(samplingParams: SamplingParams, fields: FlowFields<Row>): Promise<number> {
+    const { trajectoryUid, promptUid, prompt: messages } = fields;
+    const said = await this.gatewayGenerate({ ...samplingParams, trajectoryUid, promptUid, messages });
+    const { promptIds, responseIds, generationId } = said;
+    await this.gatewaySubmitSteps([{ promptIds, responseIds, generationId, trajectoryUid, promptUid, isLast: true }]);
+    return 1;
+  }
+}
+
+export const SINGLE_STEP = 'single_step_single_turn_agent';
+register(SINGLE_STEP)(SingleStepSingleTurnAgentFlow);
+
+const TOOL_CALL = /<tool_call>\s*(.*?)\s*<\/tool_call>/s;
+const MOST_STEPS = 32;
+
+/** A tool as the policy is told of it, and what it does. */
+export interface FlowTool {
+  readonly description?: string;
+  readonly parameters?: NonNullable<Tool['function']['parameters']>;
+  run(given: Readonly<Record<string, unknown>>): unknown;
+}
+
+/**
+ * A flow of several turns, each a step: the policy speaks, a tool answers, until it says something that ends it. The steps are one
+ * trajectory. `run` can be overridden as a whole, or only what it is made of: `tools`, `messagesOf`, `isTerminal`, `executeTool`.
+ */
+export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
+  Config,
+  Row
+> {
+  static override readonly abstract: boolean = true;
+  /** By name. */
+  readonly tools: Readonly<Record<string, FlowTool>> = {};
+  /** It ends after so many steps whatever the policy says. */
+  readonly maxSteps: number = MOST_STEPS;
+
+  /** The tools as the policy is told of them. */
+  get toolSchemas(): readonly Tool[] {
+    return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
+      type: 'function',
+      function: {
+        name,
+        ...(description === undefined ? {} : { description }),
+        ...(parameters === undefined ? {} : { parameters }),
+      },
+    }));
+  }
+
+  /** How the conversation begins. */
+  messagesOf(fields: FlowFields<Row>): FlowMessage[] {
+    return [...fields.prompt];
+  }
+
+  /** Whether this is the last thing to be said: what calls no tool. */
+  isTerminal(text: string): boolean {
+    return !TOOL_CALL.test(text);
+  }
+
+  /** What the tool that this text calls says, in words. A call that is wrong is answered, too: the policy can learn from it. */
+  async executeTool(text: string): Promise<string> {
+    try {
+      const { name, arguments: given } = JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as {
+        name: string;
+        arguments: Record<string, unknown>;
+      };
+      const tool = Object.hasOwn(this.tools, name) ? this.tools[name] : undefined;
+      return JSON.stringify(tool === undefined ? { error: 'no such tool' } : await tool.run(given ?? {}));
+    } catch (thrown) {
+      return JSON.stringify({ error: messageOf(thrown) });
+    }
+  }
+
+  async run(samplingParams: SamplingParams, fields: FlowFields<Row>): Promise<number> {
+    const { trajectoryUid, promptUid } = fields;
+    const messages = this.messagesOf(fields);
+    const tools = this.toolSchemas.length > 0 ? { tools: this.toolSchemas } : {};
+    for (let stepIndex = 0; ; stepIndex++) {
+      const said = await this.gatewayGenerate({ ...samplingParams, trajectoryUid, promptUid, messages, ...tools });
+      const { text, promptIds, responseIds, generationId } = said;
+      const isLast = this.isTerminal(text) || stepIndex + 1 >= this.maxSteps;
+      await this.gatewaySubmitSteps([{ promptIds, responseIds, generationId, trajectoryUid, promptUid, stepIndex, isLast }]);
+      if (isLast) return stepIndex + 1;
+      messages.push({ role: 'assistant', content: text }, { role: 'tool', content: await this.executeTool(text) });
+    }
+  }
 }

@@ -1,53 +1,268 @@
 /**
- * The routes of the agent-flow protocol as data: method, path, who may. docs/reference/agent-flow.md publishes them; a test keeps the two
- * equal. Paths that begin with `{trajectory}/{prompt}/v1` are those of a base URL; below it the routes of the model are served too.
+ * The agent-flow protocol, mounted on a gateway: routes for trusted code that builds its own steps, and base URLs for agents that speak
+ * OpenAI. Only keys for flow and admin reach its own routes; below a base URL the routes of the model are the gateway's, with its keys.
+ *
+ * What is written, is written with a 2xx and only then. With the key of a rollout that a run holds, `init_trajectory` names that rollout: the
+ * run decides what it is for and keeps it. Otherwise a new trajectory is opened, and kept when it is complete.
  */
-import type { Capability } from '../gateway/keys.ts';
+import { networkInterfaces } from 'node:os';
+import type { RunHost, WorkflowContext } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Task } from '../core/types.ts';
+import { invalid, parsed } from '../gateway/dialects/dialect.ts';
+import { Gateway } from '../gateway/gateway.ts';
+import { SignedIds } from '../gateway/keys.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
+import { isLoopback } from '../http/guard.ts';
+import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import { httpRefusal } from '../http/refusal.ts';
+import { decoded, type RouteMatch, Router, routeFor } from '../http/router.ts';
+import type { GroupPool } from '../rollout/group-pool.ts';
+import type { ServedStep } from '../rollout/served-steps.ts';
+import {
+  BASE,
+  batchRequest,
+  channelOf,
+  checkedUid,
+  completion,
+  FLOW_CAPABILITIES,
+  FLOW_ROUTES,
+  type FlowRoute,
+  flowRefusal,
+  initialisation,
+  purposeOf,
+  registration,
+} from './flow-protocol.ts';
+import { computeReward, type FlowCall, type FlowParts, generate, submitSteps } from './flow-steps.ts';
+import { type FlowTrajectory, UNNAMED_PROMPT } from './flow-trajectory.ts';
+import type { FlowDoor } from './flow-workflow.ts';
+import { poolRefusal, type TableParts, TrajectoryTable } from './trajectory-table.ts';
 
-export type FlowAction = 'generate' | 'submit' | 'reward' | 'init' | 'register' | 'complete' | 'steps' | 'fetch' | 'pool';
+export type FlowOptions = Omit<TableParts, 'gateway'> & Pick<FlowParts, 'pool'>;
 
-export interface FlowRoute {
-  readonly method: 'GET' | 'POST';
-  readonly path: string;
-  readonly does: FlowAction;
-  /** Absent: whoever may use these routes. */
-  readonly may?: readonly Capability[];
+export interface MountedFlows {
+  /** Keeps what was opened over HTTP and is not kept yet. */
+  drain(): Promise<void>;
 }
 
-export const FLOW_CAPABILITIES: readonly Capability[] = ['flow', 'admin'];
-const BASE = '{trajectory}/{prompt}/v1';
+const router = new Router(FLOW_ROUTES.map((route) => ({ ...route, path: `/${route.path}` })));
+/** The routes of the model below a base URL; `/r/<rollout>/v1` is the gateway's own. */
+const models = new Router([{ method: 'ANY', path: `/${BASE}/{rest+}` }]);
 
-export const FLOW_ROUTES: readonly FlowRoute[] = [
-  { method: 'POST', path: 'generate', does: 'generate' },
-  { method: 'POST', path: 'submit_steps', does: 'submit' },
-  { method: 'POST', path: 'compute_reward', does: 'reward' },
-  { method: 'POST', path: 'init_trajectory', does: 'init' },
-  { method: 'POST', path: `${BASE}/register_trajectory`, does: 'register' },
-  { method: 'POST', path: `${BASE}/complete_trajectory`, does: 'complete' },
-  { method: 'GET', path: `${BASE}/steps`, does: 'steps' },
-  { method: 'POST', path: 'fetch_batch', does: 'fetch', may: ['admin'] },
-  { method: 'GET', path: 'pool', does: 'pool', may: ['admin'] },
-];
-
-/** Where a path leads. */
-export interface FlowPlace {
-  /** Absent: a route of the model, below a base URL. */
-  readonly route?: FlowRoute;
-  /** As they stand in the path, percent-encoded. */
-  readonly trajectory?: string;
-  readonly prompt?: string;
-  /** What follows the base. */
-  readonly rest: string;
+export function mountAgentFlow(gateway: Gateway, options: FlowOptions): MountedFlows {
+  const table = new TrajectoryTable({ ...options, gateway });
+  const parts: FlowParts = { ...options, gateway, table, ids: new SignedIds('gen') };
+  gateway.mount(async (request) => {
+    const match = router.match(request.path);
+    if (match?.segments['trajectory'] === 'r') return undefined;
+    if (match !== undefined) return await serve(parts, match, request);
+    const { segments } = models.match(request.path) ?? {};
+    return segments === undefined || segments['trajectory'] === 'r' ? undefined : await callModel(parts, segments, request);
+  });
+  return { drain: () => table.drain() };
 }
 
-const BASED = /^\/([^/]+)\/([^/]+)\/v1\/(.+)$/;
+/** Mounts the routes on the gateway of a run; the result gives each rollout the door of its flow. */
+export function attachTo({ gateway, grader }: RunHost): (ctx: WorkflowContext, task: Task) => FlowDoor {
+  if (!(gateway instanceof Gateway)) throw new TrainyardError('NO_ROLLOUT', 'a flow needs a gateway in its own process');
+  const tasks = new WeakMap<object, Task>();
+  mountAgentFlow(gateway, { grader, taskOf: ({ session }) => tasks.get(session) });
+  return ({ rolloutId, signal }, task) => {
+    const session = gateway.session(rolloutId)!;
+    tasks.set(session, task);
+    const key = gateway.key('flow', { rollout: rolloutId });
+    const { sampling } = session.spec;
+    return { url: gateway.origin, key, fetch: gateway.fetch as typeof globalThis.fetch, signal, sampling };
+  };
+}
 
-export function flowPlaceOf(path: string): FlowPlace | undefined {
-  const top = FLOW_ROUTES.find((route) => `/${route.path}` === path);
-  if (top !== undefined) return { route: top, rest: top.path };
-  const [, trajectory, prompt, rest] = BASED.exec(path) ?? [];
-  // `/r/<rollout>/v1` is the gateway's own.
-  if (trajectory === undefined || prompt === undefined || rest === undefined || trajectory === 'r') return undefined;
-  const route = FLOW_ROUTES.find((one) => one.path === `${BASE}/${rest}`);
-  return { trajectory, prompt, rest, ...(route === undefined ? {} : { route }) };
+/** Whose body may be empty. */
+const OPTIONAL: readonly FlowRoute['does'][] = ['init', 'fetch', 'register', 'complete'];
+
+async function serve(parts: FlowParts, match: RouteMatch<FlowRoute>, request: HttpRequest): Promise<HttpReply> {
+  const { does, may = FLOW_CAPABILITIES } = routeFor(match, request.method, request.path);
+  const grant = parts.gateway.authorize(request, may);
+  if (does === 'pool') return showPool(parts);
+  const { trajectory, prompt } = namesIn(match.segments);
+  const named = trajectory === undefined ? undefined : parts.table.find(grant, trajectory);
+  if (prompt !== undefined) named?.isOfPrompt(prompt);
+  if (does === 'steps') return showSteps(named!);
+  const text = await readText(request, GATEWAY_LIMITS.bodyBytes);
+  const call = { request, grant, text, raw: text === '' && OPTIONAL.includes(does) ? {} : parseJson(text, GATEWAY_LIMITS) };
+  switch (does) {
+    case 'generate':
+      return await generate(parts, call);
+    case 'submit':
+      return await submitSteps(parts, call);
+    case 'reward':
+      return await computeReward(parts, call);
+    case 'init':
+      return initTrajectory(parts, call);
+    case 'register':
+      return registerTrajectory(named!, call.raw);
+    case 'complete':
+      return await completeTrajectory(parts, named!, call.raw);
+    case 'fetch':
+      return await fetchBatch(parts, call);
+  }
+}
+
+/** The gateway's own route, for the rollout of this name. */
+async function callModel(
+  { gateway, table }: FlowParts,
+  segments: RouteMatch<never>['segments'],
+  request: HttpRequest,
+): Promise<HttpReply> {
+  const grant = gateway.authorize(request, ['agent', ...FLOW_CAPABILITIES]);
+  const { trajectory: uid = '', prompt = '' } = namesIn(segments);
+  const trajectory = table.get(grant, uid);
+  // An agent is told its prompt: naming it would choose the group, and the task it is graded by.
+  if (grant.capability === 'agent') trajectory?.checkPrompt(prompt);
+  else trajectory?.isOfPrompt(prompt);
+  return await gateway.answer({ ...request, path: `/r/${encodeURIComponent(uid)}/v1/${segments['rest']}` });
+}
+
+/** Of a base URL. */
+function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { trajectory?: string; prompt?: string } {
+  if (trajectory === undefined || prompt === undefined) return {};
+  return {
+    trajectory: checkedUid(decoded(trajectory), 'trajectory_uid'),
+    prompt: checkedUid(decoded(prompt), 'prompt_uid'),
+  };
+}
+
+// ── init → register → complete ───────────────────────────────────────────────────────────────────────────────────────────
+
+function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: FlowCall): HttpReply {
+  const body = parsed(initialisation, raw);
+  const [promptUid, taskId, purpose] = [body.prompt_uid ?? undefined, body.task_id ?? undefined, purposeOf(body.channel)];
+  const trajectory = grant.rollout === undefined ? table.open({ promptUid, taskId, purpose }) : table.find(grant, grant.rollout);
+  trajectory.checkPurpose(purpose);
+  if (promptUid !== undefined) trajectory.isOfPrompt(promptUid);
+  const { uid, session, isHeld } = trajectory;
+  const prompt = isHeld ? trajectory.promptUid : (promptUid ?? UNNAMED_PROMPT);
+  const origin = originFor(gateway.origin, request.header('host'));
+  const base = `${origin}/${encodeURIComponent(uid)}/${encodeURIComponent(prompt)}/v1`;
+  return jsonReply(200, { trajectory_uid: uid, base_url: base, api_key: session.model().apiKey });
+}
+
+const HOST = /^(\[[0-9a-f:.]+\]|[\w.-]+):(\d{1,5})$/i;
+
+/**
+ * The origin that a caller is told to use: the one it used itself, where that is certainly this machine. A `Host` header is whatever the
+ * sender likes; one that names something else must not end in a URL that keys are sent to.
+ */
+export function originFor(bound: string, host: string | undefined): string {
+  const [, name, port] = HOST.exec(host ?? '') ?? [];
+  if (name === undefined || port !== new URL(bound).port) return bound;
+  const bare = name.replace(/^\[|\]$/g, '');
+  const isOwn = (): boolean => Object.values(networkInterfaces()).some((all) => all?.some(({ address }) => address === bare));
+  return isLoopback(name) || isOwn() ? `http://${name}:${port}` : bound;
+}
+
+function registerTrajectory(trajectory: FlowTrajectory, raw: unknown): HttpReply {
+  const { channel, metadata } = parsed(registration, raw);
+  if (trajectory.completion !== undefined) throw isComplete(trajectory);
+  trajectory.isFor(purposeOf(channel));
+  if (metadata != null) {
+    const { task_id: taskId } = metadata;
+    if (!trajectory.isHeld && typeof taskId === 'string') trajectory.taskId ??= taskId;
+    trajectory.metadata = { ...trajectory.metadata, ...metadata };
+  }
+  return jsonReply(200, { status: 'ok' });
+}
+
+/** The same again is answered the same; another ending is refused. */
+async function completeTrajectory({ table }: FlowParts, trajectory: FlowTrajectory, raw: unknown): Promise<HttpReply> {
+  const { reward, channel, error } = parsed(completion, raw);
+  trajectory.checkPurpose(purposeOf(channel));
+  const ending = { reward: reward ?? undefined, error: error ?? undefined };
+  const known = trajectory.completion;
+  const isSame = known === undefined || (known.reward === ending.reward && known.error === ending.error);
+  if (!isSame && (reward != null || error != null)) throw isComplete(trajectory);
+  trajectory.completion ??= { ...ending, turns: trajectory.session.turns.length };
+  await table.complete(trajectory);
+  return jsonReply(200, { status: 'ok', num_steps: trajectory.stepCount });
+}
+
+function isComplete({ uid }: FlowTrajectory): Error {
+  const hint = 'what was said first holds';
+  return flowRefusal('trajectory_complete', `trajectory ${uid} is complete, as something else`, { hint });
+}
+
+function showSteps(trajectory: FlowTrajectory): HttpReply {
+  const { trainedTurns, reward, session } = trajectory;
+  const last = trainedTurns === undefined ? session.turns.length - 1 : Math.max(...trainedTurns);
+  return jsonReply(200, {
+    trajectory_uid: trajectory.uid,
+    prompt_uid: trajectory.promptUid,
+    channel: channelOf(trajectory.purpose),
+    complete: trajectory.completion !== undefined,
+    num_steps: trajectory.stepCount,
+    steps: trajectory.steps.map(({ index, turn, reward: earned = null, isLast, metadata = null }) => ({
+      step_index: index,
+      turn,
+      reward: earned,
+      is_last: isLast,
+      metadata,
+    })),
+    trained_turns: trainedTurns ?? null,
+    output: session.turns[last]?.response.content ?? null,
+    reward: reward === undefined ? null : { value: reward.value, by_turn: reward.byTurn ?? null },
+    metadata: trajectory.metadata ?? null,
+  });
+}
+
+// ── groups for a trainer somewhere else ──────────────────────────────────────────────────────────────────────────────────
+
+async function fetchBatch(parts: FlowParts, { request, raw }: FlowCall): Promise<HttpReply> {
+  const pool = poolOf(parts);
+  const { groups, n, channel, wait_s, policy_version, max_staleness, stale, batch_id } = parsed(batchRequest, raw);
+  if (groups > (pool.maxGroups ?? Infinity)) throw invalid('groups', `expected at most ${pool.maxGroups}: no more may wait`);
+  const policyVersion = policy_version ?? parts.gateway.policy.engine.policyVersion;
+  const wanted = {
+    purpose: purposeOf(channel) ?? 'train',
+    groups,
+    n: n ?? undefined,
+    stale: max_staleness == null ? undefined : { policyVersion, most: max_staleness, rule: stale },
+    batchId: batch_id ?? undefined,
+  };
+  const patience = AbortSignal.any([
+    AbortSignal.timeout(wait_s * 1000),
+    ...(request.signal === undefined ? [] : [request.signal]),
+  ]);
+  const fetched = await pool.fetch(wanted, patience).catch((thrown: unknown) => {
+    throw poolRefusal(thrown) ?? thrown;
+  });
+  if (fetched.kind !== 'batch') return jsonReply(200, { status: fetched.kind, batch_id: null, steps: null });
+  return jsonReply(200, { status: 'batch', batch_id: fetched.batchId, steps: fetched.steps.map(rowOf) });
+}
+
+function showPool(parts: FlowParts): HttpReply {
+  const pool = poolOf(parts);
+  return jsonReply(200, { train: pool.counts('train'), val: pool.counts('eval') });
+}
+
+function poolOf({ pool }: FlowParts): GroupPool {
+  if (pool !== undefined) return pool;
+  const hint = 'a run trains its groups itself; trainyard serve hands them out';
+  throw httpRefusal('not_found', 'no groups are handed out here', { hint });
+}
+
+/** As `/submit_steps` takes them, with what is known beyond. */
+function rowOf({ groupId, rolloutId, index, isLast, turn, reward, value, weight }: ServedStep): object {
+  return {
+    prompt_uid: groupId,
+    trajectory_uid: rolloutId,
+    step_index: index,
+    is_last: isLast,
+    prompt_ids: [...turn.promptIds],
+    response_ids: [...turn.sampledIds],
+    rollout_log_probs: [...turn.logprobs],
+    temperature: turn.sampling.effective.temperature,
+    policy_version: turn.policyVersion,
+    reward,
+    trajectory_reward: value,
+    weight,
+  };
 }

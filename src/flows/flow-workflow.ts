@@ -1,73 +1,116 @@
 /**
- * A flow as core's workflow. Each rollout has an instance of its own; a row's `agent_name` chooses another flow than the default.
+ * A flow lowered to core's workflow. Each rollout has an instance of its own; a row's `agent_name` chooses another flow than the default.
+ * The workflow attaches to its run: the flow routes are mounted on the run's gateway, and each rollout gets a key for them.
  *
  * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
  */
-import { methodKind } from '../core/classes.ts';
-import { type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
+import { type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
+import { methodKind } from '../core/define.ts';
+import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { type FlowDoor, type FlowWorkflow, flowSymbol } from '../core/flow-door.ts';
-import { isObject } from '../core/json.ts';
-import type { Json } from '../core/types.ts';
-import { runEpisode } from './episode.ts';
-import type { FlowRegistry } from './flow-registry.ts';
-import type { FlowFields, RegisteredFlow } from './flow-types.ts';
-import { submitted } from './gateway-client.ts';
+import { copyConfig, isObject } from '../core/json.ts';
+import type { Json, PromptMessage, TaskView } from '../core/types.ts';
+import type { FlowFields, FlowRegistry, RegisteredFlow } from './flow-registry.ts';
+import { type GatewayDoor, type SamplingParams, submitted } from './gateway-client.ts';
+
+/** The door of one rollout, and how the run samples. */
+export interface FlowDoor extends GatewayDoor {
+  readonly sampling: SamplingParams;
+}
 
 /** Throws WORKFLOW_NOT_ASYNC. */
-export function flowWorkflow(chosen: RegisteredFlow, registry: FlowRegistry): FlowWorkflow {
+export function flowWorkflow(chosen: RegisteredFlow, registry: FlowRegistry): Workflow {
   const kind = methodKind(chosen.flow, 'run');
   if (kind !== 'AsyncFunction') {
     throw new TrainyardError('WORKFLOW_NOT_ASYNC', `run of flow ${chosen.name} is a ${kind}, expected an async method`, {
       hint: 'write async run(samplingParams, fields) { … }',
     });
   }
-  const run = async (ctx: WorkflowContext, door?: FlowDoor): Promise<WorkflowResult> => {
-    if (door === undefined) {
-      throw new TrainyardError('NO_ROLLOUT', `the flow ${chosen.name} needs the gateway's flow routes, which are not here`, {
-        hint: 'run it with trainyard train or eval',
-      });
-    }
-    const name = agentNameOf(ctx.metadata);
-    const flow = name === undefined || name === chosen.name ? chosen : registry.flow(name);
-    const { sampling } = door;
-    const own = { url: door.url, key: door.key, fetch: door.fetch, signal: ctx.signal };
-    const said = await runEpisode({ flow, door: own, samplingParams: { ...sampling }, fields: fieldsOf(ctx) });
-    const { steps, output, trainedTurns, reward, metadata } = await submitted(own, ctx.rolloutId, ctx.groupId);
-    if (said !== steps) ctx.log(`${flow.name} returned ${said} steps; the gateway has ${steps}`);
-    return {
-      ...(output === undefined ? {} : { output }),
-      ...(trainedTurns === undefined ? {} : { trainedTurns }),
-      ...(reward === undefined ? {} : { reward }),
-      ...(metadata === undefined ? {} : { metadata }),
-      metrics: { steps },
-    };
-  };
   return {
     [workflowSymbol]: true,
-    [flowSymbol]: true,
     name: chosen.name,
     roles: {},
     isolation: 'none',
     grading: 'when-missing',
-    run,
+    rewardsAreReturns: true,
+    checkTasks: (tasks) => problemsOf(tasks, new Set([chosen.name, ...registry.names])),
+    attach: async (host) => {
+      const { attachTo } = await import('./flow-routes.ts');
+      const doorOf = attachTo(host);
+      return async (ctx, task) => {
+        const name = agentNameOf(ctx.metadata);
+        const flow = name === undefined || name === chosen.name ? chosen : registry.flow(name);
+        return await runFlow(flow, ctx, doorOf(ctx, task));
+      };
+    },
+    run: async () => {
+      throw new TrainyardError('NO_ROLLOUT', `the flow ${chosen.name} needs the gateway's flow routes, which are not here`, {
+        hint: 'run it with trainyard train or eval',
+      });
+    },
   };
 }
 
-/** Of a row's metadata. */
-export function agentNameOf(metadata: Json | undefined): string | undefined {
-  const name = isObject(metadata) ? metadata['agent_name'] : undefined;
-  return typeof name === 'string' ? name : undefined;
-}
-
-function fieldsOf({ metadata, rolloutId, groupId, prompt, purpose }: WorkflowContext): FlowFields {
-  const row = isObject(metadata) ? metadata : {};
-  return {
-    ...row,
+async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: FlowDoor): Promise<WorkflowResult> {
+  const { rolloutId, groupId, metadata: row, prompt, purpose } = ctx;
+  const fields = flowFields(isObject(row) ? row : {}, {
     trajectoryUid: rolloutId,
     promptUid: groupId,
-    rawPrompt: prompt.findLast(({ role }) => role === 'user')?.content ?? prompt.at(-1)?.content ?? '',
     prompt,
     channel: purpose === 'eval' ? 'val' : 'train',
-  } as FlowFields;
+  });
+  const said = await runEpisode(flow, door, { ...door.sampling }, fields);
+  const { num_steps: steps, output, trained_turns: trainedTurns, reward, metadata } = await submitted(door, rolloutId, groupId);
+  if (said !== steps) ctx.log(`${flow.name} returned ${said} steps; the gateway has ${steps}`);
+  const byTurn = reward?.by_turn ?? undefined;
+  return {
+    ...(output === null ? {} : { output }),
+    ...(trainedTurns === null ? {} : { trainedTurns }),
+    ...(reward === null ? {} : { reward: { value: reward.value, ...(byTurn && { byTurn }) } }),
+    ...(metadata === null ? {} : { metadata }),
+    metrics: { steps },
+  };
+}
+
+/** One execution of a flow on an instance of its own. Throws WORKFLOW_BAD_RESULT where `run` returns no number of steps. */
+export async function runEpisode(
+  { flow, config }: RegisteredFlow,
+  door: GatewayDoor,
+  samplingParams: SamplingParams,
+  fields: FlowFields,
+): Promise<number> {
+  const instance = new flow({ config: copyConfig(config) as never, door });
+  const steps: unknown = await instance.run(samplingParams, fields);
+  if (typeof steps === 'number' && Number.isSafeInteger(steps) && steps >= 0) return steps;
+  const found = `${flow.name}.run returned ${describeValue(steps)}, expected the number of steps`;
+  throw new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint: 'return how many steps were submitted, for example 1' });
+}
+
+export function flowFields(row: object, own: Omit<FlowFields<object>, 'rawPrompt'>): FlowFields {
+  return { ...row, ...own, rawPrompt: textOf(own.prompt) } as FlowFields;
+}
+
+function textOf(prompt: readonly PromptMessage[]): string {
+  return prompt.findLast(({ role }) => role === 'user')?.content ?? prompt.at(-1)?.content ?? '';
+}
+
+/** What is wrong with the flows that tasks ask for. `names`: those there are. */
+function problemsOf(tasks: readonly TaskView[], names: ReadonlySet<string>): readonly TrainyardError[] {
+  const strange = tasks.find(
+    ({ metadata }) => agentNameOf(metadata) === undefined && isObject(metadata) && 'agent_name' in metadata,
+  );
+  const asked = new Set(tasks.flatMap(({ metadata }) => agentNameOf(metadata) ?? []));
+  const unknown = [...asked].filter((name) => !names.has(name));
+  return [
+    ...(strange === undefined ? [] : [`the agent_name of task ${strange.id} is no text`]),
+    ...(unknown.length === 0
+      ? []
+      : [`tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${[...names].join(', ')}`]),
+  ].map((message) => new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' }));
+}
+
+/** Of a row's metadata. */
+function agentNameOf(metadata: Json | undefined): string | undefined {
+  const name = isObject(metadata) ? metadata['agent_name'] : undefined;
+  return typeof name === 'string' ? name : undefined;
 }

@@ -1,12 +1,12 @@
 /**
- * The gateway's flow routes as functions, for code that holds a flow key. In process `fetch` is the gateway's own; it makes no difference.
+ * The gateway's flow routes as functions, for code that holds a flow key, and the `Step` that flows submit there. In process `fetch` is the
+ * gateway's own; it makes no difference.
  *
  * Nothing is sent twice here: a generation that is asked for again would be another turn.
  */
+import { checkNames, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
 import type { Json, Message, StopReason, Tool } from '../core/types.ts';
-import { type Step, wireOf } from './step.ts';
 
 export interface GatewayDoor {
   readonly url: string;
@@ -54,7 +54,7 @@ export interface RewardFields {
   readonly messages?: readonly FlowMessage[];
   readonly promptIds?: readonly number[];
   readonly responseIds?: readonly number[];
-  /** Taken and not looked at: the answer is joined by the gateway, by the task of the trajectory. */
+  /** Accepted and not used: the gateway joins the answer, by the task of the trajectory. */
   readonly datasetFields?: Readonly<Record<string, Json>>;
 }
 
@@ -63,27 +63,27 @@ export interface GatewayReward {
   readonly parts: Readonly<Record<string, number>>;
 }
 
-/** What steps and completion say of a trajectory. */
+/** What `GET {base}/steps` answers: what steps and completion say of a trajectory. */
 export interface Submitted {
-  readonly steps: number;
+  readonly num_steps: number;
   /** The last that the policy said. */
-  readonly output: string | undefined;
-  readonly trainedTurns: readonly number[] | undefined;
-  readonly reward: { readonly value: number; readonly byTurn?: Readonly<Record<string, number>> } | undefined;
-  readonly metadata: Readonly<Record<string, Json>> | undefined;
+  readonly output: string | null;
+  readonly trained_turns: readonly number[] | null;
+  readonly reward: { readonly value: number; readonly by_turn: Readonly<Record<string, number>> | null } | null;
+  readonly metadata: Readonly<Record<string, Json>> | null;
 }
 
+const GENERATE_FIELDS = ['temperature', 'topP', 'topK', 'maxTokens', 'stop', 'trajectoryUid', 'promptUid', 'messages', 'tools'];
+
 export async function generate(door: GatewayDoor, fields: GenerateFields): Promise<GatewayGeneration> {
-  const sampled = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'];
-  const known = [...sampled, 'trajectoryUid', 'promptUid', 'messages', 'tools', 'promptIds'];
-  checkNames(fields, known, 'gatewayGenerate', 'REQUEST_INVALID');
+  checkNames(fields, [...GENERATE_FIELDS, 'promptIds'], 'gatewayGenerate', 'REQUEST_INVALID');
   const { trajectoryUid, promptUid, temperature, topP, topK, maxTokens, stop, messages, promptIds } = fields;
   const sampling = { temperature, top_p: topP, top_k: topK, max_tokens: maxTokens, stop };
   const asked =
     messages === undefined
       ? { prompt_ids: promptIds, sampling_params: sampling }
       : { ...sampling, messages, tools: fields.tools };
-  const said = (await post(door, '/generate', { trajectory_uid: trajectoryUid, prompt_uid: promptUid, ...asked })) as {
+  const said = await post<{
     readonly response_text: string;
     readonly response_ids: readonly number[];
     readonly prompt_ids: readonly number[];
@@ -92,7 +92,7 @@ export async function generate(door: GatewayDoor, fields: GenerateFields): Promi
     readonly policy_version: number;
     readonly generation_id: string;
     readonly message: Message;
-  };
+  }>(door, '/generate', { trajectory_uid: trajectoryUid, prompt_uid: promptUid, ...asked });
   return {
     text: said.response_text,
     responseIds: said.response_ids,
@@ -105,33 +105,29 @@ export async function generate(door: GatewayDoor, fields: GenerateFields): Promi
   };
 }
 
-/** How many are there now, those that were there before included. */
+/** How many steps there are now, those that were there before included. */
 export async function submitSteps(door: GatewayDoor, steps: readonly Step[], channel?: 'train' | 'val'): Promise<number> {
   const query = channel === undefined ? '' : `?channel=${channel}`;
-  const { accepted } = (await post(door, `/submit_steps${query}`, { steps: steps.map(wireOf) })) as { readonly accepted: number };
-  return accepted;
+  const body = { steps: steps.map(wireOf) };
+  return (await post<{ readonly accepted: number }>(door, `/submit_steps${query}`, body)).accepted;
 }
 
 export async function computeReward(door: GatewayDoor, fields: RewardFields): Promise<GatewayReward> {
   const { trajectoryUid, messages, promptIds, responseIds, datasetFields } = fields;
   const names = { trajectory_uid: trajectoryUid, dataset_fields: datasetFields };
   const asked = messages === undefined ? { prompt_ids: promptIds, response_ids: responseIds } : { messages };
-  const { reward, reward_extra_info: parts } = (await post(door, '/compute_reward', { ...names, ...asked })) as {
-    readonly reward: number;
-    readonly reward_extra_info: Readonly<Record<string, number>>;
-  };
-  return { reward, parts };
+  const said = await post<{ readonly reward: number; readonly reward_extra_info: Readonly<Record<string, number>> }>(
+    door,
+    '/compute_reward',
+    { ...names, ...asked },
+  );
+  return { reward: said.reward, parts: said.reward_extra_info };
 }
 
-export async function initTrajectory(
+export function initTrajectory(
   door: GatewayDoor,
-): Promise<{ readonly trajectoryUid: string; readonly baseURL: string; readonly apiKey: string }> {
-  const begun = (await post(door, '/init_trajectory', {})) as {
-    readonly trajectory_uid: string;
-    readonly base_url: string;
-    readonly api_key: string;
-  };
-  return { trajectoryUid: begun.trajectory_uid, baseURL: begun.base_url, apiKey: begun.api_key };
+): Promise<{ readonly trajectory_uid: string; readonly base_url: string; readonly api_key: string }> {
+  return post(door, '/init_trajectory', {});
 }
 
 export async function registerTrajectory(
@@ -142,39 +138,27 @@ export async function registerTrajectory(
   await post(door, `${base}/register_trajectory`, given);
 }
 
-/** The number of steps it has. */
+/** The number of steps it has. A trajectory whose flow was cancelled is completed all the same. */
 export async function completeTrajectory(
   door: GatewayDoor,
   base: string,
   given: { readonly reward?: number | undefined; readonly error?: string | undefined },
 ): Promise<number> {
-  // What was cancelled is completed all the same.
   const after = { ...door, signal: AbortSignal.timeout(30_000) };
-  const { num_steps: steps } = (await post(after, `${base}/complete_trajectory`, given)) as { readonly num_steps: number };
-  return steps;
+  return (await post<{ readonly num_steps: number }>(after, `${base}/complete_trajectory`, given)).num_steps;
 }
 
 export async function submitted(door: GatewayDoor, trajectoryUid: string, promptUid: string): Promise<Submitted> {
-  const path = `/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1/steps`;
-  const said = (await call(door, path, { method: 'GET' })) as {
-    readonly num_steps: number;
-    readonly output: string | null;
-    readonly trained_turns: readonly number[] | null;
-    readonly reward: { readonly value: number; readonly by_turn: Readonly<Record<string, number>> | null } | null;
-    readonly metadata: Readonly<Record<string, Json>> | null;
-  };
-  const { reward } = said;
-  return {
-    steps: said.num_steps,
-    output: said.output ?? undefined,
-    trainedTurns: said.trained_turns ?? undefined,
-    reward: reward === null ? undefined : { value: reward.value, ...(reward.by_turn === null ? {} : { byTurn: reward.by_turn }) },
-    metadata: said.metadata ?? undefined,
-  };
+  return (await call(door, `${baseOf(door, trajectoryUid, promptUid)}/steps`, { method: 'GET' })) as Submitted;
 }
 
-function post(door: GatewayDoor, path: string, body: object): Promise<unknown> {
-  return call(door, path, { method: 'POST', body: JSON.stringify(body) });
+/** Base URL of a trajectory. */
+export function baseOf({ url }: Pick<GatewayDoor, 'url'>, trajectoryUid: string, promptUid: string): string {
+  return `${url.replace(/\/$/, '')}/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1`;
+}
+
+async function post<T>(door: GatewayDoor, path: string, body: object): Promise<T> {
+  return (await call(door, path, { method: 'POST', body: JSON.stringify(body) })) as T;
 }
 
 async function call(door: GatewayDoor, path: string, init: RequestInit): Promise<unknown> {
@@ -189,4 +173,112 @@ async function call(door: GatewayDoor, path: string, init: RequestInit): Promise
   throw new TrainyardError('WORKFLOW_FAILED', `${new URL(url).pathname}: ${code === undefined ? '' : `${code}: `}${message}`, {
     details: { status: reply.status, code: code ?? null },
   });
+}
+
+// ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface StepFields {
+  /** All tokens the policy was shown. */
+  readonly promptIds: readonly number[];
+  /** The tokens it sampled. */
+  readonly responseIds: readonly number[];
+  /** Earned at once; null: the grader says it for the whole trajectory. */
+  readonly reward?: number | null | undefined;
+  readonly multiModalData?: null | undefined;
+  /** One for each of `responseIds`. */
+  readonly rolloutLogProbs?: readonly number[] | null | undefined;
+  readonly routedExperts?: null | undefined;
+  readonly trajectoryUid: string;
+  readonly promptUid: string;
+  /** From 0, without gaps. */
+  readonly stepIndex?: number;
+  readonly policyVersion?: number;
+  /** Completes the trajectory. */
+  readonly isLast?: boolean;
+  readonly metadata?: Readonly<Record<string, Json>> | null | undefined;
+  /** As `gatewayGenerate` gave it. */
+  readonly generationId?: string | undefined;
+}
+
+/**
+ * One step of a trajectory as a flow builds it: what the policy was shown, what it said, and what that earned. The twelve fields of the
+ * wire format, and the generation it was. Checked when it is made, all mistakes at once.
+ *
+ * Log-probabilities and version are there because the format has them: what is trained is what the gateway recorded.
+ */
+export class Step {
+  readonly promptIds: readonly number[];
+  readonly responseIds: readonly number[];
+  readonly reward: number | null;
+  readonly multiModalData: null = null;
+  readonly rolloutLogProbs: readonly number[] | null;
+  readonly routedExperts: null = null;
+  readonly trajectoryUid: string;
+  readonly promptUid: string;
+  readonly stepIndex: number;
+  readonly policyVersion: number;
+  readonly isLast: boolean;
+  readonly metadata: Readonly<Record<string, Json>> | null;
+  readonly generationId: string | undefined;
+
+  constructor(fields: StepFields) {
+    const mistakes = mistakesIn(fields);
+    if (mistakes.length > 0) throw new TrainyardError('WORKFLOW_BAD_RESULT', `not a step: ${mistakes.join('; also: ')}`);
+    this.promptIds = fields.promptIds;
+    this.responseIds = fields.responseIds;
+    this.reward = fields.reward ?? null;
+    this.rolloutLogProbs = fields.rolloutLogProbs ?? null;
+    this.trajectoryUid = fields.trajectoryUid;
+    this.promptUid = fields.promptUid;
+    this.stepIndex = fields.stepIndex ?? 0;
+    this.policyVersion = fields.policyVersion ?? 0;
+    this.isLast = fields.isLast ?? false;
+    this.metadata = fields.metadata ?? null;
+    this.generationId = fields.generationId;
+  }
+}
+
+/** As it is sent: `promptIds` is `prompt_ids` there. */
+function wireOf(step: Step): object {
+  const wireName = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  return Object.fromEntries(Object.entries(step).map(([name, value]) => [wireName(name), value]));
+}
+
+const isNatural = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
+const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
+const isList = (value: unknown, isItem: (item: unknown) => boolean): boolean => Array.isArray(value) && value.every(isItem);
+const isIds = (value: unknown): boolean => isList(value, isNatural) && (value as readonly unknown[]).length > 0;
+const isLogprob = (value: unknown): boolean => Number.isFinite(value) && Number(value) <= 0;
+
+const REQUIRED: readonly (keyof StepFields)[] = ['promptIds', 'responseIds', 'trajectoryUid', 'promptUid'];
+const CHECKS: Readonly<Record<keyof StepFields, readonly [expected: string, isRight: (value: unknown) => boolean]>> = {
+  promptIds: ['token ids', isIds],
+  responseIds: ['token ids', isIds],
+  reward: ['a finite number or null', Number.isFinite],
+  multiModalData: ['nothing: policies here read text only', () => false],
+  routedExperts: ['nothing', () => false],
+  rolloutLogProbs: ['finite numbers up to 0', (value) => isList(value, isLogprob)],
+  trajectoryUid: ['a name', isName],
+  promptUid: ['a name', isName],
+  stepIndex: ['a whole number from 0 up', isNatural],
+  policyVersion: ['a whole number from 0 up', isNatural],
+  isLast: ['true or false', (value) => typeof value === 'boolean'],
+  metadata: ['an object', (value) => typeof value === 'object' && !Array.isArray(value)],
+  generationId: ['a text', isName],
+};
+
+function mistakesIn(fields: StepFields): readonly string[] {
+  if (typeof fields !== 'object' || fields === null) return [`expected an object, found ${describeValue(fields)}`];
+  const names = Object.keys(CHECKS) as (keyof StepFields)[];
+  const wrong = names.filter((name) => {
+    const isMissing = fields[name] == null && !REQUIRED.includes(name);
+    return !isMissing && !CHECKS[name][1](fields[name]);
+  });
+  const mistakes = wrong.map((name) => `${name}: expected ${CHECKS[name][0]}, found ${describeValue(fields[name])}`);
+  const { rolloutLogProbs, responseIds } = fields;
+  if (mistakes.length === 0 && rolloutLogProbs != null && rolloutLogProbs.length !== responseIds.length) {
+    const found = `found ${rolloutLogProbs.length}`;
+    mistakes.push(`rolloutLogProbs: expected ${responseIds.length}, one for each of responseIds, ${found}`);
+  }
+  return [...unknownOptions(fields, names, 'a step'), ...mistakes];
 }

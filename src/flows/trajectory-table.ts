@@ -3,34 +3,33 @@
  * they are complete. Of the latter some that ended are remembered, so that what is sent twice is answered twice.
  */
 import { randomBytes } from 'node:crypto';
+import type { GraderRunner } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { outcomeByCalls } from '../core/last-word.ts';
-import type { Grade, Json, Outcome, Trajectory } from '../core/types.ts';
+import type { Grade, Json, Message, Outcome, Task, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
-import { refused } from '../gateway/http-errors.ts';
 import type { Grant } from '../gateway/keys.ts';
 import { sealed } from '../gateway/sessions.ts';
-import type { Refusal } from '../http/refusal.ts';
+import { graderInput } from '../grader/input.ts';
+import { httpRefusal, Refusal } from '../http/refusal.ts';
+import { NotTaken, OtherChannel } from '../rollout/group-pool.ts';
 import { onlyTrained } from '../rollout/result.ts';
-import { flowResult } from './flow-result.ts';
-import { type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
-import { refusalOf } from './not-taken.ts';
-import { FlowRefusal } from './refusals.ts';
+import { outcomeByCalls } from '../rollout/runner.ts';
+import { flowRefusal } from './flow-protocol.ts';
+import { type Beginning, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 
 const MOST_REMEMBERED = 1000;
 
 export interface TableParts {
   readonly gateway: Gateway;
+  readonly grader?: GraderRunner | undefined;
+  /** With its answer, which goes to the grader and nowhere else. */
+  taskOf?(trajectory: FlowTrajectory): Task | undefined;
   /** Without them only sessions that a run holds are known. */
   readonly sessionDefaults?: SessionDefaults | undefined;
   /** Durable when it resolves. */
   readonly keep?: ((trajectory: Trajectory) => Promise<void>) | undefined;
-  /** Asked where neither steps nor completion said what it earned. */
-  readonly grade?: ((trajectory: FlowTrajectory) => Promise<Grade>) | undefined;
 }
-
-type Given = ConstructorParameters<typeof FlowTrajectory>[2];
 
 export class TrajectoryTable {
   readonly #parts: TableParts;
@@ -57,32 +56,28 @@ export class TrajectoryTable {
     const session = this.#parts.gateway.session(uid);
     if (session === undefined) return this.#endedAs(uid);
     if (grant.session !== undefined && grant.session !== session.number) throw sealed(uid);
-    const known = this.#known.get(session) ?? new FlowTrajectory(session, true);
+    const known = this.#known.get(session) ?? new FlowTrajectory(session);
     this.#known.set(session, known);
     return known;
   }
 
   /** The trajectory of this name, opened where it is new. */
-  findOrOpen(grant: Grant, uid: string, given: Given): FlowTrajectory {
+  findOrOpen(grant: Grant, uid: string, beginning: Beginning): FlowTrajectory {
     const known = this.get(grant, uid);
     if (known !== undefined) return known;
     const isNew = grant.rollout === undefined && !this.#parts.gateway.hasEnded(uid);
-    return isNew && this.#parts.sessionDefaults !== undefined ? this.open(uid, given) : this.find(grant, uid);
+    return isNew && this.#parts.sessionDefaults !== undefined ? this.open(beginning, uid) : this.find(grant, uid);
   }
 
-  open(uid: string = randomBytes(16).toString('hex'), given: Given = {}): FlowTrajectory {
+  open(beginning: Beginning, uid: string = randomBytes(16).toString('hex')): FlowTrajectory {
     const { sessionDefaults, gateway } = this.#parts;
     if (sessionDefaults === undefined)
-      throw refused('not_found', 'this gateway opens no trajectories', { hint: 'use the key of a rollout' });
+      throw httpRefusal('not_found', 'this gateway opens no trajectories', { hint: 'use the key of a rollout' });
+    const { purpose = 'train', promptUid: groupId = uid, taskId = uid } = beginning;
     const { observer } = sessionDefaults;
     const session = gateway.openRemote({
       ...sessionDefaults,
-      identity: {
-        rolloutId: uid,
-        groupId: given.promptUid ?? uid,
-        taskId: given.taskId ?? uid,
-        purpose: given.purpose ?? 'train',
-      },
+      identity: { rolloutId: uid, groupId, taskId, purpose },
       roles: {},
       signal: new AbortController().signal,
       observer: {
@@ -90,7 +85,7 @@ export class TrajectoryTable {
         sealed: () => this.#remember(trajectory),
       },
     });
-    const trajectory = new FlowTrajectory(session, false, given);
+    const trajectory = new FlowTrajectory(session, beginning);
     this.#known.set(session, trajectory);
     this.#owed.add(trajectory);
     return trajectory;
@@ -109,10 +104,10 @@ export class TrajectoryTable {
     }
   }
 
-  /** Steps are there when they are kept, where they end the trajectory; else with the session. */
+  /** Steps are acknowledged when they are kept, where they end the trajectory; else they live as long as the session. */
   async take(trajectory: FlowTrajectory, steps: readonly FlowStep[]): Promise<void> {
     trajectory.take(steps);
-    // What somebody else sent first is there when it is kept for him.
+    // The same was sent before and is being kept: whoever sends it again is told when it is.
     if (trajectory.kept !== undefined) return await this.complete(trajectory);
     if (!steps.some(({ isLast }) => isLast)) return;
     const before = trajectory.completion;
@@ -126,13 +121,36 @@ export class TrajectoryTable {
     }
   }
 
-  /** Keeps what was opened here and is not kept yet, complete or not. Throws if one cannot be kept. */
+  /** Keeps what was opened here and is not kept yet, complete or not. Throws if one cannot be kept whose sender was not told. */
   async drain(): Promise<void> {
     for (const { session } of this.#owed) session.seal();
-    await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory).catch(unlessNotTaken)));
+    const unlessTold = (thrown: unknown): void => {
+      const isTold = thrown instanceof Refusal && ['group_closed', 'pool_full'].includes(thrown.row.code);
+      if (!isTold) throw thrown;
+    };
+    await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory).catch(unlessTold)));
   }
 
-  /** What was kept without being complete is what it is: whatever came now would be acknowledged and lost. */
+  /** Throws no_grader where nobody can grade it. `messages`: what was said, as the flow tells it. */
+  async grade(trajectory: FlowTrajectory, messages?: readonly Message[]): Promise<Grade> {
+    const { grader, taskOf } = this.#parts;
+    if (grader === undefined) {
+      const hint = 'export one from the entry, or serve with --entry and --tasks';
+      throw flowRefusal('no_grader', 'there is no grader here', { hint });
+    }
+    const task = taskOf?.(trajectory);
+    if (task === undefined) {
+      const name = JSON.stringify(trajectory.taskId ?? trajectory.promptUid);
+      const hint = 'say task_id at /init_trajectory, or use the id of a task as prompt_uid';
+      throw flowRefusal('no_grader', `there is no task ${name} to grade by`, { hint });
+    }
+    const input = graderInput(task, { turns: trajectory.session.turns, outcome: { kind: 'completed' } });
+    const whole = messages ?? input.messages;
+    const last = whole.findLast(({ role }) => role === 'assistant')?.content ?? undefined;
+    return await grader.grade({ ...input, messages: whole, ...(last === undefined ? {} : { output: last }) });
+  }
+
+  /** A trajectory that was kept without being complete stays that way: what came now would be acknowledged and lost. */
   #endedAs(uid: string): FlowTrajectory | undefined {
     const ended = this.#ended.get(uid);
     if (ended?.kept !== undefined && ended.completion === undefined) throw sealed(uid);
@@ -150,51 +168,50 @@ export class TrajectoryTable {
   }
 
   async #keep(trajectory: FlowTrajectory): Promise<void> {
-    const { session } = trajectory;
+    const { session, completion } = trajectory;
     // Nobody did anything, and nobody said that it was over.
-    if (trajectory.completion === undefined && session.turns.length === 0) return void this.#owed.delete(trajectory);
-    const record = await this.#recordOf(trajectory);
+    const isNothing = completion === undefined && session.turns.length === 0;
     try {
-      await this.#parts.keep?.(record);
+      if (!isNothing) await this.#parts.keep?.(await this.#recordOf(trajectory));
+      this.#owed.delete(trajectory);
     } catch (thrown) {
-      // It never will be.
-      if (refusalOf(thrown)?.row.code === 'group_closed') this.#owed.delete(trajectory);
+      // One that came too late never will be.
+      if (thrown instanceof NotTaken && thrown.why === 'late') this.#owed.delete(trajectory);
       throw thrown;
     }
-    this.#owed.delete(trajectory);
   }
 
   async #recordOf(trajectory: FlowTrajectory): Promise<Trajectory> {
-    const { session, uid, metadata, steps, purpose, promptUid } = trajectory;
-    const { trainedTurns } = flowResult(trajectory);
+    const { session, uid, metadata, purpose, promptUid, reward, trainedTurns } = trajectory;
     const outcome = outcomeOf(trajectory);
     const endedAt = Date.now();
+    const { grader, taskOf } = this.#parts;
+    const canGrade = grader !== undefined && taskOf?.(trajectory) !== undefined;
+    const graded = async (): Promise<Grade> => {
+      if (outcome.kind !== 'completed') return { kind: 'ungraded', why: outcome.kind };
+      if (reward !== undefined) return { kind: 'graded', reward };
+      return canGrade ? await this.grade(trajectory) : { kind: 'ungraded', why: 'nothing grades what is served' };
+    };
+    const steps = stepsIn(trajectory);
     return {
       rolloutId: uid,
       groupId: promptUid,
       taskId: trajectory.taskId ?? promptUid,
       purpose,
       outcome,
-      grade: await this.#gradeOf(trajectory, outcome),
+      grade: await graded(),
       turns: onlyTrained(session.turns, trainedTurns),
       ...(session.unanswered.length > 0 ? { unanswered: session.unanswered } : {}),
-      ...(metadata === undefined && steps.length === 0 ? {} : { metadata: { ...metadata, ...stepsIn(trajectory) } }),
+      ...(metadata === undefined && steps === undefined ? {} : { metadata: { ...metadata, ...steps } }),
       startedAt: session.openedAt,
       endedAt,
     };
   }
-
-  async #gradeOf(trajectory: FlowTrajectory, outcome: Outcome): Promise<Grade> {
-    if (outcome.kind !== 'completed') return { kind: 'ungraded', why: outcome.kind };
-    const { reward } = flowResult(trajectory);
-    if (reward !== undefined) return { kind: 'graded', reward };
-    return (await this.#parts.grade?.(trajectory)) ?? { kind: 'ungraded', why: 'nothing grades what is served' };
-  }
 }
 
 /** Rewards and metadata as they were submitted. */
-function stepsIn({ steps }: FlowTrajectory): Readonly<Record<string, Json>> {
-  if (steps.length === 0) return {};
+function stepsIn({ steps }: FlowTrajectory): { readonly steps: Json } | undefined {
+  if (steps.length === 0) return undefined;
   const rows = steps.map(({ index, turn, reward, metadata }) => [
     String(index),
     { turn, ...(reward === undefined ? {} : { reward }), ...(metadata === undefined ? {} : { metadata }) },
@@ -209,26 +226,30 @@ function outcomeOf({ session, completion }: FlowTrajectory): Outcome {
 }
 
 function unknown(uid: string): Refusal {
-  return refused('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
+  return httpRefusal('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
 }
 
-/** Whoever sent it was told. */
-function unlessNotTaken(thrown: unknown): void {
-  const isTold = thrown instanceof FlowRefusal && ['group_closed', 'pool_full'].includes(thrown.row.code);
-  if (!isTold) throw thrown;
+/** What the pool of groups does not take, in the words of these routes; undefined for any other error. */
+export function poolRefusal(thrown: unknown): Refusal | undefined {
+  if (thrown instanceof OtherChannel) {
+    return flowRefusal('batch_conflict', thrown.message, { hint: 'name batches of each channel apart', param: 'batch_id' });
+  }
+  if (!(thrown instanceof NotTaken)) return undefined;
+  if (thrown.why !== 'late') return flowRefusal('pool_full', thrown.message, { hint: 'send it again when groups were fetched' });
+  const hint = 'it comes too late and is not kept; use a new prompt_uid';
+  return flowRefusal('group_closed', thrown.message, { hint, param: 'prompt_uid' });
 }
 
 /** What is on the disk is whole or not there; with room again it works again. */
 function notKept(thrown: unknown): Error {
-  const refusal = refusalOf(thrown);
+  const refusal = thrown instanceof Refusal ? thrown : poolRefusal(thrown);
   if (refusal !== undefined) return refusal;
   if (thrown instanceof TrainyardError && thrown.code === 'STORE_CONFLICT') {
-    return new FlowRefusal('trajectory_conflict', 'another trajectory of this name was kept before', {
-      hint: 'use a new trajectory_uid',
-    });
+    const hint = 'use a new trajectory_uid';
+    return flowRefusal('trajectory_conflict', 'another trajectory of this name was kept before', { hint });
   }
   const isFull = /ENOSPC|SQLITE_FULL|disk is full/i.test(`${messageOf(thrown)} ${messageOf((thrown as Error).cause)}`);
-  return new FlowRefusal(isFull ? 'store_full' : 'store_failed', `the trajectory could not be kept: ${messageOf(thrown)}`, {
+  return flowRefusal(isFull ? 'store_full' : 'store_failed', `the trajectory could not be kept: ${messageOf(thrown)}`, {
     hint: 'nothing of it was written; send it again when there is room',
   });
 }

@@ -17,7 +17,7 @@
  * Does not tell apart identical questions under way at the same time; clients do, by an idempotency key in `key`.
  */
 
-import { gatewayFailure } from './http-errors.ts';
+import { gatewayFailure } from './wire-protocol.ts';
 
 /** What was sampled, as given to one attempt. */
 export interface Answer<T> {

@@ -2,9 +2,8 @@ import { describe, expect, it } from 'vitest';
 import { bearer, type Told, toldBy } from '../../test/fixtures/gateway/callers.ts';
 import { open, specOf, tokenizer } from '../../test/fixtures/gateway/streams.ts';
 import type { DialectName } from '../core/types.ts';
-import { DIALECTS, type Gateway } from './gateway.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
-import { listen } from './listener.ts';
+import { DIALECTS, type Gateway, listen } from './gateway.ts';
+import { GATEWAY_LIMITS } from './wire-protocol.ts';
 
 type Body = Record<string, unknown>;
 

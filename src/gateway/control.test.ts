@@ -4,7 +4,7 @@ import { bearer, call, MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { ANSWER, renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
 import { scriptedEngine } from '../testing/scripted-engine.ts';
 import { Gateway, type GatewayOptions } from './gateway.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
+import { GATEWAY_LIMITS } from './wire-protocol.ts';
 
 const chat = MINIMAL['chat/completions']!;
 const sessionDefaults = {

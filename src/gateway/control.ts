@@ -7,10 +7,9 @@ import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
 import { turnSummary } from '../core/turns.ts';
 import { decoded } from '../http/router.ts';
-import { invalid, parsed } from './dialects/parameters.ts';
-import { refused } from './http-errors.ts';
-import type { SessionTable } from './session-table.ts';
-import type { LiveSession } from './sessions.ts';
+import { invalid, parsed } from './dialects/dialect.ts';
+import type { LiveSession, SessionTable } from './sessions.ts';
+import { refused } from './wire-protocol.ts';
 
 /** What a session opened over HTTP is sampled with and may use. */
 export type SessionDefaults = Pick<SessionSpec, 'sampling' | 'limits' | 'seed' | 'observer'>;

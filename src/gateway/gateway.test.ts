@@ -7,8 +7,7 @@ import type { Turn } from '../core/types.ts';
 import { type ScriptedEngine, scriptedEngine, scriptedLogprob } from '../testing/scripted-engine.ts';
 import { createRenderer, type Renderer } from '../tokens/renderer.ts';
 import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
-import { Gateway } from './gateway.ts';
-import { listen } from './listener.ts';
+import { Gateway, listen } from './gateway.ts';
 
 const model = new URL('../../models/base', import.meta.url).pathname;
 let tokenizer: Tokenizer;

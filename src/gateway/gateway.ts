@@ -5,30 +5,39 @@
  * the answer is one JSON body or a stream of events. `ctx.model().fetch` and the HTTP listener call the same function. The gateway
  * knows nothing about rewards.
  */
+
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import type { ClientRequest } from 'node:http';
+import { currentRollout } from '../core/context.ts';
 import type { Clock, GenerateRequest, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Engine } from '../core/policy.ts';
 import { WrongKeys } from '../http/guard.ts';
+import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
 import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import type { Failure, Refusal } from '../http/refusal.ts';
 import { decoded, routeFor } from '../http/router.ts';
 import type { Renderer } from '../tokens/renderer.ts';
-import { ask, countTokens } from './ask.ts';
 import { listSessions, openSession, type SessionDefaults, sealSession, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
 import type { Dialect } from './dialects/dialect.ts';
-import { messages } from './dialects/messages.ts';
+import { anthropicModels, messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
-import { gatewayFailure, openAIError, refused } from './http-errors.ts';
 import { authorize, seatOf } from './identity.ts';
-import { type Capability, type Grant, Keyring } from './keys.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
+import { type Grant, Keyring } from './keys.ts';
+import { ask, countTokens } from './model-call.ts';
 import { type Generated, type GenerateParts, generate, modelHandle } from './model-handle.ts';
-import { modelList, modelNamed } from './models.ts';
-import { Readiness } from './readiness.ts';
-import { type MatchedPath, matchPath, type Route } from './routes.ts';
-import { SessionTable } from './session-table.ts';
-import { type LiveSession, sealed } from './sessions.ts';
+import { type LiveSession, SessionTable, sealed } from './sessions.ts';
+import {
+  type Capability,
+  GATEWAY_LIMITS,
+  gatewayFailure,
+  type MatchedPath,
+  matchPath,
+  openAIError,
+  type Route,
+  refused,
+} from './wire-protocol.ts';
 
 export interface GatewayOptions {
   readonly engine: Engine;
@@ -73,6 +82,11 @@ export class Gateway implements SessionHost {
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
     this.#readiness = new Readiness(ready);
+  }
+
+  /** What it serves, for routes of other protocols. */
+  get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
+    return this.#options;
   }
 
   get openSessions(): number {
@@ -230,4 +244,109 @@ function said({ method, path }: HttpRequest): string {
 
 function dialectOf(path: string): Dialect | undefined {
   return path === 'messages/count_tokens' ? messages : DIALECTS[path];
+}
+
+// From models.ts: The one model there is, as OpenAI's and Anthropic's clients ask for it. Anthropic's always name the version of their API.
+
+export function modelList(name: string, isAnthropic: boolean): object {
+  return isAnthropic ? anthropicModels(name) : { object: 'list', data: [openAIModel(name)] };
+}
+
+export function modelNamed(wanted: string, name: string, isAnthropic: boolean): object {
+  if (wanted !== name) throw refused('not_found', `no model ${JSON.stringify(wanted.slice(0, 100))}`);
+  if (!isAnthropic) return openAIModel(name);
+  return (anthropicModels(name) as { data: [object] }).data[0];
+}
+
+function openAIModel(id: string): object {
+  return { id, object: 'model', created: 0, owned_by: 'trainyard' };
+}
+
+// From readiness.ts: Whether model calls can be answered: not before the engine has started, and never if it did not.
+
+export class Readiness {
+  #why: string | undefined;
+
+  /** Without something to wait for it is there from the start. */
+  constructor(ready: Promise<unknown> | undefined) {
+    if (ready === undefined) return;
+    this.#why = 'the engine is starting';
+    ready.then(
+      () => {
+        this.#why = undefined;
+      },
+      (thrown) => {
+        this.#why = `the engine did not start: ${messageOf(thrown)}`;
+      },
+    );
+  }
+
+  /** Throws a Refusal with 503. */
+  check(): void {
+    if (this.#why !== undefined) throw refused('not_ready', this.#why, { headers: { 'retry-after': '1' } });
+  }
+}
+
+// From listener.ts: The gateway over HTTP: on the loopback interface, unless whoever binds it elsewhere brings a token.
+
+export type { Listener };
+
+export interface ListenOptions {
+  /** 127.0.0.1 unless given. */
+  readonly host?: string;
+  readonly port?: number;
+  /** As good as an admin key. Anything but loopback is only bound with one. */
+  readonly token?: string;
+  readonly timeouts?: Partial<Timeouts>;
+}
+
+/** Listens, and makes the gateway's base URLs point there. */
+export async function listen(gateway: Gateway, { token, ...options }: ListenOptions = {}): Promise<Listener> {
+  const listener = await serve(gateway, { ...options, secret: { name: 'token', value: token } });
+  if (token !== undefined) gateway.acceptToken(token, 'admin');
+  gateway.origin = listener.origin;
+  const naming = nameCallers(gateway, listener.origin);
+  const close = async (): Promise<void> => {
+    naming[Symbol.dispose]();
+    await listener[Symbol.asyncDispose]();
+  };
+  return { origin: listener.origin, [Symbol.asyncDispose]: close };
+}
+
+// From name-callers.ts: Requests that code of a rollout makes, in this process, to this gateway's own listener say whose code made them, in `x-rollout-id`. A client that
+// was made with one rollout's key and is used by another's code contradicts itself then and is refused: its turns would be trained as the
+// wrong rollout's. Node tells of every request before it is sent, in the context of whoever makes it; clients of other processes say nothing.
+
+/** What `fetch` publishes. */
+interface FetchRequest {
+  readonly origin: string;
+  readonly headers: unknown;
+  addHeader(name: string, value: string): void;
+}
+
+const NAME = 'x-rollout-id';
+
+export function nameCallers(gateway: Gateway, origin: string): Disposable {
+  const caller = (): string | undefined => {
+    const rolloutId = currentRollout()?.rolloutId;
+    return rolloutId !== undefined && gateway.session(rolloutId) !== undefined ? rolloutId : undefined;
+  };
+  const byFetch = (message: unknown): void => {
+    const { request } = message as { readonly request: FetchRequest };
+    const rolloutId = request.origin === origin ? caller() : undefined;
+    if (rolloutId !== undefined && !JSON.stringify(request.headers).includes(NAME)) request.addHeader(NAME, rolloutId);
+  };
+  const byHttp = (message: unknown): void => {
+    const { request } = message as { readonly request: ClientRequest };
+    const rolloutId = `http://${request.getHeader('host')}` === origin ? caller() : undefined;
+    if (rolloutId !== undefined && !request.hasHeader(NAME) && !request.headersSent) request.setHeader(NAME, rolloutId);
+  };
+  subscribe('undici:request:create', byFetch);
+  subscribe('http.client.request.created', byHttp);
+  return {
+    [Symbol.dispose]: () => {
+      unsubscribe('undici:request:create', byFetch);
+      unsubscribe('http.client.request.created', byHttp);
+    },
+  };
 }

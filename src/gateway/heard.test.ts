@@ -3,8 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { GenerateRequest } from '../core/contracts.ts';
 import type { Json } from '../core/types.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
-import { readRequest } from './generate.ts';
-import { isWrittenAs } from './heard.ts';
+import { isWrittenAs, readRequest } from './generate-request.ts';
 
 const memory = { responses: new ResponsesMemory() };
 

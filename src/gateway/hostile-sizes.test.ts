@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { toldBy } from '../../test/fixtures/gateway/callers.ts';
 import { open, post } from '../../test/fixtures/gateway/streams.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
+import { GATEWAY_LIMITS } from './wire-protocol.ts';
 
 const user = { role: 'user', content: 'hello' };
 const told = async (response: Response) => toldBy(response.status, await response.text(), response.headers);

@@ -6,8 +6,8 @@ import { type RawReply, rawClient, repliesIn } from '../../test/fixtures/gateway
 import { open, specOf } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
 import type { Gateway } from './gateway.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
-import { type Listener, listen } from './listener.ts';
+import { type Listener, listen } from './gateway.ts';
+import { GATEWAY_LIMITS } from './wire-protocol.ts';
 
 const body = JSON.stringify(MINIMAL['chat/completions']);
 const timeouts = { headers: 150, request: 300, keepAlive: 150, linger: 100 };

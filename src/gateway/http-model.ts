@@ -4,12 +4,14 @@
  *
  * A refusal of the gateway has the code it would have had in process, so that a rollout ends the same way.
  */
-import { type ChatQuestion, chatAnswerIn, chatRequest, parsedJson } from '../core/chat-completions.ts';
+
 import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import { parsedJson } from '../core/json.ts';
 import type { Message } from '../core/types.ts';
-import { STATUS } from './http-errors.ts';
+import { type ChatQuestion, chatAnswerIn, chatRequest } from './chat-completions.ts';
+import { STATUS } from './wire-protocol.ts';
 
 /** What a process must know to call the policy as one role. */
 export interface HttpSeat {

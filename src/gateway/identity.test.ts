@@ -3,8 +3,7 @@ import { bearer, call, MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { ANSWER, open, renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
 import { scriptedEngine } from '../testing/scripted-engine.ts';
 import { DIALECTS, Gateway } from './gateway.ts';
-import { CAPABILITIES } from './keys.ts';
-import { ROUTES } from './routes.ts';
+import { CAPABILITIES, ROUTES } from './wire-protocol.ts';
 
 const chat = MINIMAL['chat/completions']!;
 const ended = '/r/r1/v1/chat/completions';

@@ -5,16 +5,15 @@
  * `x-rollout-id`. Whatever else a request says about its identity must agree: a header that contradicts is 403, and the path of a
  * rollout that the key is not for is 404, whether or not there is such a rollout.
  */
+
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpRequest } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
 import { decoded } from '../http/router.ts';
-import { refused } from './http-errors.ts';
-import type { Capability, Grant, Keyring } from './keys.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
-import type { SessionTable } from './session-table.ts';
-import { type LiveSession, type Seat, sealed } from './sessions.ts';
+import type { Grant, Keyring } from './keys.ts';
+import { type LiveSession, type Seat, type SessionTable, sealed } from './sessions.ts';
+import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 type Headers = Pick<HttpRequest, 'header'>;
 

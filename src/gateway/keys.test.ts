@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { CAPABILITIES, type Grant, Keyring } from './keys.ts';
+import { type Grant, Keyring } from './keys.ts';
+import { CAPABILITIES } from './wire-protocol.ts';
 
 const grants: fc.Arbitrary<Grant> = fc.record({
   capability: fc.constantFrom(...CAPABILITIES),

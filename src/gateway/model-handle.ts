@@ -9,7 +9,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
-import { readRequest, renamed } from './generate.ts';
+import { readRequest, renamed } from './generate-request.ts';
 import { checkRollout, checkThread } from './identity.ts';
 import { answer, type SamplerParts } from './sampling.ts';
 import type { Seat } from './sessions.ts';

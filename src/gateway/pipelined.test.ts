@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { rawClient, repliesIn } from '../../test/fixtures/gateway/raw-socket.ts';
 import { ANSWER, open, say, slowly, until } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 /** A question, as the bytes of a request. */
 function bytesOf(session: Session, content: string, more: object = {}): string {

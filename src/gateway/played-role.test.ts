@@ -7,11 +7,10 @@ import Anthropic from '@anthropic-ai/sdk';
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
-import type { Role, Session } from '../core/contracts.ts';
-import type { DefaultModelLike, DefaultModelRequest } from '../core/default-model.ts';
+import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 const SAID = 'The house always wins.';
 const EMPTY = { promptIds: new Int32Array(0), sampledIds: new Int32Array(0), logprobs: new Float32Array(0) };

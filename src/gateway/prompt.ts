@@ -7,13 +7,10 @@
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import type { Engine } from '../core/policy.ts';
-import type { Turn } from '../core/types.ts';
+import type { Message, Tool, Turn } from '../core/types.ts';
 import { type Asked, relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
-import type { Question } from './dialects/dialect.ts';
-import type { ForcedCall } from './dialects/forced-call.ts';
-import { invalid } from './dialects/parameters.ts';
-import { checkLength } from './prompt-length.ts';
+import { type ForcedCall, invalid, type Question } from './dialects/dialect.ts';
 import type { Seat } from './sessions.ts';
 
 export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
@@ -115,4 +112,43 @@ export function remembered(before: Turn | undefined, { messages, tools }: Questi
     messages: messages.map((message, i) => (sameJson(known.messages[i], message) ? known.messages[i]! : message)),
     tools: sameJson(known.tools, tools) ? known.tools : tools,
   };
+}
+
+// From prompt-length.ts: Whether a conversation can fit into the context at all, told from the length of its text. To tokenise megabytes takes seconds, in which
+// nobody else is served; what cannot fit is refused without it. What passes is measured in tokens by the engine, as ever.
+
+/** Normal forms make a text shorter, by less than this factor. */
+const NORMALISING = 4;
+/** Texts up to this length are not worth a look. */
+const SHORT = 64 * 1024;
+
+const longest = new WeakMap<Renderer, number>();
+
+/** Throws CONTEXT_OVERFLOW. `tools`: those that are to be rendered; none where a recorded prompt has them already. */
+export function checkLength(
+  renderer: Renderer,
+  contextLength: number,
+  messages: readonly Message[],
+  tools: readonly Tool[] = [],
+): void {
+  let length = tools.length === 0 ? 0 : JSON.stringify(tools).length;
+  for (const { content, reasoning, tool_calls: calls } of messages) {
+    length += (content?.length ?? 0) + (reasoning?.length ?? 0);
+    for (const call of calls ?? []) length += call.function.arguments.length;
+  }
+  if (length <= SHORT || length <= NORMALISING * longestTokenOf(renderer) * contextLength) return;
+  throw new TrainyardError(
+    'CONTEXT_OVERFLOW',
+    `${length} characters are more than a context of ${contextLength} tokens can hold`,
+  );
+}
+
+/** Characters of the longest token; what is half a character counts as one. */
+function longestTokenOf(renderer: Renderer): number {
+  const known = longest.get(renderer);
+  if (known !== undefined) return known;
+  let most = 1;
+  for (let id = 0; id < renderer.vocabSize; id++) most = Math.max(most, renderer.tokenText(id).length);
+  longest.set(renderer, most);
+  return most;
 }

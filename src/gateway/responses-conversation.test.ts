@@ -4,7 +4,7 @@ import { clientOf, open, renderer, say } from '../../test/fixtures/gateway/strea
 import type { Session } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 type Input = OpenAI.Responses.ResponseInput;
 type Response = OpenAI.Responses.Response;

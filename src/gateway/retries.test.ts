@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { ANSWER, ask, body, open, post, say, until } from '../../test/fixtures/gateway/streams.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 const whole = JSON.stringify({ messages: ask });
 const retry = { headers: { 'x-stainless-retry-count': '1' } };

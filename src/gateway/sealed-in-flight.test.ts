@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { ANSWER, ask, open, say, slowly, until } from '../../test/fixtures/gateway/streams.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 describe('a call in flight when its rollout ends', () => {
   it.each([

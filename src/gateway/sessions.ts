@@ -4,16 +4,28 @@
  */
 import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
-import { checkDefaultModel } from '../core/default-model.ts';
-import { TrainyardError } from '../core/errors.ts';
-import type { LimitName, SamplingSettings, Turn, UnansweredCall } from '../core/types.ts';
+import { checkDefaultModel } from '../core/define.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Turn, type UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { Answers } from './answers.ts';
 import { ResponsesMemory } from './dialects/responses-memory.ts';
-import type { Heard } from './heard.ts';
-import { GATEWAY_LIMITS } from './limits.ts';
-import { failureIn, type ModelCall } from './model-call.ts';
+import type { Heard } from './generate-request.ts';
+import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
+
+// From model-call.ts: A model call under way, and what is kept of one that fails, in the words that its client is told.
+
+const LONGEST_MESSAGE = 2000;
+
+/** What is kept of it if it ends without an answer, as far as it is known. */
+export type ModelCall = { -readonly [Field in keyof UnansweredCall]: UnansweredCall[Field] };
+
+export function failureIn(thrown: unknown): NonNullable<UnansweredCall['failure']> {
+  const { code, cause } = thrown instanceof TrainyardError ? thrown : { code: 'ENGINE_FAILED' };
+  const limit = code === 'CONTEXT_OVERFLOW' ? 'context' : LIMIT_NAMES.find((name) => name === cause);
+  return { code, message: messageOf(thrown).slice(0, LONGEST_MESSAGE), ...(limit && { limit }) };
+}
 
 /**
  * How often each prompt, by digest, was asked: the n-th time draws from its own seed. A call that was cancelled gives its number
@@ -320,4 +332,105 @@ function limitReached(limit: LimitName, what: string): TrainyardError {
 
 function busy(message: string): TrainyardError {
   return new TrainyardError('ENGINE_BUSY', message, { hint: 'wait for some of them, then try again' });
+}
+
+// From session-table.ts: Which sessions are open, by the name of their rollout, and for a while which were. Sessions that nobody uses any more are sealed
+// and forgotten, so that what is abandoned does not pile up.
+//
+// A session that someone in this process holds has an owner with a deadline of its own: it counts as abandoned only beyond both
+// that and the idle time.
+
+/** Ended rollouts remembered, so that a straggler learns that its rollout ended rather than that there is none. */
+const TOMBSTONES = 10_000;
+const MOST_BETWEEN_SWEEPS_MS = 60_000;
+
+export interface TableParts {
+  readonly clock: Clock;
+  readonly idleMs: number;
+  handle(session: LiveSession, role: string): ModelHandle;
+}
+
+export class SessionTable {
+  readonly #parts: TableParts;
+  readonly #open = new Map<string, LiveSession>();
+  readonly #ended = new Set<string>();
+  #opened = 0;
+  #remote = 0;
+  #sweeping: NodeJS.Timeout | undefined;
+
+  constructor(parts: TableParts) {
+    this.#parts = parts;
+  }
+
+  get size(): number {
+    return this.#open.size;
+  }
+
+  /** Oldest first. */
+  all(): IterableIterator<LiveSession> {
+    return this.#open.values();
+  }
+
+  get(rolloutId: string): LiveSession | undefined {
+    const session = this.#open.get(rolloutId);
+    if (session === undefined || !this.#isOver(session)) return session;
+    session.seal();
+    return undefined;
+  }
+
+  hasEnded(rolloutId: string): boolean {
+    return this.#ended.has(rolloutId);
+  }
+
+  open(spec: SessionSpec, remote = false): LiveSession {
+    const { rolloutId } = spec.identity;
+    if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) this.sweep();
+    if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) {
+      throw refused('too_many_sessions', `${this.#remote} sessions are open`, { hint: 'seal those that are done' });
+    }
+    if (this.get(rolloutId) !== undefined) {
+      throw refused('rollout_open', `a session of rollout ${JSON.stringify(rolloutId)} is open`, { hint: 'seal it first' });
+    }
+    const handles = new Map<string, ModelHandle>();
+    const handle = (role: string): ModelHandle => {
+      const known = handles.get(role);
+      if (known !== undefined) return known;
+      session.assertOpen();
+      const made = this.#parts.handle(session, role);
+      handles.set(role, made);
+      return made;
+    };
+    const { clock } = this.#parts;
+    const onSeal = (): void => this.#bury(session);
+    const neighbour = (id: string): LiveSession | undefined => this.#open.get(id);
+    const session = new LiveSession({ spec, number: this.#opened++, remote, clock, handle, neighbour, onSeal });
+    this.#open.set(rolloutId, session);
+    if (remote) this.#remote++;
+    this.#sweeping ??= setInterval(() => this.sweep(), Math.min(this.#parts.idleMs, MOST_BETWEEN_SWEEPS_MS)).unref();
+    return session;
+  }
+
+  /** Seals what is abandoned. */
+  sweep(): void {
+    for (const session of this.#open.values()) if (this.#isOver(session)) session.seal();
+  }
+
+  #isOver(session: LiveSession): boolean {
+    const { deadlineMs } = session.spec.limits;
+    const { clock, idleMs } = this.#parts;
+    if (!session.remote) return session.idleMs > Math.max(idleMs, deadlineMs);
+    return session.idleMs > idleMs || clock.now() - session.openedAt > deadlineMs;
+  }
+
+  #bury(session: LiveSession): void {
+    this.#open.delete(session.rolloutId);
+    if (session.remote) this.#remote--;
+    this.#ended.delete(session.rolloutId);
+    this.#ended.add(session.rolloutId);
+    const [oldest] = this.#ended;
+    if (this.#ended.size > TOMBSTONES && oldest !== undefined) this.#ended.delete(oldest);
+    if (this.#open.size > 0) return;
+    clearInterval(this.#sweeping);
+    this.#sweeping = undefined;
+  }
 }

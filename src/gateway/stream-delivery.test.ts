@@ -21,7 +21,7 @@ import {
   until,
 } from '../../test/fixtures/gateway/streams.ts';
 import type { Script } from '../testing/scripted-engine.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 import type { LiveSession } from './sessions.ts';
 
 /** A stream over HTTP that is all sampled and of which nothing more is read. */

@@ -21,8 +21,7 @@ import {
 } from '../../test/fixtures/gateway/streams.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Script } from '../testing/scripted-engine.ts';
-import { Gateway } from './gateway.ts';
-import { listen } from './listener.ts';
+import { Gateway, listen } from './gateway.ts';
 
 describe('a streamed answer', () => {
   it('is written in the chunks that OpenAI sends', async () => {

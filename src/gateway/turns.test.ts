@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { all, ask, clientOf, LOOKUP, open, post, say, slowly, tools, until } from '../../test/fixtures/gateway/streams.ts';
 import { scriptedLogprob } from '../testing/scripted-engine.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 const stitched = (turns: Parameters<typeof stitch>[0]) =>
   stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { rawClient } from '../../test/fixtures/gateway/raw-socket.ts';
 import { ask, open, until } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
-import { listen } from './listener.ts';
+import { listen } from './gateway.ts';
 
 const body = JSON.stringify({ messages: ask });
 

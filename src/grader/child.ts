@@ -3,8 +3,9 @@
  *
  * Arguments: the module's URL and the name of the exported grader.
  */
+
+import { asGrader, moduleOf } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { asGrader, moduleOf } from '../core/lower.ts';
 import { importedModule, namesOf, serveCalls } from '../processes/serve-calls.ts';
 import { callGrader, type GraderCall } from './call.ts';
 

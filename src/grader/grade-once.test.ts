@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { GraderInput } from '../core/contracts.ts';
-import { defineGrader, rejected, unscorable } from '../core/define-grader.ts';
+import { defineGrader, rejected, unscorable } from '../core/define.ts';
 import { gradeOnce } from './grade-once.ts';
 
 const sum = defineGrader(({ task, messages }) => {

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import { inlineGrader } from './inline.ts';
 
 const input = inputFor('7');

@@ -6,7 +6,7 @@
  * else the last line; "= 24" behind it has to be true.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { lastLine, markedAnswers, spokenPart } from './final-answer.ts';

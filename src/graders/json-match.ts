@@ -5,11 +5,10 @@
  * not: unscorable.
  */
 import { isDeepStrictEqual } from 'node:util';
-import { parsedJson } from '../core/chat-completions.ts';
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { isObject, MAX_NESTING, nestingOf } from '../core/json.ts';
+import { isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import { referred, type Schema, schemaFault, TOO_INVOLVED } from '../core/json-schema.ts';
 import type { Json, Reward } from '../core/types.ts';
 import { isList, type JsonEquality, jsonEqual, jsonInText } from './json-answers.ts';

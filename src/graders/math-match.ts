@@ -6,7 +6,7 @@
  * for one grading is bounded (`math/work.ts`): what would take longer is wrong.
  */
 import type { Grader } from '../core/contracts.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader } from '../core/define.ts';
 import { lastLine, markedAnswers, onlyFormula, referenceAnswer, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import type { Node } from './math/nodes.ts';

@@ -7,7 +7,7 @@
  * is "A or B". The word "a" is never the choice A: a bare letter has to end its clause.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import type { Json } from '../core/types.ts';
 import { allBoxed, allTagged, lastLine, lastLineWithHashes, spokenPart, withoutReason } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';

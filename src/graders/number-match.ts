@@ -7,7 +7,7 @@
  * likes. Numbers in words are not read. A reference has to hold one number, or mark one.
  */
 import type { Grader } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import { markedAnswers, referenceAnswer, spokenPart } from './final-answer.ts';
 import { plainCharacters } from './math/characters.ts';
 import {

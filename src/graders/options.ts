@@ -3,10 +3,9 @@
  * what is right. Everything that is wrong is said at once, when the grader is defined.
  */
 import type { GraderInput } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
-import { unknownOptions } from '../core/near-name.ts';
 
 /** Reads what is to be graded; for graders that should look at something else than the final answer. */
 export type ReadSaid = (input: GraderInput) => string;

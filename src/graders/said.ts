@@ -5,7 +5,7 @@
  * What is missing in the task is unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
  */
 import type { GraderInput, GraderTurn } from '../core/contracts.ts';
-import { unscorable } from '../core/define-grader.ts';
+import { unscorable } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import type { Json, Reward } from '../core/types.ts';
 import type { ReadSaid } from './options.ts';

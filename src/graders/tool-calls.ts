@@ -4,11 +4,11 @@
  * Looks at what the policy said in its recorded turns, never at what tools answered. Arguments that are no JSON are a call that fits
  * nothing: the policy's mistake. A task that does not say what is expected is unscorable.
  */
-import { parsedJson } from '../core/chat-completions.ts';
+
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
-import { asJson, isObject, MAX_NESTING, nestingOf } from '../core/json.ts';
+import { asJson, isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import type { Json, ToolCall } from '../core/types.ts';
 import { isList, type JsonEquality, jsonEqual, mostPairs } from './json-answers.ts';
 import { checkOptions, type OptionKinds } from './options.ts';

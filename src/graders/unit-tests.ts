@@ -6,15 +6,13 @@
  * policy's fault.
  */
 import type { Grader, GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define-grader.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import type { Json } from '../core/types.ts';
 import { poolKind } from '../processes/channel.ts';
 import { openSandbox, type Sandbox } from '../processes/sandbox.ts';
-import { pythonHome } from './code/run-python.ts';
-import { runTests } from './code/run-tests.ts';
+import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
+import { pythonHome, runTests, type TestsResult } from './code/run-tests.ts';
 import { testsOf } from './code/tests-of.ts';
-import type { TestsResult } from './code/tests-result.ts';
-import { type CodeLanguage, codeInText } from './code-in-text.ts';
 import { checkOptions, type OptionKinds, type TextOptions } from './options.ts';
 import { answerOf, saidBy } from './said.ts';
 
@@ -89,7 +87,7 @@ function rewardOf(
   const total = result.passed.length;
   const passed = result.passed.filter(Boolean).length;
   const success = passed === total;
-  const { loaded, defined, timedOut } = result.course;
+  const { loaded, defined, timedOut } = result;
   const metrics = {
     ...{ passed, total, fenced: Number(isFenced), timedOut: Number(timedOut) },
     ...(loaded === undefined ? {} : { loaded: Number(loaded) }),

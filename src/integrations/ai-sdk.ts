@@ -9,6 +9,7 @@
 import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { offerModelForm } from '../core/model-forms.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import {
   assistantMessage,
@@ -95,6 +96,13 @@ export interface PolicyLanguageModel {
   doGenerate(options: CallOptions): Promise<GenerateResult>;
   doStream(options: CallOptions): Promise<{ stream: ReadableStream<StreamPart> }>;
 }
+
+declare module '../core/model-forms.ts' {
+  interface ModelForms {
+    'ai-sdk': PolicyLanguageModel;
+  }
+}
+offerModelForm('ai-sdk', policy);
 
 /** The policy in this seat; without one, in the rollout that the call happens in. */
 export function policy(seat?: Seat): PolicyLanguageModel {

@@ -9,8 +9,9 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation, WorkflowContext } from '../core/contracts.ts';
-import { type Entry, messagesIn, type Spoken, spokenIn } from '../core/spoken.ts';
+import { offerModelForm } from '../core/model-forms.ts';
 import type { Json, Message, Tool } from '../core/types.ts';
+import { type Entry, messagesIn, type Spoken, spokenIn } from '../gateway/dialects/responses.ts';
 import {
   argumentsText,
   functionTool,
@@ -103,6 +104,13 @@ export interface PolicyModel {
   getResponse(request: AgentRequest): Promise<AgentResponse>;
   getStreamedResponse(request: AgentRequest): AsyncIterable<AgentEvent>;
 }
+
+declare module '../core/model-forms.ts' {
+  interface ModelForms {
+    'openai-agents': PolicyModel;
+  }
+}
+offerModelForm('openai-agents', policy);
 
 /** The policy in this seat; without one, in the rollout that the call happens in. */
 export function policy(seat?: Seat): PolicyModel {

@@ -6,9 +6,9 @@
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
+import { asWorkflow, moduleOf } from '../core/define.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { exactJson } from '../core/json.ts';
-import { asWorkflow, moduleOf } from '../core/lower.ts';
 import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { Rejection } from '../rollout/rollout-context.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { drawTruncated } from './draw.ts';
+import { drawTruncated } from './sample-loop.ts';
 
 const logits = Float32Array.of(1, 3, 2, 3, -1);
 

@@ -7,7 +7,6 @@
  */
 import { availableParallelism } from 'node:os';
 import { Mutex, yieldToEventLoop } from '../core/async.ts';
-import { checkRequest, checkSample } from '../core/engine.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type {
   AdamSettings,
@@ -19,6 +18,7 @@ import type {
   SampleResult,
   Trainer,
 } from '../core/policy.ts';
+import { checkRequest, checkSample } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
 import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';

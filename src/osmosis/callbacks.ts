@@ -1,12 +1,13 @@
 /**
- * Tells a controller how its rollout went: at most one completion and one grade, in this order, whatever happens in between, each tried until
- * it was taken or cannot be. A controller that cannot be told is a warning here, not a failure of the rollout.
+ * Reports to a controller how its rollout went: at most one completion and one grade, in this order, whatever happens in between, each tried
+ * until it was taken or cannot be. A controller that cannot be reached is a warning here, not a failure of the rollout.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { linkSignals } from '../core/async.ts';
+import { deadlineSignal } from '../core/async.ts';
 import { messageOf } from '../core/errors.ts';
-import type { Completion, Grading } from './execution.ts';
-import { type Callbacks, completionBody, gradingBody } from './wire.ts';
+import { asJson } from '../core/json.ts';
+import type { Callbacks, Completion, GradedSample, Grading } from './execution.ts';
+import { ForbiddenAddress } from './outbound.ts';
 
 export interface Patience {
   readonly attempts: number;
@@ -20,6 +21,10 @@ export interface Patience {
 export const PATIENCE: Patience = { attempts: 5, firstMs: 500, longestMs: 8000, timeoutMs: 10_000 };
 /** With which a controller says: later. */
 const TRY_AGAIN = new Set([429, 500, 502, 503, 504]);
+/** Characters of one sample's messages or label. */
+const MOST_JSON = 16 * 1024 * 1024;
+
+type Warn = (text: string) => void;
 
 export interface ReporterParts {
   readonly rolloutId: string;
@@ -28,7 +33,7 @@ export interface ReporterParts {
   readonly patience: Patience;
   /** Ends all trying. */
   readonly signal: AbortSignal;
-  warn(text: string): void;
+  readonly warn: Warn;
 }
 
 export class Reporter {
@@ -42,8 +47,8 @@ export class Reporter {
 
   /** Only the first is sent. */
   completed(completion: Completion): Promise<void> {
-    const { rolloutId, callbacks } = this.#parts;
-    this.#completed ??= this.#deliver('completion', callbacks.completionUrl, completionBody(rolloutId, completion));
+    const body = { ...this.#ending(completion), extra_fields: null };
+    this.#completed ??= this.#deliver('completion', this.#parts.callbacks.completionUrl, body);
     return this.#completed;
   }
 
@@ -53,23 +58,46 @@ export class Reporter {
     return this.#graded;
   }
 
-  /** The backend broke down: what was not told yet is a failure. */
+  /** The backend broke down: whatever was not reported yet is a failure. */
   async crashed(): Promise<void> {
     const failure: Completion = { status: 'failure', errMessage: 'Internal server error', errCategory: 'agent_error' };
     await this.completed(failure);
     await this.graded({ ...failure, samples: {} });
   }
 
-  async #grade(grading: Grading): Promise<void> {
-    const { rolloutId, callbacks, warn } = this.#parts;
-    if (callbacks.graderUrl === null) return;
+  async #grade({ samples, ...ending }: Grading): Promise<void> {
+    const { graderUrl } = this.#parts.callbacks;
+    if (graderUrl === null) return;
     await this.completed({ status: 'success', errMessage: null, errCategory: null });
-    const tell = (text: string): void => warn(`rollout ${rolloutId}: ${text}`);
-    await this.#deliver('grader', callbacks.graderUrl, gradingBody(rolloutId, grading, tell));
+    const isPaid = ending.status === 'success';
+    const bodies = Object.entries(samples).map(([name, sample]) => [name, this.#sample(name, sample, isPaid)] as const);
+    // `sample` is for controllers that know one conversation per rollout.
+    const sample = bodies.length === 1 ? bodies[0]![1] : null;
+    await this.#deliver('grader', graderUrl, { ...this.#ending(ending), samples: Object.fromEntries(bodies), sample });
+  }
+
+  #ending({ status, errMessage, errCategory }: Completion): object {
+    return { status, rollout_id: this.#parts.rolloutId, err_message: errMessage, err_category: errCategory };
+  }
+
+  #sample(name: string, sample: GradedSample, isPaid: boolean): object {
+    const messages = asJson(sample.messages, MOST_JSON);
+    if (messages === undefined) {
+      this.#warn(`sample ${name} without its messages: not JSON, or longer than ${MOST_JSON} characters`);
+    }
+    const warn = (text: string): void => this.#warn(text);
+    return {
+      messages: messages ?? [],
+      label: asJson(sample.label, MOST_JSON) ?? null,
+      reward: isPaid && !sample.removed && Number.isFinite(sample.reward) ? sample.reward : null,
+      remove_sample: sample.removed,
+      metrics: jsonOnly(sample.metrics ?? {}, `metrics of sample ${name}`, warn),
+      extra_fields: jsonOnly(sample.extraFields ?? {}, `extra fields of sample ${name}`, warn),
+    };
   }
 
   async #deliver(what: string, url: string, body: object): Promise<void> {
-    const { patience, signal, rolloutId, warn } = this.#parts;
+    const { patience, signal } = this.#parts;
     const text = JSON.stringify(body);
     let problem = '';
     for (let attempt = 0; attempt < patience.attempts && !signal.aborted; attempt++) {
@@ -80,35 +108,44 @@ export class Reporter {
       problem = found;
       if (isOver) break;
     }
-    warn(`rollout ${rolloutId}: the ${what} callback was not taken: ${problem || 'the server was closed'}`);
+    this.#warn(`the ${what} callback was not taken: ${problem || 'the server was closed'}`);
   }
 
   /** `found`: why it was not taken. */
   async #attempt(url: string, body: string): Promise<{ readonly isOver: boolean; readonly found?: string }> {
-    const { fetch, callbacks, patience, signal } = this.#parts;
+    const { fetch, callbacks, patience } = this.#parts;
     const authorization = callbacks.apiKey === null ? {} : { authorization: `Bearer ${callbacks.apiKey}` };
-    const late = new AbortController();
-    const timer = setTimeout(() => late.abort(new Error(`no answer within ${patience.timeoutMs} ms`)), patience.timeoutMs);
-    const linked = linkSignals(signal, late.signal);
+    const late = (): Error => new Error(`no answer within ${patience.timeoutMs} ms`);
+    using deadline = deadlineSignal(patience.timeoutMs, late, this.#parts.signal);
+    const { signal } = deadline;
     try {
-      const response = await fetch(url, {
-        method: 'POST',
-        headers: { 'content-type': 'application/json', ...authorization },
-        body,
-        signal: linked.signal,
-      });
+      const headers = { 'content-type': 'application/json', ...authorization };
+      const response = await fetch(url, { method: 'POST', headers, body, signal });
       await response.body?.cancel();
       if (response.ok) return { isOver: true };
       return { isOver: !TRY_AGAIN.has(response.status), found: `it answered ${response.status}` };
     } catch (thrown) {
-      return { isOver: (thrown as Error).name === 'ForbiddenAddress', found: messageOf(thrown) };
-    } finally {
-      clearTimeout(timer);
-      linked.release();
+      return { isOver: thrown instanceof ForbiddenAddress, found: messageOf(thrown) };
     }
+  }
+
+  #warn(text: string): void {
+    this.#parts.warn(`rollout ${this.#parts.rolloutId}: ${text}`);
   }
 }
 
 function pauseMs({ firstMs, longestMs }: Patience, attempt: number): number {
   return Math.min(firstMs * 2 ** (attempt - 1), longestMs);
+}
+
+/** The fields of an object that JSON can write and read back; the rest is named in one warning. */
+export function jsonOnly(given: object, called: string, warn: Warn): Readonly<Record<string, unknown>> {
+  const dropped: string[] = [];
+  const kept = Object.entries(given).flatMap(([name, value]: [string, unknown]) => {
+    const json = name === '__proto__' ? undefined : asJson(value);
+    if (json === undefined && value !== undefined) dropped.push(name);
+    return json === undefined ? [] : [[name, json] as const];
+  });
+  if (dropped.length > 0) warn(`${called} without ${dropped.slice(0, 20).join(', ')}: not finite, or not JSON`);
+  return Object.fromEntries(kept);
 }

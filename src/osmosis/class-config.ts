@@ -5,12 +5,12 @@
  * A config of one's own is a subclass whose fields have initialisers. Those run after this constructor, so the whole can only be checked
  * when its workflow or grader is lowered.
  */
-import { methodKind } from '../core/classes.ts';
+
 import type { EntryModule } from '../core/contracts.ts';
-import { describeThrown, describeValue } from '../core/describe.ts';
+import { methodKind } from '../core/define.ts';
+import { checkNames, describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
-import { checkNames } from '../core/near-name.ts';
 
 type ConfigKind = 'workflow' | 'grader';
 

@@ -5,7 +5,7 @@
  * Lowered to the core's grader: samples' rewards become rewards by thread, and their mean is the rollout's. A sample without a reward is a
  * failed grading, never 0.
  */
-import { isConcrete } from '../core/classes.ts';
+
 import {
   type Grader as CoreGrader,
   type EntryModule,
@@ -14,6 +14,7 @@ import {
   graderSymbol,
   type Ungraded,
 } from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
 import type { Json, LimitName } from '../core/types.ts';

@@ -4,8 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { until } from '../../test/fixtures/gateway/streams.ts';
 import { ask, backendOf, execute, policy, request, running } from '../../test/fixtures/rollout-server/local-rollouts.ts';
 import type { WorkflowContext } from '../core/contracts.ts';
-import { defineWorkflow } from '../core/define.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../core/define.ts';
 import type { LocalBackendOptions } from './local-backend.ts';
 
 describe('a deadline', () => {

@@ -5,8 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { ask, backendOf, execute, policy, request, running } from '../../test/fixtures/rollout-server/local-rollouts.ts';
 import { currentRollout } from '../core/context.ts';
 import type { GraderInput, WorkflowContext } from '../core/contracts.ts';
-import { defineWorkflow } from '../core/define.ts';
-import { defineGrader } from '../core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../core/define.ts';
 import type { RolloutRequest } from './execution.ts';
 import { LocalBackend } from './local-backend.ts';
 

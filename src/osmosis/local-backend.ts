@@ -1,15 +1,22 @@
 /**
  * Runs rollouts in this process: a workflow and a grader, so many at once, each under its deadlines, against whatever policy the request
- * names. What a workflow does after its deadline cannot be stopped in the same process: it is told by its signal, and not waited for.
+ * names. What a workflow does after its deadline cannot be stopped in the same process: its signal tells it, and nobody waits for it.
+ *
+ * Workflow and grader are values, or texts that say where a module exports them. All their mistakes are told together, before anything runs.
  */
 import { mkdtempSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { isAbsolute, join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { Semaphore } from '../core/async.ts';
-import type { Workflow } from '../core/contracts.ts';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
+import { asGrader, asWorkflow } from '../core/define.ts';
+import { describeThrown, describeValue } from '../core/describe.ts';
+import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
-import { checkReferences, type EntryParts, loadEntry, lowered } from './entry.ts';
+import { together } from '../rollout/discovery.ts';
+import { startWorkflow } from '../rollout/start-workflow.ts';
 import type {
   CancelSelector,
   Disposition,
@@ -18,7 +25,8 @@ import type {
   RolloutRequest,
   RolloutStatus,
 } from './execution.ts';
-import { type Progress, type RolloutParts, runRemoteRollout } from './rollout.ts';
+import { noDefaultModels } from './remote-policy.ts';
+import { type Progress, type RemoteParts, runRemoteRollout } from './remote-rollout.ts';
 
 export interface LocalBackendOptions extends EntryParts {
   /** Rollouts accepted and not ended, waiting ones included. Default 10,000. */
@@ -33,7 +41,7 @@ const CAPACITY = 10_000;
 const LONGEST_SEC = 86_400;
 /** Beyond this timers fire at once. */
 const MOST_SEC = 2_147_483;
-/** Ended rollouts whose end can still be asked for. */
+/** Ended rollouts whose status can still be asked for. */
 const REMEMBERED = 10_000;
 const UNKNOWN: RolloutStatus = { status: 'unknown', reward: null, errMessage: null };
 
@@ -43,23 +51,23 @@ interface Live extends Progress {
 
 export class LocalBackend implements ExecutionBackend {
   readonly #options: LocalBackendOptions;
+  readonly #capacity: number;
+  readonly #longestSec: number;
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
-  #parts: Promise<RolloutParts> | undefined;
-  /** Set up and not yet torn down. */
-  #started: Workflow | undefined;
-  #maxConcurrent: number | null = null;
+  #parts: Promise<RemoteParts> | undefined;
+  #started: AsyncDisposable | undefined;
+  #maxConcurrent: number | null;
 
   /** Throws what is wrong with values; modules that are only named are loaded by `start`. */
   constructor(options: LocalBackendOptions) {
-    this.#options = options;
     const { capacity = CAPACITY, longestSec = LONGEST_SEC } = options;
     if (!(Number.isSafeInteger(capacity) && capacity >= 1)) throw usage('capacity', 'a whole number from 1 up', capacity);
     if (!(longestSec > 0 && longestSec <= MOST_SEC)) throw usage('longestSec', `seconds up to ${MOST_SEC}`, longestSec);
-    checkReferences(options);
-    const { workflow, workflowConfig, grader, graderConfig } = options;
-    const values = { workflow, workflowConfig, grader, graderConfig };
-    if (!Object.values(values).some((value) => typeof value === 'string')) this.#maxConcurrent = lowered(values).concurrency;
+    this.#options = options;
+    this.#capacity = capacity;
+    this.#longestSec = longestSec;
+    this.#maxConcurrent = entryOf(options)?.concurrency ?? null;
   }
 
   async start(): Promise<void> {
@@ -67,7 +75,7 @@ export class LocalBackend implements ExecutionBackend {
   }
 
   hasCapacity(): boolean {
-    return this.#live.size < (this.#options.capacity ?? CAPACITY);
+    return this.#live.size < this.#capacity;
   }
 
   async execute(request: RolloutRequest, hooks: ExecutionHooks): Promise<void> {
@@ -113,7 +121,7 @@ export class LocalBackend implements ExecutionBackend {
     this.cancel({ all: true });
     const started = this.#started;
     this.#started = undefined;
-    await started?.teardown?.();
+    await started?.[Symbol.asyncDispose]();
   }
 
   #cancelOne(id: string): Disposition {
@@ -131,24 +139,23 @@ export class LocalBackend implements ExecutionBackend {
     if (this.#ended.size > REMEMBERED && oldest !== undefined) this.#ended.delete(oldest);
   }
 
-  #ready(): Promise<RolloutParts> {
+  #ready(): Promise<RemoteParts> {
     this.#parts ??= this.#open();
     return this.#parts;
   }
 
-  async #open(): Promise<RolloutParts> {
-    const entry = await loadEntry(this.#options);
-    const { concurrency, grader } = entry;
+  async #open(): Promise<RemoteParts> {
+    const { workflow, grader, concurrency } = await loadEntry(this.#options);
     this.#maxConcurrent = concurrency;
-    const { workflow } = entry;
-    await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
-    this.#started = workflow;
+    const { concurrency: _, ...unlimited } = workflow;
+    const started = await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency });
+    this.#started = started;
     return {
-      ...entry,
-      slots: concurrency === null ? undefined : new Semaphore(concurrency),
+      started,
+      grader,
       graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
-      longestSec: this.#options.longestSec ?? LONGEST_SEC,
+      longestSec: this.#longestSec,
     };
   }
 }
@@ -166,4 +173,159 @@ function temporaryFolder(): string | undefined {
 
 function usage(name: string, expected: string, found: number): TrainyardError {
   return new TrainyardError('USAGE', `${name} is ${found}, expected ${expected}`);
+}
+
+// ── what it is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Each a value or `"module:export"`. */
+export interface EntryParts {
+  readonly workflow: unknown;
+  readonly workflowConfig?: unknown;
+  readonly grader?: unknown;
+  readonly graderConfig?: unknown;
+}
+
+interface BackendEntry {
+  readonly workflow: Workflow;
+  readonly grader: Grader | undefined;
+  /** Rollouts at once; null: as many as come. */
+  readonly concurrency: number | null;
+}
+
+/** Where nobody said anything about concurrency. */
+const CAREFUL = 4;
+const NAMES = ['workflow', 'workflowConfig', 'grader', 'graderConfig'] as const;
+
+/** The entry, where all of it are values; undefined where modules have to be loaded. Throws what is wrong with values and references. */
+function entryOf(parts: EntryParts): BackendEntry | undefined {
+  const texts = NAMES.filter((name) => typeof parts[name] === 'string');
+  const mistakes = texts.filter((name) => !isReference(parts[name] as string)).map((name) => noReference(name, parts[name]));
+  if (mistakes.length > 0) throw together(mistakes);
+  return texts.length === 0 ? lowered(parts) : undefined;
+}
+
+async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
+  const problems: TrainyardError[] = [];
+  const values: { -readonly [name in keyof EntryParts]: unknown } = { workflow: undefined };
+  for (const name of NAMES) {
+    try {
+      values[name] = await loaded(parts[name]);
+    } catch (cause) {
+      const message = `cannot import ${JSON.stringify(parts[name])}: ${describeThrown(cause)}`;
+      problems.push(cause instanceof TrainyardError ? cause : new TrainyardError('ENTRY_UNLOADABLE', message, { cause }));
+    }
+  }
+  if (problems.length > 0) throw together(problems);
+  return lowered(values);
+}
+
+function lowered({ workflow: given, workflowConfig, grader: givenGrader, graderConfig }: EntryParts): BackendEntry {
+  const problems: TrainyardError[] = [];
+  const values = { workflow: given, workflowConfig, grader: givenGrader, graderConfig };
+  const module: EntryModule = {
+    exports: Object.entries(values).filter(([, value]) => isGiven(value)),
+    problem: (mistake) => void problems.push(mistake),
+  };
+  const workflow = lower('workflow', given, () => asWorkflow(given, module), problems);
+  const grader = isGiven(givenGrader) ? lower('grader', givenGrader, () => asGrader(givenGrader, module), problems) : undefined;
+  if (workflow === undefined) throw together(problems);
+  // A shape reads its config itself; a workflow as it is gets the given one.
+  const isPlain = workflow === given;
+  checkOffered(workflow, module);
+  // A shape takes its own class of config and no other; what it does not take would be lost without a word.
+  if (!isPlain && isGiven(workflowConfig) && workflow.config !== workflowConfig && problems.length === 0) {
+    problems.push(notTaken(workflow, workflowConfig));
+  }
+  if (problems.length > 0) throw together(problems);
+  const configured = isPlain && isGiven(workflowConfig) ? { ...workflow, config: workflowConfig } : workflow;
+  const concurrency = configured.concurrency ?? (isPlain ? maxConcurrentOf(workflowConfig) : undefined);
+  const isConfigured = isGiven(workflowConfig) || workflow.config !== undefined;
+  return { workflow: configured, grader, concurrency: concurrency ?? (isConfigured ? null : CAREFUL) };
+}
+
+const isGiven = (value: unknown): boolean => value !== undefined && value !== null;
+
+function lower<T>(
+  what: 'workflow' | 'grader',
+  given: unknown,
+  make: () => T | undefined,
+  problems: TrainyardError[],
+): T | undefined {
+  const before = problems.length;
+  try {
+    const made = make();
+    if (made === undefined && problems.length === before) problems.push(notFound(what, given));
+    return made;
+  } catch (cause) {
+    const known = cause instanceof TrainyardError;
+    problems.push(known ? cause : new TrainyardError('WORKFLOW_INVALID', describeThrown(cause), { cause }));
+    return undefined;
+  }
+}
+
+function maxConcurrentOf(config: unknown): number | undefined {
+  const { concurrency } = (config ?? {}) as { readonly concurrency?: { readonly maxConcurrent?: unknown } };
+  const most = concurrency?.maxConcurrent;
+  return typeof most === 'number' ? most : undefined;
+}
+
+function checkOffered({ name, isolation, roles }: Workflow, { problem }: EntryModule): void {
+  if (isolation === 'process') {
+    problem(
+      new TrainyardError('WORKFLOW_INVALID', `workflow ${name} wants a process per rollout, which LocalBackend does not give`, {
+        hint: 'leave isolation out; on a rollout server keys and answers of other rollouts are in the same process',
+      }),
+    );
+  }
+  for (const [role, { trainable, default: given }] of Object.entries(roles)) {
+    if (!trainable && given !== undefined) problem(noDefaultModels(role));
+  }
+}
+
+function isReference(text: string): boolean {
+  const colon = text.lastIndexOf(':');
+  return colon > 0 && colon < text.length - 1;
+}
+
+async function loaded(given: unknown): Promise<unknown> {
+  if (typeof given !== 'string') return given;
+  const colon = given.lastIndexOf(':');
+  const [specifier, name] = [given.slice(0, colon), given.slice(colon + 1)];
+  const exports = (await import(urlOf(specifier, given))) as Readonly<Record<string, unknown>>;
+  if (Object.hasOwn(exports, name)) return exports[name];
+  const names = Object.keys(exports).join(', ') || 'nothing';
+  throw new TrainyardError('WORKFLOW_NOT_FOUND', `${specifier} does not export ${JSON.stringify(name)}; it exports ${names}`, {
+    hint: 'give "module:export", with a name that the module exports',
+  });
+}
+
+/** Paths are from the working directory; other names are packages that are found from there. */
+function urlOf(specifier: string, given: string): string {
+  if (specifier.startsWith('file:')) return specifier;
+  if (specifier.startsWith('.') || isAbsolute(specifier)) return pathToFileURL(resolve(specifier)).href;
+  if (specifier.includes(':')) throw noReference('a module', given);
+  return pathToFileURL(createRequire(join(process.cwd(), 'package.json')).resolve(specifier)).href;
+}
+
+function noReference(what: string, text: unknown): TrainyardError {
+  return new TrainyardError('USAGE', `${what}: invalid import path ${JSON.stringify(text)}, expected "module:export"`, {
+    hint: 'write "./rollout.ts:MyWorkflow", or give the value itself',
+  });
+}
+
+function notTaken({ name }: Workflow, config: unknown): TrainyardError {
+  const found = `workflowConfig is ${describeValue(config)}, which the workflow ${name} does not take`;
+  return new TrainyardError('CONFIG_INVALID', found, {
+    hint: 'give an instance of its config class, such as one that extends AgentWorkflowConfig, or leave it out',
+  });
+}
+
+function notFound(what: 'workflow' | 'grader', given: unknown): TrainyardError {
+  const [code, define, base]: [ErrorCode, string, string] =
+    what === 'workflow'
+      ? ['WORKFLOW_NOT_FOUND', 'defineWorkflow', 'AgentWorkflow']
+      : ['GRADER_NOT_FOUND', 'defineGrader', 'Grader'];
+  return new TrainyardError(code, `expected a ${what}, found ${describeValue(given)}`, {
+    hint: `give what ${define}(…) made, or a concrete class of a shape, such as one that extends ${base}`,
+  });
 }

@@ -1,12 +1,14 @@
 /**
  * The only way out: HTTP to addresses that whoever sends a rollout may name. URLs come from outside and are sent keys, so each is checked as
- * it is written and again for the address that its name turns out to have, and the connection goes to that very address: a name
- * that resolves to something else a moment later gains nothing. Redirects are not followed.
+ * it is written and again for the address that its name turns out to have, and the connection goes to that very address: a name that
+ * resolves to something else a moment later gains nothing. No redirects, compression, cookies or proxies.
  */
 import { lookup as systemLookup } from 'node:dns/promises';
-import { isIP, type LookupFunction } from 'node:net';
-import { isOwn, reachOf } from './addresses.ts';
-import { HttpClient } from './http-client.ts';
+import { Agent, type IncomingMessage, request as requestHttp } from 'node:http';
+import { request as requestHttps, Agent as SecureAgent } from 'node:https';
+import { BlockList, isIP, isIPv4, type LookupFunction } from 'node:net';
+import { networkInterfaces } from 'node:os';
+import { Readable } from 'node:stream';
 
 export interface OutboundRules {
   /** `host` or `host:port`: these and no others, wherever they are. Absent: whatever is public. */
@@ -15,7 +17,7 @@ export interface OutboundRules {
   readonly loopback: () => boolean;
   /** The port that this server listens on. */
   readonly ownPort: () => number | undefined;
-  /** Of a name: all its addresses. */
+  /** All addresses of a name. */
   readonly resolve?: (name: string) => Promise<readonly Address[]>;
 }
 
@@ -30,24 +32,24 @@ export class ForbiddenAddress extends Error {
 }
 
 const RESOLVE_MS = 2000;
+const AGENT = { keepAlive: true, maxSockets: Number.POSITIVE_INFINITY, maxFreeSockets: 256 };
+const WITHOUT_BODY = new Set([204, 205, 304]);
+/** Not the caller's to say: they belong to the connection. */
+const OWN_HEADERS = ['accept-encoding', 'connection', 'content-length', 'host', 'transfer-encoding', 'keep-alive', 'upgrade'];
 
 export class Outbound {
   readonly #rules: OutboundRules;
-  readonly #client: HttpClient;
+  readonly #plain = new Agent(AGENT);
+  readonly #secure = new SecureAgent(AGENT);
 
   constructor(rules: OutboundRules) {
     this.#rules = rules;
-    this.#client = new HttpClient((url) => this.#lookupFor(url));
   }
 
   /** What is wrong with a URL as it is written. */
   fault(text: string): string | undefined {
-    let url: URL;
-    try {
-      url = new URL(text);
-    } catch {
-      return 'is not a URL';
-    }
+    if (!URL.canParse(text)) return 'is not a URL';
+    const url = new URL(text);
     if (url.protocol !== 'http:' && url.protocol !== 'https:') return `is ${url.protocol} and not http or https`;
     if (url.username !== '' || url.password !== '') return 'holds a user name or password; keys go into the request';
     const { allowedHosts } = this.#rules;
@@ -65,36 +67,45 @@ export class Outbound {
     const url = new URL(text);
     if (literalOf(url) !== undefined) return undefined;
     const timeout = new Promise<readonly Address[]>((resolve) => setTimeout(resolve, RESOLVE_MS, []).unref());
-    const found = await Promise.race([this.#resolve(nameOf(url)).catch(() => []), timeout]);
-    return found.map(({ address }) => this.#faultOfAddress(address, url)).find((one) => one !== undefined);
+    return this.#faultOfAll(await Promise.race([this.#resolve(nameOf(url)).catch(() => []), timeout]), url);
   }
 
-  /** As the global `fetch`, for plain bodies. Throws ForbiddenAddress. */
+  /** As the global `fetch`, for bodies that are sent whole. Throws ForbiddenAddress. */
   readonly fetch = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
     const request = new Request(input, init);
     const fault = this.fault(request.url);
     if (fault !== undefined) throw new ForbiddenAddress(`${new URL(request.url).origin} ${fault}`);
-    return await this.#client.send(request);
+    return await this.#send(request);
   };
 
   close(): void {
-    this.#client.close();
+    this.#plain.destroy();
+    this.#secure.destroy();
   }
 
-  #faultOfAddress(address: string, url: URL): string | undefined {
-    const { allowedHosts, loopback, ownPort } = this.#rules;
-    if (portOf(url) === ownPort() && isOwn(address)) return 'is this server itself';
-    if (allowedHosts !== undefined) return undefined;
-    const reach = reachOf(address);
-    if (reach === 'public' || (reach === 'loopback' && loopback())) return undefined;
-    return `leads to ${address}, which is ${reach === 'loopback' ? 'this machine' : 'not a public address'}; list it in allowedHosts if it is meant`;
+  /** By node:http, since the global `fetch` offers no lookup of one's own. Rejects with the signal's reason, or the connection's error. */
+  async #send(request: Request): Promise<Response> {
+    const { signal, method } = request;
+    signal.throwIfAborted();
+    const body = Buffer.from(await request.arrayBuffer());
+    const url = new URL(request.url);
+    const headers = new Headers(request.headers);
+    for (const name of OWN_HEADERS) headers.delete(name);
+    if (body.length > 0) headers.set('content-length', String(body.length));
+    const [connect, agent] = url.protocol === 'https:' ? [requestHttps, this.#secure] : [requestHttp, this.#plain];
+    const options = { method, headers: Object.fromEntries(headers), lookup: this.#lookupFor(url), signal, agent };
+    return await new Promise((resolve, reject) => {
+      const outgoing = connect(url, options, (incoming) => resolve(responseOf(incoming)));
+      outgoing.once('error', (thrown) => reject(signal.aborted ? signal.reason : thrown));
+      outgoing.end(body);
+    });
   }
 
   #lookupFor(url: URL): LookupFunction {
     return (name, options, callback) => {
       this.#resolve(name).then(
         (found) => {
-          const fault = found.map(({ address }) => this.#faultOfAddress(address, url)).find((one) => one !== undefined);
+          const fault = this.#faultOfAll(found, url);
           const [first] = found;
           if (fault !== undefined) callback(new ForbiddenAddress(`${url.origin} ${fault}`), '', 0);
           else if (first === undefined)
@@ -110,6 +121,28 @@ export class Outbound {
   #resolve(name: string): Promise<readonly Address[]> {
     return this.#rules.resolve?.(name) ?? systemLookup(name, { all: true });
   }
+
+  #faultOfAll(found: readonly Address[], url: URL): string | undefined {
+    return found.map(({ address }) => this.#faultOfAddress(address, url)).find((fault) => fault !== undefined);
+  }
+
+  #faultOfAddress(address: string, url: URL): string | undefined {
+    const { allowedHosts, loopback, ownPort } = this.#rules;
+    if (portOf(url) === ownPort() && isOwn(address)) return 'is this server itself';
+    if (allowedHosts !== undefined) return undefined;
+    const isLoopback = isIn(LOOPBACK, address);
+    if (isLoopback ? loopback() : !isIn(INNER, address)) return undefined;
+    return `leads to ${address}, which is ${isLoopback ? 'this machine' : 'not a public address'}; list it in allowedHosts if it is meant`;
+  }
+}
+
+function responseOf(incoming: IncomingMessage): Response {
+  const { statusCode: status = 502, statusMessage: statusText = '' } = incoming;
+  const pairs = Object.entries(incoming.headersDistinct).flatMap(([name, values = []]) => values.map((value) => [name, value]));
+  const init = { status, statusText, headers: pairs as [string, string][] };
+  if (!WITHOUT_BODY.has(status)) return new Response(Readable.toWeb(incoming) as ReadableStream<Uint8Array<ArrayBuffer>>, init);
+  incoming.resume();
+  return new Response(null, init);
 }
 
 const nameOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '');
@@ -129,4 +162,39 @@ function isHost(allowed: string, url: URL): boolean {
   const wanted = allowed.toLowerCase();
   const name = url.hostname.replace(/\.$/, '');
   return wanted === name || wanted === nameOf(url) || wanted === `${name}:${portOf(url)}`;
+}
+
+// ── addresses ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// Mapped addresses count as the IPv4 address that they stand for.
+
+const LOOPBACK = blockList(['127.0.0.0/8', '::1/128']);
+
+/** Unspecified, private, shared, link-local (cloud metadata lives there), documentation, multicast, reserved; and what tunnels to them. */
+const INNER = blockList([
+  ...['0.0.0.0/8', '10.0.0.0/8', '100.64.0.0/10', '169.254.0.0/16', '172.16.0.0/12', '192.0.0.0/24', '192.0.2.0/24'],
+  ...['192.88.99.0/24', '192.168.0.0/16', '198.18.0.0/15', '198.51.100.0/24', '203.0.113.0/24', '224.0.0.0/4', '240.0.0.0/4'],
+  // The first two are the unspecified address, and IPv4 addresses in older spellings.
+  ...['::/96', '::ffff:0:0:0/96', '64:ff9b::/96', '64:ff9b:1::/48', '100::/64', '2001::/23', '2001:db8::/32', '2002::/16'],
+  ...['fc00::/7', 'fe80::/10', 'fec0::/10', 'ff00::/8'],
+]);
+
+function blockList(subnets: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const subnet of subnets) {
+    const [net, prefix] = subnet.split('/') as [string, string];
+    list.addSubnet(net, Number(prefix), isIPv4(net) ? 'ipv4' : 'ipv6');
+  }
+  return list;
+}
+
+function isIn(list: BlockList, address: string): boolean {
+  const bare = address.split('%', 1)[0]!;
+  return list.check(bare, isIPv4(bare) ? 'ipv4' : 'ipv6');
+}
+
+/** Whether whoever connects to the address reaches this machine. */
+function isOwn(address: string): boolean {
+  if (isIn(LOOPBACK, address) || ['0.0.0.0', '::', '::ffff:0:0', '::ffff:0.0.0.0'].includes(address)) return true;
+  const own = Object.values(networkInterfaces()).flatMap((all) => all ?? []);
+  return isIn(blockList(own.map((one) => `${one.address.split('%', 1)[0]}/${isIPv4(one.address) ? 32 : 128}`)), address);
 }

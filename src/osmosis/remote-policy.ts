@@ -1,19 +1,22 @@
 /**
- * The door to somebody else's policy: a model handle over HTTP, for one rollout. Every call says which rollout and which conversation it
- * belongs to; what was said is remembered for the grader. Tokens are recorded where the policy is, not here.
+ * The controller's policy: a model handle over HTTP, for one rollout. Every call says which rollout and which conversation it belongs to, and
+ * is remembered in words for the grader. Tokens are recorded where the policy is, not here.
  */
 import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
+import type { Message, StopReason } from '../core/types.ts';
+import { ResponsesMemory } from '../gateway/dialects/responses-memory.ts';
+import { DIALECTS } from '../gateway/gateway.ts';
 import { httpModel } from '../gateway/http-model.ts';
-import { GATEWAY_LIMITS } from '../gateway/limits.ts';
-import { isWhole, type RecordedCall, recordedCall, routeOf } from './recorded-call.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 
 /** What the policy is called on the wire, whichever it is. */
-export const POLICY_NAME = 'osmosis-rollout';
+const POLICY_NAME = 'osmosis-rollout';
 const HEADER_VALUE = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/;
 
-export interface RemotePolicyParts {
+interface RemotePolicyParts {
   /** As it came: with or without `/chat/completions`. */
   readonly url: string;
   readonly apiKey: string | null;
@@ -23,7 +26,7 @@ export interface RemotePolicyParts {
   readonly signal: AbortSignal;
 }
 
-export interface SeatCall extends RecordedCall {
+export interface ThreadCall extends RecordedCall {
   readonly role: string;
   readonly thread: string;
 }
@@ -31,7 +34,7 @@ export interface SeatCall extends RecordedCall {
 export class RemotePolicy {
   readonly #parts: RemotePolicyParts;
   readonly #baseURL: string;
-  readonly #calls: SeatCall[] = [];
+  readonly #calls: ThreadCall[] = [];
   readonly #end = new AbortController();
 
   constructor(parts: RemotePolicyParts) {
@@ -40,7 +43,7 @@ export class RemotePolicy {
   }
 
   /** Answered calls, in the order of their answers. */
-  get calls(): readonly SeatCall[] {
+  get calls(): readonly ThreadCall[] {
     return this.#calls;
   }
 
@@ -56,38 +59,33 @@ export class RemotePolicy {
 
   #handle(role: string, thread: string): ModelHandle {
     if (!HEADER_VALUE.test(thread) || thread.length > GATEWAY_LIMITS.sampleIdLength) {
-      throw new TrainyardError(
-        'REQUEST_INVALID',
-        `thread ${JSON.stringify(thread.slice(0, 100))} cannot be sent as x-sample-id`,
-        {
-          hint: `give it a name of 1 to ${GATEWAY_LIMITS.sampleIdLength} printable ASCII characters`,
-        },
-      );
+      const found = `thread ${JSON.stringify(thread.slice(0, 100))} cannot be sent as x-sample-id`;
+      throw new TrainyardError('REQUEST_INVALID', found, {
+        hint: `give it a name of 1 to ${GATEWAY_LIMITS.sampleIdLength} printable ASCII characters`,
+      });
     }
     const seat = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
     const model = httpModel(seat, (own) => this.#fetchAs(role, own), thread);
     return { ...model, thread: (name) => this.#handle(role, name) };
   }
 
-  #headers(thread: string): Record<string, string> {
-    return { 'x-rollout-id': this.#parts.rolloutId, 'x-sample-id': thread };
-  }
-
   #fetchAs(role: string, thread: string): typeof globalThis.fetch {
     const { origin } = new URL(this.#baseURL);
+    const { rolloutId, fetch } = this.#parts;
     return async (input, init) => {
       const request = new Request(input, init);
       const url = new URL(request.url);
-      if (url.origin !== origin) return await this.#parts.fetch(request);
-      for (const [name, value] of Object.entries(this.#headers(thread))) request.headers.set(name, value);
-      const route = request.method === 'POST' ? routeOf(url.pathname) : undefined;
-      const body = route === undefined ? undefined : await request.clone().text();
+      if (url.origin !== origin) return await fetch(request);
+      request.headers.set('x-rollout-id', rolloutId);
+      request.headers.set('x-sample-id', thread);
+      const route = request.method === 'POST' ? ROUTE.exec(url.pathname)?.[1] : undefined;
+      const body = route === undefined ? '' : await request.clone().text();
       const { signal, release } = linkSignals(request.signal, this.#parts.signal, this.#end.signal);
       try {
         signal.throwIfAborted();
-        const response = await this.#parts.fetch(new Request(request, { signal }));
-        if (route === undefined || body === undefined || !response.ok || response.body === null) return response;
-        return listened(response, (text, isStream) => {
+        const response = await fetch(new Request(request, { signal }));
+        if (route === undefined || !response.ok || response.body === null) return response;
+        return copied(response, (text, isStream) => {
           const call = recordedCall(route, body, text, isStream);
           if (call !== undefined && !signal.aborted) this.#calls.push({ ...call, role, thread });
         });
@@ -99,27 +97,27 @@ export class RemotePolicy {
   }
 }
 
-/** The same response; `heard` is told its text once the client has got all of it. */
-function listened(response: Response, heard: (text: string, isStream: boolean) => void): Response {
+/** The same response; `read` is given its text once the client has got all of it. */
+function copied(response: Response, read: (text: string, isStream: boolean) => void): Response {
   const isStream = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false;
   const decoder = new TextDecoder();
   let text = '';
-  let isTold = false;
-  const tell = (): void => {
-    if (isTold) return;
-    isTold = true;
-    heard(text, isStream);
+  let isRead = false;
+  const end = (): void => {
+    if (!isRead) read(text, isStream);
+    isRead = true;
   };
-  const ear = new TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>({
+  const copy = new TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>({
     transform: (chunk, controller) => {
       if (text.length < GATEWAY_LIMITS.bodyBytes) text += decoder.decode(chunk, { stream: true });
-      if (isStream && isWhole(text)) tell();
+      // Some clients read no further than the last event.
+      if (isStream && (LAST_EVENT.test(text.slice(-4096)) || LAST_EVENT.test(text))) end();
       controller.enqueue(chunk);
     },
-    flush: tell,
+    flush: end,
   });
   const { status, statusText, headers } = response;
-  return new Response(response.body!.pipeThrough(ear), { status, statusText, headers });
+  return new Response(response.body!.pipeThrough(copy), { status, statusText, headers });
 }
 
 export function noDefaultModels(role: string): TrainyardError {
@@ -128,4 +126,142 @@ export function noDefaultModels(role: string): TrainyardError {
     `role ${JSON.stringify(role)} is played by a default model, and on a rollout server every role is played by the controller's policy`,
     { hint: 'train the role, or let the workflow call that model by itself' },
   );
+}
+
+// ── what was said in a call ──────────────────────────────────────────────────────────────────────────────────────────────
+// From the texts that went over the wire: the request, and the reply as one body or as events, in each of the dialects. A reply is read by
+// writing it behind its own request, as the agent will in the next call, and reading that as the gateway reads it.
+
+interface RecordedCall {
+  readonly messages: readonly Message[];
+  readonly response: Message;
+  readonly stopReason: StopReason;
+}
+
+type Fields = Readonly<Record<string, unknown>>;
+
+interface DialectReader {
+  /** The fields of a request that hold its conversation, with these entries behind it. */
+  conversation(request: Fields, entries: readonly unknown[]): Fields;
+  /** A reply as its client sends it back, and why it ended. */
+  reply(body: Fields): { readonly entries: readonly unknown[]; readonly reason: unknown };
+  /** The body that events amount to. */
+  assembled(events: readonly Fields[]): Fields;
+}
+
+const ROUTE = /\/(chat\/completions|responses|messages)$/;
+/** How each dialect's events end. What a model says stands in JSON: it begins no line, and its quotes are escaped. */
+const LAST_EVENT = /(?<=\n)data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
+const CUT_SHORT: readonly unknown[] = ['length', 'max_tokens', 'incomplete'];
+
+/** Undefined where one of the texts is not what the route is for. */
+function recordedCall(route: string, request: string, reply: string, isStream: boolean): RecordedCall | undefined {
+  try {
+    const reader = READERS[route]!;
+    const asked = JSON.parse(request) as Fields;
+    const { entries, reason } = reader.reply(isStream ? reader.assembled(eventsOf(reply)) : (JSON.parse(reply) as Fields));
+    const before = messagesIn(route, reader.conversation(asked, []));
+    const whole = messagesIn(route, reader.conversation(asked, entries));
+    const response = whole.findLast(({ role }) => role === 'assistant');
+    if (response === undefined || whole.length <= before.length) return undefined;
+    return { messages: before, response, stopReason: CUT_SHORT.includes(reason) ? 'length' : 'stop' };
+  } catch {
+    return undefined;
+  }
+}
+
+/** Only the conversation: parameters that the gateway would refuse are the policy's to judge. */
+function messagesIn(route: string, conversation: Fields): readonly Message[] {
+  const body = defined({ model: 'policy', ...conversation });
+  return DIALECTS[route]!.read(body, { responses: new ResponsesMemory() }).question.messages;
+}
+
+const READERS: Readonly<Record<string, DialectReader>> = {
+  'chat/completions': {
+    conversation: ({ messages }, entries) => ({ messages: [...list(messages), ...entries] }),
+    reply: ({ choices }) => {
+      const [choice] = list(choices) as readonly Fields[];
+      return { entries: [choice?.['message']], reason: choice?.['finish_reason'] };
+    },
+    assembled: (events) => ({ choices: [chatChoice(events)] }),
+  },
+  messages: {
+    conversation: ({ messages, system }, entries) => ({ messages: [...list(messages), ...entries], system, max_tokens: 1 }),
+    // Nobody may leave the assistant the last word here.
+    reply: ({ content, stop_reason: reason }) => ({
+      entries: [
+        { role: 'assistant', content },
+        { role: 'user', content: '' },
+      ],
+      reason,
+    }),
+    assembled: anthropicMessage,
+  },
+  responses: {
+    conversation: ({ input, instructions }, entries) => {
+      const before = typeof input === 'string' ? [{ role: 'user', content: input }] : list(input);
+      return { input: [...before, ...entries], instructions };
+    },
+    reply: ({ output, status: reason }) => ({ entries: list(output), reason }),
+    assembled: (events) => (events.at(-1)?.['response'] ?? {}) as Fields,
+  },
+};
+
+const list = (value: unknown): readonly unknown[] => (Array.isArray(value) ? value : []);
+
+function eventsOf(text: string): readonly Fields[] {
+  const data = text.split('\n').filter((line) => line.startsWith('data:') && !/^data: ?\[DONE\]/.test(line));
+  return data.map((line) => JSON.parse(line.slice(5)) as Fields);
+}
+
+interface ToolCallPart {
+  readonly index: number;
+  readonly id?: string;
+  readonly function?: { readonly name?: string; readonly arguments?: string };
+}
+
+/** The first choice, put together from its chunks. */
+function chatChoice(events: readonly Fields[]): Fields {
+  let content: string | null = null;
+  let reasoning = '';
+  let finish: unknown;
+  const calls: { id: string; type: 'function'; function: { name: string; arguments: string } }[] = [];
+  for (const choice of events.flatMap((event) => list(event['choices']) as readonly Fields[])) {
+    if ((choice['index'] ?? 0) !== 0) continue;
+    finish = choice['finish_reason'] ?? finish;
+    const delta = (choice['delta'] ?? {}) as Fields;
+    if (typeof delta['content'] === 'string') content = (content ?? '') + delta['content'];
+    const thought = delta['reasoning'] ?? delta['reasoning_content'];
+    if (typeof thought === 'string') reasoning += thought;
+    for (const part of list(delta['tool_calls']) as readonly ToolCallPart[]) {
+      calls[part.index] ??= { id: '', type: 'function', function: { name: '', arguments: '' } };
+      const call = calls[part.index]!;
+      call.id ||= part.id ?? '';
+      call.function.name += part.function?.name ?? '';
+      call.function.arguments += part.function?.arguments ?? '';
+    }
+  }
+  const thoughts = reasoning === '' ? {} : { reasoning };
+  const message = { role: 'assistant', content, ...thoughts, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
+  return { message, finish_reason: finish };
+}
+
+/** A message of the Anthropic API, put together from its events. */
+function anthropicMessage(events: readonly Fields[]): Fields {
+  const content: Record<string, unknown>[] = [];
+  let reason: unknown;
+  for (const event of events) {
+    if (event['type'] === 'content_block_start') content[event['index'] as number] = { ...(event['content_block'] as Fields) };
+    const delta = (event['delta'] ?? {}) as Fields;
+    if (event['type'] === 'message_delta') reason = delta['stop_reason'];
+    const block = event['type'] === 'content_block_delta' ? content[event['index'] as number] : undefined;
+    if (block === undefined) continue;
+    for (const [name, part] of Object.entries(delta)) {
+      if (name !== 'type') block[name] = `${(block[name] as string | undefined) ?? ''}${part as string}`;
+    }
+  }
+  const blocks = content.map(({ partial_json: json, ...block }) =>
+    json === undefined ? block : { ...block, input: JSON.parse(String(json)) as unknown },
+  );
+  return { content: blocks, stop_reason: reason };
 }

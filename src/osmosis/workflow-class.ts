@@ -3,7 +3,7 @@
  * to the core's workflow, with the one config among the module's exports. `run` gets the row's prompt and metadata, the config, and the
  * policy, never the label.
  */
-import { isConcrete } from '../core/classes.ts';
+
 import {
   type EntryModule,
   type ModelHandle,
@@ -12,6 +12,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, Message, PromptMessage, Purpose } from '../core/types.ts';

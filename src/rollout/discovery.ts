@@ -6,11 +6,10 @@
 import { realpath, stat } from 'node:fs/promises';
 import { extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { isClass, kindOf } from '../core/classes.ts';
 import { type EntryModule, type Grader, graderSymbol, type Workflow, workflowSymbol } from '../core/contracts.ts';
-import { describeThrown } from '../core/describe.ts';
+import { asGrader, asWorkflow, isClass } from '../core/define.ts';
+import { describeThrown, kindOf } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { asGrader, asWorkflow } from '../core/lower.ts';
 
 /** Where another process finds an export. */
 export interface ModuleExport {

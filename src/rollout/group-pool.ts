@@ -9,7 +9,7 @@
 import { randomUUID } from 'node:crypto';
 import { Mutex } from '../core/async.ts';
 import type { Clock, Store } from '../core/contracts.ts';
-import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/curation.ts';
+import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory } from '../core/types.ts';
 import { type ChannelCounts, PoolCounts } from './pool-counts.ts';
 import { inOrder, type ServedStep, servedSteps } from './served-steps.ts';

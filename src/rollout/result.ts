@@ -3,11 +3,10 @@
  * instead: a reward under another name must not be lost without a word.
  */
 import type { WorkflowResult } from '../core/contracts.ts';
-import { type Credit, checkCredit, credited } from '../core/credit.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { exactJson, isPlain } from '../core/json.ts';
-import { settledReward, toReward } from '../core/reward.ts';
+import { type Credit, checkCredit, credited, settledReward, toReward } from '../core/reward.ts';
 import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 

@@ -4,8 +4,7 @@
  * A rollout always ends as a trajectory; what the workflow or grader did is in its outcome and grade. Only what is not the
  * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
  */
-import type { Downtime, Semaphore } from '../core/async.ts';
-import { abortWith, yieldToEventLoop } from '../core/async.ts';
+import { abortWith, type Downtime, type Semaphore, yieldToEventLoop } from '../core/async.ts';
 import type {
   Clock,
   GraderInput,
@@ -17,13 +16,22 @@ import type {
   Workflow,
   WorkflowContext,
 } from '../core/contracts.ts';
-import { credited } from '../core/credit.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { isFlow } from '../core/flow-door.ts';
 import { defined } from '../core/json.ts';
-import { limitBehind, outcomeByCalls } from '../core/last-word.ts';
-import { settledReward } from '../core/reward.ts';
-import type { Grade, Limits, Outcome, Reward, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import { credited, settledReward } from '../core/reward.ts';
+import type {
+  Grade,
+  LimitName,
+  Limits,
+  Outcome,
+  Reward,
+  RolloutIdentity,
+  SamplingSettings,
+  Task,
+  Trajectory,
+  Turn,
+  UnansweredCall,
+} from '../core/types.ts';
 import { onlyTrained, resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 import { runHere } from './start-workflow.ts';
@@ -37,7 +45,7 @@ export interface RolloutObserver extends SessionObserver {
 export interface RolloutParts {
   readonly workflow: Workflow;
   /** One rollout of it, wherever that runs; absent: in this process. */
-  readonly runWorkflow?: (own: OwnContext) => Promise<unknown>;
+  readonly runWorkflow?: (own: OwnContext, task: Task) => Promise<unknown>;
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
@@ -126,7 +134,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const { logs, artifactsDir } = own;
   clearFolder(own.folder);
   const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
-  const ended = await endingOf(() => run(own), own.ctx, deadline);
+  const ended = await endingOf(() => run(own, spec.task), own.ctx, deadline);
   // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
   const sealed = end();
   const ending = settled(rejectedOr(ended, own), identity, sealed);
@@ -273,13 +281,14 @@ export async function gradeOf(
 }
 
 /**
- * What the workflow says of credit holds. The steps of a flow were credited with all that followed when they were told; and rewards by thread
- * or role alone stay so, or they would be compared across roles.
+ * What the workflow says of credit holds, as do returns that it computed itself; and rewards by thread or role alone stay so, or they would
+ * be compared across roles.
  */
 function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward, { turns, result }: GradableRollout): Reward {
   if (turnDiscount === undefined || result.credit !== undefined) return reward;
   const { byTurn, byThread, byRole, source } = reward;
-  const isSaid = byTurn === undefined ? (byThread ?? byRole) !== undefined : isFlow(workflow) && source === 'workflow';
+  const isSaid =
+    byTurn === undefined ? (byThread ?? byRole) !== undefined : workflow.rewardsAreReturns === true && source === 'workflow';
   return isSaid ? reward : credited(reward, turns, { turnDiscount, per: 'turn' });
 }
 
@@ -288,4 +297,43 @@ function rewardMissing({ rolloutId }: RolloutIdentity): TrainyardError {
   return new TrainyardError('REWARD_MISSING', `rollout ${rolloutId} returned no reward, and the entry exports no grader`, {
     hint: 'export a grader: export const grader = defineGrader(({ task, messages }) => …), or return { reward } from run',
   });
+}
+
+// ── how a rollout ended, told by its model calls ──────────────────────────────────────────────────────────────────────────
+
+// A call that failed counts whether or not its client passed that on, or a broken engine would look like a bad policy. In each conversation
+// the last word holds: a failure with an answer after it was recovered from.
+
+type Calls = Pick<Session, 'turns' | 'unanswered' | 'isAfter'>;
+type FailedCall = UnansweredCall & Required<Pick<UnansweredCall, 'failure'>>;
+
+const isFailed = (call: UnansweredCall): call is FailedCall => call.failure !== undefined;
+const seatOf = ({ role, thread }: Pick<Turn, 'role' | 'thread'>): string => JSON.stringify([role, thread]);
+/** By a second try, not by a call beside it. An answer that nobody got is none. */
+const isAnswered = (calls: Calls, call: FailedCall, turn: Turn): boolean => calls.isAfter(turn, call) && !turn.undelivered;
+
+/** Of a rollout whose workflow returned, or that has none. */
+export function outcomeByCalls(calls: Calls): Outcome {
+  const { turns, unanswered } = calls;
+  const latest = new Map(unanswered.filter(isFailed).map((call) => [seatOf(call), call]));
+  const last = [...latest.values()].filter(
+    (call) => !turns.some((turn) => isAnswered(calls, call, turn) && seatOf(turn) === seatOf(call)),
+  );
+  const word = last.find(({ failure }) => failure.limit === undefined) ?? last[0];
+  const { code = '', message = '', limit } = word?.failure ?? {};
+  if (limit !== undefined) return { kind: 'truncated', limit };
+  if (word) return { kind: 'failed', code, message: `the last model call of ${word.thread} failed: ${message}` };
+  return turns.length === 0 ? { kind: 'rejected', reason: 'no_turns' } : { kind: 'completed' };
+}
+
+/**
+ * The limit that made a workflow throw: the one whose refusal it threw, by its code; else the one that its latest call ran into, since
+ * frameworks and other processes throw something of their own. What is thrown after an answer is no limit's doing.
+ */
+export function limitBehind(code: string, calls: Calls): LimitName | undefined {
+  const { turns, unanswered } = calls;
+  const failed = unanswered.filter(isFailed);
+  const [thrown, latest] = [failed.findLast(({ failure }) => failure.limit && failure.code === code), failed.at(-1)];
+  if (thrown !== undefined || latest === undefined) return thrown?.failure.limit;
+  return turns.some((turn) => isAnswered(calls, latest, turn)) ? undefined : latest.failure.limit;
 }

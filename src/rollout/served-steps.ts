@@ -3,7 +3,7 @@
  *
  * A turn that was sampled too many policy versions ago is left out, or counts half as much for each version too many. Pure.
  */
-import { earnedBy } from '../core/credit.ts';
+import { earnedBy } from '../core/reward.ts';
 import type { StaleRule, Trajectory, Turn } from '../core/types.ts';
 
 export const STALE_RULES = ['drop', 'weigh'] as const satisfies readonly StaleRule['rule'][];

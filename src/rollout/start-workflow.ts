@@ -4,8 +4,9 @@
  */
 import { Semaphore } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
-import type { Workflow } from '../core/contracts.ts';
+import type { RunHost, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Task } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
 import type { OwnContext } from './rollout-context.ts';
@@ -15,7 +16,7 @@ export interface StartedWorkflow extends AsyncDisposable {
   /** Absent: as many at once as the run has. */
   readonly slots: Semaphore | undefined;
   /** One rollout of it, wherever that runs. */
-  readonly runWorkflow: (own: OwnContext) => Promise<unknown>;
+  readonly runWorkflow: (own: OwnContext, task: Task) => Promise<unknown>;
 }
 
 /** For a workflow that wants processes of its own. */
@@ -31,8 +32,11 @@ export interface IsolationOptions {
   readonly sources?: ChildProgram['sources'];
 }
 
-/** Throws WORKFLOW_INIT_FAILED when its setup does. Without `isolation` there are no processes for it but this one. */
-export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions): Promise<StartedWorkflow> {
+/**
+ * Throws WORKFLOW_INIT_FAILED when its setup does. Without `isolation` there are no processes for it but this one; without a host there is
+ * nothing that it could attach to.
+ */
+export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions, host?: RunHost): Promise<StartedWorkflow> {
   if (workflow.isolation === 'process') {
     if (isolation !== undefined) return await startIsolated(workflow, isolation);
     throw new TrainyardError(
@@ -43,11 +47,12 @@ export async function startWorkflow(workflow: Workflow, isolation?: IsolationOpt
       },
     );
   }
+  const attached = host && (await workflow.attach?.(host));
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
   return {
     workflow,
     slots: workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency),
-    runWorkflow: (own) => runHere(workflow, own),
+    runWorkflow: attached ? ({ ctx }, task) => runInRollout(ctx, () => attached(ctx, task)) : (own) => runHere(workflow, own),
     [Symbol.asyncDispose]: () =>
       boundary('WORKFLOW_FAILED', `the teardown of workflow ${workflow.name} failed`, async () => workflow.teardown?.()),
   };

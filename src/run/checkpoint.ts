@@ -4,13 +4,15 @@
  * Written under a temporary name, every file fsynced, renamed, the parent fsynced. The model folder's tokenizer files travel
  * along, so a checkpoint is itself a model folder. `checkpoint.json` says of which run and step it is and what its files' digests
  * are: one that was damaged, or put there by somebody, is never trained on. Older ones are removed only after a newer one is
- * committed.
+ * committed. Here are also the digests of model folders and files by which a run knows whether they are still what they were.
  */
 import { createHash } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
 import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
@@ -188,4 +190,53 @@ async function remove(trainer: Trainer, folder: string): Promise<void> {
 async function sync(path: string): Promise<void> {
   await using handle = await open(path, 'r');
   await handle.sync();
+}
+
+/** The model folder that a person names: the folder itself, or the best checkpoint of a run as it says, else its last. */
+export async function checkpointIn(path: string): Promise<string> {
+  if (existsSync(join(path, 'config.json'))) return path;
+  const folder = join(path, 'checkpoints');
+  const steps: readonly number[] = await savedSteps(folder).catch(() => []);
+  const best = bestStep(path);
+  const step = best !== undefined && steps.includes(best) ? best : steps.at(-1);
+  if (step !== undefined) return join(folder, checkpointName(step));
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`,
+    {
+      hint: 'give --checkpoint runs/<name>, or one of the folders in its checkpoints',
+    },
+  );
+}
+
+/** As the run said when it last ended. */
+function bestStep(run: string): number | undefined {
+  const file = join(run, 'events.jsonl');
+  if (!existsSync(file)) return undefined;
+  const last = readFileSync(file, 'utf8')
+    .split('\n')
+    .findLast((line) => line.startsWith('{"type":"done"'));
+  try {
+    const { best } = JSON.parse(last ?? '{}') as { readonly best?: { readonly step?: unknown } | null };
+    return typeof best?.step === 'number' ? best.step : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Digest of a model folder, without what else may lie in it. */
+export async function modelDigest(folder: string): Promise<string> {
+  // Where the weights are on a server, tinker.json says which.
+  const weights = existsSync(join(folder, 'tinker.json')) ? ['model.safetensors', 'tinker.json'] : ['model.safetensors'];
+  return await digestOfFiles(folder, ['config.json', ...weights, ...TOKENIZER_FILES]);
+}
+
+/** A file that is not there counts as empty. */
+export async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
+  return digestOf(await Promise.all(names.map((name) => readFile(join(folder, name)).catch(() => ''))));
+}
+
+/** Digest of a checkpoint by the digests of its files. */
+export function filesDigest(files: Readonly<Record<string, string>>): string {
+  return digestOf([JSON.stringify(Object.entries(files).toSorted())]);
 }

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
-import { identityOf, Results } from './evaluation-results.ts';
+import { wilson } from '../core/statistics.ts';
+import { identityOf, Results, reportOf, scoreOf } from './evaluation-results.ts';
 import { endingOf } from './signal.ts';
 
 const idsOf = (results: Results, retryFailed = false): readonly string[] =>
@@ -70,5 +71,99 @@ describe('the rollouts of an evaluation', () => {
       1,
     );
     expect(results.byTask().map(({ tags }) => tags)).toEqual([['a'], ['c', 'b'], [], [], []]);
+  });
+});
+
+type How = Parameters<typeof ended>[2];
+
+function reported(n: number, byTask: Readonly<Record<string, readonly How[]>>) {
+  const results = new Results(tasksNamed(...Object.keys(byTask)), n);
+  for (const [id, ways] of Object.entries(byTask)) for (const [i, how] of ways.entries()) results.add(ended(id, i + 1, how));
+  return reportOf(results.byTask(), { n, temperature: 1 });
+}
+
+describe('the numbers of an evaluation', () => {
+  it('of three tasks solved 4, 0 and 1 times of 4 are 5/12, 2/3 for any of four and 1/3 for all of four', () => {
+    const { success, passAtK, passHatK, n, perTask, rollouts } = reported(4, {
+      a: [1, 1, 1, 1],
+      b: [0, 0, 0, 0],
+      c: [0, 0, 1, 0],
+    });
+    expect([success, passAtK['1'], passAtK['4'], passHatK['4']].map((x) => x?.toFixed(9))).toEqual(
+      [5 / 12, 5 / 12, 2 / 3, 1 / 3].map((x) => x.toFixed(9)),
+    );
+    expect(Object.keys(passAtK)).toEqual(['1', '2', '4']);
+    expect({ n, perTask, rollouts }).toEqual({ n: 3, perTask: 4, rollouts: 12 });
+  });
+
+  it('have failed and ungraded rollouts in the denominator, and not among the rewards', () => {
+    const report = reported(1, { a: [1], b: [BROKEN], c: [UNGRADABLE], d: [REJECTED], e: [0.5] });
+    expect(report).toMatchObject({ success: 0.2, n: 5, failed: 2, ungraded: 1, meanReward: 0.75 });
+    expect(report.ci).toEqual(wilson(0.2, 5));
+  });
+
+  it('count tasks equally, whatever became of their rollouts', () => {
+    expect(reported(3, { a: [1, 1, 1], b: [0, BROKEN, BROKEN] })).toMatchObject({ success: 0.5, meanReward: 0.5, failed: 2 });
+  });
+
+  it('are asked for k = 1, 2, 4 … and for n itself', () => {
+    expect(Object.keys(reported(6, { a: [1, 0, 0, 0, 0, 0] }).passAtK)).toEqual(['1', '2', '4', '6']);
+  });
+
+  it('leave out what was not run, and nothing else', () => {
+    expect(reported(2, { a: [1, 1], b: [] })).toMatchObject({ success: 1, n: 1, rollouts: 2 });
+    expect(reported(4, { a: [1, 0] }).passAtK).toEqual({ 1: 0.5, 2: 1 });
+  });
+
+  it('of nothing divide by nothing', () => {
+    const empty = reported(4, { a: [], b: [] });
+    expect(empty).toMatchObject({
+      success: 0,
+      ci: [0, 1],
+      n: 0,
+      rollouts: 0,
+      failed: 0,
+      meanReward: null,
+      meanRewardCi: null,
+      byTag: {},
+    });
+    expect(JSON.stringify(empty)).not.toContain('null,null');
+    expect(Object.values(empty.passAtK)).toEqual([0, 0, 0]);
+    expect(reported(1, { a: [BROKEN] })).toMatchObject({ success: 0, n: 1, failed: 1, meanReward: null });
+  });
+
+  it('are given by tag', () => {
+    const { byTag } = reported(1, { a: [1], b: [0], c: [BROKEN] });
+    expect(Object.keys(byTag)).toEqual(['even', 'every', 'odd']);
+    expect(byTag['even']).toMatchObject({ success: 0.5, n: 2, failed: 1, meanReward: 1 });
+    expect(byTag['odd']).toMatchObject({ success: 0, n: 1, failed: 0, meanReward: 0 });
+    expect(byTag['every']).toMatchObject({ n: 3 });
+  });
+
+  it('are finite and in JSON whatever the rewards', () => {
+    const report = reported(2, { a: [1.7e308, 1.7e308], b: [1.7e308, 1.7e308], c: [-1.7e308, BROKEN] });
+    expect(report.meanReward).toBeCloseTo(1.7e308 / 3, -300);
+    const numbers: unknown[] = [];
+    JSON.stringify(report, (_, value: unknown) => {
+      if (typeof value === 'number') numbers.push(value);
+      return value;
+    });
+    expect(numbers.filter((value) => !Number.isFinite(value))).toEqual([]);
+  });
+
+  it('keep a tag that is named like a part of every object', () => {
+    const results = new Results([{ task: { id: 'a', prompt: [], metadata: { tag: '__proto__' } }, number: 1 }], 1);
+    results.add(ended('a', 1, 1));
+    const { byTag } = reportOf(results.byTask(), { n: 1, temperature: 0 });
+    expect(JSON.stringify(byTag)).toMatch(/^\{"__proto__":\{"success":1/);
+  });
+
+  it('are, with one rollout a task, those that a training tells of the same rollouts', () => {
+    const all = [1, 0.5, BROKEN, UNGRADABLE, REJECTED].map((how, i) => ended(`t${i}`, 1, how));
+    const results = new Results(tasksNamed('t0', 't1', 't2', 't3', 't4'), 1);
+    for (const trajectory of all) results.add(trajectory);
+    const { success, ci, n, failed, ungraded, meanReward } = reportOf(results.byTask(), { n: 1, temperature: 0 });
+    expect(scoreOf(all)).toEqual({ success, ci, n, failed, ungraded, meanReward });
+    expect([failed, ungraded]).toEqual([2, 1]);
   });
 });

@@ -1,14 +1,20 @@
 /**
- * What the rollouts of an evaluation came to, by task; which of them are still to be run.
+ * What the rollouts of an evaluation came to: by task, which are still to be run, and the numbers that the terminal, `--json`, metrics.json
+ * and the report files all show.
  *
  * A rollout's id is made of the task's id, its number and its attempt, and of nothing else: so are the seeds of what it samples, whatever
  * runs beside it and however often the evaluation was interrupted. Of several attempts the last one counts; the others are kept.
+ *
+ * Every rollout that was run is in the denominator: one that failed or was not graded did not solve its task. Mean reward is over what was
+ * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
  */
 import { createHash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
+import type { EvaluationReport, Score, TagReport } from '../core/events.ts';
+import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
-import type { NumberedTask } from './evaluate.ts';
-import { type Ending, endingOf, type Means } from './signal.ts';
+import type { NumberedTask } from './plan.ts';
+import { type Ending, endingOf, type Means, meansIn, meansOf } from './signal.ts';
 
 /** With the parts and metrics of its reward, by name. */
 export interface RolloutResult extends Means {
@@ -35,20 +41,19 @@ export interface TaskResult {
 /** A rollout that is still to be run. */
 export interface Pending {
   readonly task: NumberedTask['task'];
-  readonly number: number;
-  readonly attempt: number;
   readonly identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>;
 }
 
 export class Results {
   readonly #tasks: readonly NumberedTask[];
-  readonly #n: number;
+  readonly #numbers: readonly number[];
   /** By task and number of the rollout; of the latest attempt. */
   readonly #latest = new Map<string, RolloutResult>();
 
+  /** `n`: rollouts of each task. */
   constructor(tasks: readonly NumberedTask[], n: number) {
     this.#tasks = tasks;
-    this.#n = n;
+    this.#numbers = Array.from({ length: n }, (_, i) => i + 1);
   }
 
   /** How many rollouts are done. */
@@ -75,11 +80,10 @@ export class Results {
   /** What was never run and, if asked for, what failed: that under a new id. */
   pending(retryFailed: boolean): readonly Pending[] {
     return this.#tasks.flatMap(({ task }) =>
-      this.#numbers().flatMap((number) => {
+      this.#numbers.flatMap((number) => {
         const kept = this.#latest.get(keyOf(task.id, number));
         if (kept !== undefined && !(retryFailed && kept.ending === 'failed')) return [];
-        const attempt = (kept?.attempt ?? 0) + 1;
-        return [{ task, number, attempt, identity: identityOf(task.id, number, attempt) }];
+        return [{ task, identity: identityOf(task.id, number, (kept?.attempt ?? 0) + 1) }];
       }),
     );
   }
@@ -90,12 +94,8 @@ export class Results {
       id: task.id,
       row,
       tags: tagsOf(task.metadata),
-      rollouts: this.#numbers().flatMap((number) => this.#latest.get(keyOf(task.id, number)) ?? []),
+      rollouts: this.#numbers.flatMap((number) => this.#latest.get(keyOf(task.id, number)) ?? []),
     }));
-  }
-
-  #numbers(): readonly number[] {
-    return Array.from({ length: this.#n }, (_, i) => i + 1);
   }
 }
 
@@ -105,8 +105,13 @@ export function identityOf(taskId: string, number: number, attempt: number): Pen
   return { rolloutId: `${groupId}-${number}${again}`, groupId, purpose: 'eval' };
 }
 
-export function resultOf(trajectory: Trajectory, number: number, attempt: number): RolloutResult {
+function keyOf(taskId: string, number: number): string {
+  return `${number} ${taskId}`;
+}
+
+export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): RolloutResult {
   const { rolloutId, grade, startedAt, endedAt } = trajectory;
+  const { parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
   const why = whyOf(trajectory);
   return {
     rolloutId,
@@ -114,9 +119,9 @@ export function resultOf(trajectory: Trajectory, number: number, attempt: number
     attempt,
     ending: endingOf(trajectory),
     reward: grade.kind === 'graded' ? grade.reward.value : null,
-    ...(grade.kind === 'graded' && grade.reward.parts && { parts: grade.reward.parts }),
-    ...(grade.kind === 'graded' && grade.reward.metrics && { metrics: grade.reward.metrics }),
-    ...(why === undefined ? {} : { why }),
+    ...(parts && { parts }),
+    ...(metrics && { metrics }),
+    ...(why !== undefined && { why }),
     // The clock of a machine may be set back.
     seconds: Math.max(0, endedAt - startedAt) / 1000,
   };
@@ -138,6 +143,72 @@ function tagsOf(metadata: unknown): readonly string[] {
   return [...new Set(found.filter((each) => typeof each === 'string' && each !== ''))] as string[];
 }
 
-function keyOf(taskId: string, number: number): string {
-  return `${number} ${taskId}`;
+/** Tasks of which nothing was run are left out. `n`: rollouts that each was to have. */
+export function reportOf(
+  results: readonly TaskResult[],
+  { n, temperature }: { readonly n: number; readonly temperature: number },
+): EvaluationReport {
+  const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
+  // A task that lacks rollouts can only be asked about as many as it has.
+  const fewest = tasks.reduce((least, { rollouts }) => Math.min(least, rollouts.length), n);
+  const over = (of: (n: number, c: number, k: number) => number): Readonly<Record<string, number>> =>
+    Object.fromEntries(
+      triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
+    );
+  const tagged = tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task })));
+  const byTag = [...Map.groupBy(tagged, ({ tag }) => tag)].toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const alike = (all: readonly { readonly task: TaskResult }[]): TagReport =>
+    sharesOf(
+      all.map(({ task }) => task),
+      n,
+    );
+  return {
+    ...sharesOf(tasks, n),
+    temperature,
+    perTask: n,
+    rollouts: tasks.reduce((sum, { rollouts }) => sum + rollouts.length, 0),
+    passAtK: over(passAtK),
+    passHatK: over(passHatK),
+    ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
+    byTag: Object.fromEntries(byTag.map(([tag, all]) => [tag, alike(all)])),
+  };
+}
+
+/** The same numbers of one rollout a task, as trainings tell them. */
+export function scoreOf(trajectories: readonly Trajectory[]): Score {
+  const tasks = trajectories.map((trajectory) => ({ rollouts: [resultOf(trajectory)] }));
+  const { meanRewardCi: _, ...shares } = sharesOf(tasks, 1);
+  return { ...shares, ...meansOf(trajectories) };
+}
+
+function sharesOf(tasks: readonly Pick<TaskResult, 'rollouts'>[], n: number): TagReport {
+  const shares = tasks.map(({ rollouts }) => solvedIn(rollouts) / rollouts.length);
+  const rewards = tasks.flatMap(({ rollouts }) => meanRewardIn(rollouts) ?? []);
+  const count = (ending: Ending): number =>
+    tasks.reduce((sum, { rollouts }) => sum + rollouts.filter((rollout) => rollout.ending === ending).length, 0);
+  return {
+    success: meanOf(shares),
+    ci: sharesInterval(shares, n),
+    n: tasks.length,
+    failed: count('failed'),
+    ungraded: count('ungraded'),
+    meanReward: rewards.length === 0 ? null : meanOf(rewards),
+    meanRewardCi: meanInterval(rewards),
+  };
+}
+
+export function solvedIn(rollouts: readonly RolloutResult[]): number {
+  return rollouts.filter(({ ending }) => ending === 'solved').length;
+}
+
+/** Null where none was graded. */
+export function meanRewardIn(rollouts: readonly RolloutResult[]): number | null {
+  const rewards = rollouts.flatMap(({ reward }) => reward ?? []);
+  return rewards.length === 0 ? null : meanOf(rewards);
+}
+
+/** 1, 2, 4 … up to n, and n itself. */
+function triesOf(n: number): readonly number[] {
+  const doubled = Array.from({ length: Math.floor(Math.log2(Math.max(1, n))) + 1 }, (_, i) => 2 ** i);
+  return [...new Set([...doubled, n])].filter((k) => k >= 1);
 }

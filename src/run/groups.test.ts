@@ -5,9 +5,9 @@ import type { Task, Trajectory } from '../core/types.ts';
 import { type Harvest, START } from '../rollout/scheduler.ts';
 import { makeBatch } from '../trainer/batch.ts';
 import { groupsOf, isAccepted } from './groups.ts';
-import type { RunPlan } from './plan.ts';
+import type { Rollouts } from './parts.ts';
+import type { TrainPlan } from './plan.ts';
 import { TRAIN_DEFAULTS, type TrainSettings } from './settings.ts';
-import type { Rollouts } from './workshop.ts';
 
 const tasks: readonly Task[] = Array.from({ length: 50 }, (_, i) => ({ id: `t${i}`, prompt: [] }));
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
@@ -34,7 +34,7 @@ async function firstBatch(
     run: async ({ rolloutId, groupId }: Trajectory) =>
       ended(rolloutId, groupId, rewardOf(numberOf(groupId), Number(rolloutId.at(-1)))),
   } as unknown as Rollouts;
-  const plan = { settings: { ...TRAIN_DEFAULTS, ...settings }, tasks, entry: { workflow } } as unknown as RunPlan;
+  const plan = { settings: { ...TRAIN_DEFAULTS, ...settings }, tasks, entry: { workflow } } as unknown as TrainPlan;
   return await groupsOf(plan, { step: 0, groups: START }, rollouts, () => {}).take();
 }
 

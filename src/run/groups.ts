@@ -1,24 +1,33 @@
-/** The groups of a run: which task each has, how its rollouts are named and sampled, and how far they may run ahead. */
-import type { Workflow } from '../core/contracts.ts';
+/**
+ * The groups of a run: which task each has, how its rollouts are named and sampled, how far they may run ahead, and which of them are
+ * trained: those with signal that the workflow accepts, without what marks exclude.
+ */
+import { createHash } from 'node:crypto';
+import { mapConcurrently } from '../core/async.ts';
+import type { Store, Workflow } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Trajectory } from '../core/types.ts';
-import { GroupScheduler } from '../rollout/scheduler.ts';
-import { hasSignal } from '../trainer/advantages.ts';
-import type { RunPlan } from './plan.ts';
+import type { Warn } from '../core/events.ts';
+import { exclusionsOf, placeOf, withoutExcluded } from '../core/turns.ts';
+import type { Exclusion, Task, Trajectory } from '../core/types.ts';
+import { type Group, GroupScheduler, type Harvest } from '../rollout/scheduler.ts';
+import { memoryStore } from '../store/memory.ts';
+import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
+import { evaluationSettings } from './check-settings.ts';
+import { openParts, type Rollouts } from './parts.ts';
+import type { TrainPlan } from './plan.ts';
+import { preflight } from './preflight.ts';
 import type { Resumption } from './resume.ts';
-import { samplingAt } from './settings.ts';
-import { TaskOrder } from './task-order.ts';
-import type { Rollouts } from './workshop.ts';
+import { type EvaluationRequest, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 
 export function groupsOf(
-  { settings, tasks, entry }: Pick<RunPlan, 'settings' | 'tasks' | 'entry'>,
+  { settings, tasks, entry }: Pick<TrainPlan, 'settings' | 'tasks' | 'entry'>,
   from: Resumption,
   rollouts: Rollouts,
   onProgress: (done: number, of: number) => void,
 ): GroupScheduler {
   const { groupsPerStep, group, refill, staleness, concurrency, steps, seed } = settings;
-  const order = new TaskOrder(tasks, seed);
+  const taskOf = shuffled(tasks, seed);
   const sampling = samplingAt(settings.temperature, settings);
   return new GroupScheduler(
     {
@@ -27,12 +36,32 @@ export function groupsOf(
       batchSize: groupsPerStep,
       groupSize: group,
       lastVersion: steps,
-      plan: (number) => ({ groupId: `g${String(number).padStart(6, '0')}`, task: order.at(number) }),
+      plan: (number) => ({ groupId: groupName('g', number), task: taskOf(number) }),
       runOne: ({ groupId, task }, place, signal) =>
         rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling, signal),
     },
     { version: from.step, groups: from.groups },
   );
+}
+
+function groupName(letter: string, number: number): string {
+  return `${letter}${String(number).padStart(6, '0')}`;
+}
+
+/** The task of the n-th group, from 1: a fresh seeded shuffle each time round. The same seed, the same order. */
+function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
+  let [round, order]: [number, readonly Task[]] = [-1, []];
+  // Sorted by a hash of (seed, round, place): no generator state to keep or lose.
+  const keyOf = (place: number): string => createHash('sha256').update(`${seed}/${round}/${place}`).digest('hex');
+  return (n) => {
+    const wanted = Math.floor((n - 1) / tasks.length);
+    if (wanted !== round) {
+      round = wanted;
+      const keyed = tasks.map((task, place) => ({ task, key: keyOf(place) }));
+      order = keyed.toSorted((a, b) => (a.key < b.key ? -1 : 1)).map(({ task }) => task);
+    }
+    return order[(n - 1) % tasks.length] as Task;
+  };
 }
 
 /** A group that the workflow does not want is as good as one without signal. Throws WORKFLOW_FAILED for what is no answer. */
@@ -49,5 +78,88 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
   if (typeof accepted === 'boolean') return accepted;
   throw new TrainyardError('WORKFLOW_FAILED', `${who} and returned ${describeValue(accepted)}, expected true or false`, {
     hint: 'return a boolean, not a promise: whoever asks does not wait',
+  });
+}
+
+export interface CuratedBatch extends Harvest {
+  /** What marks took out of its groups, those without signal included. */
+  readonly excluded: readonly Exclusion[];
+  /** Of those, the rollouts that were taken out whole. */
+  readonly excludedRollouts: readonly Trajectory[];
+}
+
+/**
+ * A batch without what marks exclude, as they stand now. A group that then teaches nothing is one without signal. What is decided here goes
+ * into the step's manifest: a step that is computed again leaves out what it left out, whatever was marked since.
+ */
+export async function withoutMarked(batch: Harvest, store: Pick<Store, 'marks'>): Promise<CuratedBatch> {
+  const all = batch.groups.flatMap(({ trajectories }) => trajectories);
+  const excluded = exclusionsOf(new Set(all.map(({ rolloutId }) => rolloutId)), await store.marks());
+  if (excluded.length === 0) return { ...batch, excluded, excludedRollouts: [] };
+  const touched = new Set(excluded.map(({ rolloutId }) => rolloutId));
+  const groups = batch.groups.map((group) => ({ ...group, trajectories: withoutExcluded(group.trajectories, excluded) }));
+  const isLost = ({ trajectories }: Group, place: number): boolean =>
+    batch.groups[place]!.trajectories.some(({ rolloutId }) => touched.has(rolloutId)) && !teaches(trajectories);
+  const lost = new Set(groups.filter(isLost));
+  const places = new Set(excluded.map(placeOf));
+  return {
+    groups: groups.filter((group) => !lost.has(group)),
+    withoutSignal: [...batch.withoutSignal, ...lost],
+    stale: batch.stale,
+    excluded,
+    excludedRollouts: all.filter(({ rolloutId }) => places.has(placeOf({ rolloutId }))),
+  };
+}
+
+/** Rewards differ, and something that may be trained is compared by them. */
+function teaches(group: readonly Trajectory[]): boolean {
+  if (!hasSignal(group)) return false;
+  const advantageOf = turnAdvantagesOf(group, 'dr-grpo');
+  return group.some((trajectory) => trajectory.turns.some((turn) => advantageOf(trajectory, turn) !== undefined));
+}
+
+export interface RolloutBatchRequest extends Omit<EvaluationRequest, 'n' | 'run' | 'rows'> {
+  readonly tasks: readonly Task[];
+  /** Rollouts of each task. Default 1. */
+  readonly group?: number;
+  /** Default 1. */
+  readonly temperature?: number;
+}
+
+export interface RolloutBatchOptions {
+  readonly stop?: AbortSignal;
+  readonly warn?: Warn;
+}
+
+/**
+ * Rollouts of some tasks without training, nothing kept on disk: a group for each task, in their order, with its graded rollouts; null
+ * where there are none, or the workflow does not accept them. Nothing is replaced and nothing waited for, so it always ends. Throws when
+ * most rollouts fail, as any run does.
+ */
+export async function rolloutBatch(
+  { tasks, group = 1, temperature = TRAIN_DEFAULTS.temperature, ...request }: RolloutBatchRequest,
+  { stop = new AbortController().signal, warn = () => {} }: RolloutBatchOptions = {},
+): Promise<(readonly Trajectory[] | null)[]> {
+  if (!(Number.isSafeInteger(group) && group >= 1)) {
+    throw new TrainyardError('USAGE', `group is ${group}, expected a whole number from 1 up`);
+  }
+  const settings = evaluationSettings(request);
+  const { entry } = await preflight({ entry: settings.entry });
+  await using parts = await openParts(settings, entry, { stop, warn });
+  await using store = memoryStore();
+  const rollouts = parts.rolloutsInto(store);
+  const sampling = samplingAt(temperature, settings);
+  const places = tasks.flatMap((task, number) => {
+    const groupId = groupName('b', number + 1);
+    return Array.from({ length: group }, (_, place) => ({ task, groupId, rolloutId: `${groupId}-${place}` }));
+  });
+  const trajectories = await mapConcurrently(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
+    rollouts.run({ rolloutId, groupId, purpose: 'train' }, task, sampling),
+  );
+  rollouts.settle();
+  const groups = Map.groupBy(trajectories ?? [], ({ groupId }) => groupId);
+  return [...new Set(places.map(({ groupId }) => groupId))].map((groupId) => {
+    const graded = (groups.get(groupId) ?? []).filter(({ grade }) => grade.kind === 'graded');
+    return graded.length > 0 && isAccepted(entry.workflow, graded) ? graded : null;
   });
 }

@@ -3,8 +3,8 @@ import type { RunEvent } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import { HeldOut } from './held-out.ts';
+import type { Rollouts } from './parts.ts';
 import { TRAIN_DEFAULTS } from './settings.ts';
-import type { Rollouts } from './workshop.ts';
 
 const tasks: Task[] = Array.from({ length: 10 }, (_, i) => ({ id: `t${i + 1}`, prompt: [{ role: 'user', content: 'hi' }] }));
 

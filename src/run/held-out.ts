@@ -1,20 +1,23 @@
 /**
- * The held-out side of a training run: all tasks before and after, some of them every few steps, and which step did best.
+ * The held-out side of a training run: all tasks before and after, some of them every few steps, each once at temperature 0, and which step
+ * did best.
  *
  * Steps are compared on the same tasks: those of the evaluations on the way. Of two that did equally well the later one is the
  * better. That of all is kept, but the last is recommended unless it was worse by more than chance: the highest of several scores is too
- * high. Everything is read back from the store when a run is taken up again; nothing about it is kept anywhere else.
+ * high. Everything is read back from the store when a run is resumed; nothing about it is kept anywhere else.
  */
+
+import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
+import { printableLine } from '../core/describe.ts';
 import type { Best, Emit, Score } from '../core/events.ts';
-import type { Task, Trajectory } from '../core/types.ts';
-import { meanOf } from '../statistics/intervals.ts';
-import { signFlipChance } from '../statistics/paired.ts';
-import { evaluate, evaluationId, type NumberedTask, numbered, scoreOf } from './evaluate.ts';
-import type { TrainSettings } from './settings.ts';
+import { meanOf, signFlipChance } from '../core/statistics.ts';
+import type { Message, Task, Trajectory } from '../core/types.ts';
+import { scoreOf } from './evaluation-results.ts';
+import type { Rollouts } from './parts.ts';
+import type { NumberedTask } from './plan.ts';
+import { samplingAt, type TrainSettings } from './settings.ts';
 import { isSuccess } from './signal.ts';
-import { transcriptOf } from './transcript.ts';
-import type { Rollouts } from './workshop.ts';
 
 type When = 'before' | 'during' | 'after';
 type Measured = Omit<Best, 'checkpoint'>;
@@ -113,19 +116,66 @@ export class HeldOut {
     this.#solved.set(step, solved);
   }
 
+  /** The trajectories in the order of the tasks, or undefined when it was halted. */
   async #evaluate(tasks: readonly NumberedTask[], when: When, step: number): Promise<readonly Trajectory[] | undefined> {
     const { rollouts, settings, tell, onProgress, halt } = this.#options;
     const started = performance.now();
-    const trajectories = await evaluate(rollouts, tasks, { step, settings, halt, onProgress });
+    const sampling = samplingAt(0, settings);
+    let done = 0;
+    const one = async ({ task, number }: NumberedTask): Promise<Trajectory> => {
+      const rolloutId = evaluationId(step, number);
+      const trajectory = await rollouts.run({ rolloutId, groupId: rolloutId, purpose: 'eval' }, task, sampling);
+      onProgress(++done, tasks.length);
+      return trajectory;
+    };
+    const trajectories = await mapConcurrently(tasks, settings.concurrency, one, halt);
     if (trajectories === undefined) return undefined;
+    rollouts.settle();
     const seconds = (performance.now() - started) / 1000;
     tell({ type: 'eval-end', when, step, score: scoreOf(trajectories), seconds });
     return trajectories;
   }
 }
 
+export function numbered(tasks: readonly Task[]): readonly NumberedTask[] {
+  return tasks.map((task, index) => ({ task, number: index + 1 }));
+}
+
+/** By the steps taken: one policy is evaluated once on one task. */
+export function evaluationId(step: number, number: number): string {
+  return `e${String(step).padStart(6, '0')}-${String(number).padStart(5, '0')}`;
+}
+
 /** `count` of the items, evenly spaced: a file may be sorted. */
 export function spread<T>(items: readonly T[], count: number): readonly T[] {
   if (count >= items.length) return items;
   return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)] as T);
+}
+
+/** Characters of a line that are shown. */
+const LONGEST_LINE = 200;
+
+/** A trajectory as a person reads it: who said what, and the reward. */
+interface Transcript {
+  readonly taskId: string;
+  readonly lines: readonly string[];
+  readonly reward: number | null;
+}
+
+export function transcriptOf({ taskId, turns, grade }: Trajectory): Transcript {
+  // The conversation that a grader looks at first: a judge that spoke last is not what is trained.
+  const last = turns.findLast(({ trainable }) => trainable) ?? turns.at(-1);
+  const messages = last === undefined ? [] : [...last.request.messages, last.response];
+  return {
+    taskId,
+    lines: messages.filter(({ role }) => role !== 'system').flatMap(linesOf),
+    reward: grade.kind === 'graded' ? grade.reward.value : null,
+  };
+}
+
+function linesOf({ role, content, tool_calls }: Message): string[] {
+  const calls = (tool_calls ?? []).map((call) => `${role}: ${call.function.name}(${call.function.arguments})`);
+  return [...(content ? [`${role}: ${content}`] : []), ...calls].map((line) =>
+    printableLine(line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}…` : line),
+  );
 }

@@ -3,9 +3,8 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { defineWorkflow } from '../core/define.ts';
-import { defineGrader } from '../core/define-grader.ts';
-import { planNew, planResumed } from './plan.ts';
+import { defineGrader, defineWorkflow } from '../core/define.ts';
+import { planResumedTraining, planTraining } from './plan.ts';
 
 let folder: string;
 beforeEach(async () => {
@@ -19,12 +18,12 @@ it('is refused where the state at the server that it began from is another one',
   await writeFile(tasks, '{"id":"t1","prompt":"Question?"}\n');
   await writeFile(state, '{"path":"tinker://m1/weights/a"}');
   const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
-  const begun = await planNew({ entry, model: folder, tasks, run: folder, minTasks: 1 });
+  const begun = await planTraining({ entry, model: folder, tasks, run: folder, minTasks: 1 });
   await writeFile(join(folder, 'run.json'), JSON.stringify(begun.record));
   const again = { run: folder, entry, model: folder, tasks };
-  expect((await planResumed(again)).identity).toBe(begun.identity);
+  expect((await planResumedTraining(again)).identity).toBe(begun.identity);
   await writeFile(state, '{"path":"tinker://m1/weights/b"}');
-  await expect(planResumed(again)).rejects.toMatchObject({
+  await expect(planResumedTraining(again)).rejects.toMatchObject({
     code: 'RESUME_IMPOSSIBLE',
     message: expect.stringMatching(/has changed since the run began/),
   });
@@ -33,17 +32,17 @@ it('is refused where the state at the server that it began from is another one',
 it('takes the usual values of settings that there were not when it began', async () => {
   const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
   const tasks = Array.from({ length: 4 }, (_, i) => ({ prompt: `Question ${i}?` }));
-  const { record } = await planNew({ entry, model: folder, tasks, run: folder });
+  const { record } = await planTraining({ entry, model: folder, tasks, run: folder });
   const { weighting: _w, maxErrorShare: _e, graderRetries: _r, graderMemoryMb: _m, ...settings } = record.settings;
   await writeFile(join(folder, 'run.json'), JSON.stringify({ ...record, settings }));
-  const resumed = await planResumed({ run: folder, entry, tasks });
+  const resumed = await planResumedTraining({ run: folder, entry, tasks });
   expect(resumed.settings).toMatchObject({ weighting: 'tokens', maxErrorShare: 0.05, graderRetries: 1, graderMemoryMb: 2048 });
 });
 
 describe('tasks of a run', () => {
   const rows = (count: number) => Array.from({ length: count }, (_, i) => ({ prompt: `Question ${i}?`, answer: i }));
   const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
-  const plan = (more: object) => planNew({ entry, model: folder, run: folder, ...more });
+  const plan = (more: object) => planTraining({ entry, model: folder, run: folder, ...more });
 
   it('may be given as values, once as an iterable, and have to be the same when it is taken up again', async () => {
     const begun = await plan({ tasks: rows(5).values(), heldOut: rows(2) });
@@ -51,9 +50,9 @@ describe('tasks of a run', () => {
     expect(begun.record.settings).not.toHaveProperty('tasks');
     await writeFile(join(folder, 'run.json'), JSON.stringify(begun.record));
     const again = { run: folder, entry, model: folder, heldOut: rows(2) };
-    expect((await planResumed({ ...again, tasks: rows(5) })).identity).toBe(begun.identity);
-    await expect(planResumed(again)).rejects.toMatchObject({ message: expect.stringContaining('tasks given as values') });
-    await expect(planResumed({ ...again, tasks: rows(6) })).rejects.toMatchObject({
+    expect((await planResumedTraining({ ...again, tasks: rows(5) })).identity).toBe(begun.identity);
+    await expect(planResumedTraining(again)).rejects.toMatchObject({ message: expect.stringContaining('tasks given as values') });
+    await expect(planResumedTraining({ ...again, tasks: rows(6) })).rejects.toMatchObject({
       message: expect.stringMatching(/^the tasks have changed/),
     });
   });
@@ -98,19 +97,18 @@ describe('the code of a run', () => {
     await writeFile(join(folder, 'right.ts'), 'export const right = 1;');
     await writeFile(
       entry,
-      `import { defineWorkflow } from ${from('define.ts')};
-      import { defineGrader } from ${from('define-grader.ts')};
+      `import { defineGrader, defineWorkflow } from ${from('define.ts')};
       import { right } from './right.ts';
       export default defineWorkflow(async () => undefined);
       export const grader = defineGrader(() => right);`,
     );
     const run = join(folder, 'run');
     await mkdir(run);
-    const { record, identity, warnings } = await planNew({ entry, model: folder, run, tasks });
+    const { record, identity, warnings } = await planTraining({ entry, model: folder, run, tasks });
     expect(warnings).toEqual([]);
     const keep = (kept: object) => writeFile(join(run, 'run.json'), JSON.stringify(kept));
     await keep(record);
-    return { record, identity, keep, again: () => planResumed({ run, tasks }) };
+    return { record, identity, keep, again: () => planResumedTraining({ run, tasks }) };
   }
 
   it('may change, a file that the entry imports too: it is named once, and the run stays the run it was', async () => {

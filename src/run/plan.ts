@@ -1,42 +1,70 @@
 /**
- * What a call of `train` or `resume` means: settings, entry and tasks, all checked before anything is opened.
+ * What a call of `train`, `resume`, `evaluateOnly` or `resumeEvaluation` means: settings, entry and tasks, all checked before anything is
+ * opened.
  *
- * A run that is taken up again keeps the settings it was begun with. Some may change, because they do not show in what is
- * computed; for the others the run would no longer be the run it was.
+ * run.json keeps everything that decides the result. A resumed training keeps the settings it was begun with; some may change, because they
+ * do not show in what is computed. An evaluation is resumed only where all of it is still the same, its code included: otherwise half of its
+ * rollouts would measure something else.
  */
 import { createHash } from 'node:crypto';
-import { basename, dirname, resolve } from 'node:path';
+import { existsSync, statSync } from 'node:fs';
+import { basename, dirname, join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
+import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
-import { resumeCommand, shortPath } from './command-line.ts';
-import { digestOfFiles, modelDigest } from './digests.ts';
-import { type Checked, preflight } from './preflight.ts';
-import { isEvaluation, readRunFile } from './run-directory.ts';
-import { baseURLOf, TRAIN_DEFAULTS, type TrainRequest, type TrainSettings, trainSettings, withoutUndefined } from './settings.ts';
-import { checkSettings } from './settings-check.ts';
-import { changedSources, sourcesOf } from './sources.ts';
+import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
+import { digestOfFiles, modelDigest } from './checkpoint.ts';
+import { isEvaluation, readRunFile } from './directory.ts';
+import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
+import {
+  type EvaluationRequest,
+  type EvaluationSettings,
+  type RunSettings,
+  resumeCommand,
+  shortPath,
+  TRAIN_DEFAULTS,
+  type TrainRequest,
+  type TrainSettings,
+  withoutUndefined,
+} from './settings.ts';
 
 /** A run to go on with; settings that are given again must agree with it, but for those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
+export type EvaluationResumeRequest = { readonly run: string } & Partial<EvaluationRequest>;
 
-export interface RunPlan extends Checked {
-  readonly settings: TrainSettings;
+interface Plan<Settings, Record> extends Pick<Checked, 'entry' | 'warnings'> {
+  readonly settings: Settings;
   /** For run.json. */
-  readonly record: RunRecord;
+  readonly record: Record;
   readonly isResumed: boolean;
   /** The kernels the run was begun with, where the machine has them: others differ in the last bits. */
   readonly kernels: KernelVariant;
-  /** What tells this run from another: everything that shows in what it computes. */
-  readonly identity: string;
-  /** What a person should know before the run goes on. */
-  readonly warnings: readonly { readonly code: string; readonly message: string }[];
 }
 
-const recordSchema = z.object({
+export interface TrainPlan extends Plan<TrainSettings, TrainRecord>, Checked {
+  /** What tells this run from another: everything that shows in what it computes. */
+  readonly identity: string;
+}
+
+export interface EvaluationPlan extends Plan<EvaluationSettings, EvaluationRecord> {
+  /** Those that are evaluated, with their rows. */
+  readonly tasks: readonly NumberedTask[];
+}
+
+/** A held-out task and its place in the file, from 1. */
+export interface NumberedTask {
+  readonly task: Task;
+  readonly number: number;
+}
+
+/** In one evaluation; what each came to is in memory. */
+const MOST_ROLLOUTS = 1_000_000;
+
+const trainRecordSchema = z.object({
   settings: z.looseObject({}),
   tasks: z.string(),
   heldOut: z.string(),
@@ -46,112 +74,127 @@ const recordSchema = z.object({
   sources: z.record(z.string(), z.string()).optional(),
   kernels: z.enum(KERNEL_VARIANTS),
 });
-/** The settings with paths made absolute, digests of tasks, model folder, entry file and each file of the user's code, and what computes. */
-export type RunRecord = z.infer<typeof recordSchema>;
+const evaluationRecordSchema = z.object({
+  kind: z.literal('evaluation'),
+  settings: z.looseObject({ n: z.int().min(1).max(MOST_ROLLOUTS), temperature: z.number() }),
+  tasks: z.array(z.object({ row: z.int().min(1), id: z.string(), digest: z.string() })),
+  model: z.string(),
+  sources: z.record(z.string(), z.string()),
+  kernels: z.enum(KERNEL_VARIANTS),
+});
+/** Settings with absolute paths; digests of tasks, model folder and each file of the user's code; and what computes. */
+export type TrainRecord = z.infer<typeof trainRecordSchema>;
+export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 
-/** They decide how much is done or how fast, never what. */
+/** They decide how much is done or how fast, and what is shown; never what comes out. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
-  'run',
-  'steps',
-  'threads',
-  'concurrency',
-  'workflowWorkers',
-  'graderWorkers',
-  'transcripts',
-  'baseURL',
-  'maxTime',
-  'maxTokens',
-  'minTasks',
-  'maxErrorShare',
+  ...(['run', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'transcripts', 'baseURL', 'maxErrorShare'] as const),
+  ...(['steps', 'maxTime', 'maxTokens', 'minTasks'] as const),
 ]);
-
-/** Of files that changed. */
+/** A path, or the thing itself. A record has no place for values; of tasks it has the digests. */
+const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
+const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
+/** Of files and rows that changed. */
 const MOST_NAMED = 5;
 
-/** A record has no place for values; of tasks it has the digest. */
-const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
-
-export async function planNew(request: TrainRequest): Promise<RunPlan> {
+export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
   const settings = trainSettings(request);
   const checked = await preflight(settings);
-  const record = await recordOf(settings, checked);
-  const { kernels } = record;
-  return { settings, ...checked, record, isResumed: false, kernels, identity: identityOf(record) };
+  const record = await trainRecord(settings, checked);
+  return { settings, ...checked, record, isResumed: false, kernels: record.kernels, identity: identityOf(record) };
 }
 
-export async function planResumed(request: ResumeRequest): Promise<RunPlan> {
-  const found = readRunFile(request.run);
-  if (isEvaluation(found)) {
-    throw impossible(
-      `${request.run} holds an evaluation, not a training run`,
-      `go on with it: ${resumeCommand(request.run, 'eval')}`,
-    );
-  }
-  const parsed = recordSchema.safeParse(found);
-  if (!parsed.success) {
-    throw impossible(`${request.run}/run.json is not of this version of Trainyard`, 'finish it with the version that began it');
-  }
-  const begun = parsed.data;
-  const { engine } = begun.settings;
-  const baseURL = baseURLOf(engine === 'tinker' ? engine : 'embedded', request);
-  const settings = checkSettings(settled(begun.settings, { ...request, baseURL }));
+export async function planResumedTraining(request: ResumeRequest): Promise<TrainPlan> {
+  const begun = trainRecordIn(request.run);
+  const settings = checkSettings(resumedSettings(begun.settings, request));
   const checked = await preflight(settings);
-  const now = await recordOf(settings, checked);
-  const asBefore = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
-  if (now.tasks !== begun.tasks) throw impossible(`${tasksIn(settings)} have changed since the run began`, asBefore);
-  if (now.heldOut !== begun.heldOut) throw impossible('the held-out tasks have changed since the run began', asBefore);
-  if (now.model !== begun.model) throw impossible(`the model in ${settings.model} has changed since the run began`, asBefore);
-  const kernels = isRunnable(begun.kernels) ? begun.kernels : now.kernels;
+  const now = await trainRecord(settings, checked);
+  const tasks = typeof settings.tasks === 'string' ? `the tasks in ${settings.tasks}` : 'the tasks';
+  const changed =
+    (now.tasks !== begun.tasks && `${tasks} have`) ||
+    (now.heldOut !== begun.heldOut && 'the held-out tasks have') ||
+    (now.model !== begun.model && `the model in ${settings.model} has`);
+  if (changed) {
+    const hint = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
+    throw impossible(`${changed} changed since the run began`, hint);
+  }
+  const { kernels, warnings } = kernelsOf(begun.kernels, 'the run');
   const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry, sources: now.sources };
   return {
-    settings,
-    ...checked,
-    record,
-    isResumed: true,
-    kernels,
-    identity: identityOf(begun),
-    warnings: [
-      ...checked.warnings,
-      ...(kernels === begun.kernels
-        ? []
-        : [{ code: 'OTHER_KERNELS', message: `the run was begun with the ${begun.kernels} kernels, which this machine lacks` }]),
-      ...codeWarnings(begun, now),
-    ],
+    ...{ settings, ...checked, record, isResumed: true, kernels, identity: identityOf(begun) },
+    warnings: [...checked.warnings, ...warnings, ...codeWarnings(begun, now)],
   };
 }
 
-/** A run may go on with other code; whoever reads its results has to know. */
-function codeWarnings(begun: RunRecord, now: RunRecord): RunPlan['warnings'] {
-  const changed = changedCode(begun, now);
-  if (changed.length === 0) return [];
-  const more = changed.length > MOST_NAMED ? ` and ${changed.length - MOST_NAMED} more files` : '';
-  const named = `${changed.slice(0, MOST_NAMED).join(', ')}${more}`;
-  const message = `since the run began: ${named}; it goes on with the code as it is now, rollouts made before are kept`;
-  return [{ code: 'ENTRY_CHANGED', message }];
-}
-
-function changedCode(begun: RunRecord, now: RunRecord): readonly string[] {
-  // An entry that is given as a value has no files to compare.
-  const isComparable = begun.entry !== '' && now.entry !== '';
-  if (isComparable && begun.sources !== undefined && now.sources !== undefined) {
-    return changedSources(begun.sources, now.sources, now.settings.entry);
+export async function planEvaluation(request: EvaluationRequest): Promise<EvaluationPlan> {
+  const settings = evaluationSettings(request);
+  const { entry, heldOut, warnings } = await preflight(settings);
+  const { n, temperature } = settings;
+  const tasks = rowsOf(settings.rows, heldOut.length).map((row) => ({ task: heldOut[row - 1] as Task, number: row }));
+  if (tasks.length * n > MOST_ROLLOUTS) {
+    throw new TrainyardError(
+      'USAGE',
+      `n: expected at most ${MOST_ROLLOUTS} rollouts in all, found ${tasks.length} tasks × ${n} = ${tasks.length * n}`,
+      { hint: 'give a smaller --n, or fewer --rows' },
+    );
   }
-  return begun.entry === now.entry ? [] : ['the entry has changed'];
+  const record = await evaluationRecord(settings, entry, tasks);
+  const message = `${n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
+  const alike = n > 1 && temperature === 0 ? [{ code: 'SAME_ROLLOUTS', message }] : [];
+  return { settings, entry, tasks, record, isResumed: false, kernels: record.kernels, warnings: [...warnings, ...alike] };
 }
 
-function tasksIn({ tasks }: TrainSettings): string {
-  return typeof tasks === 'string' ? `the tasks in ${tasks}` : 'the tasks';
+export async function planResumedEvaluation(request: EvaluationResumeRequest): Promise<EvaluationPlan> {
+  const { run } = request;
+  const begun = evaluationIn(run);
+  if (begun === undefined)
+    throw impossible(`${run} holds a training run, not an evaluation`, `go on with it: ${resumeCommand(run)}`);
+  const merged = { ...begun.settings, ...absolute(withoutUndefined(request)), run };
+  requireValues(merged, { entry: 'the evaluation', heldOut: 'the evaluation' });
+  const settings = evaluationSettings(merged as EvaluationRequest);
+  const { entry, heldOut, warnings } = await preflight(settings);
+  const tasks = begun.tasks.flatMap(({ row }) =>
+    heldOut[row - 1] === undefined ? [] : [{ task: heldOut[row - 1]!, number: row }],
+  );
+  const isWhole = settings.rows !== undefined || heldOut.length === begun.tasks.length;
+  const changes = [
+    ...changesIn(begun, await evaluationRecord(settings, entry, tasks)),
+    ...(isWhole ? [] : [`the task file has ${heldOut.length} rows, it had ${begun.tasks.length}`]),
+    ...(isStoreGone(run) ? ['store.sqlite is gone, and every rollout with it'] : []),
+  ];
+  if (changes.length > 0) {
+    const message = changes.length === 1 ? changes[0]! : `${changes.length} things are not as they were: ${changes.join('; ')}`;
+    throw impossible(message, 'put it back as it was, or begin a new evaluation');
+  }
+  const other = kernelsOf(begun.kernels, 'it');
+  const kernels = other.kernels;
+  return { settings, entry, tasks, record: begun, isResumed: true, kernels, warnings: [...warnings, ...other.warnings] };
 }
 
-function identityOf({ settings, entry: _, sources: _sources, ...record }: RunRecord): string {
-  const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
-  return createHash('sha256')
-    .update(JSON.stringify({ ...record, settings: decisive.toSorted() }))
-    .digest('hex');
+/** What run.json of an evaluation says; undefined where the run trains. */
+export function evaluationIn(run: string): EvaluationRecord | undefined {
+  const found = readRunFile(run);
+  const parsed = evaluationRecordSchema.safeParse(found);
+  if (parsed.success) return parsed.data;
+  if (!isEvaluation(found)) return undefined;
+  const hint = 'put it back as it was, or use the version that wrote it';
+  throw impossible(`${run}/run.json is damaged, or not of this version of Trainyard`, hint);
 }
 
-function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSettings {
-  const given = absolute(withoutUndefined(request));
+function trainRecordIn(run: string): TrainRecord {
+  const found = readRunFile(run);
+  if (isEvaluation(found)) {
+    throw impossible(`${run} holds an evaluation, not a training run`, `go on with it: ${resumeCommand(run, 'eval')}`);
+  }
+  const parsed = trainRecordSchema.safeParse(found);
+  if (parsed.success) return parsed.data;
+  throw impossible(`${run}/run.json is not of this version of Trainyard`, 'finish it with the version that began it');
+}
+
+/** The settings that the run was begun with, and those that may change as they are given now. */
+function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest): TrainSettings {
+  const baseURL = baseURLOf(begun['engine'] === 'tinker' ? 'tinker' : 'embedded', request);
+  const given = absolute(withoutUndefined({ ...request, baseURL }));
   for (const [name, value] of Object.entries(given)) {
     if (MAY_CHANGE.has(name) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
@@ -163,49 +206,92 @@ function settled(begun: RunRecord['settings'], request: ResumeRequest): TrainSet
   // Runs of before there was a choice do not name one.
   const { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
   const later = { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb };
-  const settings = { ...later, ...begun, ...given, run: request.run };
-  if (!('entry' in settings)) throw impossible('the run was begun from TypeScript', 'give the same workflow and grader again');
-  if (!('tasks' in settings)) throw impossible('the run was begun with tasks given as values', 'give the same tasks again');
-  return shownFrom(settings as unknown as TrainSettings);
-}
-
-/** As it is written on the command line, where times have a unit of their own. */
-export function flagOf(setting: string): string {
-  return `--${setting.replace(/Ms$/, '').replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
-}
-
-/** The value of a setting, as a person reads it. */
-export function shown(value: unknown, setting: string): string {
-  if (value === undefined) return 'not given';
-  return setting.endsWith('Ms') && typeof value === 'number' ? `${value / 1000}s` : JSON.stringify(value);
-}
-
-const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
-
-/** With paths that hold in every folder. */
-export function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
-  const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
-  return { ...settings, ...Object.fromEntries(paths) };
-}
-
-/** Paths as a person in this folder would write them. */
-function shownFrom(settings: TrainSettings): TrainSettings {
-  const paths = (['entry', 'flows', 'tasks', 'heldOut'] as const).flatMap((name) => {
+  const settings: Record<string, unknown> = { ...later, ...begun, ...given, run: request.run };
+  requireValues(settings, { entry: 'the run', tasks: 'the run' });
+  // As a person in this folder would write them.
+  for (const name of ['entry', 'flows', 'tasks', 'heldOut']) {
     const path = settings[name];
-    return typeof path === 'string' ? [[name, shortPath(path)]] : [];
-  });
-  return { ...settings, ...Object.fromEntries(paths) };
+    if (typeof path === 'string') settings[name] = shortPath(path);
+  }
+  return settings as unknown as TrainSettings;
 }
 
-async function recordOf(settings: TrainSettings, { entry: found, tasks, heldOut }: Checked): Promise<RunRecord> {
+/** What was given as a value has to be given again. */
+function requireValues(settings: object, names: Readonly<Record<string, string>>): void {
+  for (const [name, what] of Object.entries(names)) {
+    if (name in settings) continue;
+    if (name === 'entry') throw impossible(`${what} was begun from TypeScript`, 'give the same workflow and grader again');
+    throw impossible(`${what} was begun with tasks given as values`, 'give the same tasks again');
+  }
+}
+
+function kernelsOf(
+  begun: KernelVariant,
+  what: string,
+): { readonly kernels: KernelVariant; readonly warnings: Checked['warnings'] } {
+  if (isRunnable(begun)) return { kernels: begun, warnings: [] };
+  const message = `${what} was begun with the ${begun} kernels, which this machine lacks`;
+  return { kernels: bestVariant(), warnings: [{ code: 'OTHER_KERNELS', message }] };
+}
+
+/** A training may go on with other code; whoever reads its results has to know. */
+function codeWarnings(begun: TrainRecord, now: TrainRecord): Checked['warnings'] {
+  // An entry that is given as a value has no files to compare.
+  const isComparable = begun.entry !== '' && now.entry !== '';
+  const changed =
+    isComparable && begun.sources !== undefined && now.sources !== undefined
+      ? changedSources(begun.sources, now.sources, now.settings['entry'])
+      : begun.entry === now.entry
+        ? []
+        : ['the entry has changed'];
+  if (changed.length === 0) return [];
+  const more = changed.length > MOST_NAMED ? ` and ${changed.length - MOST_NAMED} more files` : '';
+  const named = `${changed.slice(0, MOST_NAMED).join(', ')}${more}`;
+  const message = `since the run began: ${named}; it goes on with the code as it is now, rollouts made before are kept`;
+  return [{ code: 'ENTRY_CHANGED', message }];
+}
+
+/** The store is made before the first event is told, so where there are events and no store, it was taken away. */
+function isStoreGone(run: string): boolean {
+  const size = (name: string): number => (existsSync(join(run, name)) ? statSync(join(run, name)).size : 0);
+  return size('events.jsonl') > 0 && size('store.sqlite') + size('store.sqlite-wal') === 0;
+}
+
+/** Everything that decides the result of an evaluation and is no longer what it was, in words. */
+function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly string[] {
+  const names = new Set([...Object.keys(begun.settings), ...Object.keys(now.settings)]);
+  const settings = [...names].flatMap((name) => {
+    const [before, after] = [begun.settings[name], now.settings[name]];
+    // Where values are given again, what they hold is compared.
+    const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
+    if (MAY_CHANGE.has(name) || isValue || isDeepStrictEqual(before, after)) return [];
+    const what = name === 'entry' ? 'the entry' : typeof before === 'object' ? name : flagOf(name);
+    return [`${what} was ${shown(before, name)}, now it is ${shown(after, name)}`];
+  });
+  const rows = begun.tasks.filter((task, i) => !isDeepStrictEqual(task, now.tasks[i])).map(({ row }) => row);
+  const first = rows.slice(0, MOST_NAMED).join(', ');
+  const more = rows.length > MOST_NAMED ? ` and ${rows.length - MOST_NAMED} more` : '';
+  return [
+    ...settings,
+    ...(rows.length === 0 ? [] : [`tasks have changed: row${rows.length === 1 ? '' : 's'} ${first}${more}`]),
+    ...(begun.model === now.model ? [] : [`the model in ${String(now.settings['model'])} has changed`]),
+    ...changedSources(begun.sources, now.sources, now.settings['entry']),
+  ];
+}
+
+function identityOf({ settings, entry: _, sources: _sources, ...record }: TrainRecord): string {
+  const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
+  return createHash('sha256')
+    .update(JSON.stringify({ ...record, settings: decisive.toSorted() }))
+    .digest('hex');
+}
+
+async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldOut }: Checked): Promise<TrainRecord> {
   // The budgets are of one command, not of the run.
-  const { run: _run, maxTime: _maxTime, maxTokens: _maxTokens, entry, ...kept } = absolute(settings);
-  const values = Object.entries({ entry, ...kept }).filter(
-    ([name, value]) => GIVEN_AS_VALUES.has(name) && typeof value === 'object',
-  );
-  const unnamed = Object.fromEntries(values.map(([name]) => [name, undefined]));
+  const { maxTime: _maxTime, maxTokens: _maxTokens, ...kept } = settings;
+  const { entry } = absolute(settings);
   return {
-    settings: JSON.parse(JSON.stringify({ entry, ...kept, ...unnamed })) as RunRecord['settings'],
+    settings: recorded(kept) as TrainRecord['settings'],
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
     model: await modelDigest(settings.model),
@@ -215,6 +301,45 @@ async function recordOf(settings: TrainSettings, { entry: found, tasks, heldOut 
   };
 }
 
-function impossible(message: string, hint?: string): TrainyardError {
-  return new TrainyardError('RESUME_IMPOSSIBLE', message, hint === undefined ? {} : { hint });
+async function evaluationRecord(
+  settings: EvaluationSettings,
+  entry: Checked['entry'],
+  tasks: readonly NumberedTask[],
+): Promise<EvaluationRecord> {
+  return {
+    kind: 'evaluation',
+    settings: recorded(settings) as EvaluationRecord['settings'],
+    tasks: tasks.map(({ task, number }) => ({ row: number, id: task.id, digest: digestOf([JSON.stringify(task)]) })),
+    model: await modelDigest(settings.model),
+    sources: await sourcesOf(settings.entry, settings.flows, entry),
+    kernels: bestVariant(),
+  };
+}
+
+function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run: string | undefined }): unknown {
+  const kept = Object.entries(absolute(settings)).filter(
+    ([name, value]) => !(GIVEN_AS_VALUES.has(name) && typeof value === 'object'),
+  );
+  return JSON.parse(JSON.stringify(Object.fromEntries(kept)));
+}
+
+/** With paths that hold in every folder. */
+function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
+  const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
+  return { ...settings, ...Object.fromEntries(paths) };
+}
+
+/** As it is written on the command line, where times have a unit of their own. */
+function flagOf(setting: string): string {
+  return `--${setting.replace(/Ms$/, '').replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+}
+
+/** The value of a setting, as a person reads it. */
+function shown(value: unknown, setting: string): string {
+  if (value === undefined) return 'not given';
+  return setting.endsWith('Ms') && typeof value === 'number' ? `${value / 1000}s` : JSON.stringify(value);
+}
+
+function impossible(message: string, hint: string): TrainyardError {
+  return new TrainyardError('RESUME_IMPOSSIBLE', message, { hint });
 }

@@ -1,73 +1,75 @@
 /**
- * Everything that can be wrong with what the user wrote is found here, all of it at once, before anything is opened or spent.
+ * Reads what the user wrote, entry and tasks, and finds everything that is wrong with it, all at once, before anything is opened or spent.
+ * Imports the entry, and runs nothing.
+ *
+ * Also takes digests of the user's code, file by file so that a change can be named. Imports are found by their text; packages, and paths
+ * that are computed, are not followed.
  */
-import { missingEnv } from '../core/define-grader.ts';
+import { statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { dirname, extname, relative, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Grader } from '../core/contracts.ts';
+import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { isFlow } from '../core/flow-door.ts';
+import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import { type Split, seenInTraining, splitTasks } from '../dataset/split.ts';
 import { type Dataset, readDataset } from '../dataset/tasks.ts';
-import { flowRegistry } from '../flows/flow-registry.ts';
-import { type Entry, together } from '../rollout/discovery.ts';
-import { answerWarnings } from './answer-warnings.ts';
-import { flowProblems, inspectFlow, inspectUnnamed } from './flow-entry.ts';
+import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
+import { shortPath, type TrainSettings } from './settings.ts';
 
-export interface Files {
-  readonly entry: string | Entry;
-  /** The flow that is the workflow, by name, and the file that lists it. */
-  readonly flow?: string | undefined;
-  readonly flows?: string | undefined;
-  readonly tasks?: TaskSource | undefined;
-  readonly heldOut?: TaskSource | undefined;
-  /** Fewer tasks to train on are refused. */
-  readonly minTasks?: number | undefined;
-  /** The share of `tasks` that is held out, by `seed`. */
-  readonly split?: number | undefined;
-  readonly seed?: number | undefined;
-}
+/** `flow`: the flow that is the workflow, by name; `flows`: the file that lists it. */
+type Files = Pick<TrainSettings, 'entry'> & {
+  readonly [Name in 'flow' | 'flows' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?: TrainSettings[Name] | undefined;
+};
+
+/** What a person should know about the tasks. */
+type Warnings = Dataset['warnings'];
 
 export interface Checked {
   readonly entry: Entry;
   readonly tasks: readonly Task[];
   readonly heldOut: readonly Task[];
-  /** What a person should know about the tasks. */
-  readonly warnings: Dataset['warnings'];
+  readonly warnings: Warnings;
 }
 
 /** What could be read, and what is wrong with the rest. */
-export interface Inspection {
+export interface Inspection extends Omit<Checked, 'entry'> {
   readonly entry?: Entry | undefined;
-  readonly tasks: readonly Task[];
-  readonly heldOut: readonly Task[];
-  readonly warnings: Dataset['warnings'];
   readonly problems: readonly TrainyardError[];
 }
 
 /** One mistake is thrown as it is; several as one error with the first one's code. */
 export async function preflight(files: Files): Promise<Checked> {
-  const { entry, tasks, heldOut, warnings, problems } = await inspectFiles(files);
-  if (entry !== undefined && problems.length === 0) return { entry, tasks, heldOut, warnings };
+  const { entry, problems, ...checked } = await inspectFiles(files);
+  if (entry !== undefined && problems.length === 0) return { entry, ...checked };
   throw together(problems);
 }
 
-/** Imports the entry, and runs nothing. */
 export async function inspectFiles(files: Files): Promise<Inspection> {
-  const { flow, entry } = files;
-  const isChosen = flow !== undefined && typeof entry === 'string';
-  const chosen = isChosen ? await inspectFlow({ entry, flow, flows: files.flows }) : undefined;
-  const found = chosen ?? (typeof entry === 'string' ? await inspectUnnamed(entry) : { entry, problems: [] });
+  const { entry, problems: ofEntry } = await inspectGiven(files);
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
-  const problemsOf = chosen?.problemsOf ?? problemsOfEntry(found.entry);
-  const ofFlows = problemsOf([...tasks, ...heldOut]);
-  const ofAnswers = found.entry === undefined ? [] : answerWarnings(found.entry.grader, files, { tasks, heldOut });
+  const ofTasks = entry?.workflow.checkTasks?.([...tasks, ...heldOut]) ?? [];
+  const ofAnswers = entry === undefined ? [] : answerWarnings(entry.grader, files, { tasks, heldOut });
   return {
-    entry: found.entry,
+    entry,
     tasks,
     heldOut,
-    warnings: [...warnings, ...missingVariables(found.entry), ...ofAnswers],
-    problems: [...found.problems, ...problems, ...ofFlows],
+    warnings: [...warnings, ...missingVariables(entry), ...ofAnswers],
+    problems: [...ofEntry, ...problems, ...ofTasks],
   };
+}
+
+/** A flow that is chosen by its name is found by its own room. */
+async function inspectGiven({ entry, flow, flows }: Files): Promise<Pick<Inspection, 'entry' | 'problems'>> {
+  if (typeof entry !== 'string') return { entry, problems: [] };
+  if (flow !== undefined) return await (await import('../flows/flows-file.ts')).inspectFlow(entry, flow, flows);
+  const found = await inspectEntry(entry);
+  if (found.problems.every(({ code }) => code !== 'WORKFLOW_NOT_FOUND')) return found;
+  const { withFlowHint } = await import('../flows/flows-file.ts');
+  return { ...found, problems: found.problems.map(withFlowHint) };
 }
 
 async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files): Promise<Omit<Inspection, 'entry'>> {
@@ -89,19 +91,14 @@ async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files
   const given: Split = { tasks: train.tasks, heldOut: held.tasks };
   const isSplit = split !== undefined && train.tasks.length > 0;
   const sides = isSplit ? await attempt(() => splitTasks(train.tasks, { share: split, seed, minTasks }), given) : given;
-  return { ...sides, warnings: [...train.warnings, ...held.warnings, ...seenBefore(sides)], problems };
-}
-
-function seenBefore(sides: Split): Dataset['warnings'] {
   const seen = seenInTraining(sides);
-  if (seen === 0) return [];
   const message = `${seen} of ${sides.heldOut.length} held-out tasks ask what a training task asks: success on them says little`;
-  return [{ code: 'HELD_OUT_SEEN', message }];
+  const seenBefore = seen === 0 ? [] : [{ code: 'HELD_OUT_SEEN', message }];
+  return { ...sides, warnings: [...train.warnings, ...held.warnings, ...seenBefore], problems };
 }
 
 /** No problem yet: what is looked over here may be run elsewhere. */
-function missingVariables(entry: Entry | undefined): Dataset['warnings'] {
-  const { grader } = entry ?? {};
+function missingVariables({ grader }: Partial<Entry> = {}): Warnings {
   const missing = grader === undefined ? [] : missingEnv(grader);
   return missing.map((name) => ({
     code: 'GRADER_ENV_MISSING',
@@ -109,9 +106,103 @@ function missingVariables(entry: Entry | undefined): Dataset['warnings'] {
   }));
 }
 
-/** A flow that the entry exports may give way to another one that a task names. */
-function problemsOfEntry(entry: Entry | undefined): (tasks: readonly Task[]) => readonly TrainyardError[] {
-  if (entry === undefined || !isFlow(entry.workflow)) return () => [];
-  const { name } = entry.workflow;
-  return (tasks) => flowProblems(tasks, [name, ...flowRegistry().names]);
+const NUMBER = /^\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?\s*$/;
+const UNUSED =
+  'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
+
+/**
+ * What of the answers would make a good policy look bad: there are none, nobody gets them, or they are texts where a grader may expect
+ * numbers. Neither a grader nor a workflow that rewards itself can be asked whether it minds, so nothing is refused.
+ */
+export function answerWarnings(
+  grader: Grader | undefined,
+  sources: Pick<Files, 'tasks' | 'heldOut'>,
+  { tasks, heldOut }: Split,
+): Warnings {
+  if (grader === undefined) return [...tasks, ...heldOut].some(hasAnswer) ? [{ code: 'ANSWERS_UNUSED', message: UNUSED }] : [];
+  const numbers = isCsvOfNumbers(sources.tasks, tasks) || isCsvOfNumbers(sources.heldOut, heldOut);
+  const message = 'all answers of a CSV file look like numbers, and are texts: compare with String(…), or use numberMatch';
+  return [
+    ...withoutAnswer(tasks, 'task'),
+    ...withoutAnswer(heldOut, 'held-out task'),
+    ...(numbers ? [{ code: 'NUMBERS_ARE_TEXTS', message }] : []),
+  ];
+}
+
+function hasAnswer({ answer }: Task): boolean {
+  return answer !== undefined && answer !== null;
+}
+
+function withoutAnswer(tasks: readonly Task[], what: string): Warnings {
+  const without = tasks.filter((task) => !hasAnswer(task)).length;
+  if (without === 0) return [];
+  // Then the metadata is all there is to grade by, and whoever wrote it knows.
+  if (without === tasks.length && tasks.every(({ metadata }) => metadata !== undefined)) return [];
+  const are = without === tasks.length ? `no ${what} has an answer` : `${without} of ${tasks.length} ${what}s have no answer`;
+  return [{ code: 'NO_ANSWERS', message: `${are}, and there is a grader: fine if it does not need one, else add "answer"` }];
+}
+
+function isCsvOfNumbers(source: TaskSource | undefined, tasks: readonly Task[]): boolean {
+  if (typeof source !== 'string' || extname(source).toLowerCase() !== '.csv') return false;
+  const answers = tasks.filter(hasAnswer).map(({ answer }) => answer);
+  return answers.length > 0 && answers.every((answer) => typeof answer === 'string' && /\d/.test(answer) && NUMBER.test(answer));
+}
+
+/** More than any agent has; a loop of links must end somewhere. */
+const MOST_FILES = 2000;
+/** `from './x.ts'`, `import './x.ts'`, `import('./x.ts')`, `require('./x.ts')`. */
+const RELATIVE_IMPORT = /\b(?:from|import|require)\s*\(?\s*(['"])(\.{1,2}\/[^'"\n]+)\1/g;
+/** What `require`, and loaders of TypeScript, try after a path that has no ending. */
+const ENDINGS = ['', '.ts', '.mts', '.cts', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
+
+/** Digests of the user's code, by path relative to the folder of the entry; none of an entry that was given as a value. */
+type Sources = Readonly<Record<string, string>>;
+
+/** Of everything that a run's entry is made of. */
+export async function sourcesOf(given: unknown, flows: string | undefined, entry: Entry): Promise<Record<string, string>> {
+  if (typeof given !== 'string') return {};
+  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) => (module && fileOf(module)) ?? []);
+  const files = [resolve(given), ...(flows === undefined ? [] : [resolve(flows)]), ...modules];
+  return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
+}
+
+/** Of what a process imports for this export, now; undefined of what is no file. */
+export function sourcesOfModule(module: ModuleExport | undefined): (() => Promise<Sources>) | undefined {
+  const file = module && fileOf(module);
+  return file === undefined ? undefined : () => sourceDigests('.', [file]);
+}
+
+function fileOf({ url }: ModuleExport): string | undefined {
+  return url.startsWith('file:') ? fileURLToPath(url.replace(/[?#].*$/, '')) : undefined;
+}
+
+/** Each file that is not as it was, in words, named as a person in this folder would write it. */
+export function changedSources(before: Sources, after: Sources, entry: unknown): readonly string[] {
+  const folder = typeof entry === 'string' ? dirname(entry) : '.';
+  const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
+  return files.map((file) => {
+    const how = before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed';
+    return `${shortPath(resolve(folder, file))} ${how}`;
+  });
+}
+
+/** By path relative to `folder`. A file that cannot be read is left out: another error says so. */
+export async function sourceDigests(folder: string, files: readonly string[]): Promise<Sources> {
+  const digests = new Map<string, string>();
+  const seen = new Set<string>();
+  const waiting = files.map((file) => resolve(file));
+  while (waiting.length > 0 && seen.size < MOST_FILES) {
+    const file = waiting.pop() as string;
+    if (seen.has(file)) continue;
+    seen.add(file);
+    const text = await readFile(file, 'utf8').catch(() => undefined);
+    if (text === undefined) continue;
+    digests.set(relative(folder, file), digestOf([text]));
+    for (const [, , path = ''] of text.matchAll(RELATIVE_IMPORT)) {
+      const imported = resolve(dirname(file), path.replace(/[?#].*$/, ''));
+      const found = ENDINGS.find((ending) => statSync(imported + ending, { throwIfNoEntry: false })?.isFile());
+      if (found !== undefined) waiting.push(imported + found);
+    }
+  }
+  return Object.fromEntries([...digests].toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }

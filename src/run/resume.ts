@@ -1,20 +1,21 @@
 /**
- * Taking up a run: the policy is put back to where the last committed step left it.
+ * Back to the last committed step: when a run is resumed, and when the server of the policy has lost the weights in training.
  *
- * The newest checkpoint that can be read is loaded; the steps committed after it are computed again from the rollouts that their
- * manifests name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run
- * that was killed ends with the weights of one that was not.
+ * The newest checkpoint that can be read is loaded; the steps committed after it are computed again from the rollouts that their manifests
+ * name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run that was killed ends with
+ * the weights of one that was not.
  */
+import { type Downtime, Mutex } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
-import { withoutExcluded } from '../core/curation.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import { type Engine, engineWith } from '../core/policy.ts';
+import { withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
 import type { TrainSettings } from './settings.ts';
-import { batchOf, type Ledger, type StepInHand, update } from './step.ts';
-
-const SERVER_TROUBLE: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST']);
+import { batchOf, type NextStep, type Repeat, type StepLog, type TrainerWork, update } from './step.ts';
 
 /** Where a run goes on: the last committed step, and the groups after it. */
 export interface Resumption {
@@ -22,8 +23,9 @@ export interface Resumption {
   readonly groups: Position;
 }
 
-export async function takeUp(ledger: Ledger): Promise<Resumption> {
-  const { trainer, directory, store, settings } = ledger;
+/** Puts the policy back to the last committed step, or to the run's first policy, and serves it. */
+export async function restorePolicy(log: StepLog): Promise<Resumption> {
+  const { trainer, directory, store, settings } = log;
   const manifests = await store.manifests();
   const last = manifests.at(-1);
   if (last !== undefined && last.step > settings.steps) {
@@ -33,26 +35,21 @@ export async function takeUp(ledger: Ledger): Promise<Resumption> {
     );
   }
   await discardUncommitted(trainer, directory.checkpoints, last?.step ?? 0);
-  if (last === undefined) {
-    await loadFirst(trainer, settings.model);
-    await trainer.publish(0);
-    return { step: 0, groups: START };
-  }
-  const loaded = await loadNewest(ledger);
-  for (const manifest of manifests) if (manifest.step > loaded) await computeAgain(ledger, manifest);
-  await trainer.publish(last.policyVersion);
-  return { step: last.step, groups: last.groups };
+  const loaded = await loadNewest(log);
+  for (const manifest of manifests) if (manifest.step > loaded) await computeAgain(log, manifest);
+  await trainer.publish(last?.policyVersion ?? 0);
+  return last === undefined ? { step: 0, groups: START } : { step: last.step, groups: last.groups };
 }
 
 /** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy is. */
-async function loadNewest({ trainer, directory, identity, settings, warn }: Ledger): Promise<number> {
+async function loadNewest({ trainer, directory, identity, settings, warn }: StepLog): Promise<number> {
   for (const step of (await savedSteps(directory.checkpoints)).toReversed()) {
     try {
       await loadCheckpoint(trainer, { dir: directory.checkpoints, step, identity });
       return step;
     } catch (thrown) {
       // It is the server that could not be asked, not the checkpoint that is bad.
-      if (thrown instanceof TrainyardError && SERVER_TROUBLE.has(thrown.code)) throw thrown;
+      if (thrown instanceof TrainyardError && thrown.code.startsWith('POLICY_')) throw thrown;
       warn(
         'CHECKPOINT_UNREADABLE',
         `the checkpoint of step ${step} is not used: ${messageOf(thrown)}; going back to an earlier one`,
@@ -64,7 +61,7 @@ async function loadNewest({ trainer, directory, identity, settings, warn }: Ledg
   return 0;
 }
 
-async function computeAgain({ trainer, store, settings, warn }: Ledger, manifest: BatchManifest): Promise<void> {
+async function computeAgain({ trainer, store, settings, warn }: StepLog, manifest: BatchManifest): Promise<void> {
   const { loss, gradNorm } = await update(trainer, await stepOf(store, manifest, settings), settings);
   if (loss !== manifest.metrics['loss'] || gradNorm !== manifest.metrics['gradNorm']) {
     warn(
@@ -79,7 +76,7 @@ export async function stepOf(
   store: Store,
   manifest: BatchManifest,
   settings: TrainSettings,
-): Promise<Pick<StepInHand, 'step' | 'batch' | 'learningRate'>> {
+): Promise<Pick<NextStep, 'step' | 'batch' | 'learningRate'>> {
   const members = await Promise.all(manifest.rolloutIds.map((id) => store.read(id)));
   const groupIds = new Set(members.flatMap((trajectory) => trajectory?.groupId ?? []));
   // Whole groups: a rollout that gave no sample still took part in its group's mean.
@@ -92,4 +89,108 @@ export async function stepOf(
     });
   }
   return { step: manifest.step, batch, learningRate: manifest.metrics['learningRate'] ?? settings.learningRate };
+}
+
+/** Losses in a row, with no step between them, after which the server is not trusted to keep anything. */
+const MOST_LOSSES = 3;
+/** What no rollout can do anything about: it ends the run, not one rollout after the other. */
+const ENDS_THE_RUN: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_LOST']);
+
+/**
+ * For a policy at a server, which was restarted or let the weights go. Whatever notices the loss first, a sample or a step, has the policy
+ * put back to the last committed step; then both are tried again. A step and a recovery never overlap: otherwise a gradient taken before
+ * the loss could be missing from the update after it. The seed and the version of a repeated sample are the same as before, so its turn is
+ * recorded once and truly.
+ */
+export class Recovery implements TrainerWork {
+  readonly #warn: Warn;
+  /** Runs while the policy is put back. */
+  readonly #downtime: Downtime | undefined;
+  /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
+  restore: () => Promise<unknown>;
+  readonly #fatal = new AbortController();
+  /** How often the policy was put back. */
+  #restored = 0;
+  #inARow = 0;
+  readonly #mutex = new Mutex();
+
+  constructor(warn: Warn, restore: () => Promise<unknown>, absence?: Downtime) {
+    this.#warn = warn;
+    this.restore = restore;
+    this.#downtime = absence;
+  }
+
+  /** Aborts, with the error as its reason, when nothing can be sampled any more. */
+  get fatal(): AbortSignal {
+    return this.#fatal.signal;
+  }
+
+  /** The engine, asked again after a loss. */
+  around(engine: Engine): Engine {
+    const sample: Engine['sample'] = async (request, signal, onTokens) => {
+      while (true) {
+        const restored = this.#restored;
+        try {
+          return await engine.sample(request, signal, onTokens);
+        } catch (thrown) {
+          if (!isLoss(thrown)) throw this.#ending(thrown);
+          await this.exclusively(() => this.#recover(thrown, restored)).catch((failed: unknown) => {
+            throw this.#ending(failed);
+          });
+        }
+      }
+    };
+    return engineWith(engine, sample);
+  }
+
+  step<T>(work: () => Promise<T>): Promise<T> {
+    return this.exclusively((again) => again(work));
+  }
+
+  exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T> {
+    return this.#mutex.run(() => work((piece) => this.#untilDone(piece)));
+  }
+
+  async #untilDone<T>(work: () => Promise<T>): Promise<T> {
+    while (true) {
+      const restored = this.#restored;
+      try {
+        const result = await work();
+        this.#inARow = 0;
+        return result;
+      } catch (thrown) {
+        if (!isLoss(thrown)) throw thrown;
+        await this.#recover(thrown, restored);
+      }
+    }
+  }
+
+  /** Nothing where someone else has done it since. */
+  async #recover(loss: TrainyardError, restored: number): Promise<void> {
+    if (this.#restored > restored) return;
+    // Someone else has tried, and failed for good.
+    if (this.fatal.aborted) throw this.fatal.reason;
+    if (++this.#inARow > MOST_LOSSES) throw loss;
+    this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);
+    this.#downtime?.begin();
+    try {
+      await this.restore();
+    } catch (thrown) {
+      if (!isLoss(thrown)) throw this.#ending(thrown);
+      return await this.#recover(thrown, restored);
+    } finally {
+      this.#downtime?.end();
+    }
+    this.#restored++;
+    this.#warn('POLICY_RESTORED', 'the policy is back at the last committed step; nothing was trained twice');
+  }
+
+  #ending(thrown: unknown): unknown {
+    if (thrown instanceof TrainyardError && ENDS_THE_RUN.has(thrown.code)) this.#fatal.abort(thrown);
+    return thrown;
+  }
+}
+
+function isLoss(thrown: unknown): thrown is TrainyardError {
+  return thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST';
 }

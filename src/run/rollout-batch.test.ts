@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { agentWorkflow } from '../areal/agent-workflow.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
-import { rolloutBatch } from './rollout-batch.ts';
+import { rolloutBatch } from './groups.ts';
 
 const tasks: readonly Task[] = Array.from({ length: 6 }, (_, i) => ({
   id: `t${i}`,

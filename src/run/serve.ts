@@ -5,21 +5,25 @@
  */
 import { join } from 'node:path';
 import { Mutex } from '../core/async.ts';
-import type { SessionObserver, Store } from '../core/contracts.ts';
-import { outcomeByCalls } from '../core/last-word.ts';
-import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
-import { mountAgentFlow } from '../flows/agent-flow.ts';
-import { Gateway } from '../gateway/gateway.ts';
-import { listen } from '../gateway/listener.ts';
+import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';
+import { defineWorkflow } from '../core/define.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { RolloutIdentity, Task, Trajectory, Turn } from '../core/types.ts';
+import { readTasks } from '../dataset/tasks.ts';
+import { Gateway, listen } from '../gateway/gateway.ts';
 import type { Failure } from '../http/refusal.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
+import { inspectEntry, together } from '../rollout/discovery.ts';
 import { GroupPool } from '../rollout/group-pool.ts';
+import { outcomeByCalls } from '../rollout/runner.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
-import { lockFolder } from './run-directory.ts';
-import { openGrading } from './serve-grading.ts';
+import { lockFolder } from './directory.ts';
+import { openGrader } from './parts.ts';
+import { type PolicyJudgeParts, withPolicy } from './policy.ts';
+import { EVAL_DEFAULTS } from './settings.ts';
 
 export interface ServeSettings {
   readonly model: string;
@@ -82,10 +86,8 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const { group, maxGroups, groupTimeout } = settings;
     const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
     const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
+    const { mountAgentFlow } = await import('../flows/flow-routes.ts');
     const flows = mountAgentFlow(gateway, {
-      renderer,
-      modelName: 'policy',
-      policyVersion: () => model.policyVersion,
       sessionDefaults,
       keep: (trajectory) => pool.keep(trajectory),
       pool,
@@ -141,4 +143,35 @@ async function freeName(store: Store, rolloutId: string): Promise<string> {
   let name = rolloutId;
   for (let number = 2; (await store.read(name)) !== undefined; number++) name = `${rolloutId}-${number}`;
   return name;
+}
+
+/** Who grades what is served, where somebody does: the grader of an entry, and the tasks whose answers it is shown. */
+interface Grading extends AsyncDisposable {
+  readonly grader: GraderRunner;
+  /** By id. */
+  readonly tasks: ReadonlyMap<string, Task>;
+}
+
+/** `policy`: for a grader that asks it. Undefined where neither is given. Throws USAGE where only one is, or the entry has no grader. */
+async function openGrading(
+  { entry, tasks }: { readonly entry?: string | undefined; readonly tasks?: string | undefined },
+  policy: PolicyJudgeParts,
+): Promise<Grading | undefined> {
+  if (entry === undefined && tasks === undefined) return undefined;
+  if (entry === undefined || tasks === undefined) {
+    const found = entry === undefined ? '--tasks without --entry' : '--entry without --tasks';
+    throw new TrainyardError('USAGE', `found ${found}`, {
+      hint: 'a grader needs both: what to say, and the answers to say it by',
+    });
+  }
+  // Only the grader is wanted: who plays the agent comes from outside.
+  const inspected = await inspectEntry(entry, () => defineWorkflow(async () => {}));
+  const { grader, graderModule } = inspected.entry ?? {};
+  if (inspected.problems.length > 0) throw together(inspected.problems);
+  if (grader === undefined) {
+    throw new TrainyardError('GRADER_NOT_FOUND', `${entry} exports no grader`, { hint: 'export const grader = defineGrader(…)' });
+  }
+  const known = new Map((await readTasks(tasks)).map((task) => [task.id, task]));
+  const runner = withPolicy(await openGrader(EVAL_DEFAULTS, grader, graderModule, policy.signal), grader, policy);
+  return { grader: runner, tasks: known, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
 }

@@ -1,29 +1,31 @@
 /**
- * The settings of a run and their defaults, in one place. docs/reference/settings.md explains each.
+ * The settings of a run and their defaults, in one place; docs/reference/settings.md explains each. Loads nothing: what settings may be is
+ * checked in check-settings.ts.
  *
  * The defaults are the demo's recipe; bench/LOG.md holds the runs they come from.
  */
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { basename, dirname, join, resolve } from 'node:path';
+import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { TrainyardError } from '../core/errors.ts';
 import type { Unusual } from '../core/events.ts';
 import type { AdamSettings } from '../core/policy.ts';
 import type { Limits, SamplingSettings } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
-import { DEFAULT_RETRIES } from '../grader/attempts.ts';
-import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
-import { defaultThreads } from '../nn/policy.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
-import { heldOutFileOf } from './held-out-file.ts';
-import { checkEntry, checkSettings, type EngineName } from './settings-check.ts';
 
 /** The policy that ships with the package. */
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
-export interface EvalSettings {
+/** Those of the trainer, which is not loaded for their names. */
+export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
+export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
+export const ENGINES = ['embedded', 'tinker'] as const;
+export type EngineName = (typeof ENGINES)[number];
+
+/** What trainings and evaluations have in common. */
+export interface RunSettings {
   /** Path of the module that exports the workflow and the grader, or the two themselves (the grader then cannot be killed). */
   readonly entry: string | Entry;
   /** The flow that is the workflow, by its name; then the entry may hold the grader alone, or be the flows file. */
@@ -60,11 +62,23 @@ export interface EvalSettings {
   readonly transcripts: number;
   /** Roles to train, whatever the workflow says; undefined: those it says. In an evaluation: the roles that the policy plays. */
   readonly trainable: readonly string[] | undefined;
-  /** Tasks that are evaluated: a file, or the rows. */
-  readonly heldOut: TaskSource;
+  /** Share of gradings that may fail before the run ends; judged over 64 or more. */
+  readonly maxErrorShare: number;
 }
 
-export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
+export interface EvaluationSettings extends RunSettings {
+  /** Tasks that are evaluated: a file, or the rows. */
+  readonly heldOut: TaskSource;
+  /** Directory it is kept in; undefined: nothing is kept, and it cannot be resumed. */
+  readonly run: string | undefined;
+  /** Rollouts per task. */
+  readonly n: number;
+  readonly temperature: number;
+  /** Rows of the task file, such as 3,7,10-20; undefined: all. */
+  readonly rows: string | undefined;
+}
+
+export interface TrainSettings extends RunSettings {
   readonly run: string;
   /** Tasks to train on: a file, or the rows. */
   readonly tasks: TaskSource;
@@ -91,8 +105,6 @@ export interface TrainSettings extends Omit<EvalSettings, 'heldOut'> {
   readonly weighting: Weighting;
   /** How much of what later turns earn counts for an earlier one, where the workflow does not say; undefined: rewards hold as given. */
   readonly turnDiscount: number | undefined;
-  /** Share of gradings that may fail before the run ends; judged over 64 or more. */
-  readonly maxErrorShare: number;
   readonly learningRate: number;
   /** The learning rate falls linearly to a tenth of its value; over these first steps it is also scaled up from near zero. */
   readonly warmupSteps: number;
@@ -124,17 +136,20 @@ export const EVAL_DEFAULTS = {
   loraRank: 32,
   seed: 1,
   concurrency: 64,
-  threads: defaultThreads(),
+  // One thread a gradient buffer: more could not train, and would only split the sampler's batches.
+  threads: Math.min(availableParallelism(), 16),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   callTokens: 256,
   workflowWorkers: Math.min(2 * availableParallelism(), 16),
   graderWorkers: Math.min(availableParallelism(), 2),
   graderDeadlineMs: 10_000,
-  graderRetries: DEFAULT_RETRIES,
-  graderMemoryMb: DEFAULT_MEMORY_MB,
+  graderRetries: 1,
+  graderMemoryMb: 2_048,
   transcripts: 0,
   trainable: undefined,
-} as const satisfies Partial<EvalSettings>;
+  // An evaluation reports what failed, so it bears more of it than a training does.
+  maxErrorShare: 0.25,
+} as const satisfies Partial<EvaluationSettings>;
 
 export const TRAIN_DEFAULTS = {
   ...EVAL_DEFAULTS,
@@ -164,55 +179,15 @@ export const TRAIN_DEFAULTS = {
   maxTokens: undefined,
 } as const satisfies Partial<TrainSettings>;
 
-/** Tinker's own: gradients of large models are small, and some servers also average what ours adds up. */
-const TINKER_EPSILON = 1e-12;
+/** Of `trainyard serve`, and of `trainyard tinker`. */
+const HOST = '127.0.0.1';
+const { model, threads, seed } = EVAL_DEFAULTS;
+export const SERVE_DEFAULTS = { model, threads, seed, host: HOST, port: 0, temperature: 1, group: 8 } as const;
+export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
 
 /** What a caller gives; the rest has defaults. */
-export type EvalRequest = Pick<EvalSettings, 'entry'> & Partial<EvalSettings>;
+export type EvaluationRequest = Pick<EvaluationSettings, 'entry'> & Partial<EvaluationSettings>;
 export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
-
-/** Fills in the defaults; task files are looked for beside the entry. */
-export function evalSettings(request: EvalRequest): EvalSettings {
-  checkEntry(request.entry);
-  const given = withoutUndefined(request);
-  const heldOut = request.heldOut ?? usualHeldOut(request.entry);
-  const engine = engineOf(request);
-  return checkSettings({ ...EVAL_DEFAULTS, ...given, engine, baseURL: baseURLOf(engine, request), heldOut });
-}
-
-/** Fills in the defaults. Without `heldOut` or `split`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
-export function trainSettings(request: TrainRequest): TrainSettings {
-  checkEntry(request.entry);
-  const found = usualHeldOut(request.entry);
-  const engine = engineOf(request);
-  return checkSettings({
-    ...TRAIN_DEFAULTS,
-    ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
-    ...withoutUndefined(request),
-    engine,
-    baseURL: baseURLOf(engine, request),
-    tasks: request.tasks ?? usualTasks(request.entry),
-    heldOut: request.heldOut ?? (request.split === undefined && existsSync(found) ? found : undefined),
-    run: request.run ?? defaultRun(request.entry),
-    model: resolve(request.model ?? BASE_MODEL),
-  });
-}
-
-/** A checkpoint whose weights are on a Tinker server can be used nowhere else. */
-function engineOf({ engine, model }: Partial<Pick<EvalSettings, 'engine' | 'model'>>): EngineName {
-  const chosen = engine ?? (model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine);
-  if (chosen === 'tinker' && model === undefined) {
-    throw new TrainyardError('USAGE', 'model: expected the folder of the model at the Tinker server, found none', {
-      hint: 'give --model a folder with its config.json, tokenizer.json and tokenizer_config.json',
-    });
-  }
-  return chosen;
-}
-
-/** The environment's, where none was given: so that the run remembers where it was begun. */
-export function baseURLOf(engine: EngineName, { baseURL }: { readonly baseURL?: string | undefined }): string | undefined {
-  return engine === 'tinker' ? (baseURL ?? (process.env['TINKER_BASE_URL'] || undefined)) : baseURL;
-}
 
 /** A setting given as undefined is one that was not given. */
 export function withoutUndefined<T extends object>(given: T): T {
@@ -229,18 +204,23 @@ export function usualHeldOut(entry: string | Entry): string {
   return beside(entry, 'held-out.jsonl');
 }
 
+/**
+ * Where a run keeps held-out tasks that are in no file of their own, because they were split off or given as values, so that its models can
+ * be measured on them again. Undefined where there is a file, or nothing is held out.
+ */
+export function heldOutFileOf({ run, heldOut, split }: Pick<TrainSettings, 'run' | 'heldOut' | 'split'>): string | undefined {
+  return split !== undefined || typeof heldOut === 'object' ? join(run, 'held-out.jsonl') : undefined;
+}
+
 /** What has to be said again to measure as this run did. */
 export function unusualIn(settings: TrainSettings): Unusual {
-  const { flow, flows, entry, trainable } = settings;
-  const { turns } = settings.limits;
+  const { flow, flows, entry, trainable, limits } = settings;
   const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
-  return {
-    ...(flow === undefined ? {} : { flow }),
-    ...(flows === undefined ? {} : { flows }),
-    ...(trainable === undefined ? {} : { trainable }),
-    ...(typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? { heldOut } : {}),
-    ...(turns === EVAL_DEFAULTS.limits.turns ? {} : { turns }),
-  };
+  return withoutUndefined({
+    ...{ flow, flows, trainable },
+    heldOut: typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? heldOut : undefined,
+    turns: limits.turns === EVAL_DEFAULTS.limits.turns ? undefined : limits.turns,
+  }) as Unusual;
 }
 
 function beside(entry: string | Entry, name: string): string {
@@ -248,8 +228,8 @@ function beside(entry: string | Entry, name: string): string {
 }
 
 /** runs/shop-20261115-081703: named by the entry's folder and the time, numbered where that is taken. */
-function defaultRun(entry: string | Entry): string {
-  return freeRun(typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name);
+export function usualRun(entry: string | Entry, prefix = ''): string {
+  return freeRun(`${prefix}${typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name}`);
 }
 
 export function freeRun(name: string): string {
@@ -261,8 +241,24 @@ export function freeRun(name: string): string {
   return free;
 }
 
+/** The command that goes on with a run, for a shell that finds `trainyard`; the command line adapts it to how it was called. */
+export function resumeCommand(run: string, verb: 'train' | 'eval' = 'train'): string {
+  return `trainyard ${verb} --resume ${shellWord(run)}`;
+}
+
+/** A path as an argument that a shell takes as one word. */
+export function shellWord(path: string): string {
+  return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
+}
+
+/** A path as a person in this folder would write it. */
+export function shortPath(path: string): string {
+  const near = relative('.', path);
+  return near === '' || near.startsWith('..') ? path : near;
+}
+
 /** The temperature is said by the caller each time: a training has one for its rollouts, and 0 for what is held out. */
-export function samplingAt(temperature: number, { callTokens }: Pick<EvalSettings, 'callTokens'>): SamplingSettings {
+export function samplingAt(temperature: number, { callTokens }: Pick<RunSettings, 'callTokens'>): SamplingSettings {
   return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }
 

@@ -1,11 +1,11 @@
-/** What a step's rollouts gave: numbers for the report, and what it means when there was nothing to learn from. */
+/** What a step's rollouts came to: numbers for the report, what it means when there was nothing to learn from, and why a training ends. */
 import { TrainyardError } from '../core/errors.ts';
-import type { RunEvent } from '../core/events.ts';
+import type { RunEnding, RunEvent } from '../core/events.ts';
+import { meanOf } from '../core/statistics.ts';
 import type { Trajectory } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import type { Group, Harvest } from '../rollout/scheduler.ts';
-import { meanOf } from '../statistics/intervals.ts';
-import type { CuratedHarvest } from './curated-harvest.ts';
+import type { TrainSettings } from './settings.ts';
 
 export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
@@ -56,8 +56,13 @@ function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
+/** With the rollouts that marks took out whole. */
+interface StepRollouts extends Harvest {
+  readonly excludedRollouts?: readonly Trajectory[];
+}
+
 /** What a step's rollouts were like, trained or not. */
-export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: Harvest & Partial<CuratedHarvest>) {
+export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts) {
   const all = [...groups, ...withoutSignal, ...stale];
   const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
@@ -78,15 +83,11 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
 }
 
 /** No step was taken: its groups are tried again with other tasks. */
-export function roundWithoutSignal(harvest: Harvest): RunEvent {
+export function noSignalYet(harvest: Harvest): RunEvent {
   const { groups, reward } = rolloutReport(harvest);
   const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
   const message = `none of ${groups} groups had two different rewards (${seen}); trying others`;
   return { type: 'warning', code: 'NO_SIGNAL', message };
-}
-
-export function nothingLeftToLearn(trajectories: readonly Trajectory[]): boolean {
-  return trajectories.length > 0 && trajectories.every(isSuccess);
 }
 
 /** What the grader says it is; else a reward of 1 or more. In a game `value` does not know who is trained: then theirs by role count. */
@@ -106,7 +107,7 @@ export function endingOf(trajectory: Trajectory): Ending {
   return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
 }
 
-export function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
+function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
   const rewards = gradedRewards(trajectories);
   const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
   return new TrainyardError(
@@ -124,4 +125,34 @@ export function nothingTrainable(trajectories: readonly Trajectory[]): Trainyard
   return new TrainyardError('NO_SIGNAL', `rewards differ, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
     hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
   });
+}
+
+interface Reached {
+  readonly settings: Pick<TrainSettings, 'steps' | 'maxTime' | 'maxTokens'>;
+  readonly finish: AbortSignal;
+  /** On `performance.now()`'s clock. */
+  readonly since: number;
+  readonly sampledTokens: number;
+  readonly outOfPatience: boolean;
+}
+
+/** Undefined: another step is to be begun. */
+export function endingAt(
+  step: number,
+  { settings, finish, since, sampledTokens, outOfPatience }: Reached,
+): RunEnding | undefined {
+  const { steps, maxTime = Number.POSITIVE_INFINITY, maxTokens = Number.POSITIVE_INFINITY } = settings;
+  if (finish.aborted) return 'interrupted';
+  if (step >= steps) return 'steps';
+  if (outOfPatience) return 'patience';
+  if (performance.now() - since > maxTime * 1000) return 'max-time';
+  if (sampledTokens >= maxTokens) return 'max-tokens';
+  return undefined;
+}
+
+/** Step after step no group had signal: because everything is solved, or because something is wrong. */
+export function endingWithoutSignal({ withoutSignal }: Pick<Harvest, 'withoutSignal'>): RunEnding {
+  const trajectories = trajectoriesOf(withoutSignal);
+  if (trajectories.length > 0 && trajectories.every(isSuccess)) return 'solved';
+  throw noSignal(trajectories);
 }

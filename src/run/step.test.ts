@@ -9,12 +9,11 @@ import type { Engine, Trainer } from '../core/policy.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { randomTrajectory } from '../testing/trajectories.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
+import { trainSettings } from './check-settings.ts';
 import { savedSteps } from './checkpoint.ts';
-import { Recovery } from './recovery.ts';
-import { takeUp } from './resume.ts';
-import { createRunDirectory, type RunDirectory } from './run-directory.ts';
-import { trainSettings } from './settings.ts';
-import { type Ledger, takeStep } from './step.ts';
+import { createRunDirectory, type RunDirectory } from './directory.ts';
+import { Recovery, restorePolicy } from './resume.ts';
+import { type StepLog, takeStep } from './step.ts';
 
 let folder: string;
 let directory: RunDirectory;
@@ -115,15 +114,15 @@ function lost(verb: string): TrainyardError {
   return new TrainyardError('POLICY_LOST', `the server answered 404 to ${verb}`);
 }
 
-async function ledgerOf(policy: CountingPolicy, store: Store): Promise<Ledger> {
+function logOf(policy: CountingPolicy, store: Store): { readonly log: StepLog; readonly recovery: Recovery } {
   const recovery = new Recovery(
     () => {},
     async () => {},
   );
   const settings = { ...trainSettings({ entry: 'agent.ts', steps: 5 }), model: folder };
-  const ledger: Ledger = {
+  const log: StepLog = {
     trainer: policy,
-    recovery,
+    work: recovery,
     directory,
     store,
     settings,
@@ -131,11 +130,11 @@ async function ledgerOf(policy: CountingPolicy, store: Store): Promise<Ledger> {
     bound: new AgreementBound(),
     warn: () => {},
   };
-  recovery.restore = async () => void (await takeUp(ledger));
-  return ledger;
+  recovery.restore = () => restorePolicy(log);
+  return { log, recovery };
 }
 
-const inHand = {
+const next = {
   means: { parts: { format: 0.5 }, metrics: { loss: 3 } },
   step: 1,
   batch: { samples: [], rolloutIds: ['r1'], trainedTokens: 1 },
@@ -150,15 +149,15 @@ it.each(['optimStep', 'save', 'publish'])(
     await using store = await openSqliteStore(directory.storePath);
     await store.append(randomTrajectory(1, { rolloutId: 'r1' }));
     const policy = new CountingPolicy();
-    const ledger = await ledgerOf(policy, store);
-    const engine = ledger.recovery.around(policy);
+    const { log, recovery } = logOf(policy, store);
+    const engine = recovery.around(policy);
     let ahead: Promise<unknown> | undefined;
     policy.after = (name) => {
       if (name !== verb || ahead !== undefined) return;
       policy.lose();
       ahead = engine.sample(REQUEST);
     };
-    await takeStep(ledger, inHand, () => {});
+    await takeStep(log, next, () => {});
     await ahead;
     expect(policy.served).toEqual({ version: 1, weights: 1 });
     expect(policy.weights).toBe(1);

@@ -3,16 +3,15 @@ import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Phase, StepReport, Warn } from '../core/events.ts';
+import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Exclusion, Trajectory } from '../core/types.ts';
+import type { Exclusion, Sample, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { type Agreement, type AgreementBound, agreementOf } from '../trainer/agreement.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
-import { checkpointName, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
-import { filesDigest, samplesDigest } from './digests.ts';
-import type { Recovery } from './recovery.ts';
-import type { RunDirectory } from './run-directory.ts';
+import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
+import type { RunDirectory } from './directory.ts';
 import type { TrainSettings } from './settings.ts';
 import type { Means } from './signal.ts';
 
@@ -33,7 +32,7 @@ export function batchOf(trajectories: readonly Trajectory[], settings: TrainSett
 /** Gradient and optimizer update of step `step`. The same batch, rate and settings on the same weights give the same weights. */
 export async function update(
   trainer: Trainer,
-  { step, batch, learningRate }: Pick<StepInHand, 'step' | 'batch' | 'learningRate'>,
+  { step, batch, learningRate }: Pick<NextStep, 'step' | 'batch' | 'learningRate'>,
   settings: TrainSettings,
 ): Promise<Update> {
   const { kl } = settings;
@@ -53,15 +52,32 @@ export async function update(
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;
 
-/** Of a step's metrics: how the engine's log-probabilities compare with the trainer's. */
+/** How the engine's log-probabilities compare with the trainer's, from the metrics of a step. */
 export function agreementIn(metrics: Update['metrics']): Pick<StepReport, (typeof AGREEMENT)[number]> {
   return Object.fromEntries(AGREEMENT.flatMap((name) => (metrics[name] === undefined ? [] : [[name, metrics[name]]])));
 }
 
-/** What the steps of a run are written to. */
-export interface Ledger {
+/** Does the work, and does it again from its start after a loss. */
+export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
+
+/** How work on the trainer is done: once, or where a server may lose the policy, again after a loss. */
+export interface TrainerWork {
+  /** Work that is begun again from the start after a loss. It must have no effect that lasts before its last verb resolved. */
+  step<T>(work: () => Promise<T>): Promise<T>;
+  /**
+   * Several such pieces of work, each done through `again`, and what must lie between them: nobody else's recovery comes in between. One
+   * that came between saving a step and committing it would put the policy back to the step before, and remove what was saved.
+   */
+  exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T>;
+}
+
+/** The embedded policy cannot be lost. */
+export const ONCE: TrainerWork = { step: (work) => work(), exclusively: (work) => work((piece) => piece()) };
+
+/** Where steps are taken and written: trainer, run directory, store. */
+export interface StepLog {
   readonly trainer: Trainer;
-  readonly recovery: Recovery;
+  readonly work: TrainerWork;
   readonly directory: RunDirectory;
   readonly store: Store;
   readonly settings: TrainSettings;
@@ -72,7 +88,7 @@ export interface Ledger {
   readonly warn: Warn;
 }
 
-export interface StepInHand {
+export interface NextStep {
   readonly step: number;
   readonly batch: Batch;
   /** What marks took out of its groups. */
@@ -94,21 +110,21 @@ export interface TakenStep extends Update {
  * In this order: gradient and update, checkpoint on disk, manifest and version committed, version served, older checkpoints removed.
  * A policy that is lost before the commit is put back and the step begun again; after it, the step is what it is put back to.
  */
-export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (phase: Phase) => void): Promise<TakenStep> {
-  const { trainer, recovery, directory, settings } = ledger;
-  const { step, best } = inHand;
+export async function takeStep(log: StepLog, next: NextStep, onPhase: (phase: Phase) => void): Promise<TakenStep> {
+  const { trainer, work, directory, settings } = log;
+  const { step, best } = next;
   const start = performance.now();
-  const { updated, trainedAt } = await recovery.exclusively(async (again) => {
+  const { updated, trainedAt } = await work.exclusively(async (again) => {
     const { updated, trainedAt, checkpoint } = await again(async () => {
       onPhase('training');
-      const updated = await update(trainer, inHand, settings);
-      requireAgreement(ledger, step, updated);
+      const updated = await update(trainer, next, settings);
+      requireAgreement(log, step, updated);
       const trainedAt = performance.now();
       onPhase('saving');
-      const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(ledger, step) : null;
+      const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(log, step) : null;
       return { updated, trainedAt, checkpoint };
     });
-    await commit(ledger, inHand, updated, checkpoint !== null);
+    await commit(log, next, updated, checkpoint !== null);
     await again(() => trainer.publish(step));
     return { updated, trainedAt };
   });
@@ -117,7 +133,7 @@ export async function takeStep(ledger: Ledger, inHand: StepInHand, onPhase: (pha
 }
 
 /** Warns where the engine's log-probabilities cannot be explained; throws POLICY_DISAGREES where not even staleness could explain them. */
-function requireAgreement({ bound, settings, warn }: Ledger, step: number, { agreement, metrics }: Update): void {
+function requireAgreement({ bound, settings, warn }: StepLog, step: number, { agreement, metrics }: Update): void {
   const expected = agreement && bound.exceededBy(agreement);
   if (agreement === undefined || expected === undefined) return;
   const { tokens, meanDifference, largestDifference } = agreement;
@@ -133,8 +149,8 @@ function requireAgreement({ bound, settings, warn }: Ledger, step: number, { agr
 }
 
 async function commit(
-  { store, directory }: Ledger,
-  { step, batch, excluded = [], groups, means }: StepInHand,
+  { store, directory }: StepLog,
+  { step, batch, excluded = [], groups, means }: NextStep,
   update: Update,
   isSaved: boolean,
 ): Promise<void> {
@@ -163,14 +179,25 @@ function named(means: Means): Record<string, number> {
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */
-export function checkpointAt(ledger: Ledger, step: number): Promise<string | null> {
-  return ledger.recovery.step(() => saveAt(ledger, step));
+export function checkpointAt(log: StepLog, step: number): Promise<string | null> {
+  return log.work.step(() => saveAt(log, step));
 }
 
-async function saveAt({ trainer, directory, settings, identity }: Ledger, step: number): Promise<string | null> {
+async function saveAt({ trainer, directory, settings, identity }: StepLog, step: number): Promise<string | null> {
   if (step === 0) return null;
   if (!(await savedSteps(directory.checkpoints)).includes(step)) {
     await saveCheckpoint(trainer, { dir: directory.checkpoints, step, identity, model: settings.model });
   }
   return directory.checkpointPath(step);
+}
+
+/** Digest of everything that a step is computed from: tokens, masks, log-probabilities, advantages, versions, temperatures and weights. */
+export function samplesDigest(samples: readonly Sample[]): string {
+  const bytes = (array: Int32Array | Float32Array | Uint8Array): Uint8Array =>
+    new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+  const pieces = samples.flatMap(({ tokens, mask, logprobs, advantages, versions, rolloutId, temperature, weight }) => [
+    JSON.stringify([rolloutId, temperature, weight]),
+    ...[tokens, mask, logprobs, advantages, versions].map(bytes),
+  ]);
+  return digestOf(pieces);
 }

@@ -6,6 +6,7 @@
  * version is committed before it is served: whatever is killed when, a trajectory is trained at most once and no version is
  * ever served that could not be found again.
  */
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { linkUntilSettled } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
@@ -15,22 +16,26 @@ import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import { curatedHarvest } from './curated-harvest.ts';
-import { endingAt, endingWithoutSignal } from './ending.ts';
-import { groupsOf } from './groups.ts';
+import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
+import { groupsOf, withoutMarked } from './groups.ts';
 import { HeldOut } from './held-out.ts';
-import { keepHeldOut } from './held-out-file.ts';
-import { planNew, planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
-import { type Resumption, takeUp } from './resume.ts';
-import { createRunDirectory, reopenRunDirectory } from './run-directory.ts';
-import { learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
-import { meansOf, nothingTrainable, rolloutReport, roundWithoutSignal, trajectoriesOf } from './signal.ts';
-import { agreementIn, batchOf, checkpointAt, type Ledger, takeStep } from './step.ts';
-import { telling } from './telling.ts';
-import { openWorkshop, type Rollouts } from './workshop.ts';
+import { openParts, type Rollouts, type RunParts } from './parts.ts';
+import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
+import { restorePolicy } from './resume.ts';
+import { heldOutFileOf, learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
+import {
+  endingAt,
+  endingWithoutSignal,
+  meansOf,
+  noSignalYet,
+  nothingTrainable,
+  rolloutReport,
+  trajectoriesOf,
+} from './signal.ts';
+import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
-const STALLED_STEPS = 3;
+const MOST_WITHOUT_SIGNAL = 3;
 
 export interface TrainResult {
   /** The run's directory. */
@@ -57,134 +62,138 @@ export interface TrainOptions {
   readonly through?: { readonly store?: (store: Store) => Store; readonly engine?: (engine: Engine) => Engine };
 }
 
-/** Runs to the last step. Everything that can be wrong with the call is found before the run directory is made. */
+/** Everything that can be wrong with the call is found before the run directory is made. */
 export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
-  return await execute(await planNew(request), emit, options);
+  return await execute(await planTraining(request), emit, options);
 }
 
-/** Goes on with a run that was interrupted, killed or stopped by a budget; also with more `steps` than it was begun with. */
 export async function resume(request: ResumeRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
-  return await execute(await planResumed(request), emit, options);
+  return await execute(await planResumedTraining(request), emit, options);
 }
 
-async function execute(plan: RunPlan, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
-  const { settings, entry, tasks, heldOut, record, isResumed, kernels } = plan;
-  const {
-    since = performance.now(),
-    through = {},
-    finish = new AbortController().signal,
-    stop = new AbortController().signal,
-  } = options;
-  const tell = telling(emit);
+async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
+  const { settings, isResumed, record } = plan;
+  const { since = performance.now(), finish = new AbortController().signal } = options;
+  const tell = eventLog(emit);
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
-  const { trainable } = settings;
-  // Before the run has begun there is nothing to finish.
-  const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
-  const { engine } = through;
-  await using workshop = await openWorkshop(settings, entry, {
-    stop: begun.signal,
-    warn,
-    kernels,
-    engine,
-    trainable,
-    files: { run: settings.run, tasks: [settings.tasks, settings.heldOut] },
-    watchStalls: options.watchStalls,
-  });
-  begun.settle();
+  await using parts = await open(plan, warn, { ...options, finish });
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openSqliteStore(directory.storePath, directory.id);
-  const store = through.store?.(opened) ?? opened;
-  const { policy, recovery } = workshop;
-  const { trainer } = policy;
-  const where = policy.server === undefined ? {} : { server: policy.server };
-  const { seed, steps, run } = settings;
-  return await tell.guarding(directory, async () => {
+  const store = options.through?.store?.(opened) ?? opened;
+  return await tell.during(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
-    await keepHeldOut(settings, heldOut);
-    if (settings.kl > 0) await recovery.step(() => trainer.freezeReference());
-    const bound = new AgreementBound(await store.manifests());
-    const ledger: Ledger = { trainer, recovery, directory, store, settings, identity: plan.identity, bound, warn };
-    recovery.restore = async () => void (await takeUp(ledger));
-    const from = isResumed ? await recovery.step(() => takeUp(ledger)) : { step: 0, groups: START };
-    if (isResumed) await directory.keep(record);
-    const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
-    const resumedAt = isResumed ? { resumedAt: from.step } : {};
-    tell({ type: 'run-start', run, entry: workshop.entryName, model: policy.name, ...where, ...sizes, ...resumedAt });
-    const rollouts = workshop.rolloutsInto(store, join(run, 'artifacts'));
-    const progress: Parts['progress'] = (phase, done = 0, of = 0) =>
-      tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
-    const unusual = unusualIn(settings);
-    const result = await learn({ plan, ledger, rollouts, from, finish, since, tell, progress });
-    tell({ type: 'done', ...result, ...where, ...unusual, seconds: (performance.now() - since) / 1000 });
+    const log = await stepLog(plan, parts, { directory, store, warn });
+    const rollouts = parts.rolloutsInto(store, join(settings.run, 'artifacts'));
+    const result = await learn({ plan, parts, log, rollouts, finish, since, tell });
+    tell({ type: 'done', ...result, ...parts.at, ...unusualIn(settings), seconds: (performance.now() - since) / 1000 });
     return result;
   });
 }
 
-interface Parts {
-  readonly plan: RunPlan;
-  readonly ledger: Ledger;
+/** Model, grader, gateway. Before the run has begun there is nothing to finish, so `finish` stops the opening too. */
+async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
+  const { settings, entry, kernels } = plan;
+  const { stop = new AbortController().signal, finish, through, watchStalls } = options;
+  const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
+  return await openParts(settings, entry, own).finally(begun.settle);
+}
+
+/** Where steps are written. Also keeps what the run needs besides: held-out tasks without a file, the reference of a KL penalty. */
+async function stepLog(
+  { settings, heldOut, identity }: TrainPlan,
+  { policy: { trainer }, recovery }: RunParts,
+  kept: { readonly directory: RunDirectory; readonly store: Store; readonly warn: Warn },
+): Promise<StepLog> {
+  const heldOutFile = heldOutFileOf(settings);
+  if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
+  const work = recovery ?? ONCE;
+  if (settings.kl > 0) await work.step(() => trainer.freezeReference());
+  const bound = new AgreementBound(await kept.store.manifests());
+  const log: StepLog = { trainer, work, settings, identity, bound, ...kept };
+  if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
+  return log;
+}
+
+interface Training {
+  readonly plan: TrainPlan;
+  readonly parts: RunParts;
+  readonly log: StepLog;
   readonly rollouts: Rollouts;
-  readonly from: Resumption;
   readonly finish: AbortSignal;
   readonly since: number;
   readonly tell: Emit;
-  readonly progress: (phase: Phase, done?: number, of?: number) => void;
 }
 
-async function learn(parts: Parts): Promise<TrainResult> {
-  const { plan, ledger, from, rollouts, progress } = parts;
+async function learn(training: Training): Promise<TrainResult> {
+  const { plan, log, rollouts, tell } = training;
   const { settings } = plan;
+  const from = await begin(training);
+  const progress = (phase: Phase, done = 0, of = 0): void =>
+    tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
   const onProgress = (done: number, of: number): void => progress('evaluating', done, of);
-  const heldOut = new HeldOut({ ...parts, settings, tasks: plan.heldOut, onProgress, halt: parts.finish });
-  await heldOut.recall(ledger.store, from.step);
+  const heldOut = new HeldOut({ settings, rollouts, tell, tasks: plan.heldOut, onProgress, halt: training.finish });
+  await heldOut.recall(log.store, from.step);
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
-  let [step, stalled] = [from.step, 0];
-  let ending = await assess(step, parts, heldOut);
+  let [step, withoutSignal] = [from.step, 0];
+  let ending = await assess(step, training, heldOut);
   try {
     while (ending === undefined) {
       const start = performance.now();
-      const harvest = await curatedHarvest(await scheduler.take(), ledger.store);
+      const groups = await withoutMarked(await scheduler.take(), log.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
-      const batch = batchOf(trajectoriesOf(harvest.groups), settings);
+      const trajectories = trajectoriesOf(groups.groups);
+      const batch = batchOf(trajectories, settings);
       if (batch.trainedTokens === 0) {
-        if (harvest.groups.length > 0) throw nothingTrainable(trajectoriesOf(harvest.groups));
-        parts.tell(roundWithoutSignal(harvest));
-        if (++stalled === STALLED_STEPS) ending = endingWithoutSignal(harvest);
+        if (trajectories.length > 0) throw nothingTrainable(trajectories);
+        tell(noSignalYet(groups));
+        if (++withoutSignal === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(groups);
         continue;
       }
-      stalled = 0;
+      withoutSignal = 0;
       step++;
-      const learningRate = learningRateAt(step, settings);
-      const means = meansOf(trajectoriesOf(harvest.groups));
-      const { excluded } = harvest;
-      const inHand = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
-      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(ledger, inHand, progress);
+      const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
+      const next = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
+      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress);
       scheduler.published(step);
-      parts.tell({
+      tell({
         ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
         ...agreementIn(metrics),
-        ...rolloutReport(harvest),
+        ...rolloutReport(groups),
         ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
       });
-      ending = await assess(step, parts, heldOut);
+      ending = await assess(step, training, heldOut);
     }
   } finally {
     await scheduler.close();
   }
-  const checkpoint = await checkpointAt(ledger, step);
+  const checkpoint = await checkpointAt(log, step);
   const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
   if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
   const best = heldOut.recommended(step);
-  const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: ledger.directory.checkpointPath(best.step) };
+  const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: log.directory.checkpointPath(best.step) };
   return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
 }
 
+/** From the first step, or after the last committed one. */
+async function begin({ plan, parts, log, tell }: Training) {
+  const { settings, isResumed, record, tasks, heldOut } = plan;
+  const { run, seed, steps } = settings;
+  const from = isResumed ? await log.work.step(() => restorePolicy(log)) : { step: 0, groups: START };
+  if (isResumed) await log.directory.keep(record);
+  const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
+  const resumedAt = isResumed ? { resumedAt: from.step } : {};
+  tell({ type: 'run-start', run, entry: parts.entryName, model: parts.policy.name, ...parts.at, ...sizes, ...resumedAt });
+  return from;
+}
+
 /** After a step: the evaluation on the way, a checkpoint if it was the best so far, and whether the run ends here. */
-async function assess(step: number, parts: Parts, heldOut: HeldOut): Promise<RunEnding | undefined> {
+async function assess(step: number, { log, ...training }: Training, heldOut: HeldOut): Promise<RunEnding | undefined> {
   await heldOut.onTheWay(step);
-  if (heldOut.best?.step === step) await checkpointAt(parts.ledger, step);
-  const { finish, since, plan, rollouts } = parts;
-  const { settings } = plan;
-  return endingAt(step, { settings, finish, since, sampledTokens: rollouts.sampledTokens, outOfPatience: heldOut.outOfPatience });
+  if (heldOut.best?.step === step) await checkpointAt(log, step);
+  const { finish, since, rollouts, plan } = training;
+  const { outOfPatience } = heldOut;
+  return endingAt(step, { ...plan, finish, since, sampledTokens: rollouts.sampledTokens, outOfPatience });
 }

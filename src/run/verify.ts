@@ -2,18 +2,18 @@
  * A run that proves itself: whatever can be done again from its store and its first policy is done again, and compared with what was kept.
  *
  * Each turn is sampled again from its seed, each reward graded again, each step taken again from the rollouts that its manifest names, each
- * checkpoint compared with the weights that this gives, each score that was told counted again. The embedded policy has to agree to the byte. A Tinker server is not asked to sample
- * again; rewards and samples have to be equal there too, and log-probabilities within the noise that the run measured. Nothing in the
- * run's directory is changed. What a workflow returned as its own reward, and what a judge said, is taken as it was kept.
+ * checkpoint compared with the weights that this gives, each score that was told counted again. The embedded policy has to agree to the
+ * byte. A Tinker server is not asked to sample again; rewards and samples have to be equal there too, and log-probabilities within the
+ * noise that the run measured. Nothing in the run's directory is changed. What a workflow returned as its own reward, and what a judge said, is taken as it was kept.
  */
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { mapConcurrently } from '../core/async.ts';
 import type { GraderRunner, Store } from '../core/contracts.ts';
 import { messageOf } from '../core/errors.ts';
-import type { Warn } from '../core/events.ts';
+import type { RunEvent, Warn } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/input.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
@@ -22,19 +22,24 @@ import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { gradeOf } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import { checkpointName, digestsOf, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
-import { filesDigest, samplesDigest } from './digests.ts';
-import { type EvaluationResumeRequest, planResumedEvaluation } from './evaluation-plan.ts';
+import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
+import { eventsIn, isEvaluation, lockRun, readRunFile } from './directory.ts';
+import { Results, reportOf, scoreOf } from './evaluation-results.ts';
+import { evaluationId, numbered, spread } from './held-out.ts';
 import { openStoreOf } from './inspect.ts';
-import { openPolicy } from './open-policy.ts';
-import { planResumed, type ResumeRequest, type RunPlan } from './plan.ts';
-import type { Policy } from './policy.ts';
-import { evaluationScores, eventsIn, type ReportedScore, trainingScores } from './reported.ts';
+import { openGrader } from './parts.ts';
+import {
+  type EvaluationPlan,
+  type EvaluationResumeRequest,
+  planResumedEvaluation,
+  planResumedTraining,
+  type ResumeRequest,
+  type TrainPlan,
+} from './plan.ts';
+import { openPolicy, type Policy } from './policy.ts';
 import { stepOf } from './resume.ts';
-import { isEvaluation, lockRun, readRunFile } from './run-directory.ts';
 import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
-import { update } from './step.ts';
-import { openGrader } from './workshop.ts';
+import { samplesDigest, update } from './step.ts';
 
 /** What is not as it was kept, where, and what that means. */
 export interface Difference {
@@ -74,49 +79,36 @@ export async function verify(
   using _lock = lockRun(run);
   const events = eventsIn(run);
   const earlier = events.filter((event) => event.type === 'warning' && event.code === 'ENTRY_CHANGED');
-  for (const { code, message } of [...(earlier as RunPlan['warnings']), ...plan.warnings]) {
-    const changed =
-      code === 'ENTRY_CHANGED' ? `${message.split(';')[0]}; rewards are graded with the code as it is now` : message;
-    warn(code, changed);
+  for (const { code, message } of [...(earlier as TrainPlan['warnings']), ...plan.warnings]) {
+    warn(code, code === 'ENTRY_CHANGED' ? `${message.split(';')[0]}; rewards are graded with the code as it is now` : message);
   }
   const { id } = readRunFile(run) as { readonly id?: string };
   await using store = await openStoreOf(run, id);
   const found = new Findings();
   const trajectories = await store.query();
   const work: Work = { plan, store, trajectories, found, warn, stop, onStep };
-  const { heldOut, settings } = plan;
-  const scores = plan.scores ? await plan.scores(store) : trainingScores(events, trajectories, heldOut, settings.evalTasks);
-  for (const { where, kept, again } of scores) {
-    found.counts.scores++;
-    if (kept !== again)
-      found.differs(where, kept, again, 'the store does not give the score that was told: rollouts are missing or others');
-  }
+  if (plan.evaluation === undefined) scoreTraining(work, events);
+  else await scoreEvaluation(work, plan.evaluation);
   await gradeAgain(work);
   await trainAgain(work);
   const { counts, different, first, unchecked } = found;
   return { ...counts, different, first, unchecked: [...unchecked] };
 }
 
-interface VerifyPlan extends Pick<RunPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> {
+interface VerifyPlan extends Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> {
   /** What tells the run from another, where it trains. */
   readonly identity?: string;
   /** Of an evaluation on its own. */
-  readonly scores?: (store: Store) => Promise<readonly ReportedScore[]>;
+  readonly evaluation?: EvaluationPlan;
 }
 
 /** An evaluation is a run that takes no steps. */
 async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
   const { run } = request;
-  if (!isEvaluation(readRunFile(run))) return await planResumed(request);
-  const { tasks, settings, ...plan } = await planResumedEvaluation(request as EvaluationResumeRequest);
-  const scores = (store: Store): Promise<readonly ReportedScore[]> => evaluationScores(run, store, tasks, settings);
-  return {
-    ...plan,
-    settings: { ...TRAIN_DEFAULTS, ...settings, run, tasks: [] },
-    tasks: [],
-    scores,
-    heldOut: tasks.map((one) => one.task),
-  };
+  if (!isEvaluation(readRunFile(run))) return await planResumedTraining(request);
+  const evaluation = await planResumedEvaluation(request as EvaluationResumeRequest);
+  const settings = { ...TRAIN_DEFAULTS, ...evaluation.settings, run, tasks: [] };
+  return { ...evaluation, settings, tasks: [], heldOut: evaluation.tasks.map((one) => one.task), evaluation };
 }
 
 interface Work extends Required<VerifyOptions> {
@@ -136,6 +128,39 @@ class Findings {
     this.different++;
     this.first ??= { where, kept, again, meaning };
   }
+}
+
+/** Scores of the evaluations before, during and after training, counted again. */
+function scoreTraining({ plan, trajectories, found }: Work, events: readonly RunEvent[]): void {
+  const kept = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
+  const all = numbered(plan.heldOut);
+  for (const event of events) {
+    if (event.type !== 'eval-end') continue;
+    const tasks = event.when === 'during' ? spread(all, plan.settings.evalTasks) : all;
+    const again = scoreOf(tasks.flatMap(({ number }) => kept.get(evaluationId(event.step, number)) ?? []));
+    compareScores(found, `evaluation after step ${event.step}`, event.score, again);
+  }
+}
+
+/** The numbers of an evaluation on its own, where it has come to its end. */
+async function scoreEvaluation({ store, found }: Work, { tasks, settings }: EvaluationPlan): Promise<void> {
+  const file = join(settings.run ?? '', 'metrics.json');
+  if (!existsSync(file)) return;
+  const results = new Results(tasks, settings.n);
+  await results.recall(store);
+  const kept = JSON.parse(readFileSync(file, 'utf8')) as object;
+  compareScores(found, 'metrics.json', kept, reportOf(results.byTask(), settings));
+}
+
+/** Shows the first number that differs. */
+function compareScores(found: Findings, where: string, kept: object, again: object): void {
+  found.counts.scores++;
+  const then = kept as Readonly<Record<string, unknown>>;
+  const now = JSON.parse(JSON.stringify(again)) as Readonly<Record<string, unknown>>;
+  const name = ['n', ...Object.keys(then), ...Object.keys(now)].find((one) => !isDeepStrictEqual(then[one], now[one]));
+  if (name === undefined) return;
+  const [was, is] = [then, now].map((score) => `${name} ${JSON.stringify(score[name])}`) as [string, string];
+  found.differs(where, was, is, 'the store does not give the score that was told: rollouts are missing or others');
 }
 
 const FOREIGN = 'the store holds what this run did not do';
@@ -304,15 +329,15 @@ async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bo
   const { digests, metrics } = manifest;
   const differs = (kept: string, again: string, meaning: string): void =>
     found.differs(`step ${manifest.step}`, kept, again, meaning);
-  const inHand = await stepOf(store, manifest, settings).catch((thrown: unknown) => messageOf(thrown));
-  if (typeof inHand === 'string') return differs('its manifest', inHand, FOREIGN);
-  const samples = samplesDigest(inHand.batch.samples);
+  const next = await stepOf(store, manifest, settings).catch((thrown: unknown) => messageOf(thrown));
+  if (typeof next === 'string') return differs('its manifest', next, FOREIGN);
+  const samples = samplesDigest(next.batch.samples);
   if (digests !== undefined && digests.samples !== samples) {
     const meaning = 'other tokens, log-probabilities, rewards or advantages were trained than those that were kept';
     return differs(`samples ${short(digests.samples)}`, `samples ${short(samples)}`, meaning);
   }
   if (policy === undefined) return;
-  const { loss, gradNorm, agreement, metrics: others } = await update(policy.trainer, inHand, settings);
+  const { loss, gradNorm, agreement, metrics: others } = await update(policy.trainer, next, settings);
   found.counts.steps++;
   if (settings.engine === 'tinker') {
     const expected = agreement && bound.exceededBy(agreement);

@@ -7,8 +7,8 @@
  * quietly turned into null.
  */
 import type { z } from 'zod';
-import { kindOf } from '../core/classes.ts';
 import type { TrajectoryFilter } from '../core/contracts.ts';
+import { kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
 import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';

@@ -6,7 +6,7 @@
  * a later process. Judges the records alone; whether weights are what the steps should have made of them is another test.
  */
 import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
-import { digestOf, type Operation, readHistory } from './history.ts';
+import { digestOf, type Operation, readHistory } from './record-history.ts';
 
 export interface HistoryCheck {
   /** The text that `recordHistory` wrote, of all processes. */

@@ -7,8 +7,9 @@
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import { type ConformanceCase, casesOf } from './conformance-case.ts';
 import {
+  type ConformanceCase,
+  casesOf,
   type EngineUnderTest,
   idsFor,
   type PolicyConformanceOptions,
@@ -16,7 +17,7 @@ import {
   requestFor,
   sameResult,
   TOLERANCE,
-} from './policy-under-test.ts';
+} from './conformance.ts';
 
 /** The cases for the engine that `open` gives; any weights will do, as long as they do not always say the same. */
 export function engineConformance(

@@ -6,9 +6,8 @@
  */
 import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
-import { LIMIT_NAMES, type Trajectory } from '../core/types.ts';
-import { type ConformanceCase, casesOf, rejectsWith } from './conformance-case.ts';
-import { markingCases } from './marking-cases.ts';
+import { LIMIT_NAMES, type Mark, type Trajectory } from '../core/types.ts';
+import { type ConformanceCase, casesOf, rejectsWith } from './conformance.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
 
 export interface StoreConformanceOptions {
@@ -227,6 +226,51 @@ const committingCases: Cases = {
   },
 };
 
+const markingCases: Cases = {
+  'gives back every mark in the order they were made, taken back or not': async (store) => {
+    const trajectory = withTurns(1);
+    const { rolloutId } = trajectory;
+    await store.append(trajectory);
+    const marks = [mark(rolloutId), mark(rolloutId, { turn: 0 }), mark(rolloutId, { excluded: false, reason: 'it does not' })];
+    await store.mark(marks.slice(0, 2));
+    await store.mark(marks.slice(2));
+    assert.deepEqual(await store.marks(), marks);
+  },
+  'leaves trajectories and manifests as they are when something of them is marked': async (store) => {
+    const trajectory = withTurns(1);
+    const { rolloutId } = trajectory;
+    await store.append(trajectory);
+    await store.commit(manifestOf(1, [rolloutId]));
+    await store.mark([mark(rolloutId), mark(rolloutId, { turn: 0 })]);
+    assert.deepEqual(await store.read(rolloutId), trajectory);
+    assert.deepEqual(await store.manifests(), [manifestOf(1, [rolloutId])]);
+    await store.append(trajectory);
+  },
+  'refuses a mark for a rollout or a turn that is not kept, and then writes none of those asked for together': async (store) => {
+    const trajectory = withTurns(1);
+    const { rolloutId, turns } = trajectory;
+    await store.append(trajectory);
+    await rejectsWith('STORE_CONFLICT', store.mark([mark(rolloutId), mark('nobody')]), /no rollout "nobody"/);
+    await rejectsWith('STORE_CONFLICT', store.mark([mark(rolloutId, { turn: turns.length })]), /has no turn/);
+    assert.deepEqual(await store.marks(), []);
+  },
+  'refuses a mark without a reason, or with what is no turn': async (store) => {
+    const trajectory = withTurns(1);
+    await store.append(trajectory);
+    const unfit = [{ reason: '' }, { reason: 'x'.repeat(2001) }, { turn: -1 }, { turn: 0.5 }, { excluded: 1 as never }];
+    for (const one of unfit) await rejectsWith('STORE_FAILED', store.mark([mark(trajectory.rolloutId, one)]));
+    assert.deepEqual(await store.marks(), []);
+  },
+  'keeps what a step left out with its manifest, and refuses one that trains what it leaves out': async (store) => {
+    for (const seed of [1, 2]) await store.append(randomTrajectory(seed));
+    const bad = manifestOf(1, ['rollout-1'], { excluded: [{ rolloutId: 'rollout-1' }] });
+    await rejectsWith('STORE_CONFLICT', store.commit(bad), /left out at once: "rollout-1"/);
+    const good = manifestOf(1, ['rollout-1'], { excluded: [{ rolloutId: 'rollout-1', turn: 0 }, { rolloutId: 'rollout-2' }] });
+    await store.commit(good);
+    assert.deepEqual(await store.manifests(), [good]);
+  },
+};
+
 const closingCases: Cases = {
   'acknowledges what was asked for before closing, and refuses everything after': async (store) => {
     const asked = seeds(5).map((seed) => store.append(randomTrajectory(seed)));
@@ -249,8 +293,7 @@ async function survivesReopening(open: () => Promise<Store>, reopen: (closed: St
   const first = await open();
   const appended = trajectories.map((trajectory) => first.append(trajectory));
   const committed = first.commit(manifestOf(1, ids([3, 4])));
-  const mark = { rolloutId: 'rollout-5', excluded: true, reason: 'it leaks the answer', at: 1 };
-  const marked = first.mark([mark]);
+  const marked = first.mark([mark('rollout-5')]);
   await first[Symbol.asyncDispose]();
   await Promise.all([...appended, committed, marked]);
 
@@ -258,7 +301,7 @@ async function survivesReopening(open: () => Promise<Store>, reopen: (closed: St
   assert.deepEqual(await second.query(), trajectories);
   assert.deepEqual(await second.manifests(), [manifestOf(1, ids([3, 4]))]);
   assert.deepEqual(idsOf(await second.query({ trained: true })), ids([3, 4]));
-  assert.deepEqual(await second.marks(), [mark]);
+  assert.deepEqual(await second.marks(), [mark('rollout-5')]);
   await second.append(trajectories[0]!);
   await rejectsWith('STORE_CONFLICT', second.append({ ...trajectories[0]!, groupId: 'another' }));
   await rejectsWith('STORE_CONFLICT', second.commit(manifestOf(2, ids([3]))), /already trained/);
@@ -287,4 +330,8 @@ function idsOf(trajectories: readonly Trajectory[]): readonly string[] {
 
 function bits(values: Int32Array | Float32Array): readonly number[] {
   return [...new Uint32Array(values.slice().buffer)];
+}
+
+function mark(rolloutId: string, more: Partial<Mark> = {}): Mark {
+  return { rolloutId, excluded: true, reason: 'it leaks the answer', at: 1_700_000_000_000, ...more };
 }

@@ -3,19 +3,20 @@ import assert from 'node:assert/strict';
 import type { ErrorCode } from '../core/errors.ts';
 import type { Loss, LossInput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { atMask, refuses, sameNumbers, sampleFor } from './policy-under-test.ts';
+import { crossEntropy, importanceSampling, ppo, withKl } from '../trainer/losses.ts';
 import {
   ADAM,
   anonymous,
+  atMask,
   batchFor,
-  crossEntropy,
-  importanceSampling,
-  ppo,
-  ppoWithKl,
+  refuses,
+  sameNumbers,
+  sampleFor,
   type TrainerCases,
   type TrainerProbe,
-} from './trainer-probe.ts';
+} from './conformance.ts';
 
+const CLIP = { clipLow: 0.2, clipHigh: 0.28 };
 const FAILED: readonly ErrorCode[] = ['TRAINER_FAILED', 'SAMPLE_REFUSED'];
 
 const gradientCases: TrainerCases = {
@@ -129,7 +130,7 @@ const lossCases: TrainerCases = {
   'takes the same step by a loss that it may know by name and by the same function without a name': async (probe) => {
     const { engine, trainer } = probe;
     const samples = await offPolicy(probe, batchFor(engine, 200, 4));
-    for (const loss of [crossEntropy(), importanceSampling(), ppo(), ppoWithKl(0.5)]) {
+    for (const loss of [crossEntropy(), importanceSampling(), ppo(CLIP), withKl(ppo(CLIP), 0.5)]) {
       const losses: number[] = [];
       const by = (one: Loss) => async () => {
         const result = await trainer.forwardBackward(samples, one);
@@ -145,12 +146,12 @@ const lossCases: TrainerCases = {
   'takes other steps by other losses of one name': async (probe) => {
     const samples = await offPolicy(probe, batchFor(probe.engine, 210, 4));
     const { start, plain, pulled } = await probe.outcomes({
-      plain: () => probe.step(samples, ppo()),
-      pulled: () => probe.step(samples, ppoWithKl(5)),
+      plain: () => probe.step(samples, ppo(CLIP)),
+      pulled: () => probe.step(samples, withKl(ppo(CLIP), 5)),
     });
     probe.different(pulled, plain, start, 'a penalty against none');
     const bare = samples.map(({ reference: _, ...sample }) => sample);
-    await refuses(FAILED, probe.trainer.forwardBackward(bare, ppoWithKl(5)), 'a penalty without a reference');
+    await refuses(FAILED, probe.trainer.forwardBackward(bare, withKl(ppo(CLIP), 5)), 'a penalty without a reference');
   },
   'gives a loss the log-probabilities now and as sampled, advantages and reference of the masked tokens': async (probe) => {
     const { engine, trainer, tolerance } = probe;
@@ -159,7 +160,7 @@ const lossCases: TrainerCases = {
     const seen: LossInput[] = [];
     const { metrics } = await trainer.forwardBackward(
       samples,
-      anonymous(ppo(), (input) => seen.push(input)),
+      anonymous(ppo(CLIP), (input) => seen.push(input)),
     );
     const perSample = samples.map((sample) => ({ ...sample, at: (values: Float32Array) => atMask(sample, values) }));
     for (const [i, { at, logprobs, advantages, reference }] of perSample.entries()) {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { bytePairEncoder, type IdMerge } from './byte-pairs.ts';
+import { bytePairEncoder, type IdMerge } from './byte-level.ts';
 
 const idOfByte = Array.from({ length: 256 }, (_, byte) => 255 - byte);
 

@@ -8,8 +8,8 @@
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, Tool } from '../core/types.ts';
-import { attempt, framing, type TextAfterTurn } from './frames.ts';
 import { compileJinja, type Render } from './jinja.ts';
+import { attempt, framing, type TextAfterTurn } from './template-cache.ts';
 import { type ArgumentsShape, createProtector, type Protection, type Shape, shapeMessages, shapeTool } from './template-input.ts';
 import type { Tokenizer } from './tokenizer.ts';
 

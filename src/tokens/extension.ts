@@ -9,7 +9,7 @@
  */
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
-import { attempt } from './frames.ts';
+import { attempt } from './template-cache.ts';
 import { promptsThoughts, turnText } from './template-traits.ts';
 
 /** What is known of the conversation up to and with the turn that is extended. */

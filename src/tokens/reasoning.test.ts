@@ -1,12 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { FORMATS } from './formats/find-format.ts';
-import type { CallFormat } from './formats/format.ts';
-import { hermes } from './formats/hermes.ts';
-import { type Assistant, type Manner, type Piece, parseAssistant, Speech } from './speech.ts';
+import { type Assistant, type Piece, parseAssistant, type ResponseFormat, ResponseParser } from './response-parser.ts';
+import { FORMATS } from './template-traits.ts';
+import type { CallFormat } from './tool-calls.ts';
+import { hermes } from './tool-calls.ts';
 
-const tagged: Manner = { format: hermes, thinks: 'tagged', beforeCalls: '' };
-const prompted: Manner = { format: hermes, thinks: 'prompted', beforeCalls: '' };
+const tagged: ResponseFormat = { format: hermes, thinks: 'tagged', beforeCalls: '' };
+const prompted: ResponseFormat = { format: hermes, thinks: 'prompted', beforeCalls: '' };
 const call = '<tool_call>{"name":"f","arguments":{}}</tool_call>';
 
 describe('thoughts, where the template has a place for them', () => {
@@ -32,8 +32,8 @@ describe('thoughts, where the template has a place for them', () => {
   });
 
   it('come piece by piece, without the line breaks around them', () => {
-    const speech = new Speech(tagged);
-    const push = (text: string) => speech.push(text, false);
+    const parser = new ResponseParser(tagged);
+    const push = (text: string) => parser.push(text, false);
     expect(push('<thi')).toEqual([]);
     expect(push('nk>\n')).toEqual([]);
     expect(push('\nHm')).toEqual([{ kind: 'reasoning', text: 'Hm' }]);
@@ -111,15 +111,15 @@ describe.each(FORMATS)('what is said in the format $name', (format) => {
     const calls = { some: 0, none: 0 };
     fc.assert(
       fc.property(speechText, beforeCallsOf, fc.array(fc.nat(200), { maxLength: 60 }), (text, beforeCalls, cuts) => {
-        const manner = { format, thinks, beforeCalls };
-        const expected = parseAssistant(text, manner);
+        const responseFormat = { format, thinks, beforeCalls };
+        const expected = parseAssistant(text, responseFormat);
         calls[expected.toolCalls.length > 0 ? 'some' : 'none']++;
         const places = [...new Set([0, ...cuts.map((cut) => cut % (text.length + 1)), text.length])].toSorted((a, b) => a - b);
-        const speech = new Speech(manner);
-        const pieces = places.flatMap((place, i) => [...speech.push(text.slice(place, places[i + 1] ?? text.length), false)]);
-        pieces.push(...speech.push('', true));
+        const parser = new ResponseParser(responseFormat);
+        const pieces = places.flatMap((place, i) => [...parser.push(text.slice(place, places[i + 1] ?? text.length), false)]);
+        pieces.push(...parser.push('', true));
         expect(together(pieces, expected.reasoning !== undefined)).toEqual(expected);
-        expect(speech.said).toEqual(expected);
+        expect(parser.said).toEqual(expected);
       }),
       { numRuns: 2000 },
     );
@@ -128,12 +128,12 @@ describe.each(FORMATS)('what is said in the format $name', (format) => {
   });
 
   it('has a call as soon as it is closed, and text as soon as it is none', () => {
-    const speech = new Speech({ format, thinks: 'tagged', beforeCalls: '\n' });
+    const parser = new ResponseParser({ format, thinks: 'tagged', beforeCalls: '\n' });
     const text = CALLS[format.name];
-    const before = [...text.slice(0, -1)].flatMap((character) => [...speech.push(character, false)]);
+    const before = [...text.slice(0, -1)].flatMap((character) => [...parser.push(character, false)]);
     expect(before).toEqual([]);
-    expect(speech.push(text.slice(-1), false)).toMatchObject([{ kind: 'call', index: 0, call: { name: 'f' } }]);
-    expect(speech.push('word', false)).toEqual([{ kind: 'text', text: 'word' }]);
+    expect(parser.push(text.slice(-1), false)).toMatchObject([{ kind: 'call', index: 0, call: { name: 'f' } }]);
+    expect(parser.push('word', false)).toEqual([{ kind: 'text', text: 'word' }]);
   });
 
   it('loses no text: what is no call is content', () => {

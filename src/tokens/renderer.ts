@@ -11,13 +11,19 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import { createExtension } from './extension.ts';
-import { PROBE_CALL, readsProbe } from './formats/find-format.ts';
-import type { CallFormat } from './formats/format.ts';
-import { ResponseStream } from './response-stream.ts';
-import { type Assistant, parseAssistant } from './speech.ts';
-import { beforeStop } from './stop-texts.ts';
-import { callWithId, mannerOf, probeTool, promptsThoughts, toolCallIdLengthOf } from './template-traits.ts';
+import { type Assistant, parseAssistant } from './response-parser.ts';
+import { beforeStop, ResponseStream } from './response-stream.ts';
+import {
+  callWithId,
+  PROBE_CALL,
+  probeTool,
+  promptsThoughts,
+  readsProbe,
+  responseFormatOf,
+  toolCallIdLengthOf,
+} from './template-traits.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
+import type { CallFormat } from './tool-calls.ts';
 
 /** Prompts, and characters of each: some 10 MB at the very most. */
 const REMEMBERED_PROMPTS = 256;
@@ -63,7 +69,7 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
   const stopIds = stopIdsOf(tokenizer, template);
   const open = remembering((messages, tools) => template.encode(messages, tools, true));
   const extension = createExtension(template, stopIds);
-  const manner = mannerOf(template);
+  const responseFormat = responseFormatOf(template);
 
   return {
     vocabSize: tokenizer.vocabSize,
@@ -78,14 +84,15 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return grown(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
-    callBeginning: callBeginning(template, tokenizer, manner.format),
+    callBeginning: callBeginning(template, tokenizer, responseFormat.format),
     readResponse(sampledIds, stopTexts = [], begun = NOTHING) {
       const said = stripStop(sampledIds, stopIds);
       const opening = tokenizer.decode(begun);
       const text = tokenizer.decode(begun.length === 0 ? said : [...begun, ...said]).slice(opening.length);
-      return parseAssistant(opening + (beforeStop(text, stopTexts) ?? text), manner);
+      return parseAssistant(opening + (beforeStop(text, stopTexts) ?? text), responseFormat);
     },
-    streamResponse: (stopTexts = [], begun = NOTHING) => new ResponseStream(tokenizer.decode, stopIds, manner, stopTexts, begun),
+    streamResponse: (stopTexts = [], begun = NOTHING) =>
+      new ResponseStream(tokenizer.decode, stopIds, responseFormat, stopTexts, begun),
     tokenText: (id) => tokenizer.decode([id]),
     text: (sampledIds) => tokenizer.decode(stripStop(sampledIds, stopIds)),
   };

@@ -1,15 +1,12 @@
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { hermes } from './formats/hermes.ts';
-import { llama } from './formats/llama.ts';
-import { mistral } from './formats/mistral.ts';
 import { createRenderer } from './renderer.ts';
-import { type Piece, piecesOf, ResponseStream } from './response-stream.ts';
-import { type Assistant, parseAssistant, Speech } from './speech.ts';
-import { TextStream } from './text-stream.ts';
+import { type Assistant, parseAssistant, ResponseParser } from './response-parser.ts';
+import { type Piece, piecesOf, ResponseStream, TextStream } from './response-stream.ts';
 import { createTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
+import { hermes, llama, mistral } from './tool-calls.ts';
 
 const tokenizer = createTokenizer(await readTokenizerFiles(join(import.meta.dirname, '../../models/base')));
 const renderer = createRenderer(tokenizer);
@@ -126,9 +123,9 @@ describe('a response, while it is sampled', () => {
     ['mistral', mistral, '[TOOL_CALLS]', '[{"name": "f"}, T'],
     ['llama', llama, '', '{"name": "f", x'],
   ] as const)('is text as soon as it can be no call any more, in the words of %s', (_, format, mark, rest) => {
-    const speech = new Speech({ format, thinks: 'unmarked', beforeCalls: '' });
-    expect(speech.push(mark + rest.slice(0, -1), false)).toEqual([]);
-    const given = speech.push(`${rest.at(-1)} `, false).map((piece) => piece.kind === 'text' && piece.text);
+    const parser = new ResponseParser({ format, thinks: 'unmarked', beforeCalls: '' });
+    expect(parser.push(mark + rest.slice(0, -1), false)).toEqual([]);
+    const given = parser.push(`${rest.at(-1)} `, false).map((piece) => piece.kind === 'text' && piece.text);
     expect(given.join('')).toBe(`${mark}${rest} `);
   });
 

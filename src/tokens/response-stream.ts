@@ -7,15 +7,13 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
-import { type Assistant, type Manner, type Piece, PLAIN_MANNER, Speech } from './speech.ts';
-import { StopWatch } from './stop-texts.ts';
-import { TextStream } from './text-stream.ts';
+import { type Assistant, type Piece, PLAIN_FORMAT, type ResponseFormat, ResponseParser } from './response-parser.ts';
 
-export { type Piece, piecesOf } from './speech.ts';
+export { type Piece, piecesOf } from './response-parser.ts';
 
 export class ResponseStream {
   readonly #text: TextStream;
-  readonly #speech: Speech;
+  readonly #parser: ResponseParser;
   readonly #watch: StopWatch | undefined;
   /** What was said before the first sampled token, until that comes. */
   #opening: string;
@@ -26,12 +24,12 @@ export class ResponseStream {
   constructor(
     decode: (ids: readonly number[]) => string,
     stopIds: readonly number[],
-    manner: Manner = PLAIN_MANNER,
+    responseFormat: ResponseFormat = PLAIN_FORMAT,
     stopTexts: readonly string[] = [],
     begun: Iterable<number> = [],
   ) {
     this.#text = new TextStream(decode, stopIds);
-    this.#speech = new Speech(manner);
+    this.#parser = new ResponseParser(responseFormat);
     this.#watch = stopTexts.length > 0 ? new StopWatch(stopTexts) : undefined;
     this.#opening = this.#text.push(begun);
   }
@@ -42,7 +40,7 @@ export class ResponseStream {
   }
 
   push(ids: Int32Array): readonly Piece[] {
-    return this.#speech.push(this.#opened() + this.#settled(ids), false);
+    return this.#parser.push(this.#opened() + this.#settled(ids), false);
   }
 
   /** The rest. `sampledIds` are all ids of the turn, those that were pushed first among them; `response` is what they say. */
@@ -50,8 +48,8 @@ export class ResponseStream {
     const settled = this.#settled(sampledIds.subarray(this.#seen));
     const rest = this.#text.end();
     const watched = this.#watch ? this.#watch.push(rest) + this.#watch.end() : rest;
-    const pieces = this.#speech.push(this.#opened() + settled + watched, true);
-    if (!isDeepStrictEqual(this.#speech.said, response)) {
+    const pieces = this.#parser.push(this.#opened() + settled + watched, true);
+    if (!isDeepStrictEqual(this.#parser.said, response)) {
       throw new TrainyardError('TOKENIZER_INVALID', 'what was streamed is not what the sampled tokens say as a whole', {
         hint: 'this tokenizer decodes tokens differently one by one than together; ask without `stream`',
       });
@@ -79,5 +77,123 @@ export class ResponseStream {
       if (this.#watch.stopped) this.#stoppedAt = this.#seen;
     }
     return settled;
+  }
+}
+
+// ── ids → text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Ids as they are sampled → text as soon as no later id can change it.
+//
+// What is held back: the bytes of a character that is not complete yet, and an id that ends the turn (it is text only if something
+// follows it). Some tokenizers write a token differently at the start of a text, so the ids before are decoded along; never more
+// than a few, so the cost does not grow with the text. All texts put together are the decoding of all ids.
+
+/** How decoders show bytes that are no character, or not yet one. */
+const BROKEN = '\uFFFD';
+/** A character has four bytes at most, so three may wait for the last; decoders show them as one or as three. */
+const MOST_WAITING = 3;
+/** Ids that wait before some are forgotten, and those kept then: more than enough to find where characters begin again. */
+const [MANY, ENOUGH] = [64, 16];
+
+export class TextStream {
+  readonly #decode: (ids: readonly number[]) => string;
+  readonly #stopIds: readonly number[];
+  /** Ids whose text was given out last, then those whose text was not, or not all of it. */
+  #ids: number[] = [];
+  #given = 0;
+  /** How much of the text of all these ids was given out; at least the text of the first `#given` of them. */
+  #givenLength = 0;
+
+  constructor(decode: (ids: readonly number[]) => string, stopIds: readonly number[]) {
+    this.#decode = decode;
+    this.#stopIds = stopIds;
+  }
+
+  /** The text that these ids settle, possibly none. */
+  push(ids: Iterable<number>): string {
+    for (const id of ids) this.#ids.push(id);
+    return this.#give(false);
+  }
+
+  /** The rest: nothing follows. */
+  end(): string {
+    return this.#give(true);
+  }
+
+  #give(last: boolean): string {
+    const end = this.#stopIds.includes(this.#ids.at(-1) ?? -1) ? this.#ids.length - 1 : this.#ids.length;
+    if (end <= this.#given) return '';
+    const text = this.#decode(this.#ids.slice(0, end));
+    let length = text.length;
+    const least = last ? text.length : Math.max(this.#givenLength, text.length - MOST_WAITING);
+    while (length > least && text[length - 1] === BROKEN) length--;
+    const settled = text.slice(this.#givenLength, length);
+    if (length < text.length) {
+      this.#givenLength = length;
+      if (end - this.#given > MANY) this.#forget(text, end);
+      return settled;
+    }
+    this.#ids = this.#ids.slice(this.#given);
+    this.#given = end - this.#given;
+    this.#givenLength = this.#decode(this.#ids.slice(0, this.#given)).length;
+    return settled;
+  }
+  /** Where bytes that make no character go on and on, the first of them are decided: only the last are decoded again. */
+  #forget(text: string, end: number): void {
+    const kept = this.#ids.slice(end - ENOUGH);
+    const tail = this.#decode(kept.slice(0, ENOUGH));
+    const waiting = text.length - this.#givenLength;
+    if (!text.endsWith(tail) || tail.length < waiting) return;
+    this.#ids = kept;
+    this.#given = 0;
+    this.#givenLength = tail.length - waiting;
+  }
+}
+
+// ── stop texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Where a text ends because the client named a text that ends it. Before the first of them, in a whole text or in one that is still
+// being said; what may yet become one is held back.
+
+/** The text before the first stop text in it; undefined if none is. */
+export function beforeStop(text: string, stopTexts: readonly string[]): string | undefined {
+  const places = stopTexts.filter((stop) => stop !== '').map((stop) => text.indexOf(stop));
+  const found = places.filter((place) => place !== -1);
+  return found.length === 0 ? undefined : text.slice(0, Math.min(...found));
+}
+
+export class StopWatch {
+  readonly #stopTexts: readonly string[];
+  #held = '';
+  /** Whether a stop text is complete; nothing after it counts. */
+  stopped = false;
+
+  constructor(stopTexts: readonly string[]) {
+    this.#stopTexts = stopTexts;
+  }
+
+  /** The text that this settles. */
+  push(text: string): string {
+    if (this.stopped) return '';
+    this.#held += text;
+    const before = beforeStop(this.#held, this.#stopTexts);
+    this.stopped = before !== undefined;
+    const given = before ?? this.#held.slice(0, this.#heldFrom());
+    this.#held = this.#held.slice(given.length);
+    return given;
+  }
+
+  /** The rest: nothing follows. */
+  end(): string {
+    return this.stopped ? '' : this.#held;
+  }
+
+  #heldFrom(): number {
+    const longest = Math.max(0, ...this.#stopTexts.map((stop) => stop.length - 1));
+    for (let at = Math.max(0, this.#held.length - longest); at < this.#held.length; at++) {
+      if (this.#stopTexts.some((stop) => stop.length > this.#held.length - at && stop.startsWith(this.#held.slice(at))))
+        return at;
+    }
+    return this.#held.length;
   }
 }

@@ -2,11 +2,46 @@
  * How a model writes, found from its chat template when it is loaded: the format of tool calls and the white space before them, where
  * thoughts stand, and what tool-call ids must look like. Each by asking the template to render something and looking at what it wrote.
  */
+
+import { isDeepStrictEqual } from 'node:util';
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate } from './chat-template.ts';
-import { findFormat, PROBE_CALL, readsProbe } from './formats/find-format.ts';
-import type { CallFormat } from './formats/format.ts';
-import type { Manner } from './speech.ts';
+import { qwen3Coder } from './qwen3-coder-calls.ts';
+import type { ResponseFormat } from './response-parser.ts';
+import { type CallFormat, hermes, llama, mistral, parseOr } from './tool-calls.ts';
+
+// ── the format of tool calls ──────────────────────────────────────────────────────────────────────────────────────────
+
+// Which tool-call format a model has: the one whose reader finds in the template's own words the call that the template was given.
+//
+// Looks at what the template writes, never at the model's name. A template that writes no calls gets the Hermes format, which is what
+// most models without one of their own were taught.
+
+export const FORMATS: readonly CallFormat[] = [hermes, qwen3Coder, llama, mistral];
+
+export const PROBE_CALL = { name: 'probe', arguments: '{"key":"value"}' };
+
+/** `spoken`: what the template writes for an assistant turn that is the probe's call and nothing else; undefined if it refuses to. */
+export function findFormat(spoken: string | undefined): CallFormat {
+  return FORMATS.find((format) => spoken !== undefined && readsProbe(format, spoken)) ?? hermes;
+}
+
+/** Whether the first call in it is the probe's. */
+export function readsProbe(format: CallFormat, spoken: string): boolean {
+  const read = format.reader();
+  let rest = spoken.trimStart();
+  let said = false;
+  while (rest !== '') {
+    const step = read(rest, true, said ? 'within text' : 'start');
+    if (step?.kind === 'calls') {
+      const [call] = step.calls;
+      return call?.name === PROBE_CALL.name && isDeepStrictEqual(parseOr(call.arguments), parseOr(PROBE_CALL.arguments));
+    }
+    rest = rest.slice(step?.length ?? rest.length);
+    said = true;
+  }
+  return false;
+}
 
 /** Longer ids than any template is known to demand. */
 const LONGEST_ID = 64;
@@ -30,7 +65,7 @@ export function turnText(template: ChatTemplate, messages: readonly Message[], t
   return whole.slice(start, end === -1 ? whole.length : end);
 }
 
-export function mannerOf(template: ChatTemplate): Manner {
+export function responseFormatOf(template: ChatTemplate): ResponseFormat {
   const format = findFormat(turnText(template, callWithId('call00000'), [probeTool]));
   const beforeCalls = beforeCallsOf(template, format);
   if (!template.knowsThoughts) return { format, thinks: 'unmarked', beforeCalls };

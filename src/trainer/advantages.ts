@@ -5,7 +5,7 @@
  * them, and two different rewards, to teach anything. The same rows in another order give the same numbers, bit for bit.
  * docs/reference/training.md says in words when to choose which; how much each token counts is decided in batch.ts.
  */
-import { earnedBy } from '../core/credit.ts';
+import { earnedBy } from '../core/reward.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
 import { differ, type Pool, poolsAskedBy, poolsOf } from './reward-pools.ts';
 

@@ -5,7 +5,7 @@
  * How much rounding there is differs from server to server (bf16 has noise), so it is measured on the first step. Beyond that bound the
  * engine reports false log-probabilities, or samples from other weights than those that are trained.
  */
-import { masked } from '../core/evaluate-loss.ts';
+import { masked } from '../core/policy.ts';
 import type { BatchManifest, Sample } from '../core/types.ts';
 
 /** Differences of log-probabilities, over `tokens` of them. */

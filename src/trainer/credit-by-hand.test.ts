@@ -1,9 +1,8 @@
 /** From rewards to what each token counts, by numbers worked out on paper; and the same on the embedded model, as a gradient. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { REGULAR, strongWeights } from '../../test/fixtures/nn/models.ts';
-import { credited } from '../core/credit.ts';
-import { withoutExcluded } from '../core/curation.ts';
-import { toReward } from '../core/reward.ts';
+import { credited, toReward } from '../core/reward.ts';
+import { withoutExcluded } from '../core/turns.ts';
 import type { Reward, Trajectory, Turn } from '../core/types.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { ALGORITHMS, hasSignal, type Weighting } from './advantages.ts';

@@ -4,8 +4,8 @@
  */
 import { mapYielding } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { evaluateLoss, sumOfLosses } from '../core/evaluate-loss.ts';
 import type { ForwardBackwardResult, Loss } from '../core/policy.ts';
+import { evaluateLoss, sumOfLosses } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 
 const LOSS_TOLERANCE = 0.01;

@@ -5,7 +5,7 @@
  * of its own: one for the values, one for each role and each thread that was rewarded by name, one for all rewards by turn. So what
  * a werewolf earned never moves what a villager is compared with. Names decide, never positions. Does not compare: advantages.ts does.
  */
-import { earnedBy } from '../core/credit.ts';
+import { earnedBy } from '../core/reward.ts';
 import type { Reward, Trajectory } from '../core/types.ts';
 
 /** The rewards of one kind, by the rollout that got them. */

@@ -2,12 +2,11 @@
  * The judge of AgentScope's tuner: asked once for each episode whose workflow gave no reward. Lowered to core's `Grader`, so it sees the
  * answer, runs in a process that can be killed, and a judge that fails gives no reward, never 0.
  */
-import { isConcrete } from '../core/classes.ts';
 import { type EntryModule, type Grader, type GraderInput, type GraderResult, graderSymbol } from '../core/contracts.ts';
+import { isConcrete } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { WorkflowOutput } from './workflow-output.ts';
-import { type JudgeTask, judgeTaskOf } from './workflow-task.ts';
+import { type JudgeTask, judgeTaskOf, WorkflowOutput } from './workflow.ts';
 
 /** The reward, and whether the episode was a success. */
 export type Verdict = readonly [reward: GraderResult, isSuccess: boolean];

@@ -1,17 +1,99 @@
 /**
  * The model of an episode. Used directly it is the policy; `registerModel` and `getModel` tell it whose call it is, so that single roles
- * can be trained while the others are played by their default models.
+ * can be trained while default models answer for the others.
  *
  * All roles share one policy. Which of them are trained is asked at every call, so a change takes effect at once; what the run says
- * (`--trainable`) wins over what the workflow says.
+ * (`--trainable`) wins over what the workflow says. Who answers is decided by the gateway; nothing here knows who it is.
  */
-import type { WorkflowContext } from '../core/contracts.ts';
-import { described } from '../core/default-model.ts';
-import { describeValue } from '../core/describe.ts';
+import type {
+  ClientOptions,
+  DefaultModelAnswer,
+  DefaultModelLike,
+  DefaultModelRequest,
+  GenerateRequest,
+  Generation,
+  ModelHandle,
+  WorkflowContext,
+} from '../core/contracts.ts';
+import { checkDefaultModel, described } from '../core/define.ts';
+import { checkNames, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkNames } from '../core/near-name.ts';
-import { type DefaultModelGiven, defaultModelOf, modelNameOf } from './default-model.ts';
-import { TunedModel } from './tuned-model.ts';
+import { defined } from '../core/json.ts';
+import { type ModelForms, modelInForm } from '../core/model-forms.ts';
+import type { Message, ToolCall } from '../core/types.ts';
+import { generateStructured, type Structured, type StructuredRequest } from './structured.ts';
+
+type LanguageModel = ModelForms['ai-sdk'];
+type AgentsModel = ModelForms['openai-agents'];
+
+/**
+ * One role's model, in every form an agent may want: what `ctx.model(role)` offers, a language model of the AI SDK, and a `Model` of the
+ * OpenAI Agents SDK. Holds no state of its own, and needs neither SDK to be installed.
+ */
+export class TunedModel implements ModelHandle, LanguageModel, AgentsModel {
+  readonly role: string;
+  readonly name: string;
+  readonly baseURL: string;
+  readonly apiKey: string;
+  readonly fetch: typeof globalThis.fetch;
+  readonly specificationVersion = 'v4';
+  readonly provider = 'trainyard';
+  readonly modelId: string;
+  readonly supportedUrls: LanguageModel['supportedUrls'] = {};
+  readonly doGenerate: LanguageModel['doGenerate'] = (options) => modelInForm('ai-sdk', this.#handle).doGenerate(options);
+  readonly doStream: LanguageModel['doStream'] = (options) => modelInForm('ai-sdk', this.#handle).doStream(options);
+  readonly #handle: ModelHandle;
+
+  constructor(handle: ModelHandle) {
+    this.#handle = handle;
+    this.role = handle.role;
+    this.name = handle.name;
+    this.modelId = handle.name;
+    this.baseURL = handle.baseURL;
+    this.apiKey = handle.apiKey;
+    this.fetch = handle.fetch;
+  }
+
+  openai(): ClientOptions {
+    return this.#handle.openai();
+  }
+
+  anthropic(): ClientOptions {
+    return this.#handle.anthropic();
+  }
+
+  generate(request: GenerateRequest): Promise<Generation> {
+    return this.#handle.generate(request);
+  }
+
+  /** One call whose answer must fit a schema, by a tool that the model has to call. */
+  generateStructured<T>(request: StructuredRequest<T>): Promise<Structured<T>> {
+    return generateStructured(this.#handle, request);
+  }
+
+  render(...given: Parameters<ModelHandle['render']>): Int32Array {
+    return this.#handle.render(...given);
+  }
+
+  decode(ids: ArrayLike<number>): string {
+    return this.#handle.decode(ids);
+  }
+
+  /** The same role in another conversation. */
+  thread(name: string): TunedModel {
+    return new TunedModel(this.#handle.thread(name));
+  }
+
+  getResponse(request: Parameters<AgentsModel['getResponse']>[0]): ReturnType<AgentsModel['getResponse']> {
+    return modelInForm('openai-agents', this.#handle).getResponse(request);
+  }
+
+  getStreamedResponse(
+    request: Parameters<AgentsModel['getStreamedResponse']>[0],
+  ): ReturnType<AgentsModel['getStreamedResponse']> {
+    return modelInForm('openai-agents', this.#handle).getStreamedResponse(request);
+  }
+}
 
 /** Whoever says which roles are trained; undefined: all. */
 export interface Targets {
@@ -19,7 +101,7 @@ export interface Targets {
 }
 
 export interface RegisterOptions {
-  /** Who plays the role while it is not trained; absent: the policy, untrained. */
+  /** Who answers for the role while it is not trained; absent: the policy, untrained. */
   readonly defaultModel?: DefaultModelGiven | undefined;
 }
 
@@ -38,26 +120,23 @@ export class ModelTuner extends TunedModel {
     this.#targets = targets;
   }
 
-  /** Gives the role's model. Again with a default model of another name is an error: which one plays would depend on the order. */
+  /** Gives the role's model. Again with a default model of another name is an error: which one answers would depend on the order. */
   registerModel(role: string, options: RegisterOptions = {}): TunedModel {
     checkNames(options, ['defaultModel'], 'registerModel', 'WORKFLOW_INVALID');
     if (typeof role !== 'string' || role === '') {
       throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${described(role)}, expected a name`);
     }
-    const player = options.defaultModel === undefined ? undefined : defaultModelOf(options.defaultModel, role);
-    const name = player === undefined ? 'none, the policy itself' : modelNameOf(player);
+    const given = options.defaultModel;
+    const model = given === undefined ? undefined : defaultModelOf(given, `role ${JSON.stringify(role)}`);
+    const name = model === undefined ? 'none, the policy itself' : model.name || 'a function';
     const was = this.#registered.get(role)?.defaultModel;
     if (was !== undefined && was !== name) {
-      throw new TrainyardError(
-        'WORKFLOW_INVALID',
-        `role ${JSON.stringify(role)} has two default models: WAS ${was}, NOW ${name}`,
-        {
-          hint: 'give every registration of a role the same default model, or use another role',
-        },
-      );
+      const found = `role ${JSON.stringify(role)} has two default models: WAS ${was}, NOW ${name}`;
+      const hint = 'give every registration of a role the same default model, or use another role';
+      throw new TrainyardError('WORKFLOW_INVALID', found, { hint });
     }
     const trainable = (): boolean => this.#isTrained(role);
-    const handle = this.#rollout.model(role, { trainable, ...(player === undefined ? {} : { default: player }) });
+    const handle = this.#rollout.model(role, { trainable, ...(model === undefined ? {} : { default: model }) });
     this.#registered.set(role, { model: new TunedModel(handle), defaultModel: name });
     return this.getModel(role);
   }
@@ -84,11 +163,9 @@ export class ModelTuner extends TunedModel {
     // What the targets are now need not be what they were when somebody spoke.
     if (!this.#wasAsked || this.#wasTrained || this.#rollout.purpose !== 'train' || targets === undefined) return;
     if (targets.some((target) => roles.includes(target))) return;
-    throw new TrainyardError(
-      'WORKFLOW_INVALID',
-      `no role is trained: trainableTargets is ${targets.join(', ')}, and the roles are ${roles.join(', ')}`,
-      { hint: 'name roles that the workflow registers; register them also in episodes in which they do not speak' },
-    );
+    const found = `no role is trained: trainableTargets is ${targets.join(', ')}, and the roles are ${roles.join(', ')}`;
+    const hint = 'name roles that the workflow registers; register them also in episodes in which they do not speak';
+    throw new TrainyardError('WORKFLOW_INVALID', found, { hint });
   }
 
   #isTrained(role: string): boolean {
@@ -105,4 +182,91 @@ export class ModelTuner extends TunedModel {
     });
     throw this.#mistake;
   }
+}
+
+// ── default models ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** What is used of the AI SDK's `LanguageModel` objects, versions 2 to 4. */
+export interface LanguageModelLike {
+  readonly specificationVersion: string;
+  readonly modelId: string;
+  // The parameter types of the SDK's versions differ; what is passed fits all of them.
+  doGenerate(options: never): PromiseLike<{
+    readonly content: readonly { readonly type: string }[];
+    readonly finishReason: unknown;
+  }>;
+}
+
+/** What core takes (a server, a function, a `DefaultModel`), or a language model of the AI SDK, which is asked through its own interface. */
+export type DefaultModelGiven = DefaultModelLike | LanguageModelLike;
+
+function defaultModelOf(given: DefaultModelGiven, whose: string): DefaultModelLike {
+  if (given instanceof TunedModel) {
+    throw new TrainyardError('WORKFLOW_INVALID', `${whose}: its default model is the model in training`, {
+      hint: 'leave defaultModel out: the policy then answers for the role while it is not trained',
+    });
+  }
+  if (typeof given === 'object' && given !== null && 'doGenerate' in given) {
+    return { name: given.modelId, generate: async (request) => answerOf(await given.doGenerate(optionsOf(request) as never)) };
+  }
+  checkDefaultModel(given, whose);
+  return given;
+}
+
+function optionsOf({ messages, tools, tool, stop, sampling, signal }: DefaultModelRequest): object {
+  const names = new Map(messages.flatMap(({ tool_calls = [] }) => tool_calls.map((call) => [call.id, call.function.name])));
+  return {
+    prompt: messages.map((message) => promptEntry(message, names)),
+    tools: tools.map(({ function: { name, description, parameters } }) => ({
+      type: 'function',
+      name,
+      ...(description === undefined ? {} : { description }),
+      inputSchema: parameters ?? { type: 'object', properties: {} },
+    })),
+    ...(tool === undefined ? {} : { toolChoice: tool === true ? { type: 'required' } : { type: 'tool', toolName: tool } }),
+    ...(stop === undefined || stop.length === 0 ? {} : { stopSequences: stop }),
+    ...defined({ temperature: sampling.temperature, topP: sampling.topP, maxOutputTokens: sampling.maxTokens }),
+    abortSignal: signal,
+  };
+}
+
+function promptEntry(message: Message, toolNames: ReadonlyMap<string, string>): object {
+  const { role, content, tool_calls: calls = [], tool_call_id: toolCallId = '' } = message;
+  const text = content === null || content === '' ? [] : [{ type: 'text', text: content }];
+  if (role === 'system') return { role, content: content ?? '' };
+  if (role === 'user') return { role, content: text };
+  if (role === 'assistant') return { role, content: [...text, ...calls.map(callPart)] };
+  const output = { type: 'text', value: content ?? '' };
+  return { role, content: [{ type: 'tool-result', toolCallId, toolName: toolNames.get(toolCallId) ?? '', output }] };
+}
+
+function callPart({ id, function: { name, arguments: text } }: ToolCall): object {
+  let input: unknown = text;
+  try {
+    input = JSON.parse(text);
+  } catch {
+    // Not JSON: the model is shown what was said.
+  }
+  return { type: 'tool-call', toolCallId: id, toolName: name, input };
+}
+
+interface AnswerPart {
+  readonly type: string;
+  readonly text?: string;
+  readonly toolName?: string;
+  readonly input?: string;
+}
+
+function answerOf(result: Awaited<ReturnType<LanguageModelLike['doGenerate']>>): DefaultModelAnswer {
+  const parts = result.content as readonly AnswerPart[];
+  const text = parts.flatMap((part) => (part.type === 'text' ? (part.text ?? '') : [])).join('');
+  const calls = parts.filter(({ type }) => type === 'tool-call');
+  const toolCalls = calls.map(({ toolName = '', input = '{}' }) => ({ name: toolName, arguments: input }));
+  const reason = result.finishReason as string | { readonly unified?: string } | undefined;
+  const isCut = (typeof reason === 'string' ? reason : reason?.unified) === 'length';
+  return {
+    content: text === '' && calls.length > 0 ? null : text,
+    stopReason: isCut ? 'length' : 'stop',
+    ...(calls.length === 0 ? {} : { toolCalls }),
+  };
 }

@@ -2,16 +2,23 @@
  * The base class of AgentScope's tuner: `execute(task, modelTuner)` is one episode. Lowered to core's `Workflow`, each episode on an
  * instance of its own, so that nothing one leaves on `this` is seen by another.
  *
- * One instance is made when the entry is read, for its name and to find mistakes; it never runs.
+ * One instance is made when the entry is read, for its name and to find mistakes; it never runs. What an episode is given (`WorkflowTask`) and
+ * what it gives back (`WorkflowOutput`) are here too.
  */
-import { isConcrete, methodKind } from '../core/classes.ts';
-import { type Workflow as CoreWorkflow, type EntryModule, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
-import { describeThrown, describeValue } from '../core/describe.ts';
+import {
+  type Workflow as CoreWorkflow,
+  type EntryModule,
+  type GraderResult,
+  type WorkflowContext,
+  type WorkflowResult,
+  workflowSymbol,
+} from '../core/contracts.ts';
+import { isConcrete, methodKind } from '../core/define.ts';
+import { checkedFields, checkNames, describeThrown, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkedFields } from '../core/near-name.ts';
+import { isObject } from '../core/json.ts';
+import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
 import { ModelTuner } from './model-tuner.ts';
-import { resultOf, type WorkflowOutputFields } from './workflow-output.ts';
-import { WorkflowTask } from './workflow-task.ts';
 
 const UNNAMED = 'default_workflow';
 
@@ -91,4 +98,150 @@ function* mistakesOf(Class: WorkflowClass, { name, trainableTargets: targets }: 
       hint: "write trainableTargets = ['werewolf'], or leave it out to train every role",
     });
   }
+}
+
+// ── what an episode is given ─────────────────────────────────────────────────────────────────────────────────────────────
+
+/** What AgentScope's tuner calls a task: one dataset row as an episode sees it, without the answer. */
+export interface Task {
+  /** What is asked: the last message of the user. */
+  readonly mainQuery: string;
+  /** The other messages of the row's prompt. */
+  readonly initMessages: readonly PromptMessage[];
+  readonly taskId: string;
+  /** `env_type` of the row's metadata, or `no_env`. */
+  readonly envType: string;
+  readonly metadata: Readonly<Record<string, Json>>;
+}
+
+/** One episode on one task. */
+export class WorkflowTask {
+  readonly task: Task;
+  /** The rollout of this episode: its seed, signal, purpose, log and folder. */
+  readonly rollout: WorkflowContext;
+
+  constructor(rollout: WorkflowContext) {
+    this.rollout = rollout;
+    this.task = taskOf(rollout.task);
+  }
+
+  get taskId(): string {
+    return this.task.taskId;
+  }
+
+  get envType(): string {
+    return this.task.envType;
+  }
+
+  get metadata(): Task['metadata'] {
+    return this.task.metadata;
+  }
+
+  /** Names this episode; no other one of the run has it. */
+  get episodeUuid(): string {
+    return this.rollout.rolloutId;
+  }
+}
+
+/** The task as a judge sees it, with the answer. */
+export interface JudgeTask {
+  readonly task: Task & { readonly answer: Json | undefined };
+  readonly taskId: string;
+  readonly metadata: Task['metadata'];
+}
+
+export function judgeTaskOf(row: WholeTask): JudgeTask {
+  const task = { ...taskOf(row), answer: row.answer };
+  return { task, taskId: task.taskId, metadata: task.metadata };
+}
+
+function taskOf({ id, prompt, metadata }: TaskView): Task {
+  const last = prompt.findLastIndex(({ role }) => role === 'user');
+  const fields = isObject(metadata) ? metadata : {};
+  const { env_type: envType = 'no_env' } = fields;
+  return {
+    mainQuery: prompt[last]?.content ?? '',
+    initMessages: prompt.filter((_, place) => place !== last),
+    taskId: id,
+    envType: String(envType),
+    metadata: fields,
+  };
+}
+
+// ── what an episode gives back ───────────────────────────────────────────────────────────────────────────────────────────
+
+/** A number; one number for every model call of the episode; or a number with who earned what. */
+export type OutputReward = GraderResult | readonly number[];
+
+export interface WorkflowOutputFields {
+  /** Absent or null: the judge decides. */
+  readonly reward?: OutputReward | null | undefined;
+  readonly isSuccess?: boolean | null | undefined;
+  readonly metadata?: Readonly<Record<string, Json>> | undefined;
+  readonly logMetrics?: Readonly<Record<string, number>> | undefined;
+}
+
+/**
+ * What an episode gives back; a plain object of the same fields is as good. Anything else is refused with what to write instead: a reward
+ * under a name that nobody reads would be lost without a word.
+ */
+export class WorkflowOutput implements WorkflowOutputFields {
+  readonly reward: OutputReward | null;
+  readonly isSuccess: boolean | null;
+  readonly metadata: Readonly<Record<string, Json>>;
+  readonly logMetrics: Readonly<Record<string, number>>;
+
+  constructor(fields: WorkflowOutputFields = {}) {
+    checkNames(fields, FIELDS, 'WorkflowOutput', 'WORKFLOW_BAD_RESULT');
+    const { reward, isSuccess, metadata, logMetrics } = fields;
+    this.reward = reward ?? null;
+    this.isSuccess = isSuccess ?? null;
+    this.metadata = metadata ?? {};
+    this.logMetrics = logMetrics ?? {};
+  }
+}
+
+const FIELDS = ['reward', 'isSuccess', 'metadata', 'logMetrics'];
+
+/** Throws WORKFLOW_BAD_RESULT, for everything that is wrong with it. */
+export function resultOf(returned: unknown, who: string): WorkflowResult {
+  if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) {
+    throw bad([`${who} returned ${describeValue(returned)}`]);
+  }
+  const mistakes = [...unknownOptions(returned, FIELDS, `what ${who} returned`)];
+  const { reward, isSuccess, metadata, logMetrics } = returned as WorkflowOutputFields;
+  mistakes.push(...rewardMistakes(reward, who));
+  if (isSuccess !== undefined && isSuccess !== null && typeof isSuccess !== 'boolean') {
+    mistakes.push(`${who} returned isSuccess ${describeValue(isSuccess)}, expected true or false`);
+  }
+  if (mistakes.length > 0) throw bad(mistakes);
+  return {
+    ...(reward === undefined || reward === null ? {} : { reward: rewardOf(reward) }),
+    ...(typeof isSuccess === 'boolean' ? { success: isSuccess } : {}),
+    ...(metadata === undefined || metadata === null ? {} : { metadata }),
+    ...(logMetrics === undefined || logMetrics === null ? {} : { metrics: logMetrics }),
+  };
+}
+
+function rewardMistakes(reward: unknown, who: string): string[] {
+  if (reward === undefined || reward === null) return [];
+  const numbers = Array.isArray(reward) ? (reward as unknown[]) : [typeof reward === 'object' ? 0 : reward];
+  const strange = numbers.filter((one) => typeof one !== 'number' || !Number.isFinite(one));
+  return strange.map((one) => `${who} returned reward ${describeValue(one)}, expected a finite number`);
+}
+
+/** The value of a list is its sum: what the episode earned step by step. */
+function rewardOf(reward: OutputReward): GraderResult {
+  if (!isList(reward)) return reward;
+  return { value: reward.reduce((sum, one) => sum + one, 0), byTurn: reward };
+}
+
+function isList(reward: OutputReward): reward is readonly number[] {
+  return Array.isArray(reward);
+}
+
+function bad(mistakes: readonly string[]): TrainyardError {
+  return new TrainyardError('WORKFLOW_BAD_RESULT', mistakes.join('; also: '), {
+    hint: 'return new WorkflowOutput({ reward, isSuccess, metadata, logMetrics }); leave reward out where the judge decides',
+  });
 }

@@ -1,8 +1,7 @@
 /** What the agent-flow routes refuse: with which status, in which words, and that nothing is written. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
-import { GATEWAY_LIMITS } from '../../src/gateway/limits.ts';
+import type { Trajectory } from '../../src/core/types.ts';
 import { ASK, type FlowBench, flowBench, generated, held, type Sent } from './bench.ts';
 
 let bench: FlowBench;
@@ -18,21 +17,7 @@ async function refused({ status, body }: Sent, expected: number, code?: string):
   expect(await bench.stored()).toEqual([]);
 }
 
-const BAD_UIDS = [
-  '',
-  '../../x',
-  'a/b',
-  'CON',
-  'nul.txt',
-  '__proto__',
-  'constructor',
-  '.',
-  '..',
-  'a b',
-  'x'.repeat(300),
-  '\u0000',
-  7,
-];
+const BAD_UIDS = ['', '../../x', 'CON', '__proto__', '..', 'x'.repeat(129), 7];
 
 describe('keys', () => {
   it.each([
@@ -81,25 +66,17 @@ describe('/generate', () => {
 
   it.each<[what: string, body: unknown]>([
     ['nothing', {}],
-    ['a list', []],
-    ['null', null],
     ['no JSON', '{'],
     ['no ids', ids([])],
     ['ids that are none', ids([-1])],
     ['an id beyond the vocabulary', ids([1, 999_999])],
-    ['half an id', ids([1.5])],
     ['a text as id', ids(['5'])],
-    ['an id beyond 32 bits', ids([2 ** 53])],
-    ['nested ids', ids([[1]])],
-    ['holes', ids([1, null, 2])],
     ['parameters that are no object', ids([1], { sampling_params: 5 })],
     ['an unknown parameter', ids([1], { sampling_params: { min_p: 0.1 } })],
     ['another model', ids([1], { sampling_params: { model: 'gpt-9' } })],
     ['a penalty', ids([1], { sampling_params: { repetition_penalty: 1.1 } })],
-    ['a temperature of text', ids([1], { sampling_params: { temperature: '1' } })],
     ['pictures', ids([1], { image_data: [{ url: 'http://169.254.169.254/' }] })],
     ['no messages', { trajectory_uid: 't1', messages: [] }],
-    ['messages that are none', { trajectory_uid: 't1', messages: { role: 'user' } }],
     ['an unknown role', { trajectory_uid: 't1', messages: [{ role: 'root', content: 'x' }] }],
     ['an unknown name', { trajectory_uid: 't1', messages: ASK, mesages: ASK }],
     ['no trajectory', { messages: ASK }],
@@ -109,11 +86,6 @@ describe('/generate', () => {
   ])('with %s is 400, and no turn', async (_, body) => {
     await refused(await bench.send('/generate', body), 400);
     expect(bench.engine.requests).toHaveLength(0);
-  });
-
-  it('with a million ids is refused', async () => {
-    const { status } = await bench.send('/generate', `{"trajectory_uid":"t1","prompt_ids":[${'1,'.repeat(999_999)}1]}`);
-    expect(status).toBe(400);
   });
 
   it('of a trajectory of another prompt is 409', async () => {
@@ -142,19 +114,15 @@ describe('/submit_steps', () => {
 
   it.each<[what: string, wrong: object, status: number]>([
     ['index −1', { step_index: -1 }, 400],
-    ['half an index', { step_index: 1.5 }, 400],
     ['a gap before it', { step_index: 1 }, 409],
     ['too few log-probabilities', { rollout_log_probs: [-1] }, 422],
     ['a positive log-probability', { rollout_log_probs: [1] }, 400],
-    ['null for a log-probability', { rollout_log_probs: [null] }, 400],
     ['no response', { response_ids: [] }, 400],
     ['an id beyond the vocabulary', { response_ids: [999_999] }, 400],
     ['ids that were not sampled', { response_ids: [1, 2, 3] }, 409],
     ['another prompt', { prompt_ids: [1, 2, 3] }, 409],
-    ['a reward of text', { reward: '1' }, 400],
     ['a reward of 1e308', { reward: 1e308 }, 400],
     ['a future version', { policy_version: 1 }, 409],
-    ['a negative version', { policy_version: -1 }, 400],
     ['huge metadata', { metadata: { text: 'x'.repeat(200_000) } }, 400],
     [
       'a generation id of its own making',
@@ -191,15 +159,6 @@ describe('/submit_steps', () => {
     }
   });
 
-  it('with metadata nested a hundred thousand levels deep is 400', async () => {
-    const { step } = await generated(bench, 't1');
-    const deep = `${'['.repeat(100_000)}${']'.repeat(100_000)}`;
-    await refused(
-      await bench.send('/submit_steps', `{"steps":[{${JSON.stringify(step).slice(1, -1)},"metadata":{"a":${deep}}}]}`),
-      400,
-    );
-  });
-
   it.each(['__proto__', 'test', 'train&channel=val', 'constructor', ''])('with channel %s is 400', async (channel) => {
     const { step } = await generated(bench, 't1');
     await refused(await bench.send(`/submit_steps?channel=${channel}`, { steps: [step] }), 400);
@@ -229,16 +188,6 @@ describe('/submit_steps', () => {
     await refused(await bench.send('/submit_steps', { steps: [stolen] }), 409, 'unknown_generation');
   });
 
-  it('refuses ids that are not those of the generation, and an id whose signature belongs to another', async () => {
-    const first = await generated(bench, 't1');
-    const second = await generated(bench, 't1', 'p1', [{ role: 'user', content: 'Another?' }]);
-    const submit = (step: object) => bench.send('/submit_steps', { steps: [step] });
-    await refused(await submit({ ...first.step, generation_id: second.body.generation_id }), 409, 'unknown_generation');
-    const [payload] = second.body.generation_id.split('.');
-    const forged = `${payload}.${first.body.generation_id.split('.')[1]}`;
-    await refused(await submit({ trajectory_uid: 't1', generation_id: forged }), 409, 'unknown_generation');
-  });
-
   it('refuses steps after completion, and takes again what was taken before', async () => {
     const { step } = await generated(bench, 't1');
     await bench.send('/t1/p1/v1/complete_trajectory');
@@ -250,8 +199,6 @@ describe('/submit_steps', () => {
 describe('init, register and complete', () => {
   it.each([
     ['a reward of text', { reward: '1' }],
-    ['a reward that is true', { reward: true }],
-    ['a list of rewards', { reward: [1] }],
     ['a strange channel', { channel: '__proto__' }],
     ['an unknown name', { rewards: 1 }],
     ['a list', []],
@@ -291,46 +238,15 @@ describe('init, register and complete', () => {
     await generated(bench, 't1', 'p1');
     await refused(await bench.send('/t1/p2/v1/complete_trajectory'), 409);
   });
-
-  it('no more are opened than there may be; those that are idle make room', async () => {
-    let now = 0;
-    bench = flowBench({ clock: { now: () => now }, idleMs: 1000 });
-    for (let i = 0; i < GATEWAY_LIMITS.openSessions; i++) bench.gateway.openRemote(remote(`s${i}`));
-    await refused(await bench.send('/init_trajectory'), 429, 'too_many_sessions');
-    now += 2000;
-    expect((await bench.send('/init_trajectory')).status).toBe(200);
-  });
-});
-
-const remote = (rolloutId: string) => ({
-  identity: { rolloutId, groupId: rolloutId, taskId: rolloutId, purpose: 'train' as const },
-  roles: {},
-  sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 8 },
-  limits: { turns: 1, tokens: 8, deadlineMs: 1e9 },
-  seed: 1,
-  signal: new AbortController().signal,
 });
 
 describe('a store that is full', () => {
   let isFull = true;
-  const failing = (store: Store): Store => ({
-    ...wrapped(store),
-    append: async (trajectory) => {
-      if (isFull) throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' });
-      await store.append(trajectory);
-    },
-  });
-  const wrapped = (store: Store): Store => ({
-    append: (one) => store.append(one),
-    read: (id) => store.read(id),
-    query: (filter) => store.query(filter),
-    count: (filter) => store.count(filter),
-    commit: (manifest) => store.commit(manifest),
-    manifests: () => store.manifests(),
-    mark: (marks) => store.mark(marks),
-    marks: () => store.marks(),
-    [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
-  });
+  const failing = (store: Store): Store => {
+    const append = store.append.bind(store);
+    const full = () => Promise.reject(new Error('ENOSPC: no space left on device'));
+    return Object.assign(store, { append: (one: Trajectory) => (isFull ? full() : append(one)) });
+  };
 
   beforeEach(() => {
     isFull = true;
@@ -377,24 +293,5 @@ describe('the end of a server', () => {
       { rolloutId: 't1', outcome: { kind: 'rejected', reason: 'never_completed' }, grade: { kind: 'ungraded' } },
     ]);
     expect(bench.gateway.openSessions).toBe(0);
-  });
-
-  it('keeps what was given up when its time has come, and frees it', async () => {
-    let now = 0;
-    bench = flowBench({ clock: { now: () => now }, idleMs: 1000 });
-    await generated(bench, 't1');
-    now += 2000;
-    expect(await bench.send('/generate', { trajectory_uid: 't1', messages: ASK })).toMatchObject({ status: 410 });
-    await sleep(5);
-    expect(await bench.stored()).toMatchObject([{ outcome: { reason: 'never_completed' } }]);
-  });
-});
-
-describe('one slow trajectory', () => {
-  it('does not keep the others from being complete', async () => {
-    await generated(bench, 'slow', 'p1');
-    const { step } = await generated(bench, 'quick', 'p2');
-    expect((await bench.send('/submit_steps', { steps: [{ ...step, is_last: true }] })).status).toBe(200);
-    expect((await bench.stored()).map(({ rolloutId }) => rolloutId)).toEqual(['quick']);
   });
 });

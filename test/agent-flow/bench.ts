@@ -1,9 +1,9 @@
 /** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
 
 import type { Store } from '../../src/core/contracts.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
+import { defineGrader } from '../../src/core/define.ts';
 import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
-import { type MountedFlows, mountAgentFlow } from '../../src/flows/agent-flow.ts';
+import { type MountedFlows, mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import type { GroupPool } from '../../src/rollout/group-pool.ts';
@@ -68,9 +68,6 @@ export function flowBench(options: BenchOptions = {}): FlowBench {
   const store = options.store?.(memoryStore()) ?? memoryStore();
   const grader = grade && inlineGrader(defineGrader(({ task, output }) => grade(String(output), task.answer)));
   const flows = mountAgentFlow(gateway, {
-    renderer,
-    modelName: 'policy',
-    policyVersion: () => engine.policyVersion,
     ...(grader ? { grader } : {}),
     taskOf: ({ taskId, promptUid }) => TASKS.find(({ id }) => id === (taskId ?? promptUid)),
     ...(options.serves === false

@@ -13,19 +13,16 @@ import {
   SingleStepSingleTurnAgentFlow,
   Step,
 } from '../../src/agent-flow.ts';
-import { defineGrader } from '../../src/core/define-grader.ts';
-import { asWorkflow } from '../../src/core/lower.ts';
+import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
-import { flowRunsOf } from '../../src/run/flow-runs.ts';
+import { startWorkflow } from '../../src/rollout/start-workflow.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
-import { eventually, isRunning } from '../fixtures/grader/processes.ts';
 import { ANSWER, renderer, SAMPLING, say } from './bench.ts';
 
 const TASK: Task = {
@@ -58,29 +55,21 @@ async function rollout(flow: unknown, options: Options = {}): Promise<Trajectory
     ? inlineGrader(defineGrader(({ task: { answer }, output }) => (answer === ANSWER && output === 'It costs $81.' ? 1 : 0)))
     : undefined;
   const workflow = asWorkflow(flow)!;
-  const runs = flowRunsOf(workflow, {
-    gateway,
-    renderer,
-    modelName: 'policy',
-    grader,
-    policyVersion: () => engine.policyVersion,
-  })!;
-  const trajectory = await runs.during('g1-0', task, () =>
-    runRollout(
-      {
-        workflow,
-        runWorkflow: runs.runWorkflow,
-        sessions: gateway,
-        grader,
-        graderInput,
-        store: memoryStore(),
-        limits: { turns: 8, tokens: 1000, deadlineMs },
-        seed: 1,
-        clock: { now: Date.now },
-        signal: new AbortController().signal,
-      },
-      { task, sampling: SAMPLING, identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: task.id, purpose: 'train' } },
-    ),
+  await using started = await startWorkflow(workflow, undefined, { gateway, grader });
+  const trajectory = await runRollout(
+    {
+      workflow,
+      runWorkflow: started.runWorkflow,
+      sessions: gateway,
+      grader,
+      graderInput,
+      store: memoryStore(),
+      limits: { turns: 8, tokens: 1000, deadlineMs },
+      seed: 1,
+      clock: { now: Date.now },
+      signal: new AbortController().signal,
+    },
+    { task, sampling: SAMPLING, identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: task.id, purpose: 'train' } },
   );
   expect(gateway.openSessions).toBe(0);
   return trajectory;
@@ -109,27 +98,6 @@ class MyAgentFlow extends SingleStepSingleTurnAgentFlow {
   }
 }
 
-/** The multi-step flow of the document. */
-class ToolAgentFlow extends MultiStepAgentFlow<unknown, { readonly task: string }> {
-  override readonly tools = { lookup: { run: ({ item }: Readonly<Record<string, unknown>>) => ({ item, price: 81 }) } };
-
-  override async run(_samplingParams: SamplingParams, fields: FlowFields<{ readonly task: string }>): Promise<number> {
-    const { trajectoryUid, promptUid } = fields;
-    const messages: FlowMessage[] = [{ role: 'user', content: fields.task }];
-    let stepIndex = 0;
-    while (true) {
-      const { text, responseIds, promptIds } = await this.gatewayGenerate({ trajectoryUid, promptUid, messages });
-      const isLast = this.isTerminal(text);
-      await this.gatewaySubmitSteps([new Step({ promptIds, responseIds, trajectoryUid, promptUid, stepIndex, isLast })]);
-      if (isLast) break;
-      messages.push({ role: 'assistant', content: text });
-      messages.push({ role: 'tool', content: await this.executeTool(text) });
-      stepIndex += 1;
-    }
-    return stepIndex + 1;
-  }
-}
-
 describe('the flows of the document', () => {
   it('single step: one step, whose reward is the workflow’s', async () => {
     expect(await rollout(MyAgentFlow)).toMatchObject({
@@ -140,19 +108,7 @@ describe('the flows of the document', () => {
     });
   });
 
-  it('several steps: tools are run, the conversation goes on from the sampled ids, the grader decides', async () => {
-    const trajectory = await rollout(ToolAgentFlow, { replies: [LOOKUP, SAID] });
-    expect(trajectory).toMatchObject({
-      outcome: { kind: 'completed' },
-      grade: { kind: 'graded', reward: { value: 1 } },
-      metrics: { steps: 2 },
-      turns: [{ trainable: true }, { trainable: true, after: 0 }],
-    });
-    expect(trajectory.turns[1]?.request.messages.at(-1)).toMatchObject({ role: 'tool', content: '{"item":"Bin","price":81}' });
-    expect(trajectory.logs).toBeUndefined();
-  });
-
-  it('the base classes do the same by themselves', async () => {
+  it('several steps, by the base class: tools are run, the conversation goes on from the sampled ids, the grader decides', async () => {
     expect(await rollout(SingleStepSingleTurnAgentFlow)).toMatchObject({
       metrics: { steps: 1 },
       grade: { reward: { value: 1 } },
@@ -160,10 +116,14 @@ describe('the flows of the document', () => {
     class Short extends MultiStepAgentFlow {
       override readonly tools = { lookup: { run: () => ({ price: 81 }) } };
     }
-    expect(await rollout(Short, { replies: [LOOKUP, SAID] })).toMatchObject({
+    const trajectory = await rollout(Short, { replies: [LOOKUP, SAID] });
+    expect(trajectory).toMatchObject({
+      outcome: { kind: 'completed' },
       metrics: { steps: 2 },
       grade: { reward: { value: 1 } },
+      turns: [{ trainable: true }, { trainable: true, after: 0 }],
     });
+    expect(trajectory.turns[1]?.request.messages.at(-1)).toMatchObject({ role: 'tool', content: '{"price":81}' });
   });
 });
 
@@ -297,6 +257,16 @@ describe('a flow', () => {
     expect(() => asWorkflow(Empty)).toThrow('the flow Empty has no _runAgent');
     await expect(asWorkflow(MyAgentFlow)!.run({} as never)).rejects.toMatchObject({ code: 'NO_ROLLOUT' });
   });
+
+  it('whose run is not async is refused before anything runs', () => {
+    class Hasty extends AgentFlowBase {
+      override run(): Promise<number> {
+        return Promise.resolve(1);
+      }
+    }
+    const refused = { code: 'WORKFLOW_NOT_ASYNC', message: expect.stringContaining('Hasty') };
+    expect(() => asWorkflow(Hasty)).toThrowError(expect.objectContaining(refused));
+  });
 });
 
 describe('a black box', () => {
@@ -369,26 +339,6 @@ describe('a black box', () => {
     expect(turns).toHaveLength(1);
     expect(called).toEqual(['/init_trajectory', '/g1-0/g1/v1/register_trajectory', '/g1-0/g1/v1/complete_trajectory']);
   });
-
-  it('has a key that may call the model and nothing else', async () => {
-    const refused: number[] = [];
-    class Greedy extends Agent {
-      override async _runAgent(...given: Parameters<Agent['_runAgent']>) {
-        const [baseURL, , { apiKey }] = given;
-        for (const [url, body] of [
-          [`${baseURL}/complete_trajectory`, { reward: 1 }],
-          [`${this.gatewayUrl}/submit_steps`, { steps: [] }],
-          [`${this.gatewayUrl}/compute_reward`, {}],
-        ] as const) {
-          const init = { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, body: JSON.stringify(body) };
-          refused.push((await fetch(url, init)).status);
-        }
-        return await super._runAgent(...given);
-      }
-    }
-    expect(await rollout(Greedy)).toMatchObject({ outcome: { kind: 'completed' } });
-    expect(refused).toEqual([403, 403, 403]);
-  });
 });
 
 describe('a program as an agent', () => {
@@ -399,11 +349,10 @@ describe('a program as an agent', () => {
       body: JSON.stringify({ messages: [{ role: 'user', content: JSON.parse(text).rawPrompt }] }) });
     if (!reply.ok) throw new Error(await reply.text());
   `;
-  const program = (code: string, more: { deadlineMs?: number; memoryMb?: number } = {}) =>
+  const program = (code: string, more: { deadlineMs?: number } = {}) =>
     class Program extends ProcessAgentFlow {
       readonly command = [process.execPath, '--input-type=module', '-e', code] as const satisfies readonly [string, ...string[]];
       override readonly deadlineMs = more.deadlineMs ?? 10_000;
-      override readonly memoryMb = more.memoryMb ?? 1000;
     };
 
   it('finds the policy in its environment and its task on standard input', async () => {
@@ -418,46 +367,8 @@ describe('a program as an agent', () => {
     expect(slow.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/did not end within 300 ms/) });
   });
 
-  it('works in an empty folder, and has of the run’s environment what is named', async () => {
-    Object.assign(process.env, { MY_TOOL_KEY: 'tool-key', MY_SECRET: 'secret' });
-    const seen = '[process.env.MY_TOOL_KEY, process.env.MY_SECRET, readdirSync(".").length]';
-    class Curious extends program(`import { readdirSync } from 'node:fs'; console.error(...${seen}); process.exit(3)`) {
-      override readonly inheritEnv = ['MY_TOOL_KEY'];
-    }
-    try {
-      const { outcome } = await rollout(Curious);
-      expect(outcome).toMatchObject({ message: expect.stringMatching(/exited with 3: tool-key undefined 0$/) });
-    } finally {
-      for (const name of ['MY_TOOL_KEY', 'MY_SECRET']) delete process.env[name];
-    }
-  });
-
-  it('that uses too much memory is ended', async () => {
-    const greedy = await rollout(
-      program('const all = []; setInterval(() => all.push(Buffer.alloc(50e6, 1)), 20)', { memoryMb: 200 }),
-    );
-    expect(greedy.outcome).toMatchObject({ kind: 'failed', message: expect.stringMatching(/it may use 200/) });
-  });
-
   it('that ends well without a call did nothing, whatever it says of itself', async () => {
     const boasting = await rollout(program(`console.log('reward=1'); console.log(JSON.stringify({ reward: 1 }))`));
     expect(boasting).toMatchObject({ outcome: { kind: 'rejected' }, grade: { kind: 'ungraded' }, turns: [] });
-  });
-
-  it('that prints without end is read to its end, and what it left running is ended with it', async () => {
-    const talking = `${ASKING}
-      import { spawn } from 'node:child_process';
-      import { writeSync } from 'node:fs';
-      const left = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1000)'], { stdio: 'inherit' });
-      const much = Buffer.alloc(1e6, 'x');
-      for (let i = 0; i < 200; i++) for (let at = 0; at < much.length; ) {
-        try { at += writeSync(1, much, at); } catch (thrown) { if (thrown.code !== 'EAGAIN') throw thrown; }
-      }
-      console.error('left ' + left.pid);
-      process.exit(4);`;
-    const { outcome, turns } = await rollout(program(talking));
-    expect(turns).toHaveLength(1);
-    const [, pid] = /exited with 4: left (\d+)/.exec((outcome as { readonly message: string }).message) ?? [];
-    expect(await eventually(() => !isRunning(Number(pid)))).toBe(true);
   });
 });

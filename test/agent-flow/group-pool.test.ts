@@ -37,14 +37,6 @@ const rows = (fetched: Fetched): readonly string[] | string =>
 const mark = (store: Store, rolloutId: string, excluded: boolean, place: { turn?: number } = {}) =>
   store.mark([{ rolloutId, ...place, excluded, reason: 'by hand', at: 0 }]);
 
-it('counts a trajectory that arrives twice at once as one', async () => {
-  const { pool, fetch } = await opened();
-  await Promise.all([pool.keep(ended('g', 'a')), pool.keep(ended('g', 'a')), pool.keep(ended('g', 'b'))]);
-  expect(pool.counts('train')).toMatchObject({ kept: 2, waiting: 2, readyGroups: 1 });
-  expect(rows(await fetch())).toEqual(['a:0', 'b:0']);
-  expect(pool.counts('train')).toMatchObject({ kept: 2, served: 2, waiting: 0 });
-});
-
 describe('a batch', () => {
   it('is sorted by trajectory and step, in whatever order they came', async () => {
     const { keep, fetch } = await opened();
@@ -137,23 +129,6 @@ describe('a batch that is asked for again by its id', () => {
     await mark(store, 'a', true, { turn: 1 });
     expect(await fetch(old)).toEqual(batch);
   });
-
-  it('is not given to the other channel', async () => {
-    const { keep, fetch, store } = await opened({ group: 1 });
-    await keep(ended('g', 'a'), ended('g', 'v', { purpose: 'eval' }));
-    await fetch(old);
-    await expect(fetch({ ...old, purpose: 'eval' })).rejects.toThrow(/other channel/);
-    await expect((await opened({ store })).fetch({ ...old, purpose: 'eval' })).rejects.toThrow(/other channel/);
-    expect(rows(await fetch({ purpose: 'eval' }))).toEqual(['v:0']);
-  });
-
-  it('by many at once is made once', async () => {
-    const { keep, fetch } = await opened({ group: 1 });
-    await keep(ended('g', 'a'), ended('h', 'b'));
-    const batches = await Promise.all(Array.from({ length: 20 }, () => fetch(old)));
-    for (const batch of batches) expect(batch).toEqual(batches[0]);
-    expect(rows(await fetch())).toEqual(['b:0']);
-  });
 });
 
 describe('what is excluded', () => {
@@ -225,13 +200,6 @@ describe('a group of which one never ends', () => {
     await expect(pool.keep(ended('g', 'b'))).rejects.toMatchObject({ why: 'late' });
   });
 
-  it('wakes who waits for it', async () => {
-    const { keep, fetch } = await opened({ clock: { now: Date.now }, groupTimeoutMs: 50 });
-    const waiting = fetch({}, 5000);
-    await keep(ended('g', 'a', { endedAt: Date.now() }));
-    expect(rows(await waiting)).toEqual(['a:0']);
-  });
-
   it('is dropped where there is nothing in it to train', async () => {
     const { keep, fetch, pool } = await opened({ groupTimeoutMs: 0 });
     await keep(ended('g', 'a', { grade: { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'slow' } }));
@@ -264,16 +232,6 @@ describe('steps that are too old', () => {
     await keep(ended('g', 'a'));
     expect(rows(await fetch({ stale: { ...rule, rule: 'drop' } }))).toBe('waiting');
     expect(pool.counts('train')).toMatchObject({ staleSteps: 1, droppedGroups: 1 });
-  });
-});
-
-describe('channels', () => {
-  it('are apart: what is for validation is never in a batch for training, also in a group of the same name', async () => {
-    const { keep, fetch } = await opened();
-    await keep(ended('g', 'a', { purpose: 'eval' }), ended('g', 'b'), ended('g', 'c'), ended('g', 'd', { purpose: 'eval' }));
-    expect(rows(await fetch({ n: 3 }))).toBe('waiting');
-    expect(rows(await fetch())).toEqual(['b:0', 'c:0']);
-    expect(rows(await fetch({ purpose: 'eval' }))).toEqual(['a:0', 'd:0']);
   });
 });
 

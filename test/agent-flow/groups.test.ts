@@ -68,25 +68,6 @@ describe('/fetch_batch', () => {
     expect((await fetch()).body.steps).toMatchObject([{ trajectory_uid: 't2' }]);
   });
 
-  it('keeps validation apart', async () => {
-    const { bench, fetch, counts } = await poolBench({ group: 1 });
-    await complete(bench, 'v', 'p1', 1, '?channel=val');
-    expect((await fetch()).body.status).toBe('waiting');
-    expect((await fetch({ channel: 'val' })).body.steps).toMatchObject([{ trajectory_uid: 'v' }]);
-    expect(await counts()).toMatchObject({ train: { kept: 0 }, val: { kept: 1, served: 1 } });
-  });
-
-  it('gives each group to one of many who ask at once', async () => {
-    const { bench, fetch } = await poolBench({ group: 1 });
-    for (let i = 0; i < 6; i++) await complete(bench, `t${i}`, `p${i}`);
-    const answers = await Promise.all(Array.from({ length: 10 }, () => fetch()));
-    const served = answers.flatMap(({ body }) =>
-      (body.steps ?? []).map((step: { trajectory_uid: string }) => step.trajectory_uid),
-    );
-    expect(served.toSorted()).toEqual(Array.from({ length: 6 }, (_, i) => `t${i}`));
-    expect(answers.filter(({ body }) => body.status === 'waiting')).toHaveLength(4);
-  });
-
   it('refuses a batch by its id to the other channel', async () => {
     const { bench, fetch } = await poolBench({ group: 1 });
     await complete(bench, 't1');
@@ -107,16 +88,9 @@ describe('/fetch_batch', () => {
   it.each([
     [{ groups: 0 }],
     [{ groups: 3 }],
-    [{ groups: 1e9 }],
-    [{ groups: 1.5 }],
     [{ n: -1 }],
-    [{ n: 1e300 }],
-    [{ policy_version: -1 }],
-    [{ wait_s: -1 }],
-    [{ batch_id: 'x'.repeat(129) }],
     [{ wait_s: 61 }],
     [{ stale: 'ignore' }],
-    [{ max_staleness: 1.5 }],
     [{ channel: 'test' }],
     [{ batch_id: '../x' }],
     [{ group: 2 }],

@@ -2,8 +2,8 @@
 
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { originFor } from '../../src/flows/base-url.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { originFor } from '../../src/flows/flow-routes.ts';
+import { listen } from '../../src/gateway/gateway.ts';
 import { scriptedLogprob } from '../../src/testing/scripted-engine.ts';
 import { ANSWER, ASK, flowBench, generated, held, renderer, say } from './bench.ts';
 

@@ -3,7 +3,7 @@
  */
 import { spawn } from 'node:child_process';
 import { onTestFinished } from 'vitest';
-import { shellWord } from '../../src/run/command-line.ts';
+import { shellWord } from '../../src/run/settings.ts';
 import { Terminal } from './terminal.ts';
 
 export interface OnTerminal {

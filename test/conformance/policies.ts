@@ -1,6 +1,6 @@
 /** The policies that are put through the suites: the embedded model, small and with weights that matter. */
 import { EmbeddedModel } from '../../src/nn/policy.ts';
-import type { PolicyUnderTest } from '../../src/testing/policy-under-test.ts';
+import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
 import { REGULAR, strongWeights } from '../fixtures/nn/models.ts';
 
 export async function openEmbedded(threads = 1): Promise<PolicyUnderTest> {

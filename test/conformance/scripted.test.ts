@@ -1,8 +1,8 @@
 /** The scripted engine through the engine's suite, with a script that depends on all that tokens may depend on. */
 import { describe, it } from 'vitest';
 import type { SampleRequest } from '../../src/core/policy.ts';
+import type { EngineUnderTest } from '../../src/testing/conformance.ts';
 import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import type { EngineUnderTest } from '../../src/testing/policy-under-test.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
 
 const VOCABULARY = 64;

@@ -4,14 +4,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { turnText } from '../../src/cli/turn-text.ts';
+import { turnText } from '../../src/cli/rollout-text.ts';
 import { turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { tokensIn } from '../../src/run/signal.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { checkHistory } from '../../src/testing/check-history.ts';
-import { recordHistory } from '../../src/testing/history.ts';
+import { recordHistory } from '../../src/testing/record-history.ts';
 import { ANSWER, ask, open, specOf } from '../fixtures/gateway/streams.ts';
 
 async function playedRollout(): Promise<Trajectory> {

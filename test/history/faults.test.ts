@@ -4,7 +4,7 @@ import type { Store } from '../../src/core/contracts.ts';
 import type { Trajectory, Turn } from '../../src/core/types.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { checkHistory, FAULTS, type Fault, type HistoryReport } from '../../src/testing/check-history.ts';
-import { recordHistory } from '../../src/testing/history.ts';
+import { recordHistory } from '../../src/testing/record-history.ts';
 import { manifestOf } from '../../src/testing/trajectories.ts';
 import { carelessStore, type Place, playRun } from '../fixtures/history-run.ts';
 

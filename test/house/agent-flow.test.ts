@@ -1,8 +1,6 @@
 /** docs/reference/agent-flow.md says what the agent-flow routes are: its tables are compared with the code, both ways. */
 import { describe, expect, it } from 'vitest';
-import { FLOW_CAPABILITIES, FLOW_ROUTES } from '../../src/flows/flow-routes.ts';
-import { FLOW_REFUSALS } from '../../src/flows/refusals.ts';
-import { step } from '../../src/flows/wire.ts';
+import { FLOW_CAPABILITIES, FLOW_REFUSALS, FLOW_ROUTES, step } from '../../src/flows/flow-protocol.ts';
 import { sectionsOf, tableRows } from './markdown.ts';
 import { readText } from './sources.ts';
 

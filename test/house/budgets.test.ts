@@ -17,33 +17,33 @@ import {
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [20, 374],
-  areal: [15, 990],
+  areal: [6, 820],
   cli: [40, 2750],
   core: [36, 2530],
   dataset: [14, 1540],
-  flows: [36, 2420],
+  flows: [12, 1800],
   gateway: [61, 4400],
   grader: [9, 660],
   graders: [46, 5280],
   http: [7, 660],
-  integrations: [6, 1170],
+  integrations: [6, 1182],
   isolation: [14, 990],
   nn: [32, 3960],
-  osmosis: [24, 2400],
+  osmosis: [12, 1960],
   processes: [33, 2530],
   rollout: [18, 1760],
   run: [58, 4950],
   statistics: [4, 132],
   store: [13, 1210],
-  testing: [15, 2145],
+  testing: [10, 1860],
   tinker: [55, 6050],
   tokens: [27, 2530],
   trainer: [11, 605],
-  tuner: [11, 880],
+  tuner: [5, 760],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 285, 'src/run/train.ts': 270 };
-const WORDS = 94;
+const WORDS = 30;
 const REPEATED_NAMES = 48;
 const TEST_LINES = 54_500;
 

@@ -13,7 +13,7 @@ import { isKernel, isTest, lineAt, type Source } from './sources.ts';
 /** The first ring, the path of a task, lowest level first. */
 export const LEVELS = [
   ['core'],
-  ['tokens', 'nn', 'http', 'processes', 'statistics'],
+  ['tokens', 'nn', 'http', 'processes'],
   ['rollout', 'gateway', 'grader', 'store', 'trainer', 'dataset'],
   ['run'],
   ['cli'],

@@ -2,17 +2,14 @@
 import { describe, expect, it } from 'vitest';
 import { agentWorkflow } from '../../src/areal/agent-workflow.ts';
 import { AsyncRewardWrapper } from '../../src/areal/async-reward.ts';
-import { engineOf } from '../../src/areal/engine.ts';
-import { RolloutWorkflow } from '../../src/areal/rollout-workflow.ts';
-import { asWorkflow } from '../../src/core/lower.ts';
-import { AgentFlowManager } from '../../src/flows/batch.ts';
+import { engineOf, RolloutWorkflow } from '../../src/areal/rollout-workflow.ts';
+import { asWorkflow } from '../../src/core/define.ts';
+import { AgentFlowManager } from '../../src/flows/flow-batch.ts';
 import { flowRegistry } from '../../src/flows/flow-registry.ts';
-import { generate } from '../../src/flows/gateway-client.ts';
-import { Step } from '../../src/flows/step.ts';
+import { generate, Step } from '../../src/flows/gateway-client.ts';
 import { ConcurrencyConfig } from '../../src/osmosis/class-config.ts';
 import { ModelTuner } from '../../src/tuner/model-tuner.ts';
-import { Workflow } from '../../src/tuner/workflow.ts';
-import { WorkflowOutput } from '../../src/tuner/workflow-output.ts';
+import { Workflow, WorkflowOutput } from '../../src/tuner/workflow.ts';
 
 const python = (fields: object): never => fields as never;
 const reference = { module: import.meta.url, exportName: 'reward' };

@@ -4,12 +4,9 @@
  */
 import { describe, expect, it } from 'vitest';
 import { FORK_CAUSES } from '../../src/core/types.ts';
-import type { Parameters } from '../../src/gateway/dialects/parameters.ts';
+import type { Parameters } from '../../src/gateway/dialects/dialect.ts';
 import { DIALECTS } from '../../src/gateway/gateway.ts';
-import { REFUSALS, STATUS } from '../../src/gateway/http-errors.ts';
-import { CAPABILITIES } from '../../src/gateway/keys.ts';
-import { GATEWAY_LIMITS } from '../../src/gateway/limits.ts';
-import { ROUTES } from '../../src/gateway/routes.ts';
+import { CAPABILITIES, GATEWAY_LIMITS, REFUSALS, ROUTES, STATUS } from '../../src/gateway/wire-protocol.ts';
 import { TIMEOUTS } from '../../src/http/http-server.ts';
 import { sectionsOf, tableRows } from './markdown.ts';
 import { readText } from './sources.ts';

@@ -9,7 +9,7 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { RunEvent, Score, TrainDone } from '../../src/core/events.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { openTinkerPolicy } from '../../src/run/tinker-policy.ts';
+import { openTinkerPolicy } from '../../src/tinker/client/tinker-policy.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 import { importanceSampling } from '../../src/trainer/losses.ts';
 import { freePort, runProgram, startServer, TRAINYARD } from './child.ts';

@@ -3,8 +3,7 @@ import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
 import type { Turn } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { listen } from '../../src/gateway/listener.ts';
+import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 

@@ -179,7 +179,7 @@ describe('a sample', () => {
 
 describe('concurrency of graders', () => {
   it('is known to whoever runs them', async () => {
-    const { asGrader, moduleOf } = await import('../../src/core/lower.ts');
+    const { asGrader, moduleOf } = await import('../../src/core/define.ts');
     class Slow extends Grader {
       async grade(): Promise<void> {
         await sleep(1);

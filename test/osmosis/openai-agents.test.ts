@@ -203,7 +203,7 @@ describe('a session outside of any rollout', () => {
 
 describe('what a session kept', () => {
   it('is left to graders elsewhere as messages; what is none as the SDK has it', async () => {
-    const { asWorkflow, moduleOf } = await import('../../src/core/lower.ts');
+    const { asWorkflow, moduleOf } = await import('../../src/core/define.ts');
     const W = doing(async ({ prompt }) => {
       await runAgent(agent, inputItems(prompt), { session: new OsmosisMemorySession({ name: 'words' }) });
       const odd = new OsmosisMemorySession({ name: 'odd' });

@@ -2,7 +2,7 @@
 
 import { Semaphore } from '../../src/core/async.ts';
 import type { Workflow } from '../../src/core/contracts.ts';
-import { asGrader, asWorkflow, moduleOf } from '../../src/core/lower.ts';
+import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import type { Gateway } from '../../src/gateway/gateway.ts';
 import type { ScriptedEngine } from '../../src/testing/scripted-engine.ts';

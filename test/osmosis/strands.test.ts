@@ -120,7 +120,7 @@ describe('an agent built in run', () => {
   });
 
   it('leaves its conversation to graders elsewhere; what is no text as Strands has it', async () => {
-    const { asWorkflow, moduleOf } = await import('../../src/core/lower.ts');
+    const { asWorkflow, moduleOf } = await import('../../src/core/define.ts');
     const image = { image: { format: 'png' as const, source: { bytes: new Uint8Array([1]) } } };
     const W = doing(async ({ prompt }) => {
       await new OsmosisStrandsAgent({ name: 'words', model, messages: prompt }).invoke();

@@ -11,10 +11,8 @@ const KEY = 'tml-secret-key';
 
 const work: Submission = {
   verb: 'optim_step',
-  requestType: 'OptimStep',
   purpose: 'train',
-  body: Buffer.from('{"seq_id":1}'),
-  contentType: 'application/json',
+  body: { seq_id: 1 },
   repeatable: true,
 };
 

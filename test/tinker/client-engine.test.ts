@@ -4,7 +4,7 @@
 import { describe, expect, it, vi } from 'vitest';
 import type { SampleRequest } from '../../src/core/policy.ts';
 import { TinkerConnection } from '../../src/tinker/client/connection.ts';
-import { TinkerEngine } from '../../src/tinker/client/engine.ts';
+import { TinkerEngine } from '../../src/tinker/client/tinker-engine.ts';
 import { type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 const KEY = 'tml-secret-key';

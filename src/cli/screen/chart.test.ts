@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { cellsOf } from '../text.ts';
 import { bar, blocks, curve, type Point, scaleOf, shares, withPoint } from './chart.ts';
-import { cellsOf } from './width.ts';
 
 const UNIT = { low: 0, high: 1 };
 const pointsOf = (...values: readonly number[]): readonly Point[] => values.map((value, i) => ({ step: i + 1, value }));

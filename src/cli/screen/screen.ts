@@ -4,12 +4,13 @@
  * Between two drawings the cursor waits, hidden, at the beginning of the view's first line, so that erasing downwards removes the
  * whole view, however a resized terminal has wrapped it. Whoever opened it must close it; nothing is drawn after that.
  */
+import { StringDecoder } from 'node:string_decoder';
+import { styleText } from 'node:util';
 import type { RunEvent } from '../../core/events.ts';
-import { describe } from '../lines.ts';
-import { paint } from './line.ts';
-import { at, follow, startOf, type Title, type ViewState } from './state.ts';
-import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from './terminal.ts';
-import { viewOf } from './view.ts';
+import { describe, type Report } from '../print.ts';
+import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../text.ts';
+import { follow, startOf, type Title, type ViewState } from './state.ts';
+import { paint, viewOf } from './view.ts';
 
 /** Where the screen is drawn. Sizes may change between two drawings. */
 export interface Surface {
@@ -107,7 +108,7 @@ export class Screen {
     clearTimeout(this.#pending);
     this.#pending = undefined;
     this.#tick ??= setInterval(() => this.draw(), TICK).unref();
-    this.#state = at(this.#state, seconds());
+    this.#state = { ...this.#state, now: seconds() };
     this.#drawnAt = performance.now();
     const lines = this.#frame();
     const frame = lines.map((line) => `${line}${ERASE_LINE_END}`).join('\n');
@@ -126,4 +127,67 @@ export class Screen {
 
 function seconds(): number {
   return performance.now() / 1000;
+}
+
+/**
+ * The screen on this process's terminal: what the process writes goes above the view, a new size or a return from the background
+ * redraws it, and whichever way the process ends, the terminal is left as it was found. Only SIGKILL is beyond it.
+ */
+export function attachScreen(title: Title): Report {
+  const { stdout, stderr } = process;
+  // Node's own rules for stdout: a terminal that has colours, NO_COLOR, FORCE_COLOR.
+  const colour = styleText('bold', 'x') !== 'x';
+  const above = (text: string): void => screen.above(text);
+  const outside = [catchWrites(stdout, above), ...(stderr.isTTY ? [catchWrites(stderr, above)] : [])];
+  const screen = new Screen(
+    { columns: () => stdout.columns || 80, rows: () => stdout.rows || 24, colour, write: (text) => outside[0]?.write(text) },
+    title,
+  );
+  const redraw = (): void => screen.redraw();
+  const suspend = (): void => {
+    screen.hide();
+    process.kill(process.pid, 'SIGSTOP');
+  };
+  const detach = (): void => {
+    screen.close();
+    for (const each of outside) each[Symbol.dispose]();
+    stdout.off('resize', redraw);
+    process.off('SIGTSTP', suspend).off('SIGCONT', redraw).off('exit', detach);
+  };
+  stdout.on('resize', redraw);
+  process.on('SIGTSTP', suspend).on('SIGCONT', redraw).on('exit', detach);
+  return { emit: screen.emit, [Symbol.dispose]: detach };
+}
+
+interface Outside extends Disposable {
+  /** The stream's own way to write. */
+  readonly write: (text: string) => void;
+}
+
+/**
+ * Catches what others write while the view is up, an agent's `console.log` or a warning of Node: until disposed, `take` gets each whole line
+ * with its newline, and at the end what was left without one. What a child process writes to an inherited descriptor cannot be caught.
+ */
+function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void): Outside {
+  const original = stream.write;
+  const decoder = new StringDecoder('utf8');
+  let begun = '';
+  const write = (chunk: string | Uint8Array, encoding?: unknown, written?: unknown): boolean => {
+    begun += typeof chunk === 'string' ? chunk : decoder.write(chunk);
+    const end = begun.lastIndexOf('\n') + 1;
+    const whole = begun.slice(0, end);
+    begun = begun.slice(end);
+    if (whole !== '') take(whole);
+    const callback = typeof encoding === 'function' ? encoding : written;
+    if (typeof callback === 'function') process.nextTick(() => callback());
+    return true;
+  };
+  stream.write = write as typeof stream.write;
+  return {
+    write: (text) => void original.call(stream, text),
+    [Symbol.dispose]: () => {
+      stream.write = original;
+      if (begun !== '') take(begun);
+    },
+  };
 }

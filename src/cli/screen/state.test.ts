@@ -3,7 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { anyEvent } from '../../../test/fixtures/cli/any-event.ts';
 import { done, evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../../core/events.ts';
-import { at, follow, secondsLeft, startOf, tokensPerSecond, type ViewState } from './state.ts';
+import { follow, secondsLeft, startOf, tokensPerSecond, type ViewState } from './state.ts';
+
+const at = (state: ViewState, now: number): ViewState => ({ ...state, now });
 
 const TITLE = { verb: 'train', entry: 'agent.ts', model: 'm', seed: 1, run: null } as const;
 

@@ -14,44 +14,6 @@ export interface Title {
   readonly run: string | null;
 }
 
-export interface ViewState {
-  readonly title: Title;
-  /** Whether there is something to look at yet. */
-  readonly begun: boolean;
-  readonly now: number;
-  /** Steps of the whole run; 0 when nothing is trained. */
-  readonly steps: number;
-  readonly step: number;
-  /** Steps taken before this process took the run up. */
-  readonly resumedAt: number;
-  /** When the last step ended, or the first began. */
-  readonly steppedAt: number;
-  readonly activity: { readonly phase: Phase; readonly done: number; readonly of: number; readonly since: number } | null;
-  /** Ctrl-C was pressed: the step in hand is the last. */
-  readonly finishing: boolean;
-  /** The last event has come. */
-  readonly over: boolean;
-  readonly rewards: readonly Point[];
-  readonly reward: number | null;
-  readonly evaluations: readonly Point[];
-  readonly success: { readonly first: number; readonly last: Point; readonly best: Point & { readonly n?: number } } | null;
-  /** Of the last evaluation, and of all during training. */
-  readonly evalSeconds: number;
-  readonly evalSecondsDuring: number;
-  /** The last few steps: what speed and time left are judged by. */
-  readonly recent: readonly Pace[];
-  readonly seconds: { readonly rollout: number; readonly train: number; readonly save: number };
-  readonly groups: { readonly all: number; readonly withSignal: number } | null;
-  /** Of the last step: the engine's log-probabilities beside the trainer's. */
-  readonly agreement: Pick<StepReport, 'ratio' | 'offPolicyKl' | 'clipped' | 'largestDifference'> | null;
-  readonly staleGroups: number;
-  readonly failedRollouts: number;
-  readonly failedGrades: number;
-  readonly ungraded: number;
-  /** Parts, then metrics, each in the order they were first seen. */
-  readonly measures: readonly Measure[];
-}
-
 /** A part of the reward or a metric of the grader, over the steps. */
 export interface Measure {
   readonly kind: 'parts' | 'metrics';
@@ -70,35 +32,47 @@ const RECENT_STEPS = 10;
 /** More are not kept: a grader may give other names in every step. */
 const MOST_MEASURES = 256;
 
-export function startOf(title: Title, now: number): ViewState {
+/** Before the first event. */
+export function startOf(title: Title, now: number) {
   return {
     title,
+    /** Whether there is something to look at yet. */
     begun: false,
     now,
+    /** Steps of the whole run; 0 when nothing is trained. */
     steps: 0,
     step: 0,
+    /** Steps taken before this process resumed the run. */
     resumedAt: 0,
+    /** When the last step ended, or the first began. */
     steppedAt: now,
-    activity: null,
+    activity: null as { readonly phase: Phase; readonly done: number; readonly of: number; readonly since: number } | null,
+    /** Ctrl-C was pressed: the step in hand is the last. */
     finishing: false,
+    /** The last event has come. */
     over: false,
-    rewards: [],
-    reward: null,
-    evaluations: [],
-    success: null,
+    rewards: [] as readonly Point[],
+    reward: null as number | null,
+    evaluations: [] as readonly Point[],
+    success: null as { readonly first: number; readonly last: Point; readonly best: Point & { readonly n?: number } } | null,
+    /** Of the last evaluation, and of all during training. */
     evalSeconds: 0,
     evalSecondsDuring: 0,
-    recent: [],
+    /** The last few steps: what speed and time left are judged by. */
+    recent: [] as readonly Pace[],
     seconds: { rollout: 0, train: 0, save: 0 },
-    groups: null,
-    agreement: null,
+    groups: null as { readonly all: number; readonly withSignal: number } | null,
+    /** Of the last step: the engine's log-probabilities beside the trainer's. */
+    agreement: null as Pick<StepReport, 'ratio' | 'offPolicyKl' | 'clipped' | 'largestDifference'> | null,
     staleGroups: 0,
     failedRollouts: 0,
     failedGrades: 0,
     ungraded: 0,
-    measures: [],
+    /** Parts, then metrics, each in the order they were first seen. */
+    measures: [] as readonly Measure[],
   };
 }
+export type ViewState = Readonly<ReturnType<typeof startOf>>;
 
 export function follow(before: ViewState, event: RunEvent, now: number): ViewState {
   const state = { ...before, now };
@@ -129,11 +103,6 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
     case 'error':
       return state;
   }
-}
-
-/** The clock went on; nothing else happened. */
-export function at(state: ViewState, now: number): ViewState {
-  return { ...state, now };
 }
 
 function doing(state: ViewState, phase: Phase, done: number, of: number): ViewState {

@@ -3,9 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { anyEvent } from '../../../test/fixtures/cli/any-event.ts';
 import { evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../../core/events.ts';
-import { lineWidth, textOf } from './line.ts';
 import { follow, startOf, type Title } from './state.ts';
-import { viewOf } from './view.ts';
+import { lineWidth, textOf, viewOf } from './view.ts';
 
 const TITLE: Title = { verb: 'train', entry: 'agent.ts', model: 'm', seed: 1, run: null };
 

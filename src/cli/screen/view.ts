@@ -6,12 +6,12 @@
  * important rows first. Step bar, reward curve and held-out success share one axis of steps.
  */
 import { basename, sep } from 'node:path';
+import { styleText } from 'node:util';
+import { printableLine } from '../../core/describe.ts';
 import type { Phase } from '../../core/events.ts';
-import { agreementText, amount, count, duration, percent } from '../phrases.ts';
+import { agreementText, amount, cellsOf, count, cutTo, duration, percent } from '../text.ts';
 import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
-import { cutLine, firstThatFits, type Line, lineWidth, piece, type Style } from './line.ts';
 import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
-import { cellsOf, printable } from './width.ts';
 
 /** Cells of each column; 0 where there is no room for it. */
 interface Layout {
@@ -94,10 +94,10 @@ function wordsRow(layout: Layout, title: string, ways: readonly Line[]): readonl
 }
 
 function titleLine({ title }: ViewState, columns: number): Line {
-  const entry = piece(printable(title.entry), 'bold');
-  const file = piece(printable(basename(title.entry)), 'bold');
+  const entry = piece(printableLine(title.entry), 'bold');
+  const file = piece(printableLine(basename(title.entry)), 'bold');
   const rest = (...parts: readonly (string | null)[]): Line =>
-    parts.filter((part) => part !== null).map((part) => piece(` · ${printable(part)}`, 'dim'));
+    parts.filter((part) => part !== null).map((part) => piece(` · ${printableLine(part)}`, 'dim'));
   const verb = piece(title.verb === 'train' ? 'Training ' : 'Evaluating ');
   const model = title.model.split(sep).slice(-2).join(sep);
   const seed = `seed ${title.seed}`;
@@ -188,7 +188,7 @@ function measureRows(state: ViewState, layout: Layout): readonly Line[] {
     const title = measures[i - 1]?.kind === kind ? '' : kind;
     const drawn =
       points.length === 0 ? '' : blocks(points, axisOf(state, layout.picture), scaleOf(points), layout.picture, 'join');
-    const words = cutLine([piece(number(last), 'bold'), piece(` ${printable(name)}`, 'dim')], layout.words);
+    const words = cutLine([piece(number(last), 'bold'), piece(` ${printableLine(name)}`, 'dim')], layout.words);
     return row(layout, title, [piece(drawn, 'green')], [words]);
   });
   const more = measures.length - rows.length;
@@ -273,4 +273,53 @@ function plain(ways: readonly string[]): readonly Line[] {
 function number(value: number): string {
   if (!Number.isFinite(value)) return '–';
   return Math.abs(value) < 1000 ? value.toFixed(2) : amount(value);
+}
+
+/** One line of the screen: pieces of text, each in one style. Measured and cut as plain text; painted last. */
+type Style = 'bold' | 'dim' | 'cyan' | 'green' | 'yellow' | 'red' | 'magenta';
+
+interface Piece {
+  readonly text: string;
+  readonly style?: Style;
+}
+
+export type Line = readonly Piece[];
+
+export function piece(text: string, style?: Style): Piece {
+  return style === undefined ? { text } : { text, style };
+}
+
+export function textOf(line: Line): string {
+  return line.map(({ text }) => text).join('');
+}
+
+export function lineWidth(line: Line): number {
+  return line.reduce((cells, { text }) => cells + cellsOf(text), 0);
+}
+
+export function cutLine(line: Line, columns: number): Line {
+  if (lineWidth(line) <= columns) return line;
+  const kept: Piece[] = [];
+  let left = columns;
+  for (const each of line) {
+    const wanted = cellsOf(each.text);
+    if (wanted >= left) {
+      // One cell too many on purpose: the cut is marked even where the piece itself ends exactly at the edge.
+      kept.push({ ...each, text: cutTo(`${each.text} `, left) });
+      break;
+    }
+    kept.push(each);
+    left -= wanted;
+  }
+  return kept;
+}
+
+/** The first of several ways to say it that fits, from long to short; the shortest is cut if even that is too long. */
+export function firstThatFits(columns: number, ways: readonly Line[]): Line {
+  return ways.find((way) => lineWidth(way) <= columns) ?? cutLine(ways.at(-1) ?? [], columns);
+}
+
+export function paint(line: Line, colour: boolean): string {
+  if (!colour) return textOf(line);
+  return line.map(({ text, style }) => (style === undefined ? text : styleText(style, text, { validateStream: false }))).join('');
 }

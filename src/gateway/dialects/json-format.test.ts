@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { schemaFault } from '../../core/json-schema.ts';
-import { formatChecker } from './json-format.ts';
+import { formatChecker } from './dialect.ts';
 
 describe('a JSON format', () => {
   it('without a schema wants any object', () => {

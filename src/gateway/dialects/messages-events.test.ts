@@ -7,8 +7,7 @@ import type { Message, Turn } from '../../core/types.ts';
 import type { Piece } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
 import { messages as dialect } from './messages.ts';
-import { wholeMessage } from './messages-answer.ts';
-import { messageEvents } from './messages-events.ts';
+import { messageEvents, wholeMessage } from './messages-writer.ts';
 
 const messages = [{ role: 'user', content: question }];
 const asked = { messages, stream: true };

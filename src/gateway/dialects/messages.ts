@@ -7,16 +7,24 @@
  */
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
-import type { Tool } from '../../core/types.ts';
-import type { Dialect, Question } from './dialect.ts';
-import { type ForcedCall, forcedCall } from './forced-call.ts';
-import { formatChecker } from './json-format.ts';
-import { wholeMessage } from './messages-answer.ts';
-import { content, messagesOf } from './messages-blocks.ts';
-import { anthropicError } from './messages-errors.ts';
-import { messageEvents } from './messages-events.ts';
-import { ignoredIn, invalid, isEmpty, type Parameters, parsed, refusal } from './parameters.ts';
-import { requestedSampling, samplingFields, tokenLimit } from './sampling-parameters.ts';
+import type { Message, Tool, ToolCall } from '../../core/types.ts';
+import {
+  type Dialect,
+  type ForcedCall,
+  forcedCall,
+  formatChecker,
+  ignoredIn,
+  invalid,
+  isEmpty,
+  type Parameters,
+  parsed,
+  type Question,
+  refusal,
+  requestedSampling,
+  samplingFields,
+  tokenLimit,
+} from './dialect.ts';
+import { anthropicError, messageEvents, wholeMessage } from './messages-writer.ts';
 
 export const messagesParameters: Parameters = {
   honoured: [
@@ -56,6 +64,8 @@ export const messagesParameters: Parameters = {
 
 const MOST_STOPS = 16;
 
+const block = z.looseObject({ type: z.string() });
+const content = z.union([z.string(), z.array(block)]);
 const tool = z.object({
   type: z.string().nullish(),
   name: z.string().min(1).nullish(),
@@ -169,4 +179,112 @@ function formatOf({ output_format, output_config }: Wire): Question['formatError
   if (asked.type !== 'json_schema') throw refusal(param, asked, 'use the type "json_schema"');
   if (asked.schema === undefined) throw invalid(`${param}.schema`, 'expected a JSON Schema');
   return formatChecker(asked.schema, `${param}.schema`);
+}
+
+// From messages-blocks.ts: The content of Anthropic's messages ↔ ours: text, tool calls, tool results and thinking; everything else is refused by name, since
+// the policy could not read it.
+//
+// A string and one text block are the same. An assistant's blocks are one message, its texts joined as they were sampled. A user's
+// tool results are messages of their own, in the order given, and what texts stand between them too. Markers (`cache_control`,
+// `citations`, `is_error`, `signature`) are not looked at: where a client puts them changes from turn to turn.
+
+type Block = z.infer<typeof block>;
+type Content = z.infer<typeof content>;
+
+interface Conversation {
+  readonly system?: Content | null | undefined;
+  readonly messages: readonly { readonly role: 'user' | 'assistant' | 'system'; readonly content: Content }[];
+}
+
+export function messagesOf({ system, messages }: Conversation): readonly Message[] {
+  const last = messages.length - 1;
+  if (messages[last]?.role === 'assistant') {
+    throw invalid(
+      `messages.${last}.role`,
+      'the conversation ends with the assistant',
+      'an answer that was begun is not continued',
+    );
+  }
+  const instructions = system == null ? '' : textOf(system, 'system');
+  return [
+    ...(instructions === '' ? [] : [{ role: 'system' as const, content: instructions }]),
+    ...messages.flatMap(({ role, content: given }, i) => {
+      const at = `messages.${i}.content`;
+      if (role === 'user') return userMessages(given, at);
+      return role === 'assistant' ? [assistantMessage(given, at)] : [{ role, content: textOf(given, at) }];
+    }),
+  ];
+}
+
+function userMessages(given: Content, at: string): readonly Message[] {
+  const messages: Message[] = [];
+  let texts: string[] = [];
+  const endText = (): void => {
+    if (texts.length > 0) messages.push({ role: 'user', content: texts.join('\n') });
+    texts = [];
+  };
+  for (const [i, one] of blocksOf(given).entries()) {
+    const place = `${at}.${i}`;
+    if (one.type === 'text') texts.push(stringIn(one, 'text', place));
+    else if (one.type === 'tool_result') {
+      endText();
+      messages.push(toolMessage(one, place));
+    } else throw unreadable(one, place);
+  }
+  endText();
+  return messages.length > 0 ? messages : [{ role: 'user', content: '' }];
+}
+
+function toolMessage(result: Block, at: string): Message {
+  const given = content.nullish().safeParse(result.content);
+  if (!given.success) throw invalid(`${at}.content`, 'expected a string or a list of blocks');
+  return { role: 'tool', content: textOf(given.data ?? '', `${at}.content`), tool_call_id: stringIn(result, 'tool_use_id', at) };
+}
+
+function assistantMessage(given: Content, at: string): Message {
+  let text = '';
+  let reasoning = '';
+  const calls: ToolCall[] = [];
+  for (const [i, one] of blocksOf(given).entries()) {
+    const place = `${at}.${i}`;
+    if (one.type === 'text') text += stringIn(one, 'text', place);
+    else if (one.type === 'thinking') reasoning += stringIn(one, 'thinking', place);
+    else if (one.type === 'tool_use') calls.push(toolCall(one, place));
+    else throw unreadable(one, place);
+  }
+  return {
+    role: 'assistant',
+    content: text === '' && calls.length > 0 ? null : text,
+    ...(calls.length > 0 ? { tool_calls: calls } : {}),
+    ...(reasoning === '' ? {} : { reasoning }),
+  };
+}
+
+function toolCall(use: Block, at: string): ToolCall {
+  const { input = {} } = use;
+  const said = { name: stringIn(use, 'name', at), arguments: JSON.stringify(input) };
+  return { id: stringIn(use, 'id', at), type: 'function', function: said };
+}
+
+/** Text that nobody sampled; blocks are lines of it. */
+function textOf(given: Content, at: string): string {
+  if (typeof given === 'string') return given;
+  return given
+    .map((one, i) => {
+      if (one.type !== 'text') throw unreadable(one, `${at}.${i}`);
+      return stringIn(one, 'text', `${at}.${i}`);
+    })
+    .join('\n');
+}
+
+const blocksOf = (given: Content): readonly Block[] => (typeof given === 'string' ? [{ type: 'text', text: given }] : given);
+
+function stringIn(one: Block, name: string, at: string): string {
+  const value = one[name];
+  if (typeof value === 'string') return value;
+  throw invalid(`${at}.${name}`, `expected a string in a block of type ${JSON.stringify(one.type)}`);
+}
+
+function unreadable({ type }: Block, at: string): Error {
+  return refusal(`${at}.type`, type, 'here the policy reads text, and tool calls and their results where they belong');
 }

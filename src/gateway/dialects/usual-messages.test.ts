@@ -1,8 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { chat } from './chat.ts';
+import { areUsual, chat } from './chat.ts';
 import { ResponsesMemory } from './responses-memory.ts';
-import { areUsual } from './usual-messages.ts';
 
 const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } };
 

@@ -1,18 +1,327 @@
-/** Tests of code in either language. A sandbox that could not be set up says nothing about the code, and is unscorable. */
-import { unscorable } from '../../core/define-grader.ts';
-import { TrainyardError } from '../../core/errors.ts';
-import type { Sandbox } from '../../processes/sandbox.ts';
-import type { CodeLanguage } from '../code-in-text.ts';
-import { runJavaScript } from './run-javascript.ts';
-import { runPython } from './run-python.ts';
-import type { CodeRun, TestsResult } from './tests-result.ts';
+/**
+ * Runs the tests of a task on code that a policy wrote, in two sandboxes: the code in one, its tests in the other, and lines of data between
+ * them. The code never shares a process with its tests, so it cannot read them, patch them or speak for them; all it can do to pass is to
+ * return the right values. Both languages have the same two programs, `subject` and `tester`: see `javascript/harness.ts`.
+ *
+ * Programs that read and print run in a sandbox of their own for each test, and what they print is compared here.
+ */
+import { execFileSync } from 'node:child_process';
+import { realpathSync } from 'node:fs';
+import { basename, dirname } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { unscorable } from '../../core/define.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { siblingScript } from '../../processes/channel.ts';
+import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../../processes/sandbox.ts';
+import type { CodeLanguage } from './code-in-text.ts';
+import type { CodeTests, ProgramTest } from './tests-of.ts';
 
-/** Throws GRADER_UNSCORABLE, and CANCELLED when the signal aborts. */
+export interface CodeRun {
+  readonly code: string;
+  readonly tests: CodeTests;
+  /** For all tests together. */
+  readonly timeoutMs: number;
+  readonly memoryMb: number;
+  /** Where the expected number is not whole: relative to it, absolute below 1. */
+  readonly tolerance: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+export type TestsResult =
+  | {
+      readonly kind: 'ran';
+      /** One for each test, in order. */
+      readonly passed: readonly boolean[];
+      /** For people, and never believed. Absent of programs, which are not loaded apart from being run. */
+      readonly loaded?: boolean | undefined;
+      /** Whether the names that tests use were all there, once it was loaded. */
+      readonly defined?: boolean | undefined;
+      readonly timedOut: boolean;
+    }
+  /** The tests themselves cannot be run: not the code's fault. */
+  | { readonly kind: 'fault'; readonly why: string };
+
+/** Throws GRADER_UNSCORABLE for a sandbox that could not be set up, which says nothing about the code, and CANCELLED when the signal aborts. */
 export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<TestsResult> {
+  const interpreter = INTERPRETERS[language](run.memoryMb);
+  const { tests } = run;
   try {
-    return await (language === 'python' ? runPython(sandbox, run) : runJavaScript(sandbox, run));
+    return await (tests.kind === 'program'
+      ? programs(sandbox, interpreter, run, tests.tests)
+      : functions(sandbox, interpreter, run, tests));
   } catch (error) {
     if (error instanceof TrainyardError && error.code === 'SANDBOX_FAILED') return unscorable(error.message);
     throw error;
   }
 }
+
+// ── the interpreters ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+interface Interpreter {
+  readonly name: string;
+  readonly program: string;
+  readonly args: readonly string[];
+  readonly readable: readonly ReadableFile[];
+  readonly memoryMb: number;
+  /** How a program that reads and prints is called. */
+  readonly file: string;
+  readonly subject: readonly string[];
+  readonly tester: readonly string[];
+}
+
+/** Where our scripts and Node are inside, so that nothing is told about this machine. */
+const INSIDE = '/opt/trainyard';
+/** Takes Node itself, with its reading thread. */
+const NODE_MB = 128;
+
+const INTERPRETERS: Readonly<Record<CodeLanguage, (memoryMb: number) => Interpreter>> = {
+  javascript(memoryMb) {
+    const harness = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
+    const script = `${INSIDE}/javascript/${basename(harness)}`;
+    return {
+      name: 'Node',
+      program: `${INSIDE}/node`,
+      args: ['--disable-warning=ExperimentalWarning', `--max-old-space-size=${memoryMb}`],
+      readable: [
+        { source: realpathSync(process.execPath), target: `${INSIDE}/node` },
+        { source: dirname(harness), target: `${INSIDE}/javascript` },
+      ],
+      memoryMb: memoryMb + NODE_MB,
+      file: 'solution.js',
+      subject: [script, 'subject'],
+      tester: [script, 'tester'],
+    };
+  },
+  python(memoryMb) {
+    const { program, readable } = pythonHome();
+    const folder = fileURLToPath(new URL('./python', import.meta.url));
+    return {
+      name: 'Python',
+      program,
+      // Isolated from the environment and the user's own packages; text is UTF-8 everywhere.
+      args: ['-I', '-B', '-X', 'utf8'],
+      readable: [...readable, { source: folder, target: `${INSIDE}/python` }],
+      memoryMb,
+      file: 'solution.py',
+      subject: [`${INSIDE}/python/subject.py`],
+      tester: [`${INSIDE}/python/tester.py`],
+    };
+  },
+};
+
+const ASK = `
+import json, os, sys
+print(json.dumps([os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable), sys.base_prefix, sys.base_exec_prefix]))
+`;
+const ASK_MS = 20_000;
+
+let home: Pick<Interpreter, 'program' | 'readable'> | undefined;
+
+/**
+ * Where Python really is: `python3` may be a script that looks for one (pyenv), or one of a virtual environment, and what it needs lies
+ * somewhere else, often in a home directory that the sandbox does not show. Asked once per process. Throws SANDBOX_MISSING where there is no
+ * Python 3.
+ */
+export function pythonHome(): Pick<Interpreter, 'program' | 'readable'> {
+  home ??= findPython();
+  return home;
+}
+
+function findPython(): Pick<Interpreter, 'program' | 'readable'> {
+  try {
+    const stdio = ['ignore', 'pipe', 'pipe'] as const;
+    const said = execFileSync('python3', ['-I', '-c', ASK], { encoding: 'utf8', timeout: ASK_MS, stdio: [...stdio] });
+    const [program, ...prefixes] = JSON.parse(said) as string[];
+    const folders = new Set(prefixes.map((prefix) => realpathSync(prefix)));
+    const readable = [...folders].filter((folder) => !/^\/(usr(\/local)?)?$/.test(folder)).map((source) => ({ source }));
+    return { program: program!, readable };
+  } catch (cause) {
+    throw new TrainyardError('SANDBOX_MISSING', `python3 could not be run: ${messageOf(cause)}`, {
+      hint: 'install Python 3 and put it on the PATH: it runs the code under test',
+      cause,
+    });
+  }
+}
+
+function asked({ program, args, readable, memoryMb }: Interpreter, run: CodeRun, more: readonly string[]): SandboxProgram {
+  return {
+    ...{ program, readable, args: [...args, ...more] },
+    limits: { memoryMb, cpuSeconds: Math.ceil(run.timeoutMs / 1_000) + 1 },
+    ...(run.signal === undefined ? {} : { signal: run.signal }),
+  };
+}
+
+// ── programs that read and print ────────────────────────────────────────────────────────────────────────────────────────
+
+const MOST_OUTPUT_BYTES = 4 * 2 ** 20;
+
+async function programs(
+  sandbox: Sandbox,
+  interpreter: Interpreter,
+  run: CodeRun,
+  tests: readonly ProgramTest[],
+): Promise<TestsResult> {
+  const { file } = interpreter;
+  const program = { ...asked(interpreter, run, [file]), files: { [file]: run.code } };
+  // Starting sandboxes does not count: a busy machine must not make code slow.
+  let leftMs = run.timeoutMs;
+  let timedOut = false;
+  const passed: boolean[] = [];
+  for (const { input, output } of tests) {
+    const wallMs = Math.ceil(leftMs);
+    timedOut ||= wallMs < 1;
+    if (timedOut) {
+      passed.push(false);
+      continue;
+    }
+    const limits = { ...program.limits, wallMs, outputBytes: MOST_OUTPUT_BYTES };
+    const result = await sandbox.run({ ...program, stdin: input, limits });
+    if (result.kind === 'cancelled') throw cancelled();
+    leftMs -= result.ranMs;
+    timedOut ||= result.kind === 'timeout';
+    passed.push(result.kind === 'exited' && result.code === 0 && samePrinted(result.stdout, output));
+  }
+  return { kind: 'ran', passed, timedOut };
+}
+
+/** Spaces at the ends of lines and blank lines at the end do not count. */
+function samePrinted(printed: string, expected: string): boolean {
+  // No expression for the end: one would take the square of the length for a text that is mostly spaces.
+  const lines = (text: string): readonly string[] =>
+    text
+      .trimEnd()
+      .split(/\r?\n/)
+      .map((line) => line.trimEnd());
+  const [found, wanted] = [lines(printed), lines(expected)];
+  return found.length === wanted.length && found.every((line, index) => line === wanted[index]);
+}
+
+// ── functions and statements ────────────────────────────────────────────────────────────────────────────────────────────
+
+/** For starting an interpreter. */
+const START_MS = 20_000;
+/** For the tests to say that time is up; what the code made them do can hold them up, too. */
+const OWN_MS = 5_000;
+/** The first lines: of the process with the code, before it has any, and of the one with the tests. */
+const READY = 'ready';
+const TESTER_READY = 'R';
+const MOST_BYTES = 16 * 2 ** 20;
+
+interface Pair {
+  readonly subject: ConfinedProcess;
+  readonly tester: ConfinedProcess;
+}
+
+async function functions(
+  sandbox: Sandbox,
+  interpreter: Interpreter,
+  run: CodeRun,
+  { tests, entry, setup }: CodeTests & { readonly kind: 'function' },
+): Promise<TestsResult> {
+  const { code, tolerance, timeoutMs, signal } = run;
+  const pair = startPair(sandbox, interpreter, run);
+  try {
+    const order = JSON.stringify({ code, tests, entry: entry ?? null, setup, tolerance });
+    const { said, timedOut } = await between(pair, interpreter.name, order, timeoutMs);
+    await pair.tester.ended;
+    if (signal?.aborted) throw cancelled();
+    return resultOf(tests.length, said, timedOut);
+  } finally {
+    pair.subject.kill();
+    pair.tester.kill();
+    // Neither may be left when this ends, also where the other one failed.
+    await Promise.allSettled([pair.tester.ended, pair.subject.ended]);
+  }
+}
+
+function startPair(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun): Pair {
+  const start = (role: 'subject' | 'tester'): ConfinedProcess => {
+    const program = asked(interpreter, run, interpreter[role]);
+    const wallMs = START_MS + run.timeoutMs + OWN_MS;
+    return sandbox.start({ ...program, limits: { ...program.limits, wallMs, outputBytes: MOST_BYTES } });
+  };
+  const subject = start('subject');
+  try {
+    return { subject, tester: start('tester') };
+  } catch (thrown) {
+    subject.kill();
+    throw thrown;
+  }
+}
+
+interface Heard {
+  readonly said: readonly string[];
+  readonly timedOut: boolean;
+}
+
+/**
+ * Carries lines between the two until the tests are done; gives what the tests said to us. Throws SANDBOX_FAILED where one of them did not
+ * even begin. The code's time begins when both did.
+ */
+async function between({ subject, tester }: Pair, language: string, order: string, timeoutMs: number): Promise<Heard> {
+  const answers = linesOf(subject);
+  const lines = linesOf(tester);
+  const said: string[] = [];
+  let reachedCode = false;
+  if ((await answers.next()).value !== READY) throw await notBegun(subject, language);
+  if ((await lines.next()).value !== TESTER_READY) throw await notBegun(tester, language);
+  let timedOut = false;
+  const timeIsUp = (): void => {
+    timedOut = true;
+    subject.kill();
+  };
+  const timers = [setTimeout(timeIsUp, timeoutMs), setTimeout(() => tester.kill(), timeoutMs + OWN_MS)];
+  try {
+    void relay(answers, tester);
+    tester.stdin.write(`${order}\n`);
+    for await (const line of lines) {
+      if (line.startsWith('U')) {
+        reachedCode = true;
+        subject.stdin.write(`${line.slice(1)}\n`);
+      } else if (line.startsWith('V')) said.push(line.slice(1));
+    }
+  } finally {
+    for (const timer of timers) clearTimeout(timer);
+  }
+  // From its first word to the code on, whatever becomes of it is the code's doing.
+  if (said.length === 0 && !reachedCode) throw await notBegun(tester, language);
+  return { said, timedOut };
+}
+
+function linesOf({ stdout }: ConfinedProcess): AsyncIterator<string> & AsyncIterable<string> {
+  return createInterface({ input: stdout, crlfDelay: Number.POSITIVE_INFINITY })[Symbol.asyncIterator]();
+}
+
+async function relay(answers: AsyncIterable<string>, tester: ConfinedProcess): Promise<void> {
+  for await (const line of answers) tester.stdin.write(`${line}\n`);
+  tester.stdin.end();
+}
+
+async function notBegun(process: ConfinedProcess, language: string): Promise<TrainyardError> {
+  const end = await process.ended;
+  if (end.kind === 'cancelled') return cancelled();
+  const lines = process.stderr.trim().split('\n');
+  const why = lines.findLast((line) => /error/i.test(line)) ?? (lines.at(-1) || end.kind);
+  return new TrainyardError('SANDBOX_FAILED', `${language} could not be started in the sandbox: ${why}`);
+}
+
+interface Said {
+  readonly fault?: string;
+  readonly loaded?: boolean;
+  readonly defined?: boolean;
+  readonly test?: number;
+  readonly passed?: boolean;
+}
+
+/** A test of which nothing was said did not pass. */
+function resultOf(tests: number, lines: readonly string[], timedOut: boolean): TestsResult {
+  const said = lines.map((line) => JSON.parse(line) as Said);
+  const fault = said.find((one) => one.fault !== undefined)?.fault;
+  if (fault !== undefined) return { kind: 'fault', why: fault };
+  const { loaded = false, defined = false } = said.findLast((one) => one.loaded !== undefined) ?? {};
+  const passed = Array.from({ length: tests }, (_, index) => said.some((one) => one.test === index && one.passed === true));
+  return { kind: 'ran', passed, loaded, defined, timedOut };
+}
+
+const cancelled = (): TrainyardError => new TrainyardError('CANCELLED', 'the tests were cancelled');

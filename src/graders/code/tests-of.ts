@@ -6,7 +6,7 @@
  * that read and print; a list of `{ args, expected }` for a function. Or `{ tests, entry?, setup? }` around any of these.
  */
 import { z } from 'zod';
-import { unscorable } from '../../core/define-grader.ts';
+import { unscorable } from '../../core/define.ts';
 import { isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 

@@ -6,7 +6,7 @@
  * the same ones; where only some do the grading fails, because what the others earned there is not known.
  */
 import type { Grader, GraderInput, GraderResult, Ungraded } from '../../core/contracts.ts';
-import { defineGrader } from '../../core/define-grader.ts';
+import { defineGrader } from '../../core/define.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Reward } from '../../core/types.ts';
 import { checkOptions } from '../options.ts';

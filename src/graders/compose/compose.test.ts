@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf, turnSaying } from '../../../test/fixtures/grader/rollout-input.ts';
 import type { Grader, GraderResult } from '../../core/contracts.ts';
-import { defineGrader, rejected, unscorable } from '../../core/define-grader.ts';
+import { defineGrader, rejected, unscorable } from '../../core/define.ts';
 import { clipped, gated, maximum, minimum, scaled, weighted } from './combine.ts';
 import { formatPenalty, lengthPenalty, repetitionPenalty } from './penalties.ts';
 

@@ -2,7 +2,7 @@
  * Penalties: graders whose value is 0 where all is well and below 0 where it is not. They are meant to be components of `weighted`.
  */
 import type { Grader, GraderInput, GraderTurn } from '../../core/contracts.ts';
-import { defineGrader, unscorable } from '../../core/define-grader.ts';
+import { defineGrader, unscorable } from '../../core/define.ts';
 import { checkOptions, type TextOptions } from '../options.ts';
 import { ownTurns, saidBy } from '../said.ts';
 import { regexWithin, statelessRegex } from '../text-match.ts';

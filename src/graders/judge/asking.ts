@@ -4,17 +4,17 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { linkSignals } from '../../core/async.ts';
+import { unscorable } from '../../core/define.ts';
+import { printable } from '../../core/describe.ts';
+import { parsedJson } from '../../core/json.ts';
 import {
   type ChatQuestion,
   type ChatServer,
   chatAnswerIn,
   chatRequest,
-  parsedJson,
   whyUnreachable,
   withoutKey,
-} from '../../core/chat-completions.ts';
-import { unscorable } from '../../core/define-grader.ts';
-import { printable } from '../../core/describe.ts';
+} from '../../gateway/chat-completions.ts';
 import { type JudgedBy, questionOf, type Shown } from './question.ts';
 import { type Verdict, verdictIn } from './verdict.ts';
 

@@ -5,12 +5,13 @@
  * not know. A judge that cannot be asked or gives no verdict makes the rollout unscorable. An answer that says nothing at all gets the
  * bottom of the scale without a call.
  */
-import type { ChatServer } from '../../core/chat-completions.ts';
+
 import type { Grader, GraderContext, GraderInput, GraderResult } from '../../core/contracts.ts';
-import { defineGrader, unscorable } from '../../core/define-grader.ts';
+import { defineGrader, unscorable } from '../../core/define.ts';
+import { unknownOptions } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { defined } from '../../core/json.ts';
-import { unknownOptions } from '../../core/near-name.ts';
+import type { ChatServer } from '../../gateway/chat-completions.ts';
 import { checkOptions, type OptionKinds, type TextOptions } from '../options.ts';
 import { answerOf, saidBy } from '../said.ts';
 import { type Asked, askJudge, MOST_WAIT_MS, type OptionalParameter, type Patience } from './asking.ts';

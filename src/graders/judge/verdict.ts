@@ -10,8 +10,7 @@
 import { createHmac, hash, randomUUID } from 'node:crypto';
 import { constants, mkdir, open, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parsedJson } from '../../core/chat-completions.ts';
-import { isObject } from '../../core/json.ts';
+import { isObject, parsedJson } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { bracketedIn, jsonEqual } from '../json-answers.ts';
 import type { JudgedBy } from './question.ts';

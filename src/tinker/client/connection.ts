@@ -1,16 +1,16 @@
 /**
  * The connection to a Tinker server: a session that is kept alive, and requests whose results are futures.
  *
- * What is sent is sent again while the server is away, within patience, and every outcome of a future is dealt with (`futures.ts`).
- * Order is the sender's: a request is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is
- * sampled or trained. A heartbeat that fails harms nothing; a session that the server has forgotten shows when it is used.
+ * Requests are sent again while the server is away, and every outcome of a future is dealt with (`retry.ts`). Order is the sender's: a
+ * request is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is sampled or trained. A heartbeat
+ * that fails harms nothing; a session that the server has forgotten shows when it is used.
  */
-import type { Downtime } from '../../core/async.ts';
-import { linkSignals } from '../../core/async.ts';
+import { type Downtime, linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
-import type { ClientConfigReply } from '../wire/verbs.ts';
+import { PROTOBUF, WireError } from '../wire/messages.ts';
 import {
+  type ClientConfigReply,
   capabilitiesReply,
   clientConfigReply,
   createSamplingSessionReply,
@@ -18,12 +18,17 @@ import {
   futureReply,
   readAs,
 } from '../wire/verbs.ts';
-import { WireError } from '../wire/wire-error.ts';
-import { Caller } from './caller.ts';
-import { type Payload, retrieve } from './futures.ts';
-import { ExchangeFailure, type ExchangeRequest, HttpClient, type HttpReply } from './http.ts';
-import { Trouble } from './patience.ts';
-import { lost, parseJson, Refusals } from './refusals.ts';
+import {
+  ExchangeFailure,
+  type ExchangeRequest,
+  HttpClient,
+  isLost,
+  jsonIn,
+  lost,
+  ReplyErrors,
+  type ServerReply,
+} from './exchange.ts';
+import { Caller, type Payload, retrieve } from './retry.ts';
 
 const SUBMIT_TIMEOUT_MS = 60_000;
 const MENTION_TIMEOUT_MS = 10_000;
@@ -56,11 +61,11 @@ export interface OfferedModel {
 /** A request whose result is a future. */
 export interface Submission {
   readonly verb: string;
-  /** As the wire calls it in its headers. */
-  readonly requestType: string;
+  /** As the wire's headers call it, where that is not the verb in PascalCase. */
+  readonly requestType?: string;
   readonly purpose: 'sample' | 'train';
-  readonly body: Uint8Array;
-  readonly contentType: string;
+  /** Bytes are protobuf, everything else is sent as JSON. */
+  readonly body: Uint8Array | object;
   /** False where the server would do it twice if it arrived twice. */
   readonly repeatable: boolean;
   /** To see whether the server understands it at all: an internal error is an answer too. */
@@ -78,13 +83,12 @@ export interface Accepted {
 
 export class TinkerConnection implements AsyncDisposable {
   readonly #http: HttpClient;
-  readonly #refusals: Refusals;
-  readonly #trouble: Trouble;
+  readonly #errors: ReplyErrors;
   readonly #caller: Caller;
-  readonly #greeter: Caller;
+  readonly #firstPatienceMs: number;
   readonly #closing = new AbortController();
-  readonly #signal: AbortSignal;
-  readonly #releaseSignal: () => void;
+  /** Aborts with the connection, or the signal that it was opened with. */
+  readonly #life: ReturnType<typeof linkSignals>;
   #heartbeat: NodeJS.Timeout | undefined;
   #config: ClientConfigReply = readAs(clientConfigReply, {});
   /** Futures whose results have not come: two requests with one of them would have one result. */
@@ -106,16 +110,13 @@ export class TinkerConnection implements AsyncDisposable {
     return connection;
   }
 
-  private constructor({ baseURL, apiKey, onTrouble, absence, patienceMs = PATIENCE_MS, signal }: ConnectionSettings) {
+  private constructor(settings: ConnectionSettings) {
+    const { baseURL, apiKey, onTrouble = () => undefined, absence, patienceMs = PATIENCE_MS, signal } = settings;
     this.#http = new HttpClient(baseURL, apiKey);
-    this.#refusals = new Refusals(apiKey, this.#http.address);
-    this.#trouble = new Trouble(onTrouble ?? (() => undefined), absence);
-    const parts = { http: this.#http, refusals: this.#refusals, trouble: this.#trouble };
-    this.#caller = new Caller({ ...parts, patienceMs });
-    this.#greeter = new Caller({ ...parts, patienceMs: Math.min(patienceMs, FIRST_PATIENCE_MS) });
-    const linked = signal === undefined ? undefined : linkSignals(this.#closing.signal, signal);
-    this.#signal = linked?.signal ?? this.#closing.signal;
-    this.#releaseSignal = linked?.release ?? (() => undefined);
+    this.#errors = new ReplyErrors(apiKey, this.#http.address);
+    this.#caller = new Caller({ http: this.#http, errors: this.#errors, onTrouble, downtime: absence, patienceMs });
+    this.#firstPatienceMs = Math.min(patienceMs, FIRST_PATIENCE_MS);
+    this.#life = linkSignals(this.#closing.signal, ...(signal === undefined ? [] : [signal]));
   }
 
   get sessionId(): string {
@@ -133,39 +134,38 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   async supportedModels(): Promise<readonly OfferedModel[]> {
-    const path = '/api/v1/get_server_capabilities';
-    const request = { method: 'GET', path, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
-    const reply = await this.#ask(request, 'get_server_capabilities');
-    const { supported_models: models } = this.#read(capabilitiesReply, reply, 'get_server_capabilities');
+    const verb = 'get_server_capabilities';
+    const request = { method: 'GET', path: `/api/v1/${verb}`, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
+    const { supported_models: models } = this.#read(capabilitiesReply, await this.#ask(request, verb), verb);
     return models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
       name == null ? [] : [{ name, contextLength: length ?? undefined, tokenizerDigest: digest ?? undefined }],
     );
   }
 
   async createSamplingSession(source: { readonly baseModel: string } | { readonly path: string }): Promise<string> {
+    const verb = 'create_sampling_session';
     const from = 'path' in source ? { model_path: source.path } : { base_model: source.baseModel };
-    const create = () =>
-      this.post('create_sampling_session', {
+    const reply = await this.inSession(() =>
+      this.post(verb, {
         session_id: this.#sessionId,
         sampling_session_seq_id: this.nextSamplingSession(),
         ...from,
-        type: 'create_sampling_session',
-      });
-    const reply = await this.inSession(create);
-    return this.#read(createSamplingSessionReply, reply, 'create_sampling_session').sampling_session_id;
+        type: verb,
+      }),
+    );
+    return this.#read(createSamplingSessionReply, reply, verb).sampling_session_id;
   }
 
   /** A new session, where the server has forgotten the old one. */
   async renew(): Promise<void> {
     const body = { tags: ['trainyard'], sdk_version: SDK_VERSION, type: 'create_session' } as const;
     const reply = await this.post('create_session', body).catch((thrown: unknown) => {
-      if (!(thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST')) throw thrown;
+      if (!isLost(thrown)) throw thrown;
       throw new TrainyardError('POLICY_REFUSED', `there is no Tinker API at ${this.address}: ${thrown.message}`, {
         hint: 'check TINKER_BASE_URL',
       });
     });
-    const session = this.#read(createSessionReply, reply, 'create_session');
-    this.#sessionId = session.session_id;
+    this.#sessionId = this.#read(createSessionReply, reply, 'create_session').session_id;
   }
 
   /** Runs what needs the session; once more in a new one where the server turns out to have forgotten this one. */
@@ -173,9 +173,9 @@ export class TinkerConnection implements AsyncDisposable {
     try {
       return await use();
     } catch (thrown) {
-      if (!(thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST')) throw thrown;
+      if (!isLost(thrown)) throw thrown;
       // The session is there: what is missing is what was asked for.
-      if (await this.#isKnown()) throw new TrainyardError('POLICY_REFUSED', thrown.message, { cause: thrown });
+      if ((await this.#beat())?.status !== 404) throw new TrainyardError('POLICY_REFUSED', thrown.message, { cause: thrown });
       await this.renew();
       return use();
     }
@@ -191,32 +191,35 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   /** A request that is answered at once. */
-  async post(verb: string, body: Json, caller = this.#caller): Promise<HttpReply> {
-    const request = {
-      ...jsonBody(body),
-      method: 'POST',
-      path: `/api/v1/${verb}`,
-      pool: 'submit',
-      timeoutMs: SUBMIT_TIMEOUT_MS,
-    } as const;
-    return this.#ask(request, verb, caller);
+  async post(verb: string, body: Json, patienceMs?: number): Promise<ServerReply> {
+    return this.#ask(submitting(verb, encoded(body)), verb, patienceMs);
   }
 
   /** A request that nothing depends on: tried once. Undefined where no answer came; never throws. */
-  async mention(method: 'POST' | 'DELETE', path: string, body?: Json): Promise<HttpReply | undefined> {
-    if (this.#signal.aborted) return undefined;
-    const request = { ...(body === undefined ? {} : jsonBody(body)), method, path: `/api/v1/${path}`, pool: 'control' } as const;
-    const answer = await this.#caller
-      .once({ ...request, timeoutMs: MENTION_TIMEOUT_MS }, path, this.#signal)
-      .catch(() => undefined);
+  async mention(method: 'POST' | 'DELETE', path: string, body?: Json): Promise<ServerReply | undefined> {
+    const { signal } = this.#life;
+    if (signal.aborted) return undefined;
+    const content = body === undefined ? {} : encoded(body);
+    const request = { ...content, method, path: `/api/v1/${path}`, pool: 'control', timeoutMs: MENTION_TIMEOUT_MS } as const;
+    const answer = await this.#caller.once(request, path, signal).catch(() => undefined);
     return answer instanceof ExchangeFailure ? undefined : answer;
   }
 
   /** Resolves when the server has accepted the request. */
   async submit(submission: Submission): Promise<Accepted> {
-    const reply = await this.#linked(submission.signal, (signal) => this.#send(submission, signal));
-    const requestId = this.#read(futureReply, reply, submission.verb).request_id;
-    return { requestId, reply: parseJson(reply.body), result: () => this.#onlyResult(submission, requestId) };
+    const { verb, repeatable, isTrial } = submission;
+    const request = { ...submitting(verb, encoded(submission.body)), alone: !repeatable };
+    const send = async (signal: AbortSignal): Promise<{ readonly id: string; readonly reply: unknown }> => {
+      const reply = this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
+      return { id: this.#read(futureReply, reply, verb).request_id, reply: jsonIn(reply.body) };
+    };
+    using linked = this.#linked(submission.signal);
+    const { id: requestId, reply } = await send(linked.signal);
+    const resubmit = async (signal: AbortSignal): Promise<string> => {
+      if (!repeatable) throw lost(`the server has forgotten ${verb}, and may do it again if it is asked again`);
+      return (await send(signal)).id;
+    };
+    return { requestId, reply, result: () => this.#onlyResult(submission, requestId, resubmit) };
   }
 
   /** Decodes what came; a body that is not what it should be becomes POLICY_GARBLED. */
@@ -224,7 +227,7 @@ export class TinkerConnection implements AsyncDisposable {
     try {
       return await read();
     } catch (thrown) {
-      throw thrown instanceof WireError ? this.#garbled(verb, thrown) : thrown;
+      throw this.#garbled(verb, thrown);
     }
   }
 
@@ -232,118 +235,96 @@ export class TinkerConnection implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#heartbeat);
     this.#closing.abort();
-    this.#releaseSignal();
+    this.#life.release();
     this.#http.close();
   }
 
   async #greet(): Promise<void> {
     try {
-      const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, this.#greeter);
+      const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, this.#firstPatienceMs);
       this.#config = this.#read(clientConfigReply, reply, 'client/config');
     } catch (thrown) {
       // Servers older than this question answer 404: then the defaults hold.
-      if (!(thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST')) throw thrown;
+      if (!isLost(thrown)) throw thrown;
     }
   }
 
-  async #onlyResult(submission: Submission, requestId: string): Promise<Payload> {
-    if (this.#awaited.has(requestId)) {
-      throw new TrainyardError('POLICY_GARBLED', `the reply to ${submission.verb} names the future of another request`, {
+  async #onlyResult(
+    { verb, requestType, purpose, signal }: Submission,
+    firstId: string,
+    resubmit: (signal: AbortSignal) => Promise<string>,
+  ): Promise<Payload> {
+    if (this.#awaited.has(firstId)) {
+      throw new TrainyardError('POLICY_GARBLED', `the reply to ${verb} names the future of another request`, {
         hint: `check that ${this.address} is a Tinker server, and its version`,
       });
     }
-    this.#awaited.add(requestId);
+    this.#awaited.add(firstId);
+    using linked = this.#linked(signal);
+    let id = firstId;
+    const again = async (): Promise<string> => {
+      id = await resubmit(linked.signal);
+      return id;
+    };
+    const request = { verb, requestType: requestType ?? pascalCase(verb), purpose, resubmit: again };
     try {
-      return await this.#result(submission, requestId);
-    } finally {
-      this.#awaited.delete(requestId);
-    }
-  }
-
-  async #result(submission: Submission, requestId: string): Promise<Payload> {
-    const { verb, requestType, purpose } = submission;
-    let id = requestId;
-    try {
-      return await this.#linked(submission.signal, (signal) => {
-        const resubmit = async (): Promise<string> => {
-          if (!submission.repeatable) throw lost(`the server has forgotten ${verb}, and may do it again if it is asked again`);
-          id = this.#read(futureReply, await this.#send(submission, signal), verb).request_id;
-          return id;
-        };
-        return retrieve({ caller: this.#caller, refusals: this.#refusals }, { verb, requestType, purpose, resubmit }, id, signal);
-      });
+      return await retrieve({ caller: this.#caller, errors: this.#errors }, request, id, linked.signal);
     } catch (thrown) {
-      if (purpose === 'sample' && thrown instanceof TrainyardError && thrown.code === 'CANCELLED') {
-        void this.mention('POST', 'cancel_future', { request_id: id });
-      }
+      if (purpose === 'sample' && linked.signal.aborted) void this.mention('POST', 'cancel_future', { request_id: id });
       throw thrown;
+    } finally {
+      this.#awaited.delete(firstId);
     }
   }
 
-  async #send({ verb, body, contentType, repeatable, isTrial }: Submission, signal: AbortSignal): Promise<HttpReply> {
-    const headers = { 'content-type': contentType };
-    const request = {
-      method: 'POST',
-      path: `/api/v1/${verb}`,
-      pool: 'submit',
-      timeoutMs: SUBMIT_TIMEOUT_MS,
-      headers,
-      body,
-      alone: !repeatable,
-    } as const;
-    return this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
+  async #ask(request: ExchangeRequest, verb: string, patienceMs?: number): Promise<ServerReply> {
+    const options = { signal: this.#life.signal, repeatable: true, patienceMs };
+    return this.#checked(await this.#caller.ask(request, verb, options), verb);
   }
 
-  async #ask(request: ExchangeRequest, verb: string, caller = this.#caller): Promise<HttpReply> {
-    return this.#checked(await caller.ask(request, verb, { signal: this.#signal, repeatable: true }), verb);
-  }
-
-  #checked(reply: HttpReply, verb: string): HttpReply {
-    if (reply.status >= 300) throw this.#refusals.ofStatus(reply, verb);
+  #checked(reply: ServerReply, verb: string): ServerReply {
+    if (reply.status >= 300) throw this.#errors.ofStatus(reply, verb);
     return reply;
   }
 
-  #read<T>(schema: Parameters<typeof readAs<T>>[0], reply: HttpReply, verb: string): T {
-    const value = parseJson(reply.body);
-    if (value === undefined) throw this.#refusals.garbled(reply, verb);
+  #read<T>(schema: Parameters<typeof readAs<T>>[0], reply: ServerReply, verb: string): T {
+    const value = jsonIn(reply.body);
+    if (value === undefined) throw this.#errors.garbled(reply, verb);
     try {
       return readAs(schema, value);
     } catch (thrown) {
-      throw thrown instanceof WireError ? this.#garbled(verb, thrown) : thrown;
+      throw this.#garbled(verb, thrown);
     }
   }
 
-  #garbled(verb: string, cause: WireError): TrainyardError {
-    return new TrainyardError(
-      'POLICY_GARBLED',
-      `the reply to ${verb} cannot be used: ${this.#refusals.quote(cause.message, 300)}`,
-      {
-        hint: `check that ${this.address} is a Tinker server, and its version`,
-        cause,
-      },
-    );
+  #garbled(verb: string, thrown: unknown): unknown {
+    if (!(thrown instanceof WireError)) return thrown;
+    const message = `the reply to ${verb} cannot be used: ${this.#errors.quote(thrown.message, 300)}`;
+    return new TrainyardError('POLICY_GARBLED', message, {
+      hint: `check that ${this.address} is a Tinker server, and its version`,
+      cause: thrown,
+    });
   }
 
-  async #linked<T>(signal: AbortSignal | undefined, use: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    if (signal === undefined) return use(this.#signal);
-    const linked = linkSignals(signal, this.#signal);
-    try {
-      return await use(linked.signal);
-    } finally {
-      linked.release();
-    }
+  #linked(signal: AbortSignal | undefined): ReturnType<typeof linkSignals> {
+    return linkSignals(this.#life.signal, ...(signal === undefined ? [] : [signal]));
   }
 
-  async #beat(): Promise<HttpReply | undefined> {
+  async #beat(): Promise<ServerReply | undefined> {
     return this.mention('POST', 'session_heartbeat', { session_id: this.#sessionId, type: 'session_heartbeat' });
-  }
-
-  /** False only where the server says so. */
-  async #isKnown(): Promise<boolean> {
-    return (await this.#beat())?.status !== 404;
   }
 }
 
-function jsonBody(body: Json) {
+function submitting<T extends object>(verb: string, content: T) {
+  return { ...content, method: 'POST', path: `/api/v1/${verb}`, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
+}
+
+function encoded(body: Uint8Array | object | Json) {
+  if (body instanceof Uint8Array) return { headers: { 'content-type': PROTOBUF }, body };
   return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };
+}
+
+/** `optim_step` is OptimStep. */
+function pascalCase(verb: string): string {
+  return verb.replaceAll(/(?:^|_)(\w)/g, (_, letter: string) => letter.toUpperCase());
 }

@@ -1,42 +1,40 @@
 /**
  * One model in training at a Tinker server: its verbs, each sent with the model's next `seq_id`, in the order they are called here.
  *
- * A verb resolves when the server has accepted it, and gives a promise of its result; so the next verb can be sent while the server
- * still works. Nobody can take a gradient back at the server: when a backward pass fails, or it is unknown whether something arrived,
- * the model is spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two
- * verbs at once; which loss is taken, and what is done about a spoiled model, is theirs too.
+ * A verb resolves when the server has accepted it, and gives a promise of its result; so the next verb can be sent while the server still
+ * works. Nobody can take a gradient back at the server: when a backward pass fails, or it is unknown whether something arrived, the model is
+ * spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two verbs at once;
+ * which loss is taken, and what is done about a spoiled model, is theirs too.
  */
 import { randomUUID } from 'node:crypto';
 import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
-import type { Datum, PassRequest } from '../wire/types.ts';
+import { passRequestToJson, passResultFromJson } from '../wire/json.ts';
+import type { Datum, PassRequest, PassResult } from '../wire/messages.ts';
+import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
 import {
-  adamParamsToWire,
+  adamToWire,
+  type ClientConfigReply,
   createModelReply,
-  loadWeightsReply,
   optimStepReply,
   readAs,
   saveWeightsForSamplerReply,
   saveWeightsReply,
 } from '../wire/verbs.ts';
-import type { TinkerConnection } from './connection.ts';
-import type { Payload } from './futures.ts';
-import {
-  cutIntoChunks,
-  type EncodedVerb,
-  encodePass,
-  gradNormOf,
-  joinResults,
-  type PassFormat,
-  type PassOutput,
-  readPass,
-} from './tinker-pass.ts';
+import type { Submission, TinkerConnection } from './connection.ts';
+import { isLost } from './exchange.ts';
+import type { Payload } from './retry.ts';
 
 /** Accepted by the server; the result is on its way. */
 export interface Underway<T> {
   readonly result: Promise<T>;
+}
+
+/** How a server takes its passes, found out with the first one. JSON is for servers that know nothing better. */
+export interface PassFormat {
+  kind: 'protobuf' | 'json' | undefined;
 }
 
 export interface ModelStart {
@@ -47,12 +45,14 @@ export interface ModelStart {
   readonly path?: string | undefined;
 }
 
+export interface PassOutput {
+  readonly outputs: PassResult['outputs'];
+  /** What the server says the loss is, over all chunks; undefined where it says nothing of the kind. */
+  readonly lossSum: number | undefined;
+}
+
 /** What to compute: data under a loss that the server has. */
-export interface Pass<T> {
-  readonly data: readonly Datum[];
-  readonly loss: string;
-  readonly lossSettings: Readonly<Record<string, number>>;
-  readonly forwardOnly: boolean;
+export interface Pass<T> extends Omit<PassRequest, 'modelId' | 'seqId'> {
   /** What is made of the outputs; a gradient whose outputs it throws at is not to be trusted. */
   readonly read: (output: PassOutput) => Promise<T>;
   /** Failures that say that the server computed nothing. */
@@ -89,24 +89,18 @@ export class TinkerModel {
   }
 
   static async #new(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
-    const body = (): Json => ({
-      session_id: connection.sessionId,
-      model_seq_id: connection.nextModel(),
-      base_model: start.baseModel,
-      lora_config: { rank: start.loraRank, seed: start.seed, train_unembed: true, train_mlp: true, train_attn: true },
-      type: 'create_model',
+    const verb = 'create_model';
+    const accepted = await connection.inSession(() => {
+      const body = {
+        session_id: connection.sessionId,
+        model_seq_id: connection.nextModel(),
+        base_model: start.baseModel,
+        lora_config: { rank: start.loraRank, seed: start.seed, train_unembed: true, train_mlp: true, train_attn: true },
+        type: verb,
+      };
+      return connection.submit({ verb, purpose: 'train', body, repeatable: true });
     });
-    const accepted = await connection.inSession(() =>
-      connection.submit({
-        verb: 'create_model',
-        requestType: 'CreateModel',
-        purpose: 'train',
-        body: Buffer.from(JSON.stringify(body())),
-        contentType: 'application/json',
-        repeatable: true,
-      }),
-    );
-    const { model_id: id } = await connection.decode('create_model', () => readAs(createModelReply, accepted.reply));
+    const { model_id: id } = await connection.decode(verb, () => readAs(createModelReply, accepted.reply));
     await accepted.result();
     return new TinkerModel(connection, format, id);
   }
@@ -121,30 +115,37 @@ export class TinkerModel {
   assertSound(): void {
     const cause = this.#spoiled;
     if (cause === undefined) return;
-    throw new TrainyardError(
-      cause.code,
-      `the model at the server is not to be trusted since an earlier verb failed: ${cause.message}`,
-      {
-        hint: 'load what was saved last',
-        cause,
-      },
-    );
+    const why = `the model at the server is not to be trusted since an earlier verb failed: ${cause.message}`;
+    throw new TrainyardError(cause.code, why, { hint: 'load what was saved last', cause });
   }
 
   /** In chunks that the server takes; they are computed as one. At least one datum. */
   async pass<T>(pass: Pass<T>): Promise<Underway<T>> {
     this.assertSound();
-    const format = this.#format.kind ?? (await this.#findFormat(pass.data[0]!));
-    this.#format.kind = format;
-    const chunks = await cutIntoChunks(pass.data, format, this.#connection.config);
-    const sizes = chunks.map(({ length }) => length);
-    return this.#underway(pass, await this.#sendChunks(pass, chunks, format), sizes);
+    this.#format.kind ??= await this.#findFormat(pass.data[0]!);
+    const chunks = await cutIntoChunks(pass.data, this.#format.kind, this.#connection.config);
+    const answers = await this.#sendChunks(pass, chunks, this.#format.kind);
+    const read = async (): Promise<T> => {
+      const payloads = await Promise.all(answers.map(({ result }) => result));
+      const results = await this.#connection.decode('forward_backward', () => mapYielding(payloads, readPass));
+      return pass.read(joinResults(results, chunks));
+    };
+    if (pass.forwardOnly) return { result: quietly(read()) };
+    const underway = this.#spoiling(async () => {
+      try {
+        return await read();
+      } catch (thrown) {
+        // A chunk that came through has left its gradient at the server, whatever the others say.
+        const settled = await Promise.allSettled(answers.map(({ result }) => result));
+        throw settled.some(({ status }) => status === 'fulfilled') ? this.#spoil(thrown) : thrown;
+      }
+    }, pass.isHarmless);
+    this.#gradient.push(underway.result);
+    return underway;
   }
 
   async optimStep(adam: AdamSettings): Promise<Underway<{ readonly gradNorm: number | undefined }>> {
-    const { learningRate, beta1, beta2, epsilon: eps, weightDecay, maxGradNorm: gradClipNorm } = adam;
-    const params = { learningRate, beta1, beta2, eps, weightDecay, gradClipNorm };
-    const answer = await this.#verb('optim_step', 'OptimStep', { adam_params: adamParamsToWire(params) });
+    const answer = await this.#verb('optim_step', { adam_params: adamToWire(adam) });
     const passes = this.#gradient;
     this.#gradient = [];
     return this.#spoiling(async () => {
@@ -157,45 +158,25 @@ export class TinkerModel {
 
   /** Keeps weights and optimizer state at the server; gives their path. */
   async save(): Promise<Underway<string>> {
-    const answer = await this.#saving('save_weights', 'SaveWeights', () => ({ path: `trainyard-${randomUUID()}` }));
+    const answer = await this.#saving('save_weights', () => ({ path: `trainyard-${randomUUID()}` }));
     const read = async () => (await this.#decoded('save_weights', answer, saveWeightsReply)).path;
     return { result: quietly(read()) };
   }
 
   /** A sampling session of the current weights. */
   async publish(): Promise<Underway<string>> {
-    const answer = await this.#saving('save_weights_for_sampler', 'SaveWeightsForSampler', () => ({
-      sampling_session_seq_id: this.#connection.nextSamplingSession(),
-    }));
+    const verb = 'save_weights_for_sampler';
+    const answer = await this.#saving(verb, () => ({ sampling_session_seq_id: this.#connection.nextSamplingSession() }));
     const read = async (): Promise<string> => {
-      const reply = await this.#decoded('save_weights_for_sampler', answer, saveWeightsForSamplerReply);
-      if (reply.sampling_session_id != null) return this.#fresh(reply.sampling_session_id);
-      if (reply.path != null) return this.#fresh(await this.#connection.createSamplingSession({ path: reply.path }));
-      throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave neither a sampling session nor a path');
+      const { sampling_session_id: id, path } = await this.#decoded(verb, answer, saveWeightsForSamplerReply);
+      if (id == null && path == null) throw garbled(`${verb} gave neither a sampling session nor a path`);
+      const session = id ?? (await this.#connection.createSamplingSession({ path: path! }));
+      // A session is for one set of weights: one that comes again would give old samples as new ones.
+      if (this.#published.has(session)) throw garbled(`${verb} gave a sampling session that earlier weights have`);
+      this.#published.add(session);
+      return session;
     };
     return { result: quietly(read()) };
-  }
-
-  /**
-   * What is taken was saved by an earlier attempt of ours, whose answer was lost: nobody else has the name. Under another name the same
-   * weights are saved once more, since nobody is told when the first attempt is whole.
-   */
-  async #saving(verb: string, requestType: string, body: () => Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
-    try {
-      return await this.#verb(verb, requestType, body());
-    } catch (thrown) {
-      if (statusOf(thrown) !== 409) throw thrown;
-      return await this.#verb(verb, requestType, body());
-    }
-  }
-
-  /** A session is for one set of weights: one that comes again would give old samples as new ones. */
-  #fresh(samplingSessionId: string): string {
-    if (this.#published.has(samplingSessionId)) {
-      throw new TrainyardError('POLICY_GARBLED', 'save_weights_for_sampler gave a sampling session that earlier weights have');
-    }
-    this.#published.add(samplingSessionId);
-    return samplingSessionId;
   }
 
   /** The server may drop the model. Never throws. */
@@ -206,11 +187,10 @@ export class TinkerModel {
   /** Optimizer state included. Only the first verb of a model. */
   async #load(path: string): Promise<void> {
     try {
-      const answer = await this.#verb('load_weights', 'LoadWeights', { path, optimizer: true });
-      await this.#decoded('load_weights', answer, loadWeightsReply);
+      await (await this.#verb('load_weights', { path, optimizer: true })).result;
     } catch (thrown) {
       if (isUnexplained(thrown)) throw this.#withoutState(path, thrown);
-      if (!isLost(thrown) || (thrown as TrainyardError).details === undefined) throw thrown;
+      if (!isLost(thrown) || thrown.details === undefined) throw thrown;
       // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
       await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
       throw this.#withoutState(path, thrown);
@@ -225,67 +205,54 @@ export class TinkerModel {
   }
 
   /**
-   * Finds out in which form the server takes its passes, with one that has no effect: a server that knows no protobuf refuses it at
-   * the door, or stumbles over it. Nobody needs its result.
+   * A name that is taken was saved by an earlier attempt of ours, whose answer was lost: nobody else has the name. Under another name the
+   * same weights are saved once more, since nobody is told when the first attempt is whole.
+   */
+  async #saving(verb: string, body: () => Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+    try {
+      return await this.#verb(verb, body());
+    } catch (thrown) {
+      if (statusOf(thrown) !== 409) throw thrown;
+      return await this.#verb(verb, body());
+    }
+  }
+
+  /**
+   * Finds out in which form the server takes its passes, with one that has no effect: a server that knows no protobuf refuses it at once,
+   * or fails on it. Nobody needs its result.
    */
   async #findFormat({ tokens, inputs }: Datum): Promise<'protobuf' | 'json'> {
-    const target = { dtype: 'int64', data: Int32Array.from(inputs['target_tokens']!.data.subarray(0, 1)) } as const;
+    const target_tokens = { dtype: 'int64', data: Int32Array.from(inputs['target_tokens']!.data.subarray(0, 1)) } as const;
     const weights = { dtype: 'float32', data: Float32Array.of(1) } as const;
-    const data = [{ tokens: tokens.subarray(0, 1), inputs: { target_tokens: target, weights } }];
-    const seqId = ++this.#seqId;
-    const probe = encodePass(
-      { modelId: this.id, seqId, data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true },
-      'protobuf',
-    );
+    const data = [{ tokens: tokens.subarray(0, 1), inputs: { target_tokens, weights } }];
+    const request = { modelId: this.id, seqId: ++this.#seqId, data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true };
     try {
-      await this.#connection.submit({ ...probe, purpose: 'train', repeatable: true, isTrial: true });
+      await this.#connection.submit({ ...encodePass(request, 'protobuf'), purpose: 'train', repeatable: true, isTrial: true });
       return 'protobuf';
     } catch (thrown) {
-      if (isRefusedAtDoor(thrown) || isStumble(thrown)) return 'json';
+      if (isRefusedAtOnce(thrown) || isInternalError(thrown)) return 'json';
       throw this.#spoil(thrown);
     }
   }
 
   /** Numbers are given in order; the chunks travel side by side. */
   async #sendChunks(
-    pass: Pass<unknown>,
+    { loss, lossSettings, forwardOnly }: Pass<unknown>,
     chunks: readonly (readonly Datum[])[],
     format: 'protobuf' | 'json',
   ): Promise<Underway<Payload>[]> {
     const sent: Promise<Underway<Payload>>[] = [];
     for (const data of chunks) {
-      const { loss, lossSettings, forwardOnly } = pass;
       const request: PassRequest = { modelId: this.id, seqId: ++this.#seqId, data, loss, lossSettings, forwardOnly };
       sent.push(quietly(this.#submit(encodePass(request, format))));
-      // Encoding takes a while: whoever else is waiting gets a turn between two chunks.
+      // Encoding takes a while: others get a turn between two chunks.
       await new Promise(setImmediate);
     }
     const settled = await Promise.allSettled(sent);
     const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }): unknown => reason);
-    if (failed.length === 0) return settled.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
-    const refused = failed.length === settled.length && failed.every(isRefusedAtDoor);
-    throw refused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtDoor(error)) ?? failed[0]);
-  }
-
-  #underway<T>(pass: Pass<T>, chunks: readonly Underway<Payload>[], sizes: readonly number[]): Underway<T> {
-    const read = async (): Promise<T> => {
-      const payloads = await Promise.all(chunks.map(({ result }) => result));
-      const results = await this.#connection.decode('forward_backward', () => mapYielding(payloads, readPass));
-      return pass.read(joinResults(results, sizes));
-    };
-    if (pass.forwardOnly) return { result: quietly(read()) };
-    const spoilingPart = async (): Promise<T> => {
-      try {
-        return await read();
-      } catch (thrown) {
-        // A chunk that came through has left its gradient at the server, whatever the others say.
-        const settled = await Promise.allSettled(chunks.map(({ result }) => result));
-        throw settled.some(({ status }) => status === 'fulfilled') ? this.#spoil(thrown) : thrown;
-      }
-    };
-    const underway = this.#spoiling(spoilingPart, pass.isHarmless);
-    this.#gradient.push(underway.result);
-    return underway;
+    if (failed.length === 0) return Promise.all(sent);
+    const allRefused = failed.length === settled.length && failed.every(isRefusedAtOnce);
+    throw allRefused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtOnce(error)) ?? failed[0]);
   }
 
   async #decoded<T>(verb: string, answer: Underway<Payload>, schema: Parameters<typeof readAs<T>>[0]): Promise<T> {
@@ -293,14 +260,12 @@ export class TinkerModel {
     return this.#connection.decode(verb, () => readAs(schema, payload.kind === 'json' ? payload.value : undefined));
   }
 
-  async #verb(verb: string, requestType: string, body: Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+  async #verb(verb: string, body: Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
     this.assertSound();
-    const whole = { model_id: this.id, seq_id: ++this.#seqId, ...body, type: verb };
-    const encoded = { verb, requestType, body: Buffer.from(JSON.stringify(whole)), contentType: 'application/json' };
     try {
-      return await this.#submit(encoded);
+      return await this.#submit({ verb, body: { model_id: this.id, seq_id: ++this.#seqId, ...body, type: verb } });
     } catch (thrown) {
-      throw (isRefusedAtDoor(thrown) || statusOf(thrown) === 409) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
+      throw (isRefusedAtOnce(thrown) || statusOf(thrown) === 409) && verb !== 'optim_step' ? thrown : this.#spoil(thrown);
     }
   }
 
@@ -313,14 +278,10 @@ export class TinkerModel {
   }
 
   #spoiling<T>(work: () => Promise<T>, isHarmless?: (thrown: unknown) => boolean): Underway<T> {
-    const guarded = async (): Promise<T> => {
-      try {
-        return await work();
-      } catch (thrown) {
-        throw isHarmless?.(thrown) ? thrown : this.#spoil(thrown);
-      }
-    };
-    return { result: quietly(guarded()) };
+    const guarded = work().catch((thrown: unknown) => {
+      throw isHarmless?.(thrown) ? thrown : this.#spoil(thrown);
+    });
+    return { result: quietly(guarded) };
   }
 
   #spoil(thrown: unknown): unknown {
@@ -329,23 +290,19 @@ export class TinkerModel {
   }
 }
 
-export function isLost(thrown: unknown): boolean {
-  return thrown instanceof TrainyardError && thrown.code === 'POLICY_LOST';
-}
-
 /** Refused, and nobody said what to do about it. */
 function isUnexplained(thrown: unknown): boolean {
   return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED' && thrown.hint === undefined;
 }
 
 /** Such a request used up its number and had no effect. */
-function isRefusedAtDoor(thrown: unknown): boolean {
+function isRefusedAtOnce(thrown: unknown): boolean {
   const isRefused = thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
   return isRefused && [400, 415, 422].includes(statusOf(thrown) ?? 0);
 }
 
-/** An internal error, said in JSON or not. */
-function isStumble(thrown: unknown): boolean {
+/** Said in JSON or not. */
+function isInternalError(thrown: unknown): boolean {
   return thrown instanceof TrainyardError && (thrown.code === 'POLICY_GARBLED' || statusOf(thrown) === 500);
 }
 
@@ -353,8 +310,67 @@ function statusOf(thrown: unknown): number | undefined {
   return thrown instanceof TrainyardError ? (thrown.details as { readonly status?: number } | undefined)?.status : undefined;
 }
 
+function garbled(found: string): TrainyardError {
+  return new TrainyardError('POLICY_GARBLED', found);
+}
+
 /** Whoever wants the failure awaits the promise; nobody has to. */
 function quietly<T>(promise: Promise<T>): Promise<T> {
   promise.catch(() => undefined);
   return promise;
+}
+
+// A pass as the wire has it.
+
+type EncodedVerb = Pick<Submission, 'verb' | 'requestType' | 'body'>;
+
+/** Bytes of protobuf whose JSON takes a few milliseconds to write: the event loop is also what answers the agents. */
+const JSON_CHUNK_BYTES = 250_000;
+
+async function cutIntoChunks(
+  data: readonly Datum[],
+  format: 'protobuf' | 'json',
+  { fwdbwd_max_chunk_bytes_count: given, fwdbwd_max_chunk_len: mostDatums }: ClientConfigReply,
+): Promise<Datum[][]> {
+  const sizes = await mapYielding(data, encodedBytes);
+  const mostBytes = format === 'json' ? Math.min(given, JSON_CHUNK_BYTES) : given;
+  const chunks: Datum[][] = [];
+  let bytes = 0;
+  for (const [i, datum] of data.entries()) {
+    const isFull = chunks.length === 0 || chunks.at(-1)!.length === mostDatums || bytes + sizes[i]! > mostBytes;
+    if (isFull) chunks.push([]);
+    chunks.at(-1)!.push(datum);
+    bytes = (isFull ? 0 : bytes) + sizes[i]!;
+  }
+  return chunks;
+}
+
+function encodePass(request: PassRequest, format: 'protobuf' | 'json'): EncodedVerb {
+  const requestType = request.forwardOnly ? 'Forward' : 'ForwardBackward';
+  if (format === 'protobuf') return { verb: 'forward_backward', requestType, body: encodePassRequest(request) };
+  return { verb: request.forwardOnly ? 'forward' : 'forward_backward', requestType, body: passRequestToJson(request) };
+}
+
+function readPass(payload: Payload): PassResult {
+  return payload.kind === 'protobuf' ? decodePassResult(payload.bytes) : passResultFromJson(payload.value);
+}
+
+/** Throws POLICY_GARBLED where a chunk has an output too many or too few: later ones would be others'. */
+function joinResults(results: readonly PassResult[], chunks: readonly (readonly Datum[])[]): PassOutput {
+  for (const [i, { outputs }] of results.entries()) {
+    const expected = chunks[i]!.length;
+    if (outputs.length !== expected) throw garbled(`the server gave ${outputs.length} outputs for ${expected} samples`);
+  }
+  const sums = results.map(({ metrics }) => metrics['loss:sum']);
+  const lossSum = sums.reduce((sum, one) => (sum === undefined || one === undefined ? undefined : sum + one), 0);
+  return { outputs: results.flatMap(({ outputs }) => outputs), lossSum };
+}
+
+/** The gradient's norm among an optimizer's metrics, whatever the server puts before and behind the name. Throws TRAINER_FAILED. */
+function gradNormOf(metrics: Readonly<Record<string, number>>): number | undefined {
+  const [key, norm] = Object.entries(metrics).find(([name]) => /(^|[^a-z])grad(ient)?_norm$/.test(name.split(':')[0]!)) ?? [];
+  if (norm === undefined || Number.isFinite(norm)) return norm;
+  throw new TrainyardError('TRAINER_FAILED', `the server took a step with ${key} ${norm}, expected a finite number`, {
+    hint: 'load the last checkpoint and lower the learning rate',
+  });
 }

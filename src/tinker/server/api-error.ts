@@ -5,8 +5,8 @@
  */
 import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
 import { Refusal } from '../../http/refusal.ts';
-import type { FailureCategory } from '../wire/types.ts';
-import { WireError } from '../wire/wire-error.ts';
+import { WireError } from '../wire/messages.ts';
+import type { FailureCategory } from '../wire/verbs.ts';
 
 const STATUS = {
   invalid_request: 400,

@@ -6,7 +6,7 @@
  * begin with a name of this process's life, so that one of an earlier life is told from one that never was.
  */
 import { randomBytes } from 'node:crypto';
-import type { PassResult, SampleReply } from '../wire/types.ts';
+import type { PassResult, SampleReply } from '../wire/messages.ts';
 import { ApiError, type FutureFailure, futureFailureOf } from './api-error.ts';
 
 export type Outcome =

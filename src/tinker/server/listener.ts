@@ -1,7 +1,7 @@
 /** The Tinker server over HTTP, on loopback unless somebody chose the key. */
+import { yieldToEventLoop } from '../../core/async.ts';
 import { type HttpHandler, type Listener, serve } from '../../http/http-server.ts';
 import type { HttpReply } from '../../http/message.ts';
-import { Turns } from '../client/turns.ts';
 import { TINKER_LIMITS } from './limits.ts';
 import type { TinkerReply } from './message.ts';
 import type { TinkerServer } from './server.ts';
@@ -16,12 +16,10 @@ export interface ListenOptions {
 /** Milliseconds. `request` is for the whole of a large batch over a slow line. */
 const TIMEOUTS = { request: 120_000, keepAlive: 75_000 };
 
-const turns = new Turns();
-
 export async function listen(server: TinkerServer, { host, port, chosenKey }: ListenOptions): Promise<Listener> {
   const handler: HttpHandler = {
     answer: async (request) => {
-      await new Promise<void>((begin) => turns.enter(begin));
+      await yieldToEventLoop();
       const body = (): Promise<Uint8Array> => request.body(TINKER_LIMITS.bodyBytes) as Promise<Uint8Array>;
       const url = request.path + request.query;
       return httpReply(await server.answer({ ...request, address: request.address, url, body, signal: request.signal! }));

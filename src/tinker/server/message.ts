@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
 import { messageOf } from '../../core/errors.ts';
 import { sizeOfJson } from '../../core/json.ts';
-import { PROTOBUF } from '../wire/types.ts';
+import { PROTOBUF } from '../wire/messages.ts';
 import { ApiError } from './api-error.ts';
 import { TINKER_LIMITS } from './limits.ts';
 

@@ -3,7 +3,8 @@
  * is open: what is asked of it meanwhile waits.
  */
 import { messageOf } from '../../core/errors.ts';
-import type { AdamParams, PassRequest } from '../wire/types.ts';
+import type { AdamSettings } from '../../core/policy.ts';
+import type { PassRequest } from '../wire/messages.ts';
 import { ApiError } from './api-error.ts';
 import type { Future, Futures, Outcome } from './futures.ts';
 import { TINKER_LIMITS } from './limits.ts';
@@ -78,12 +79,12 @@ export class Model {
     this.#order.skip(sent.seqId, sent.digest, this.#leftBy(verb, failure), why);
   }
 
-  step(sent: Sent, params: AdamParams): Future {
+  step(sent: Sent, adam: AdamSettings): Future {
     const failure = this.#failureOf('optim_step', sent, () => future);
     const future: Future = this.#order.submit({
       ...sent,
       run: async () => {
-        const { gradNorm } = await (await this.#opened).step(params);
+        const { gradNorm } = await (await this.#opened).step(adam);
         return { kind: 'reply', value: { metrics: { 'grad_norm:mean': gradNorm } } };
       },
       skipped: this.#breakOff(failure),

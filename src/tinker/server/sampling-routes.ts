@@ -2,10 +2,9 @@
  * Sampling sessions and samples, and the futures of everything.
  */
 import { passResultToJson, sampleCallFromJson, sampleReplyToJson } from '../wire/json.ts';
-import { parseWeightsPath } from '../wire/paths.ts';
+import { PROTOBUF, type SampleCall, type SampleSource } from '../wire/messages.ts';
 import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
-import { PROTOBUF, type SampleCall, type SampleSource } from '../wire/types.ts';
-import { cancelFutureRequest, createSamplingSessionRequest, readAs, retrieveFutureRequest } from '../wire/verbs.ts';
+import { createSamplingSessionRequest, futureRequest, parseWeightsPath, readAs } from '../wire/verbs.ts';
 import { ApiError } from './api-error.ts';
 import { checkBaseModel } from './base-model.ts';
 import type { Future, Outcome } from './futures.ts';
@@ -52,7 +51,7 @@ export const SAMPLING_ROUTES: Routes = {
   },
 
   'POST /retrieve_future': async ({ futures, sessions, waits }, request) => {
-    const { request_id } = readAs(retrieveFutureRequest, jsonOf(await readBody(request)));
+    const { request_id } = readAs(futureRequest, jsonOf(await readBody(request)));
     const future = futures.find(request_id);
     sessions.touch(future.sessionId);
     const outcome = await futures.wait(future, waits.poll, request.signal);
@@ -63,7 +62,7 @@ export const SAMPLING_ROUTES: Routes = {
 
   /** Only sampling can be stopped; a step that was asked for is taken. */
   'POST /cancel_future': async ({ futures }, request) => {
-    futures.find(readAs(cancelFutureRequest, jsonOf(await readBody(request))).request_id).cancel();
+    futures.find(readAs(futureRequest, jsonOf(await readBody(request))).request_id).cancel();
     return jsonReply({ status: 'cancelled' });
   },
 };

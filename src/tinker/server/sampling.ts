@@ -9,7 +9,7 @@ import type { OnTokens } from '../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../core/types.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { Tokenizer } from '../../tokens/tokenizer.ts';
-import type { SampleCall, SampledSequence, SampleReply } from '../wire/types.ts';
+import type { SampleCall, SampledSequence, SampleReply } from '../wire/messages.ts';
 import { ApiError } from './api-error.ts';
 import { TINKER_LIMITS } from './limits.ts';
 import type { Shape } from './training-data.ts';

@@ -8,7 +8,7 @@
  */
 import { setImmediate as nextTick } from 'node:timers/promises';
 import type { Sample } from '../../core/types.ts';
-import type { Datum, PassRequest, Tensor } from '../wire/types.ts';
+import type { Datum, PassRequest, Tensor } from '../wire/messages.ts';
 import { ApiError } from './api-error.ts';
 import { TINKER_LIMITS } from './limits.ts';
 

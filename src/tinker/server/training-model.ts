@@ -9,7 +9,8 @@ import { TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import { evaluateBatch } from '../../trainer/evaluate-batch.ts';
-import type { AdamParams, PassRequest, PassResult } from '../wire/types.ts';
+import type { PassRequest, PassResult } from '../wire/messages.ts';
+import { adamToWire } from '../wire/verbs.ts';
 import { ApiError } from './api-error.ts';
 import { lossNamed } from './named-loss.ts';
 import type { Weights } from './sampler-pool.ts';
@@ -78,7 +79,7 @@ export class TrainingModel {
     await this.#model.dropGradient();
   }
 
-  async step(params: AdamParams): Promise<{ readonly gradNorm: number }> {
+  async step(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
     this.#checkWhole();
     this.#touched = true;
     const [broken] = this.#broken;
@@ -95,7 +96,7 @@ export class TrainingModel {
       });
     }
     try {
-      const result = await this.#model.optimStep(adamOf(params));
+      const result = await this.#model.optimStep(checkAdam(adam));
       this.#passes = 0;
       return result;
     } catch (thrown) {
@@ -172,13 +173,12 @@ function resultOf(logprobs: readonly Float32Array[], loss: number, sums: Readonl
   };
 }
 
-function adamOf(params: AdamParams): AdamSettings {
-  for (const [name, value] of Object.entries(params)) {
+function checkAdam(adam: AdamSettings): AdamSettings {
+  for (const [name, value] of Object.entries(adamToWire(adam))) {
     const isBeta = name.startsWith('beta');
     if (Number.isFinite(Math.fround(value)) && value >= 0 && (!isBeta || value < 1)) continue;
     const expected = isBeta ? 'a number in [0, 1)' : 'a number of at least 0 that float32 can hold';
     throw new ApiError('invalid_request', `adam_params: ${name} is ${value}, expected ${expected}`, { param: 'adam_params' });
   }
-  const { learningRate, beta1, beta2, eps, weightDecay, gradClipNorm } = params;
-  return { learningRate, beta1, beta2, epsilon: eps, weightDecay, maxGradNorm: gradClipNorm };
+  return adam;
 }

@@ -2,16 +2,8 @@
  * Making, training and unloading models. Each verb is answered with a future at once; what it does, it does in the model's order.
  */
 import { passRequestFromJson } from '../wire/json.ts';
-import { decodePassRequest } from '../wire/protobuf.ts';
-import { ProtobufReader } from '../wire/protobuf-reader.ts';
-import {
-  adamParamsFromWire,
-  createModelRequest,
-  getInfoRequest,
-  optimStepRequest,
-  readAs,
-  unloadModelRequest,
-} from '../wire/verbs.ts';
+import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
+import { createModelRequest, modelRequest, optimStepRequest, readAs } from '../wire/verbs.ts';
 import { ApiError, httpFailureOf } from './api-error.ts';
 import { checkBaseModel } from './base-model.ts';
 import type { Future } from './futures.ts';
@@ -44,7 +36,7 @@ export const TRAINING_ROUTES: Routes = {
   },
 
   'POST /get_info': async ({ sessions, base }, request) => {
-    const { model_id } = readAs(getInfoRequest, jsonOf(await readBody(request)));
+    const { model_id } = readAs(modelRequest, jsonOf(await readBody(request)));
     const model = sessions.model(model_id);
     return jsonReply({
       type: 'get_info',
@@ -65,7 +57,7 @@ export const TRAINING_ROUTES: Routes = {
   },
 
   'POST /unload_model': async ({ sessions }, request) => {
-    const { model_id } = readAs(unloadModelRequest, jsonOf(await readBody(request)));
+    const { model_id } = readAs(modelRequest, jsonOf(await readBody(request)));
     const model = sessions.model(model_id);
     return futureReply(
       model.unload(() => sessions.forgetModel(model.id)),
@@ -81,7 +73,7 @@ export const TRAINING_ROUTES: Routes = {
     const other = (json as { optimizer_params?: { type?: unknown } } | null)?.optimizer_params;
     if (other) checkOptimizer(String(other.type));
     const { model_id, seq_id, adam_params } = readAs(optimStepRequest, json);
-    const future = sessions.model(model_id).step({ seqId: seq_id ?? undefined, digest }, adamParamsFromWire(adam_params));
+    const future = sessions.model(model_id).step({ seqId: seq_id ?? undefined, digest }, adam_params);
     return futureReply(future, { model_id });
   }),
 };
@@ -141,7 +133,7 @@ function passRoute(forwardOnly: boolean): Route {
 /** Whose request it is and which, of a body that is otherwise not understood. */
 function headOf(body: Body): { readonly modelId: string; readonly seqId: number } | undefined {
   try {
-    const { model_id: modelId, seq_id: seqId } = body.isProtobuf ? protobufHead(body.bytes) : jsonHead(body);
+    const { modelId, seqId } = body.isProtobuf ? decodePassHead(body.bytes) : jsonHead(body);
     return typeof modelId === 'string' && Number.isSafeInteger(seqId) && Number(seqId) >= 1
       ? { modelId, seqId: Number(seqId) }
       : undefined;
@@ -151,21 +143,14 @@ function headOf(body: Body): { readonly modelId: string; readonly seqId: number 
 }
 
 /** A body that is too large to be parsed is looked at where it begins and where it ends. */
-function jsonHead(body: Body): Record<string, unknown> {
+function jsonHead(body: Body): { readonly modelId: unknown; readonly seqId: unknown } {
   const { bytes } = body;
-  if (bytes.length <= TINKER_LIMITS.jsonBytes) return jsonOf(body, TINKER_LIMITS.jsonBytes) as Record<string, unknown>;
-  const text = Buffer.concat([bytes.subarray(0, 1000), bytes.subarray(-1000)]).toString();
-  return { model_id: /"model_id"\s*:\s*"([^"]*)"/.exec(text)?.[1], seq_id: Number(/"seq_id"\s*:\s*(\d+)/.exec(text)?.[1]) };
-}
-
-function protobufHead(bytes: Uint8Array): Record<string, unknown> {
-  const reader = new ProtobufReader(bytes);
-  const head: Record<string, unknown> = {};
-  while (reader.next() && reader.field <= 2) {
-    if (reader.field === 1) head['model_id'] = reader.text('model_id');
-    else head['seq_id'] = reader.int32('seq_id');
+  if (bytes.length <= TINKER_LIMITS.jsonBytes) {
+    const { model_id: modelId, seq_id: seqId } = jsonOf(body, TINKER_LIMITS.jsonBytes) as Record<string, unknown>;
+    return { modelId, seqId };
   }
-  return head;
+  const text = Buffer.concat([bytes.subarray(0, 1000), bytes.subarray(-1000)]).toString();
+  return { modelId: /"model_id"\s*:\s*"([^"]*)"/.exec(text)?.[1], seqId: Number(/"seq_id"\s*:\s*(\d+)/.exec(text)?.[1]) };
 }
 
 type CreateModel = ReturnType<typeof createModelRequest.parse>;

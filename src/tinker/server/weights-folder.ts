@@ -10,7 +10,7 @@ import { randomUUID } from 'node:crypto';
 import { copyFile, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
-import { formatWeightsPath, isWeightsName, type WeightsKind, type WeightsPath } from '../wire/paths.ts';
+import { formatWeightsPath, isWeightsName, type WeightsKind, type WeightsPath } from '../wire/verbs.ts';
 import { ApiError } from './api-error.ts';
 import type { Weights } from './sampler-pool.ts';
 

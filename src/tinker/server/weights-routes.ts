@@ -1,12 +1,15 @@
 /**
  * Saved weights: saving, loading, looking at and removing them, and what was ever trained here.
  */
-import { checkWeightsName, formatWeightsPath, parseWeightsPath, type WeightsPath } from '../wire/paths.ts';
 import {
+  checkWeightsName,
+  formatWeightsPath,
   loadWeightsRequest,
+  parseWeightsPath,
   readAs,
   saveWeightsForSamplerRequest,
   saveWeightsRequest,
+  type WeightsPath,
   weightsInfoRequest,
 } from '../wire/verbs.ts';
 import { ApiError } from './api-error.ts';

@@ -11,17 +11,17 @@ import {
   sampleReplyFromJson,
   sampleReplyToJson,
 } from './json.ts';
+import type { Datum, PassRequest, PassResult, SampleCall, SampleReply, SampleSource, Tensor } from './messages.ts';
+import { WireError } from './messages.ts';
 import {
   decodePassRequest,
   decodePassResult,
   decodeSampleReply,
+  encodedBytes,
   encodePassRequest,
   encodePassResult,
   encodeSampleReply,
-  estimatedBytes,
 } from './protobuf.ts';
-import type { Datum, PassRequest, PassResult, SampleCall, SampleReply, SampleSource, Tensor } from './types.ts';
-import { WireError } from './wire-error.ts';
 
 const text = fc.string({ unit: 'grapheme', maxLength: 12 });
 const name = fc.oneof(fc.constantFrom('target_tokens', 'logprobs', '__proto__', 'constructor'), text);
@@ -159,7 +159,7 @@ describe('a datum’s size', () => {
   it('is what it adds to a request', () => {
     check(fc.tuple(passRequest, datum), ([request, more]) => {
       const longer = { ...request, data: [...request.data, more] };
-      expect(encodePassRequest(longer).length - encodePassRequest(request).length).toBe(estimatedBytes(more));
+      expect(encodePassRequest(longer).length - encodePassRequest(request).length).toBe(encodedBytes(more));
     });
   });
 });

@@ -1,26 +1,29 @@
 /**
- * Passes and samples as JSON values: the form that servers without protobuf speak, and that every server accepts for samples.
+ * Passes and samples as JSON values: the form that servers without protobuf take, and that every server takes for samples.
  *
- * NaN and infinities are never written, since JSON would turn them into null; null is read only where the wire means "none" by it,
- * in the log-probabilities of a prompt. Reading is strict, names the place, and refuses what would otherwise be passed over in
- * silence: images, sparse tensors, settings in words, kinds of log-probabilities nobody here computes.
+ * NaN and infinities are never written, since JSON would turn them into null; null is read only where the wire means "none" by it, in the
+ * log-probabilities of a prompt. Reading is strict, names the place, and refuses what would be ignored in silence: images, sparse tensors,
+ * settings in words, kinds of log-probabilities that nobody here computes. Plain loops: a batch is millions of numbers, for which a schema
+ * is too slow.
  */
 import {
-  finiteNumber,
-  finiteNumbers,
-  type JsonObject,
-  readArray,
-  readFloats,
-  readInt32s,
-  readInteger,
-  readMaybe,
-  readNumber,
-  readObject,
-  readText,
-} from './json-values.ts';
-import { checkLogprobs, checkShape } from './lengths.ts';
-import type { Datum, PassRequest, PassResult, SampleCall, SampledSequence, SampleReply, SampleSource, Tensor } from './types.ts';
-import { shown, WireError } from './wire-error.ts';
+  checkLogprobs,
+  checkShape,
+  type Datum,
+  joinTokens,
+  type PassRequest,
+  type PassResult,
+  type SampleCall,
+  type SampledSequence,
+  type SampleReply,
+  type SampleSource,
+  shown,
+  type Tensor,
+  type Tensors,
+  WireError,
+} from './messages.ts';
+
+type JsonObject = Readonly<Record<string, unknown>>;
 
 export function passRequestToJson(request: PassRequest): JsonObject {
   const input = {
@@ -154,32 +157,20 @@ function modelInputFromJson(value: unknown, where: string): Int32Array {
     if (type !== 'encoded_text') throw new WireError(`${at}.type`, 'encoded_text, the only kind spoken here', shown(type));
     return readInt32s(chunk['tokens'], `${at}.tokens`);
   });
-  return joined(chunks);
+  return joinTokens(chunks);
 }
 
-/** Chunks of one text follow each other without anything between them. */
-function joined(chunks: readonly Int32Array[]): Int32Array {
-  if (chunks.length === 1) return chunks[0]!;
-  const all = new Int32Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    all.set(chunk, at);
-    at += chunk.length;
-  }
-  return all;
-}
-
-function tensorsToJson(tensors: Readonly<Record<string, Tensor>>, where: string): JsonObject {
+function tensorsToJson(tensors: Tensors, where: string): JsonObject {
   return Object.fromEntries(Object.entries(tensors).map(([name, tensor]) => [name, tensorToJson(tensor, `${where}.${name}`)]));
 }
 
-function tensorsFromJson(value: unknown, where: string): Readonly<Record<string, Tensor>> {
+function tensorsFromJson(value: unknown, where: string): Tensors {
   const entries = Object.entries(readObject(value, where));
   return Object.fromEntries(entries.map(([name, tensor]) => [name, tensorFromJson(tensor, `${where}.${name}`)]));
 }
 
 function tensorToJson(tensor: Tensor, where: string): JsonObject {
-  checkShape(tensor.shape, tensor.data.length, where);
+  checkShape(tensor, where);
   const data = tensor.dtype === 'int64' ? Array.from(tensor.data) : finiteNumbers(tensor.data, `${where}.data`);
   return { data, dtype: tensor.dtype, shape: tensor.shape ?? [data.length] };
 }
@@ -197,7 +188,7 @@ function tensorFromJson(value: unknown, where: string): Tensor {
     dtype === 'int64'
       ? { dtype, data: readInt32s(tensor['data'], `${where}.data`), ...shape }
       : { dtype, data: readFloats(tensor['data'], `${where}.data`), ...shape };
-  checkShape(typed.shape, typed.data.length, where);
+  checkShape(typed, where);
   return typed;
 }
 
@@ -273,6 +264,85 @@ function sequenceFromJson(value: unknown, where: string): SampledSequence {
   }
   const tokens = readInt32s(sequence['tokens'], `${where}.tokens`);
   const logprobs = readMaybe(sequence['logprobs'], `${where}.logprobs`, (found, at) => readFloats(found, at));
-  checkLogprobs(tokens, logprobs, where);
+  checkLogprobs({ stopReason, tokens, logprobs }, where);
   return { stopReason, tokens, logprobs };
+}
+
+// One value at a time.
+
+function readObject(value: unknown, where: string): JsonObject {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new WireError(where, 'an object', shown(value));
+  return value as JsonObject;
+}
+
+function readArray(value: unknown, where: string): readonly unknown[] {
+  if (!Array.isArray(value)) throw new WireError(where, 'an array', shown(value));
+  return value;
+}
+
+function readText(value: unknown, where: string): string {
+  if (typeof value !== 'string') throw new WireError(where, 'a string', shown(value));
+  return value;
+}
+
+function readNumber(value: unknown, where: string): number {
+  if (typeof value !== 'number' || !Number.isFinite(value)) throw new WireError(where, 'a number', shown(value));
+  return value;
+}
+
+function readInteger(value: unknown, where: string, least = Number.MIN_SAFE_INTEGER): number {
+  if (!Number.isSafeInteger(value) || (value as number) < least) {
+    const bound = least === Number.MIN_SAFE_INTEGER ? '' : ` of ${least} or more`;
+    throw new WireError(where, `an integer${bound}`, shown(value));
+  }
+  return value as number;
+}
+
+/** Null counts as left out: some clients write every field they know. */
+function readMaybe<T>(value: unknown, where: string, read: (value: unknown, where: string) => T): T | undefined {
+  return value === undefined || value === null ? undefined : read(value, where);
+}
+
+function readInt32s(value: unknown, where: string): Int32Array {
+  const values = readArray(value, where);
+  const out = new Int32Array(values.length);
+  for (let i = 0; i < values.length; i++) {
+    const found = values[i];
+    if (typeof found !== 'number' || (found | 0) !== found) {
+      throw new WireError(`${where}[${i}]`, 'an integer of 32 bits', shown(found));
+    }
+    out[i] = found;
+  }
+  return out;
+}
+
+/** `forNull`: what stands for null; without it, null is an error. */
+function readFloats(value: unknown, where: string, forNull?: number): Float32Array {
+  const values = readArray(value, where);
+  const out = new Float32Array(values.length);
+  for (let i = 0; i < values.length; i++) {
+    const found = values[i];
+    if (found === null && forNull !== undefined) {
+      out[i] = forNull;
+      continue;
+    }
+    if (typeof found !== 'number' || !Number.isFinite(Math.fround(found))) {
+      throw new WireError(`${where}[${i}]`, 'a number that fits float32', shown(found));
+    }
+    out[i] = found;
+  }
+  return out;
+}
+
+/** JSON has no NaN and no infinity: written, they become null, and whoever reads null as 0 trains on it. */
+function finiteNumber(value: number, where: string): number {
+  if (!Number.isFinite(value)) throw new WireError(where, 'a finite number', String(value));
+  return value;
+}
+
+function finiteNumbers(values: Float32Array, where: string): number[] {
+  for (let i = 0; i < values.length; i++) {
+    if (!Number.isFinite(values[i])) throw new WireError(`${where}[${i}]`, 'a finite number', String(values[i]));
+  }
+  return Array.from(values);
 }

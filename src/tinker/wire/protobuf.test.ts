@@ -2,6 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { passRequestFromJson, passResultToJson, sampleReplyFromJson } from './json.ts';
+import type { PassRequest } from './messages.ts';
+import { WireError } from './messages.ts';
 import {
   decodePassRequest,
   decodePassResult,
@@ -10,8 +12,6 @@ import {
   encodePassResult,
   encodeSampleReply,
 } from './protobuf.ts';
-import type { PassRequest } from './types.ts';
-import { WireError } from './wire-error.ts';
 
 interface Fixture {
   readonly name: string;
@@ -22,7 +22,7 @@ interface Fixture {
 }
 
 function fixtures<T = Fixture>(file: string): readonly T[] {
-  return JSON.parse(readFileSync(new URL(`../../test/fixtures/tinker/${file}.json`, import.meta.url), 'utf8'));
+  return JSON.parse(readFileSync(new URL(`../../../test/fixtures/tinker/${file}.json`, import.meta.url), 'utf8'));
 }
 const bytesOf = (base64: string): Buffer => Buffer.from(base64, 'base64');
 const base64Of = (bytes: Uint8Array): string => Buffer.from(bytes).toString('base64');
@@ -98,33 +98,36 @@ describe('a pass request that is written another way', () => {
 
 describe('a body that is no pass request', () => {
   it.each([
-    ['a varint cut short', '1080', 'seq_id: expected the rest of a varint, found the end of the message'],
-    ['a varint of eleven bytes', '10 8080808080808080808001', 'seq_id: expected a varint of at most 64 bits, found a longer one'],
-    ['a varint of 65 bits', '10 80808080808080808002', 'seq_id: expected a varint of at most 64 bits, found a longer one'],
+    ['a varint cut short', '1080', 'the body: expected a varint in field 2, found the end of the message'],
+    ['a varint of eleven bytes', '10 8080808080808080808001', 'expected varints of at most 64 bits, found a longer one'],
     ['a number of more than 32 bits', '10 8080808010', 'seq_id: expected an integer of 32 bits, found a greater one'],
     ['a negative number', '10 ffffffffffffffffff01', 'seq_id: expected 1 or more, or nothing, found -1'],
-    ['a length beyond the end', '0a056d', 'model_id: expected 5 bytes, found 1 until the end of the message'],
-    ['a length one beyond the end', '0a026d', 'model_id: expected 2 bytes, found 1 until the end of the message'],
-    ['a vast length', '1a ffffffffffffffffff01', 'data[0]: expected'],
-    ['an inner length beyond the inner end', '1a02 0a05 0000000000', 'data[0].model_input.chunks[0]: expected 5 bytes, found 0'],
+    ['a length beyond the end', '0a056d', 'expected a stretch of bytes in field 1, found the end of the message'],
+    ['a length one beyond the end', '0a026d', 'found the end of the message'],
+    ['a vast length', '1a ffffffffffffffffff01', 'expected a stretch of bytes in field 3'],
+    [
+      'an inner length beyond the inner end',
+      '1a02 0a05 7a0378797a',
+      'data[0]: expected a stretch of bytes in field 1, found the end',
+    ],
     ['another wire type', '0a016d 12016d', 'seq_id: expected a varint, found a stretch of bytes'],
     ['field 0', '0001', 'the body: expected a field, found a tag that no field has'],
     ['a group', '7b7c', 'the body: expected a field, found wire type 3'],
     ['text that is no UTF-8', '0a01ff', 'model_id: expected UTF-8 text, found 1 bytes that are not'],
-    ['half an id', '1a06 0a04 0a02 0a0100', 'data[0]'],
+    ['half an id', '1a07 0a05 0a03 0a0100', 'data[0].model_input.chunks[0].tokens: expected numbers of 4 bytes'],
   ])('%s', (_, bytes, says) => {
     expect(() => decodePassRequest(hex(bytes))).toThrow(WireError);
     expect(() => decodePassRequest(hex(bytes))).toThrow(says);
   });
 
   it('has no more rows than any batch', () => {
-    expect(() => decodePassRequest(Buffer.from('1a040a020a00'.repeat(65_537), 'hex'))).toThrow('data: expected at most 65536');
+    expect(() => decodePassRequest(Buffer.from('1a040a020a00'.repeat(65_537), 'hex'))).toThrow('expected at most 65536 fields');
   });
 
   it('has no more chunks in a row than any text', () => {
     const chunks = '0a020a00'.repeat(65_537);
     const length = Buffer.from([0x84, 0x80, 0x10]).toString('hex');
-    expect(() => decodePassRequest(Buffer.from(`1a${length}${chunks}`, 'hex'))).toThrow('chunks: expected at most 65536');
+    expect(() => decodePassRequest(Buffer.from(`1a${length}${chunks}`, 'hex'))).toThrow('data[0]: expected at most 65536 fields');
   });
 });
 
@@ -177,7 +180,7 @@ describe('a pass result', () => {
   });
 
   it('is refused where it tells of more datums than any batch has, without numbers for them', () => {
-    expect(() => decodePassResult(hex('1206 18ffffffff7f'))).toThrow('at most 65536');
+    expect(() => decodePassResult(hex('1204 18ffff7f'))).toThrow('at most 65536');
   });
 
   it('is not written where datums have different fields', () => {

@@ -1,221 +1,318 @@
 /**
- * Passes and samples as protobuf (proto3): the form that current clients send passes in and ask for results in.
+ * Passes and samples as protobuf (proto3): the form that current clients send passes in and ask for results in. `pbf` reads and writes
+ * the bytes; what the fields mean is here.
  *
- * Reading takes fields in any order, passes over those it does not know, and lets the last of several stand. It refuses what would be
- * lost in silence: images, sound, sparse tensors, settings in words. Only the form is checked: NaN goes through, since the
- * log-probability of a prompt's first token is NaN by rule.
+ * Reading takes fields in any order, ignores unknown ones, and lets the last of several stand. It refuses what would be lost in silence:
+ * images, sound, sparse tensors, settings in words. Numbers are copied by whole arrays and their values are not checked: NaN goes through,
+ * since the log-probability of a prompt's first token is NaN by rule.
  */
-import { checkLogprobs } from './lengths.ts';
-import { decodeOutputs, putRecord, recordsOf } from './protobuf-outputs.ts';
-import { ProtobufReader } from './protobuf-reader.ts';
-import { float32sOf, int32sOf, putTensor, RawTensor, readEntry } from './protobuf-tensor.ts';
-import { measureMessage, type ProtobufWriter, writeMessage } from './protobuf-writer.ts';
-import type { Datum, PassRequest, PassResult, SampledSequence, SampleReply, Tensor } from './types.ts';
-import { WireError } from './wire-error.ts';
+import { PbfWriter } from 'pbf';
+import {
+  checkLogprobs,
+  checkShape,
+  type Datum,
+  joinTokens,
+  type PassRequest,
+  type PassResult,
+  type SampledSequence,
+  type SampleReply,
+  shown,
+  type Tensor,
+  type Tensors,
+  WireError,
+} from './messages.ts';
+import {
+  decodeMessage,
+  type ProtobufMessage as Message,
+  MOST_ROWS,
+  numberOf,
+  putBytes,
+  putMessage,
+  putNumbers,
+  putText,
+  readMap,
+  writeMessage,
+} from './protobuf-fields.ts';
 
-/** Rows in one message. Far beyond any batch; a message of empty rows would otherwise take a hundred times its size. */
-const MOST_ROWS = 65_536;
-/** Inputs of a datum, settings of a loss, metrics: each is a name that somebody knows. */
-const MOST_NAMES = 1024;
-const GREATEST_INT32 = 2 ** 31 - 1;
-
-function checkRows(count: number, name: string): void {
-  if (count > MOST_ROWS) throw new WireError(name, `at most ${MOST_ROWS}`, 'more');
+if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) {
+  throw new Error('this machine keeps the high byte of a number first; the wire has the low byte first, and arrays are copied');
 }
 
-function checkNames({ size }: ReadonlyMap<string, unknown>, where: string): void {
-  if (size > MOST_NAMES) throw new WireError(where, `at most ${MOST_NAMES} names`, 'more');
+const GREATEST_INT32 = 2 ** 31 - 1;
+
+// Tensors: stretches of little-endian numbers. Reading copies: a stretch lies at any offset, and a view would keep the whole body alive.
+
+/** The wire's number for what a tensor is made of, and the bytes of one. */
+const DTYPES = [undefined, 'float32', 'int64', 'int32', 'bfloat16'] as const;
+const WIDTHS = { float32: 4, int64: 8, int32: 4, bfloat16: 2 } as const;
+
+function dtypeOf(message: Message, where: string): keyof typeof WIDTHS {
+  const found = message.int32(3, 'dtype');
+  const dtype = DTYPES[found];
+  if (dtype === undefined) throw new WireError(`${where}.dtype`, 'float32, int64, int32 or bfloat16 (1 to 4)', String(found));
+  return dtype;
+}
+
+/** Numbers of any width become the two that tensors have here: bfloat16 is exact in float32, int32 in int64. */
+function tensorOf(dtype: keyof typeof WIDTHS, bytes: Uint8Array, shape: readonly number[], where: string): Tensor {
+  const shaped = shape.length === 0 ? {} : { shape };
+  const tensor: Tensor =
+    dtype === 'int64' || dtype === 'int32'
+      ? { dtype: 'int64', data: dtype === 'int64' ? narrowed(bytes, where) : copied(Int32Array, bytes, where), ...shaped }
+      : { dtype: 'float32', data: dtype === 'float32' ? copied(Float32Array, bytes, where) : widened(bytes, where), ...shaped };
+  checkShape(tensor, where);
+  return tensor;
+}
+
+interface NumberArray<T> {
+  new (buffer: ArrayBuffer): T;
+  readonly BYTES_PER_ELEMENT: number;
+}
+
+function copied<T>(type: NumberArray<T>, bytes: Uint8Array, where: string): T {
+  const width = type.BYTES_PER_ELEMENT;
+  if (bytes.length % width !== 0) throw new WireError(where, `numbers of ${width} bytes`, `${bytes.length} bytes`);
+  return new type(new Uint8Array(bytes).buffer);
+}
+
+/** int64 as int32; what does not fit is refused. Through a view, which allocates less than copying first. */
+function narrowed(bytes: Uint8Array, where: string): Int32Array {
+  if (bytes.length % 8 !== 0) throw new WireError(where, 'numbers of 8 bytes', `${bytes.length} bytes`);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const out = new Int32Array(bytes.length / 8);
+  for (let i = 0; i < out.length; i++) {
+    out[i] = view.getInt32(8 * i, true);
+    if (view.getInt32(8 * i + 4, true) === out[i]! >> 31) continue;
+    throw new WireError(`${where}[${i}]`, 'an integer of 32 bits', 'a greater one');
+  }
+  return out;
+}
+
+/** A bfloat16 is the upper half of a float32. */
+function widened(bytes: Uint8Array, where: string): Float32Array {
+  return new Float32Array(Uint32Array.from(copied(Uint16Array, bytes, where), (half) => half << 16).buffer);
+}
+
+/** The bytes of a tensor's numbers on the wire; int64 has each number twice as wide. */
+function bytesOf({ dtype, data }: Tensor): Uint8Array {
+  if (dtype === 'float32') return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  const words = new Int32Array(2 * data.length);
+  for (let i = 0; i < data.length; i++) {
+    words[2 * i] = data[i]!;
+    words[2 * i + 1] = data[i]! >> 31;
+  }
+  return new Uint8Array(words.buffer);
 }
 
 // A pass, asked for.
 
 export function encodePassRequest(request: PassRequest): Uint8Array<ArrayBuffer> {
   const { modelId, seqId, data, loss, lossSettings, forwardOnly } = request;
-  checkSeqId(seqId);
-  return writeMessage((out) => {
-    if (modelId !== '') out.text(1, modelId, 'model_id');
-    if (seqId !== undefined) out.count(2, seqId);
-    for (let i = 0; i < data.length; i++) putDatum(out, data[i]!, `data[${i}]`);
-    if (loss !== '') out.text(4, loss, 'loss_fn');
-    putNumbers(out, 5, lossSettings, 'loss_fn_config');
-    if (forwardOnly) out.count(6, 1);
-    putNewSettings(out, lossSettings);
-  });
-}
-
-/** Bytes that a datum adds to a request. */
-export function estimatedBytes(datum: Datum): number {
-  return measureMessage((out) => putDatum(out, datum, 'datum'));
-}
-
-export function decodePassRequest(bytes: Uint8Array): PassRequest {
-  const reader = new ProtobufReader(bytes);
-  const data: Datum[] = [];
-  const oldSettings = new Map<string, number>();
-  const newSettings = new Map<string, number>();
-  let [modelId, loss, seqId, forwardOnly] = ['', '', 0, false];
-  while (reader.next()) {
-    if (reader.field === 1) modelId = reader.text('model_id');
-    else if (reader.field === 2) seqId = reader.int32('seq_id');
-    else if (reader.field === 3) {
-      checkRows(data.length + 1, 'data');
-      data.push(readDatum(reader.message(`data[${data.length}]`)));
-    } else if (reader.field === 4) loss = reader.text('loss_fn');
-    else if (reader.field === 5) readNumberEntry(reader.message('loss_fn_config'), oldSettings);
-    else if (reader.field === 6) forwardOnly = reader.flag('forward_only');
-    else if (reader.field === 7) readNewSetting(reader.message('loss_fn_config_v2'), newSettings);
-    else reader.skip();
+  // An absent number is 0 on the wire, so that 0 cannot be said.
+  if (seqId !== undefined && !(Number.isInteger(seqId) && seqId >= 1 && seqId <= GREATEST_INT32)) {
+    throw new WireError('seq_id', `1 to ${GREATEST_INT32}`, String(seqId));
   }
-  if (seqId < 0) throw new WireError('seq_id', '1 or more, or nothing', String(seqId));
-  const lossSettings = Object.fromEntries(newSettings.size > 0 ? newSettings : oldSettings);
-  return { modelId, seqId: seqId === 0 ? undefined : seqId, data, loss, lossSettings, forwardOnly };
-}
-
-/** An absent number is 0 on the wire, so that 0 cannot be said. */
-function checkSeqId(seqId: number | undefined): void {
-  if (seqId === undefined || (Number.isInteger(seqId) && seqId >= 1 && seqId <= GREATEST_INT32)) return;
-  throw new WireError('seq_id', `1 to ${GREATEST_INT32}`, String(seqId));
-}
-
-function putDatum(out: ProtobufWriter, datum: Datum, where: string): void {
-  out.message(3, () => {
-    out.message(1, () => out.message(1, () => out.bytes(1, datum.tokens)));
-    for (const name of Object.keys(datum.inputs)) {
-      const at = `${where}.loss_fn_inputs.${name}`;
-      out.message(2, () => {
-        out.text(1, name, at);
-        out.message(2, () => putTensor(out, datum.inputs[name]!, at));
+  return writeMessage((out) => {
+    if (modelId !== '') putText(out, 1, modelId, 'model_id');
+    if (seqId !== undefined) out.writeVarintField(2, seqId);
+    for (const [i, datum] of data.entries()) putDatum(out, datum, `data[${i}]`);
+    if (loss !== '') putText(out, 4, loss, 'loss_fn');
+    putNumbers(out, 5, lossSettings, 'loss_fn_config');
+    if (forwardOnly) out.writeVarintField(6, 1);
+    // The settings once more, where newer servers look first.
+    for (const [name, value] of Object.entries(lossSettings)) {
+      putMessage(out, 7, () => {
+        putText(out, 1, name, 'loss_fn_config');
+        putMessage(out, 2, () => out.writeDoubleField(1, value));
       });
     }
   });
 }
 
-function readDatum(reader: ProtobufReader): Datum {
-  const texts: Uint8Array[] = [];
-  const inputs = new Map<string, Tensor>();
-  let chunks = 0;
-  while (reader.next()) {
-    if (reader.field === 1) {
-      checkRows(chunks + 1, `${reader.where}.model_input.chunks`);
-      const text = readChunk(reader.message(`model_input.chunks[${chunks++}]`));
-      if (text.length > 0) texts.push(text);
-    } else if (reader.field === 2) {
-      const raw = new RawTensor();
-      const entry = reader.message('loss_fn_inputs');
-      const name = readEntry(entry, () => raw.read(entry.message('')));
-      inputs.set(name, raw.tensor(`${entry.where}.${name}`));
-      checkNames(inputs, entry.where);
-    } else reader.skip();
-  }
-  if (chunks === 0) throw new WireError(reader.where, 'a model_input', 'none');
-  return { tokens: joinedTokens(texts, reader.where), inputs: Object.fromEntries(inputs) };
+const scratch = new PbfWriter();
+
+/** Bytes that a datum adds to a request. */
+export function encodedBytes(datum: Datum): number {
+  scratch.pos = 0;
+  putDatum(scratch, datum, 'datum');
+  return scratch.pos;
 }
 
-/** The bytes of its tokens. */
-function readChunk(reader: ProtobufReader): Uint8Array {
-  let kind = 'nothing';
-  let tokens: Uint8Array = new Uint8Array(0);
-  while (reader.next()) {
-    if (reader.field === 1) {
-      const text = reader.message('encoded_text');
-      if (kind !== 'encoded_text') tokens = new Uint8Array(0);
-      kind = 'encoded_text';
-      while (text.next()) {
-        if (text.field === 1) tokens = text.bytes('tokens');
-        else text.skip();
-      }
-    } else {
-      if (reader.field === 2) kind = 'image';
-      if (reader.field === 3) kind = 'dmel';
-      reader.skip();
-    }
-  }
-  if (kind !== 'encoded_text') throw new WireError(reader.where, 'encoded_text, the only kind spoken here', kind);
-  if (tokens.length % 4 !== 0) throw new WireError(`${reader.where}.tokens`, 'numbers of 4 bytes', `${tokens.length} bytes`);
-  return tokens;
+export function decodePassRequest(bytes: Uint8Array): PassRequest {
+  return decodeMessage(bytes, readPassRequest);
 }
 
-/** Chunks of one text follow each other without anything between them. */
-function joinedTokens(texts: readonly Uint8Array[], where: string): Int32Array {
-  if (texts.length === 1) return int32sOf(texts[0]!, where);
-  const all = new Uint8Array(texts.reduce((sum, text) => sum + text.length, 0));
-  let at = 0;
-  for (const text of texts) {
-    all.set(text, at);
-    at += text.length;
-  }
-  return new Int32Array(all.buffer);
+function readPassRequest(body: Message): PassRequest {
+  const { modelId, seqId } = headOf(body);
+  const oldSettings = readMap(body, 5, 'loss_fn_config', numberOf);
+  const newSettings = readMap(body, 7, 'loss_fn_config_v2', readSetting);
+  return {
+    modelId,
+    seqId,
+    data: body.messages(3, (i) => `data[${i}]`).map(readDatum),
+    loss: body.text(4, 'loss_fn'),
+    lossSettings: Object.keys(newSettings).length > 0 ? newSettings : oldSettings,
+    forwardOnly: body.int32(6, 'forward_only') !== 0,
+  };
 }
 
-function putNumbers(out: ProtobufWriter, field: number, numbers: Readonly<Record<string, number>>, where: string): void {
-  for (const [name, value] of Object.entries(numbers)) {
-    out.message(field, () => {
-      out.text(1, name, where);
-      out.double(2, value);
-    });
-  }
+/** Whose request it is and which, of a body whose rest need not be understood. */
+export function decodePassHead(bytes: Uint8Array): Pick<PassRequest, 'modelId' | 'seqId'> {
+  return decodeMessage(bytes, headOf);
 }
 
-/** The same again where newer servers look first. */
-function putNewSettings(out: ProtobufWriter, settings: Readonly<Record<string, number>>): void {
-  for (const [name, value] of Object.entries(settings)) {
-    out.message(7, () => {
-      out.text(1, name, 'loss_fn_config');
-      out.message(2, () => out.double(1, value));
-    });
-  }
+function headOf(body: Message): Pick<PassRequest, 'modelId' | 'seqId'> {
+  const seqId = body.int32(2, 'seq_id');
+  if (seqId < 0) throw new WireError('seq_id', '1 or more, or nothing', String(seqId));
+  return { modelId: body.text(1, 'model_id'), seqId: seqId === 0 ? undefined : seqId };
 }
 
-function readNumberEntry(entry: ProtobufReader, into: Map<string, number>): void {
-  let value = 0;
-  const name = readEntry(entry, () => {
-    value = entry.double('');
-  });
-  into.set(name, value);
-  checkNames(into, entry.where);
-}
-
-function readNewSetting(entry: ProtobufReader, into: Map<string, number>): void {
-  let value: number | undefined;
-  const name = readEntry(entry, () => {
-    const setting = entry.message('');
-    while (setting.next()) {
-      if (setting.field === 1) value = setting.double('number');
-      else if (setting.field === 2) {
-        setting.text('text');
-        value = undefined;
-      } else setting.skip();
+function putDatum(out: PbfWriter, datum: Datum, where: string): void {
+  putMessage(out, 3, () => {
+    putMessage(out, 1, () => putMessage(out, 1, () => putBytes(out, 1, datum.tokens)));
+    for (const [name, tensor] of Object.entries(datum.inputs)) {
+      const at = `${where}.loss_fn_inputs.${name}`;
+      putMessage(out, 2, () => {
+        putText(out, 1, name, at);
+        putMessage(out, 2, () => putTensor(out, tensor, at));
+      });
     }
   });
-  if (value === undefined) throw new WireError(`${entry.where}.${name}`, 'a number', 'words, or nothing');
-  into.set(name, value);
-  checkNames(into, entry.where);
 }
 
-// A pass, answered.
+function putTensor(out: PbfWriter, tensor: Tensor, where: string): void {
+  checkShape(tensor, where);
+  out.writeBytesField(1, bytesOf(tensor));
+  out.writeVarintField(3, DTYPES.indexOf(tensor.dtype));
+  out.writePackedVarint(4, [...(tensor.shape ?? [])]);
+}
 
-export function encodePassResult(result: PassResult): Uint8Array<ArrayBuffer> {
-  const { outputType, outputs, metrics } = result;
+function readDatum(datum: Message): Datum {
+  const chunks = datum.messages(1, (i) => `model_input.chunks[${i}]`).map(readChunk);
+  if (chunks.length === 0) throw new WireError(datum.where, 'a model_input', 'none');
+  const inputs = readMap(datum, 2, 'loss_fn_inputs', (entry, where) => readTensor(entry.message(2, ''), where));
+  return { tokens: joinTokens(chunks), inputs };
+}
+
+function readChunk(chunk: Message): Int32Array {
+  const kind = chunk.lastUpTo(3);
+  if (kind === 1) return copied(Int32Array, chunk.message(1, 'encoded_text').bytes(1, 'tokens'), `${chunk.where}.tokens`);
+  throw new WireError(chunk.where, 'encoded_text, the only kind spoken here', ['nothing', '', 'image', 'dmel'][kind]!);
+}
+
+function readTensor(tensor: Message, where: string): Tensor {
+  if (tensor.lastUpTo(2) === 2) throw new WireError(where, 'a dense tensor', 'a sparse one');
+  return tensorOf(dtypeOf(tensor, where), tensor.bytes(1, 'dense'), tensor.int32s(4, 'shape'), where);
+}
+
+function readSetting(entry: Message, where: string): number {
+  const value = entry.message(2, '');
+  if (value.lastUpTo(2) !== 1) throw new WireError(where, 'a number', 'words, or nothing');
+  return value.double(1, 'number');
+}
+
+/*
+ * A pass, answered. The outputs are not written datum by datum but field by field: the numbers of all datums in one stretch, with the
+ * places where each begins. One record holds datums whose fields are alike; several records follow each other. Every datum has the same
+ * names, since readers of other makes put records together name by name.
+ */
+
+export function encodePassResult({ outputType, outputs, metrics }: PassResult): Uint8Array<ArrayBuffer> {
   const records = recordsOf(outputs);
   return writeMessage((out) => {
-    if (outputType !== '') out.text(1, outputType, 'loss_fn_output_type');
-    for (const record of records) out.message(2, () => putRecord(out, record, outputType));
+    if (outputType !== '') putText(out, 1, outputType, 'loss_fn_output_type');
+    for (const record of records) putMessage(out, 2, () => putRecord(out, record, outputType));
     putNumbers(out, 3, metrics, 'metrics');
   });
 }
 
 export function decodePassResult(bytes: Uint8Array): PassResult {
-  const reader = new ProtobufReader(bytes);
-  const outputs: Readonly<Record<string, Tensor>>[] = [];
-  const metrics = new Map<string, number>();
-  let outputType = '';
-  while (reader.next()) {
-    if (reader.field === 1) outputType = reader.text('loss_fn_output_type');
-    else if (reader.field === 2) decodeOutputs(reader.message('loss_fn_outputs'), outputs, MOST_ROWS);
-    else if (reader.field === 3) readNumberEntry(reader.message('metrics'), metrics);
-    else reader.skip();
+  return decodeMessage(bytes, (body) => {
+    const outputs: Tensors[] = [];
+    for (const record of body.messages(2, () => 'loss_fn_outputs')) readRecord(record, outputs);
+    return { outputType: body.text(1, 'loss_fn_output_type'), outputs, metrics: readMap(body, 3, 'metrics', numberOf) };
+  });
+}
+
+const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice(1) ?? [];
+
+/** Outputs of one kind that follow each other, as one record each. */
+function recordsOf(outputs: readonly Tensors[]): readonly (readonly Tensors[])[] {
+  const names = Object.keys(outputs[0] ?? {});
+  const records: Tensors[][] = [];
+  let kindBefore: string | undefined;
+  for (const [i, output] of outputs.entries()) {
+    const where = `loss_fn_outputs[${i}]`;
+    const found = Object.keys(output);
+    if (found.length !== names.length || !names.every((name) => Object.hasOwn(output, name))) {
+      throw new WireError(where, `the fields of the first (${names.join(', ')})`, shown(found.join(', ')));
+    }
+    for (const name of names) checkShape(output[name]!, `${where}.${name}`);
+    const kind = names.map((name) => `${output[name]!.dtype}:${trailingShape(output[name]!)}`).join();
+    if (kind !== kindBefore) records.push([]);
+    kindBefore = kind;
+    records.at(-1)!.push(output);
   }
-  return { outputType, outputs, metrics: Object.fromEntries(metrics) };
+  return records;
+}
+
+function putRecord(out: PbfWriter, record: readonly Tensors[], tag: string): void {
+  if (tag !== '') putText(out, 1, tag, 'type_tag');
+  for (const name of Object.keys(record[0]!)) {
+    putMessage(out, 2, () => {
+      putText(out, 1, name, 'loss_fn_outputs');
+      putMessage(out, 2, () =>
+        putBatch(
+          out,
+          record.map((output) => output[name]!),
+        ),
+      );
+    });
+  }
+  out.writeVarintField(3, record.length);
+}
+
+function putBatch(out: PbfWriter, tensors: readonly Tensor[]): void {
+  const parts = tensors.map(bytesOf);
+  const offsets = new BigInt64Array(parts.length + 1);
+  for (const [i, part] of parts.entries()) offsets[i + 1] = offsets[i]! + BigInt(part.length);
+  out.writeBytesField(1, Buffer.concat(parts));
+  putBytes(out, 2, offsets);
+  out.writeVarintField(3, DTYPES.indexOf(tensors[0]!.dtype));
+  out.writePackedVarint(4, [...trailingShape(tensors[0]!)]);
+}
+
+/** Adds the datums of one record to `outputs`. */
+function readRecord(record: Message, outputs: Tensors[]): void {
+  const fields = Object.entries(readMap(record, 2, 'fields', (entry, where) => readBatch(entry.message(2, ''), where)));
+  const told = record.int32(3, 'num_datums');
+  // Older servers leave the number out; without any field it is all there is.
+  const count = told === 0 ? (fields[0]?.[1].length ?? 0) : told;
+  if (count < 0 || outputs.length + count > MOST_ROWS) throw new WireError(record.where, `at most ${MOST_ROWS}`, 'more');
+  for (const [name, { length }] of fields) {
+    if (length !== count) throw new WireError(`${record.where}.${name}`, `one for each of ${count}`, String(length));
+  }
+  for (let i = 0; i < count; i++) outputs.push(Object.fromEntries(fields.map(([name, tensors]) => [name, tensors[i]!])));
+}
+
+/** Offsets are bytes, and never go back: no number belongs to two datums. */
+function readBatch(batch: Message, where: string): Tensor[] {
+  const [data, dtype] = [batch.bytes(1, 'data'), dtypeOf(batch, where)];
+  const width = WIDTHS[dtype];
+  const offsets = copied(BigInt64Array, batch.bytes(2, 'offsets'), `${where}.offsets`);
+  if (offsets.length > MOST_ROWS + 1) throw new WireError(`${where}.offsets`, `at most ${MOST_ROWS + 1}`, 'more');
+  const trailing = batch.int32s(4, 'trailing_shape');
+  const row = trailing.reduce((product, size) => product * size, 1);
+  return Array.from(offsets.subarray(1), (end, i) => {
+    const start = offsets[i]!;
+    if (start < 0n || end < start || end > BigInt(data.length) || Number(start) % width !== 0) {
+      throw new WireError(`${where}.offsets`, `places in ${data.length} bytes that do not go back`, `${start} to ${end}`);
+    }
+    const part = data.subarray(Number(start), Number(end));
+    // One dimension needs no shape.
+    const shape = trailing.length === 0 ? [] : [row === 0 ? 0 : Math.floor(part.length / width / row), ...trailing];
+    return tensorOf(dtype, part, shape, `${where}[${i}]`);
+  });
 }
 
 // Samples.
@@ -225,47 +322,35 @@ const STOP_REASONS = ['stop', 'length'] as const;
 export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
   return writeMessage((out) => {
     for (const { stopReason, tokens, logprobs } of reply.sequences) {
-      out.message(1, () => {
-        if (stopReason !== 'stop') out.count(1, STOP_REASONS.indexOf(stopReason));
-        out.bytes(2, tokens);
-        if (logprobs !== undefined) out.bytes(3, logprobs);
+      putMessage(out, 1, () => {
+        if (stopReason !== 'stop') out.writeVarintField(1, STOP_REASONS.indexOf(stopReason));
+        putBytes(out, 2, tokens);
+        if (logprobs !== undefined) putBytes(out, 3, logprobs);
       });
     }
-    if (reply.promptLogprobs !== undefined) out.bytes(2, reply.promptLogprobs);
+    if (reply.promptLogprobs !== undefined) putBytes(out, 2, reply.promptLogprobs);
   });
 }
 
 /** Empty prompt log-probabilities are none: a prompt is not empty. */
 export function decodeSampleReply(bytes: Uint8Array): SampleReply {
-  const reader = new ProtobufReader(bytes);
-  const sequences: SampledSequence[] = [];
-  let prompt: Uint8Array = new Uint8Array(0);
-  while (reader.next()) {
-    if (reader.field === 1) {
-      checkRows(sequences.length + 1, 'sequences');
-      sequences.push(readSequence(reader.message(`sequences[${sequences.length}]`)));
-    } else if (reader.field === 2) prompt = reader.bytes('prompt_logprobs');
-    else reader.skip();
-  }
-  return prompt.length === 0 ? { sequences } : { sequences, promptLogprobs: float32sOf(prompt, 'prompt_logprobs') };
+  return decodeMessage(bytes, (body) => {
+    const sequences = body.messages(1, (i) => `sequences[${i}]`).map(readSequence);
+    const prompt = body.bytes(2, 'prompt_logprobs');
+    return prompt.length === 0 ? { sequences } : { sequences, promptLogprobs: copied(Float32Array, prompt, 'prompt_logprobs') };
+  });
 }
 
-function readSequence(reader: ProtobufReader): SampledSequence {
-  let reason = 0;
-  let ids: Uint8Array = new Uint8Array(0);
-  let found: Uint8Array | undefined;
-  while (reader.next()) {
-    if (reader.field === 1) reason = reader.int32('stop_reason');
-    else if (reader.field === 2) ids = reader.bytes('tokens');
-    else if (reader.field === 3) found = reader.bytes('logprobs');
-    else reader.skip();
-  }
+function readSequence(message: Message): SampledSequence {
+  const { where } = message;
+  const reason = message.int32(1, 'stop_reason');
   const stopReason = STOP_REASONS[reason];
-  if (stopReason === undefined) throw new WireError(`${reader.where}.stop_reason`, 'stop (0) or length (1)', String(reason));
-  const tokens = int32sOf(ids, `${reader.where}.tokens`);
+  if (stopReason === undefined) throw new WireError(`${where}.stop_reason`, 'stop (0) or length (1)', String(reason));
+  const tokens = copied(Int32Array, message.bytes(2, 'tokens'), `${where}.tokens`);
+  const found = message.bytes(3, 'logprobs');
   // Some servers write an empty stretch where they have none.
-  const none = found === undefined || (found.length === 0 && tokens.length > 0);
-  const logprobs = none ? undefined : float32sOf(found!, `${reader.where}.logprobs`);
-  checkLogprobs(tokens, logprobs, reader.where);
-  return { stopReason, tokens, logprobs };
+  const none = !message.has(3) || (found.length === 0 && tokens.length > 0);
+  const sequence = { stopReason, tokens, logprobs: none ? undefined : copied(Float32Array, found, `${where}.logprobs`) };
+  checkLogprobs(sequence, where);
+  return sequence;
 }

@@ -1,4 +1,4 @@
-/** Who an agent written with a framework of this folder talks to; those of the examples are in test/e2e/closed-network.test.ts. */
+/** Who an agent written with a framework of this folder talks to; those of the examples are in test/e2e/closed-network.full.test.ts. */
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';

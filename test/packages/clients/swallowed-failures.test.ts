@@ -2,8 +2,7 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { streamText } from 'ai';
 import { expect, it } from 'vitest';
-import { defineWorkflow } from '../../../src/core/define.ts';
-import { defineGrader } from '../../../src/core/define-grader.ts';
+import { defineGrader, defineWorkflow } from '../../../src/core/define.ts';
 import type { Trajectory } from '../../../src/core/types.ts';
 import { Gateway } from '../../../src/gateway/gateway.ts';
 import { scriptedEngine } from '../../../src/testing/scripted-engine.ts';

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Message, Tool } from '../../../src/core/types.ts';
 import type { Renderer } from '../../../src/tokens/renderer.ts';
-import { mannerOf } from '../../../src/tokens/template-traits.ts';
+import { responseFormatOf } from '../../../src/tokens/template-traits.ts';
 import { MODELS, type ModelName } from './models.ts';
 
 const text = await readFile(join(import.meta.dirname, '../../../docs/reference/templates.md'), 'utf8');
@@ -80,7 +80,7 @@ describe('the table of templates', () => {
 
   it.each(Object.keys(MODELS) as ModelName[])('says how %s writes', async (name) => {
     const { renderer, template } = await MODELS[name]();
-    const { format, thinks } = mannerOf(template);
+    const { format, thinks } = responseFormatOf(template);
     const ids = renderer.toolCallIdLength === undefined ? 'any' : `${renderer.toolCallIdLength} characters`;
     const reasoning = thinks === 'unmarked' ? 'none' : '`<think>`';
     expect(documented.find(([model]) => model === name)).toEqual([name, growthOf(renderer), format.name, reasoning, ids]);

@@ -1,185 +1,65 @@
 /**
- * The program that runs in the sandbox for JavaScript: two QuickJS interpreters, one with the code under test and one with its tests, and
- * calls between them. Neither can reach anything of Node. Reads an order from its standard input, prints one verdict.
+ * The two programs of a sandbox for JavaScript, each a Node process of its own. `subject` runs the code under test and answers calls to it;
+ * nothing that it says is believed to be more than a value. `tester` runs the tests, in which every name of that code stands for a call into
+ * the other process: no code under test ever runs there, so it cannot read the tests, patch `assert` or say that they passed.
  *
- * On its own (nothing but this folder and two packages are there inside the sandbox), and trusted with nothing: it holds the tests, and no
- * other secret.
+ * The first line of the subject is `ready`, that of the tester is `R`. Lines of the tester that begin with U go to the subject; those that begin with V are
+ * for the grader: { fault }, { loaded, defined }, { test, passed, why }.
  */
-import {
-  newQuickJSWASMModuleFromVariant,
-  type QuickJSContext,
-  type QuickJSHandle,
-  type QuickJSWASMModule,
-} from 'quickjs-emscripten-core';
-import { type HarnessAnswer, type HarnessOrder, READY } from './order.ts';
-import { REALM } from './realm.ts';
-import { PROGRAM, SUBJECT } from './subject.ts';
-import { OWN_MODULES, TESTER } from './tester.ts';
+import realAssert from 'node:assert';
+import { createRequire, isBuiltin } from 'node:module';
+import { Writable } from 'node:stream';
+import { constants, runInNewContext, runInThisContext } from 'node:vm';
+import { objectAnswer, Peer, type Request, say } from './wire.ts';
 
-const BYTES_PER_MB = 2 ** 20;
-const MOST_STACK_BYTES = 512 * 1024;
-/** Calls from tests to code to callbacks of tests and so on. */
-const MOST_NESTED_CALLS = 40;
-const MOST_OUTPUT_CHARS = 2 ** 20;
-/** What the tests have beyond the code's time. */
-const TESTER_MS = 2_000;
+type Test =
+  | { readonly source: string; readonly checks?: true }
+  | { readonly args: readonly unknown[]; readonly expected: unknown };
 
-class Realm {
-  readonly context: QuickJSContext;
-  readonly peer: QuickJSHandle;
-  #timeIsUp = false;
-
-  constructor(
-    quickjs: QuickJSWASMModule,
-    options: {
-      readonly memoryMb: number;
-      readonly end: number;
-      readonly isTester: boolean;
-      readonly send: (text: string) => string;
-    },
-  ) {
-    const runtime = quickjs.newRuntime();
-    runtime.setMemoryLimit(options.memoryMb * BYTES_PER_MB);
-    runtime.setMaxStackSize(MOST_STACK_BYTES);
-    runtime.setInterruptHandler(() => {
-      this.#timeIsUp ||= performance.now() > options.end;
-      return this.#timeIsUp;
-    });
-    this.context = runtime.newContext();
-    const send = this.context.newFunction('send', (text) => this.context.newString(options.send(this.context.getString(text))));
-    const pump = this.context.newFunction('pump', () => {
-      runtime.executePendingJobs().dispose();
-    });
-    this.peer = this.call(this.evaluate(REALM), [send, pump, options.isTester ? this.context.true : this.context.false]);
-  }
-
-  get timeIsUp(): boolean {
-    return this.#timeIsUp;
-  }
-
-  /** Throws what the script throws. */
-  evaluate(source: string, name = 'script.js'): QuickJSHandle {
-    return this.context.unwrapResult(this.context.evalCode(source, name));
-  }
-
-  call(fn: QuickJSHandle, args: readonly QuickJSHandle[]): QuickJSHandle {
-    return this.context.unwrapResult(this.context.callFunction(fn, this.context.undefined, ...args));
-  }
-
-  method(name: string, args: readonly QuickJSHandle[], of: QuickJSHandle = this.peer): QuickJSHandle {
-    return this.call(this.context.getProp(of, name), args);
-  }
-
-  text(value: string): QuickJSHandle {
-    return this.context.newString(value);
-  }
+interface Order {
+  readonly code: string;
+  readonly tests: readonly Test[];
+  readonly entry: string | null;
+  readonly setup: string;
+  readonly tolerance: number;
 }
 
-async function main(): Promise<void> {
-  const order = JSON.parse(await read()) as HarnessOrder;
-  // Two, each with a memory of its own: even code that found a hole in its interpreter would not be where its tests are.
-  const [forCode, forTests] = await Promise.all([interpreter(), interpreter()]);
-  process.stdout.write(`${READY}\n`);
-  const answer = order.kind === 'program' ? programs(forCode, order) : functions(forCode, forTests, order);
-  process.stdout.write(JSON.stringify(answer));
-}
+const script = (source: string, name: string): unknown =>
+  runInThisContext(source, {
+    filename: `${process.cwd()}/${name}`,
+    importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  });
+const globals = globalThis as unknown as Record<string, unknown>;
 
-function interpreter(): Promise<QuickJSWASMModule> {
-  return newQuickJSWASMModuleFromVariant(import('@jitl/quickjs-wasmfile-release-sync'));
-}
+// ── the code under test ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-async function read(): Promise<string> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of process.stdin) chunks.push(chunk as Buffer);
-  return Buffer.concat(chunks).toString('utf8');
-}
-
-function functions(
-  forCode: QuickJSWASMModule,
-  forTests: QuickJSWASMModule,
-  order: HarnessOrder & { kind: 'function' },
-): HarnessAnswer {
-  const { memoryMb, timeoutMs, entry, tolerance } = order;
-  const end = performance.now() + timeoutMs;
-  let nested = 0;
-  const into = (realm: () => Realm) => (text: string) => {
-    if (nested >= MOST_NESTED_CALLS) return JSON.stringify({ raised: { E: ['RangeError', 'calls are nested too deeply'] } });
-    if (realm().timeIsUp) return JSON.stringify({ gone: 'time is up' });
-    nested += 1;
+function subject(): void {
+  const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() });
+  // What the code prints is nobody's answer.
+  for (const name of ['stdout', 'stderr']) Object.defineProperty(process, name, { value: nowhere });
+  // A rejection that nobody handles is not the end of the code: the tests may not have looked at it yet.
+  process.on('unhandledRejection', () => {});
+  const module: { exports: unknown } = { exports: {} };
+  Object.assign(globals, { module, exports: module.exports, require: createRequire(`${process.cwd()}/solution.js`) });
+  const named = (name: string): unknown => {
     try {
-      return realm().context.getString(realm().method('serve', [realm().text(text)]));
+      return runInThisContext(`(${name})`);
     } catch {
-      return JSON.stringify({ gone: realm().timeIsUp ? 'time is up' : 'stopped' });
-    } finally {
-      nested -= 1;
+      const given = module.exports as Record<string, unknown> | ((...args: unknown[]) => unknown) | null | undefined;
+      if (typeof given === 'function' && (given.name === name || given.name === '')) return given;
+      return (given as Record<string, unknown> | null | undefined)?.[name];
     }
   };
-  const subject = new Realm(forCode, { memoryMb, end, isTester: false, send: into(() => tester) });
-  const tester = new Realm(forTests, { memoryMb, end: end + TESTER_MS, isTester: true, send: into(() => subject) });
-  const made = tester.call(tester.evaluate(TESTER), [
-    tester.peer,
-    entry === null ? tester.context.undefined : tester.text(entry),
-  ]);
-  const flag = (value: boolean): QuickJSHandle => (value ? tester.context.true : tester.context.false);
-  const tests: QuickJSHandle[] = [];
-  // All of them before any code under test runs: from then on whatever goes wrong is the code's doing.
-  for (const test of order.tests) {
-    try {
-      tests.push(
-        'source' in test
-          ? tester.method('compiled', [tester.text(`${order.setup}\n${test.source}`), flag(test.checks === true)], made)
-          : tester.method('calling', [tester.text(JSON.stringify(test)), tester.context.newNumber(tolerance)], made),
-      );
-    } catch {
-      return { kind: 'fault', why: 'a test is not JavaScript' };
+  const peer = new Peer('', (request: Request) => {
+    if (request.do === 'load') {
+      script(asScript(request.code!), 'solution.js');
+      return null;
     }
-  }
-  const lacking = order.tests
-    .map((test) => ('source' in test ? lackedBy(`${order.setup}\n${test.source}`) : undefined))
-    .find(Boolean);
-  if (lacking !== undefined) return { kind: 'fault', why: `a test requires ${lacking}, which tests do not have` };
-  const why = loaded(subject, order.code);
-  const outcome = (test: QuickJSHandle): string => {
-    try {
-      return tester.context.getString(tester.call(test, []));
-    } catch {
-      return tester.timeIsUp ? 'time is up' : 'the test could not be run';
-    }
-  };
-  const results = tests.map((test) => why || outcome(test));
-  const lacks = tester.context.getString(tester.context.getProp(made, 'lacks'));
-  if (lacks !== '') return { kind: 'fault', why: `a test uses ${lacks} and does not define it` };
-  const isDefined = why === '' && tester.context.dump(tester.context.getProp(made, 'isComplete')) === true;
-  return {
-    kind: 'ran',
-    why: results,
-    course: { loaded: why === '', defined: isDefined, timedOut: subject.timeIsUp || tester.timeIsUp },
-  };
-}
-
-/**
- * A module that a test requires and does not have. Read off its text, whatever the code under test will do: a call that fails later may be one
- * that only wrong code leads to. A test that is prepared for it, with `try` or a `require` of its own, is left to itself.
- */
-function lackedBy(source: string): string | undefined {
-  const text = source.replace(/\/\*[\s\S]*?\*\/|^[ \t]*\/\/.*$/gm, '');
-  if (/\btry\b|\.catch\b|\bif\b|\brequire\s*=|\bfunction\s+require\b|throws|rejects|toThrow/.test(text)) return undefined;
-  const names = [
-    ...text.matchAll(/(?<![\w$.'"`]|(?:&&|\|\||\?|:)\s*)(?:require|import)\s*\(\s*(['"`])([^'"`\\\n]+)\1\s*\)/g),
-  ].map(([, , name]) => name!);
-  return names.find((name) => !OWN_MODULES.test(name));
-}
-
-/** '' or why the code does not even load. */
-function loaded(realm: Realm, code: string): string {
-  realm.call(realm.evaluate(SUBJECT), [realm.peer]);
-  try {
-    realm.evaluate(asScript(code), 'solution.js');
-    realm.method('turn', []);
-    return realm.timeIsUp ? 'time is up' : '';
-  } catch (error) {
-    return realm.timeIsUp ? 'time is up' : `the code threw ${(error as Error).name}`;
-  }
+    if (request.do === 'defined') return named(request.name!) !== undefined;
+    return request.do === 'name' ? peer.encode(named(request.name!)) : objectAnswer(peer, request);
+  });
+  peer.serve();
+  say('ready');
 }
 
 /** Scripts have no imports and exports; what a module declares is found by its name all the same. */
@@ -196,43 +76,221 @@ function asScript(code: string): string {
     .replace(/^[ \t]*export[ \t]*\{[^}]*\}[ \t]*;?[ \t]*$/gm, '');
 }
 
-/** Modules may wait at their top level, scripts may not: there it is waited inside of a function. */
-function asProgram(realm: Realm, code: string): string {
-  if (!/\bawait\b/.test(code)) return code;
-  const isScript = realm.context.evalCode(`(() => {\n${code}\n})`);
-  const { error } = isScript;
-  isScript.dispose();
-  return error === undefined ? code : `(async () => {\n${code}\n})();`;
-}
+// ── the tests ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-function programs(quickjs: QuickJSWASMModule, order: HarnessOrder & { kind: 'program' }): HarnessAnswer {
-  const end = performance.now() + order.timeoutMs;
-  return { kind: 'printed', results: order.inputs.map((input) => printed(quickjs, order, input, end)) };
-}
+/** What compares. The code under test is never asked for it: it would say that all is well. */
+const COMPARES = /^(assert\w*|expect|should|chai|jest|test|it|describe|deepEqual|isDeepStrictEqual|isEqual|_)$/;
+/** Names that tests have of themselves: code that redefines Math does not get to be it. */
+const OWN_NAMES: ReadonlySet<string> = new Set([
+  ...(runInNewContext('Object.getOwnPropertyNames(globalThis)') as string[]),
+  ...['assert', 'expect', 'console', 'require', 'structuredClone', 'queueMicrotask'],
+  ...['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'setImmediate', 'clearImmediate'],
+]);
 
-function printed(
-  quickjs: QuickJSWASMModule,
-  order: HarnessOrder & { kind: 'program' },
-  input: string,
-  end: number,
-): { why: string; output: string } {
-  const realm = new Realm(quickjs, { memoryMb: order.memoryMb, end, isTester: false, send: () => '{"gone":"alone"}' });
-  const { context } = realm;
-  let output = '';
-  const write = context.newFunction('write', (text) => {
-    if (output.length > MOST_OUTPUT_CHARS) throw new Error('too much output');
-    output += context.getString(text);
+const tell = (message: object): void => say(`V${JSON.stringify(message)}`);
+
+async function tester(): Promise<void> {
+  let fail = (_error: Error): void => {};
+  const peer = new Peer('U', ({ do: what }) => {
+    throw new TypeError(`only functions that were passed can be called, found ${what}`);
   });
-  realm.call(realm.evaluate(PROGRAM), [realm.peer, write, realm.text(input)]);
-  try {
-    realm.evaluate(asProgram(realm, asScript(order.code)), 'solution.js');
-    while (context.dump(realm.method('turn', [])) === true);
-  } catch (error) {
-    const code: unknown = context.dump(context.getProp(realm.peer, 'exit'));
-    if (realm.timeIsUp) return { why: 'time is up', output: '' };
-    if (code !== 0) return { why: `the code threw ${(error as Error).name}`, output: '' };
+  // Failures of what a test started and did not wait for.
+  process.on('uncaughtException', (error) => fail(error)).on('unhandledRejection', () => {});
+  say('R');
+  const order = JSON.parse(peer.line()) as Order;
+  const course = { loaded: false, defined: false };
+  // All of them before any code under test runs: from then on whatever goes wrong is the code's doing.
+  const tests = compiled(order, peer, () => {
+    if (course.defined) tell(Object.assign(course, { defined: false }));
+  });
+  if (typeof tests === 'string') return tell({ fault: tests });
+  peer.serve(() => fail(new Error('a promise that is never settled')));
+  const outcome = async (test: () => unknown): Promise<string> => {
+    const { promise: failed, reject } = Promise.withResolvers<never>();
+    fail = reject;
+    try {
+      await Promise.race([failed, test()]);
+      return '';
+    } catch (error) {
+      return (error instanceof Error && String(error.name)) || 'something thrown';
+    }
+  };
+  const why = await outcome(() => peer.ask({ do: 'load', code: order.code }));
+  if (why === '') tell(Object.assign(course, { loaded: true, defined: true }));
+  for (const [number, test] of tests.entries()) {
+    const failure = why || (await outcome(test));
+    // Also where the test took it for an error that it expected.
+    const reason = peer.isGone ? 'the code ended its process' : failure;
+    tell({ test: number, passed: reason === '', why: reason });
   }
-  return output.length > MOST_OUTPUT_CHARS ? { why: 'output', output: '' } : { why: '', output };
+  process.exit(0);
 }
 
-await main();
+/** A function for each test, which throws where it fails; or what is wrong with the tests. `onMissing`: the code lacks a name. */
+function compiled({ tests, entry, setup, tolerance }: Order, peer: Peer, onMissing: () => void): string | (() => unknown)[] {
+  const scope = scopeFor(peer, entry, onMissing);
+  const { data, insist, ...surroundings } = provide(peer);
+  Object.assign(globals, surroundings);
+  const made: (() => unknown)[] = [];
+  for (const test of tests) {
+    if (!('source' in test)) {
+      made.push(async () => insist(isExpected(data(await scope[entry!]!(...test.args)), test.expected, tolerance)));
+      continue;
+    }
+    const source = `${setup}\n${test.source}\n${test.checks === true ? `return check(${entry});` : ''}`;
+    const lacking = moduleLacking(source);
+    if (lacking !== undefined) return `a test requires ${lacking}, which tests do not have`;
+    try {
+      const run = script(`(function (scope) { with (scope) { return (async function () {${source}\n})(); } })`, 'test.js');
+      made.push(() => (run as (scope: object) => unknown)(scope));
+    } catch {
+      return 'a test is not JavaScript';
+    }
+  }
+  return made;
+}
+
+type Scope = Readonly<Record<string, (...args: readonly unknown[]) => unknown>>;
+
+/** Where names of tests are looked up: what they neither have of themselves nor define is the code's. */
+function scopeFor(peer: Peer, entry: string | null, onMissing: () => void): Scope {
+  const isTheirs = (name: string): boolean => {
+    const found = peer.ask({ do: 'defined', name }) === true;
+    if (!found) onMissing();
+    return found;
+  };
+  return new Proxy({} as Scope, {
+    has: (_, name) => {
+      if (name === entry) return true;
+      if (typeof name !== 'string' || OWN_NAMES.has(name)) return false;
+      if (!COMPARES.test(name)) return isTheirs(name);
+      tell({ fault: `a test uses ${name} and does not define it` });
+      return false;
+    },
+    get: (_, name) => {
+      if (typeof name !== 'string') return undefined;
+      if (name === entry && !isTheirs(name)) throw new ReferenceError(`${name} is not defined`);
+      return peer.ask({ do: 'name', name });
+    },
+  });
+}
+
+/**
+ * A module that a test requires and Node does not have. Read off its text, whatever the code under test will do: a call that fails later may be
+ * one that only wrong code leads to. A test that is prepared for it, with `try` or a `require` of its own, is left to itself.
+ */
+function moduleLacking(source: string): string | undefined {
+  const text = source.replace(/\/\*[\s\S]*?\*\/|^[ \t]*\/\/.*$/gm, '');
+  if (/\btry\b|\.catch\b|\bif\b|\brequire\s*=|\bfunction\s+require\b|throws|rejects|toThrow/.test(text)) return undefined;
+  const required = /(?<![\w$.'"`]|(?:&&|\|\||\?|:)\s*)(?:require|import)\s*\(\s*(['"`])([^'"`\\\n]+)\1\s*\)/g;
+  return [...text.matchAll(required)].map(([, , name]) => name!).find((name) => !isBuiltin(name));
+}
+
+/** Data as JSON has it. Whole numbers are equal or not; others within the tolerance. */
+function isExpected(found: unknown, expected: unknown, tolerance: number): boolean {
+  if (typeof expected === 'number' && typeof found === 'number') {
+    const most = Number.isInteger(expected) ? 0 : tolerance * Math.max(1, Math.abs(expected));
+    return found === expected || Math.abs(found - expected) <= most;
+  }
+  if (typeof expected !== 'object' || expected === null || typeof found !== 'object' || found === null) return found === expected;
+  if (Array.isArray(expected) !== Array.isArray(found) || found instanceof Set || found instanceof Map) return false;
+  const [wanted, given] = [expected as Record<string, unknown>, found as Record<string, unknown>];
+  const keys = Object.keys(wanted);
+  if (keys.length !== Object.keys(given).length) return false;
+  return keys.every((key) => Object.hasOwn(given, key) && isExpected(given[key], wanted[key], tolerance));
+}
+
+type Check = (...args: unknown[]) => unknown;
+
+/** `assert` of Node and `expect` with the common matchers of Jest. Objects of the code are copied first: none decides what it is equal to. */
+function provide(peer: Peer) {
+  const data = (value: unknown): unknown => {
+    if (peer.isStandIn(value) && typeof value !== 'function') {
+      const own = peer.own(value);
+      // Equal to nothing: what it is made of is no data either.
+      return peer.isStandIn(own) ? Symbol('an object') : data(own);
+    }
+    if (Array.isArray(value)) return value.map(data);
+    if (typeof value !== 'object' || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, data(item)]));
+  };
+  // With messages of our own: Node's would look up the source, or compare what is not equal line by line.
+  const insist = (value: unknown, message: unknown = 'it does not hold'): void => realAssert(value, message as string);
+  const real = realAssert as unknown as Record<string, Check>;
+  const comparing = (name: string): [string, Check] => [
+    name,
+    (a, b, message = 'it does not hold') => real[name]!(data(a), data(b), message),
+  ];
+  const fitting = (expected: unknown): unknown =>
+    peer.isStandIn(expected) ? (error: unknown) => error instanceof Error && error.name === (expected as Error).name : expected;
+  const throwing = (name: string): [string, Check] => [
+    name,
+    (fn, expected, ...more) => real[name]!(fn, fitting(expected), ...more),
+  ];
+  const given = {
+    ...{ ...realAssert, ok: insist },
+    ...Object.fromEntries(['deepEqual', 'deepStrictEqual', 'notDeepEqual', 'notDeepStrictEqual'].map(comparing)),
+    ...Object.fromEntries(['throws', 'rejects'].map(throwing)),
+  } as unknown as Record<string, Check>;
+  const { strictEqual, notStrictEqual, deepStrictEqual, notDeepStrictEqual } = given;
+  const assert = Object.assign((...args: [unknown]) => insist(...args), given);
+  const strict = Object.assign((...args: [unknown]) => insist(...args), given, {
+    ...{ equal: strictEqual, notEqual: notStrictEqual, deepEqual: deepStrictEqual, notDeepEqual: notDeepStrictEqual },
+  });
+  Object.assign(assert, { strict });
+  const quiet = (): void => {};
+  const console = { assert, log: quiet, error: quiet, warn: quiet, info: quiet, debug: quiet, table: quiet };
+  const ownRequire = createRequire(`${process.cwd()}/test.js`);
+  const require = (name: string): unknown => {
+    const [isAssert, isStrict] = /^(?:node:)?assert(\/strict)?$/.exec(name) ?? [];
+    return isAssert === undefined ? ownRequire(name) : isStrict === undefined ? assert : strict;
+  };
+  return { data, insist, assert, expect: expecting(given, insist), console, require };
+}
+
+function expecting({ deepStrictEqual, throws }: Record<string, Check>, insist: (value: unknown) => void) {
+  const holds = (check: () => unknown): boolean => {
+    try {
+      check();
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  const isEqual = (a: unknown, b: unknown): boolean => holds(() => deepStrictEqual!(a, b));
+  const matchers = (value: never, wanted: boolean) => {
+    const check = (isSo: unknown): void => insist(Boolean(isSo) === wanted);
+    return {
+      toBe: (other: unknown) => check(Object.is(value, other)),
+      toEqual: (other: unknown) => check(isEqual(value, other)),
+      toStrictEqual: (other: unknown) => check(isEqual(value, other)),
+      toBeCloseTo: (other: number, digits = 2) => check(Math.abs(value - other) < 10 ** -digits / 2),
+      toBeTruthy: () => check(value),
+      toBeFalsy: () => check(!value),
+      toBeNull: () => check(value === null),
+      toBeUndefined: () => check(value === undefined),
+      toBeDefined: () => check(value !== undefined),
+      toBeNaN: () => check(Number.isNaN(value)),
+      toBeGreaterThan: (other: number) => check(value > other),
+      toBeGreaterThanOrEqual: (other: number) => check(value >= other),
+      toBeLessThan: (other: number) => check(value < other),
+      toBeLessThanOrEqual: (other: number) => check(value <= other),
+      // Of a copy: an object of the code's would be asked whether it contains what it should.
+      toContain: (item: never) =>
+        check(typeof value === 'string' ? (value as string).includes(item) : Array.from(value).includes(item)),
+      toContainEqual: (item: unknown) => check(Array.from(value).some((one) => isEqual(one, item))),
+      toHaveLength: (length: number) => check((value as string).length === length),
+      toMatch: (pattern: RegExp | string) =>
+        check(pattern instanceof RegExp ? pattern.test(value) : String(value).includes(pattern)),
+      toThrow: (expected?: unknown) => check(holds(() => throws!(value, withText(expected)))),
+    };
+  };
+  return (value: never) => Object.assign(matchers(value, true), { not: matchers(value, false) });
+}
+
+/** For `assert.throws`, a text that the error's message has in it. */
+const withText = (expected: unknown): unknown =>
+  typeof expected === 'string' ? (error: unknown) => String((error as Error).message).includes(expected) : expected;
+
+if (process.argv[2] === 'tester') void tester();
+else subject();

@@ -1,0 +1,247 @@
+/** A run's events as plain lines, for pipes, logs and the scrollback; or one JSON object a line, for programs. */
+import { styleText } from 'node:util';
+import { printableLine } from '../core/describe.ts';
+import type { Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import { resumeCommand, shellWord } from '../run/settings.ts';
+import type { Title } from './screen/state.ts';
+import {
+  agreementText,
+  asCalled,
+  count,
+  duration,
+  measures,
+  nameCell,
+  percent,
+  STOPPED,
+  table,
+  took,
+  wantsScreen,
+} from './text.ts';
+
+type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
+
+/** Cells of the bar that shows a step's reward. */
+const BAR = 24;
+/** Parts and metrics that are shown; the others are counted. */
+const MOST_MEASURES = 8;
+/** Tags that are shown; all of them are in metrics.json. */
+const MOST_TAGS = 20;
+/** Milliseconds of silence after which progress is a line. */
+const SILENCE = 10_000;
+
+export interface Report extends Disposable {
+  readonly emit: Emit;
+}
+
+/** How a command reports: a live view on a terminal, else plain lines or JSON. */
+export async function openReport(json: boolean, title: Title): Promise<Report> {
+  if (!json && wantsScreen(process.stdout.isTTY === true, process.env)) {
+    return (await import('./screen/screen.ts')).attachScreen(title);
+  }
+  return { emit: json ? jsonLines(process.stdout) : textLines(process.stdout), [Symbol.dispose]: () => {} };
+}
+
+/** Every event but `progress`, which is for looking at. */
+export function jsonLines(out: NodeJS.WritableStream): Emit {
+  return (event) => {
+    if (event.type !== 'progress') out.write(`${JSON.stringify(event)}\n`);
+  };
+}
+
+/** Progress only where nothing else was said for a while: a log must not be silent for minutes, nor full of it. */
+export function textLines(out: NodeJS.WritableStream, now: () => number = () => performance.now()): Emit {
+  let entry = '';
+  let last = now();
+  return (event) => {
+    if (event.type === 'progress' && now() - last < SILENCE) return;
+    if (event.type === 'run-start') entry = event.entry;
+    const lines = event.type === 'progress' ? progressLines(event) : describe(event, entry);
+    for (const line of lines) out.write(`${line}\n`);
+    if (lines.length > 0) last = now();
+  };
+}
+
+/** `entry` is the one of the run's first event. Nothing for progress, and for errors: they go to stderr. */
+export function describe(event: RunEvent, entry = ''): readonly string[] {
+  switch (event.type) {
+    case 'run-start':
+      return runStart(event);
+    case 'eval-start':
+      return evaluationStart(event);
+    case 'eval-end':
+      return [evaluation(event)];
+    case 'step-end':
+      return [step(event), ...belowStep(event)];
+    case 'transcript':
+      return [
+        '',
+        `  ${styleText('dim', `task ${printableLine(event.taskId)}, reward ${event.reward ?? 'none'}`)}`,
+        ...event.lines.map((line) => `    ${printableLine(line)}`),
+      ];
+    case 'warning': {
+      const hint = event.hint === undefined ? '' : ` (${printableLine(event.hint)})`;
+      return [`${styleText('yellow', 'warning')} ${event.code}: ${printableLine(event.message)}${hint}`];
+    }
+    case 'done':
+      return 'ending' in event ? trainingSummary(event, entry) : evaluationSummary(event);
+    case 'progress':
+    case 'error':
+      return [];
+  }
+}
+
+/** For whoever reads a log and wonders whether anything goes on. */
+function progressLines({ phase, done, of, failed = 0 }: Event<'progress'>): readonly string[] {
+  if (of === 0) return [];
+  const broken = failed > 0 ? `, ${failed} failed` : '';
+  return [`${phase === 'evaluating' ? 'Evaluating' : 'Rolling out'}: ${done} of ${of} rollouts${broken}`];
+}
+
+function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, server }: Event<'run-start'>): readonly string[] {
+  const what = styleText('bold', entry);
+  const doing =
+    resumedAt === undefined
+      ? `Training ${what} for ${count(steps, 'step')}`
+      : `Going on with ${what} after step ${resumedAt} of ${steps}`;
+  const policy = server === undefined ? [] : [`Policy ${printableLine(model)}`];
+  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...policy, `Run directory ${run}`];
+}
+
+function evaluationStart(event: Event<'eval-start'>): readonly string[] {
+  const { entry, tasks, perTask, temperature, seed, run, resumedAt, model, server } = event;
+  const of = `${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`;
+  const what = styleText('bold', printableLine(entry));
+  const doing =
+    resumedAt === undefined
+      ? `Evaluating ${what} on ${of}`
+      : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
+  return [
+    `${doing}, temperature ${temperature}, seed ${seed}`,
+    ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
+    ...(run === null ? [] : [`Run directory ${printableLine(run)}`]),
+  ];
+}
+
+function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {
+  const failed = score.failed > 0 ? `, ${score.failed} failed` : '';
+  const ungraded = score.ungraded > 0 ? `, ${score.ungraded} not graded` : '';
+  const names = { only: '', before: ' before training', during: ` after step ${step}`, after: ' after training' };
+  return `Held-out success${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
+}
+
+function step(event: Event<'step-end'>): string {
+  const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
+  const { failedRollouts, failedGrades, ungraded, excludedRollouts, staleGroups } = event;
+  const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
+  const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
+  const nothing = ungraded > 0 ? `  ${ungraded} not graded` : '';
+  const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
+  const seconds = took(event.rolloutSeconds + event.trainSeconds + event.saveSeconds);
+  return (
+    `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
+    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds}${failures}`
+  );
+}
+
+/** What the reward was made of, by name; and log-probabilities where they differ: the embedded policy agrees with itself to the bit. */
+function belowStep(event: Event<'step-end'>): readonly string[] {
+  const { parts = {}, metrics = {}, ratio, largestDifference } = event;
+  const made = measures([...Object.entries(parts), ...Object.entries(metrics)], MOST_MEASURES, 2);
+  const isExact = largestDifference === 0 && ratio === 1;
+  const lines = [...(made === '' ? [] : [made]), ...(isExact || ratio === undefined ? [] : [agreementText(event)])];
+  return lines.map((line) => `          ${styleText('dim', line)}`);
+}
+
+/** Endings after which there is more to do. */
+const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
+
+function trainingSummary(event: TrainDone, entry: string): readonly string[] {
+  const { before, after, steps, seconds, run, ending } = event;
+  const change =
+    before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
+  const whole = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
+  const head = ending === 'interrupted' ? 'Interrupted after' : 'Done in';
+  const stopped = STOPPED[ending];
+  return [
+    '',
+    styleText('bold', `${head} ${whole}, ${count(steps, 'step')}${change}`),
+    ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
+    ...models(event, entry),
+    ...(run === null
+      ? []
+      : [
+          `Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`,
+          `Prove it with: ${asCalled(`trainyard verify ${shellWord(run)}`)}`,
+        ]),
+    ...(CAN_GO_ON.has(ending) && run !== null ? wayOn(run) : []),
+  ];
+}
+
+/** Which folder to use from now on, and how to measure it again. */
+function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
+  const again = (model: string): readonly string[] => [
+    'Measure it again with:',
+    `  ${asCalled(measureCommand(entry, model, unusual))}`,
+  ];
+  const at = server === undefined ? 'is in' : `is at ${printableLine(server)}, by the name in`;
+  if (best === null || best.checkpoint === last) {
+    return last === null ? [] : [`The trained model ${at} ${last}`, ...again(last)];
+  }
+  return [
+    `The best model on the way, ${percent(best.success)} after step ${best.step}, ${after === null ? '' : 'better than the last on the same tasks, '}${at} ${best.checkpoint}`,
+    ...again(best.checkpoint),
+    ...(last === null ? [] : [`The last one ${at} ${last}`]),
+  ];
+}
+
+/** `unusual`: what the run was told that is not the default, as far as an evaluation depends on it. */
+function measureCommand(entry: string, model: string, { flow, flows, heldOut, turns, trainable }: Unusual): string {
+  const flags = { model, flow, flows, 'held-out': heldOut, turns, trainable: trainable?.join(',') };
+  const given = Object.entries(flags).flatMap(([name, value]) =>
+    value === undefined ? [] : [`--${name} ${shellWord(String(value))}`],
+  );
+  // The list of flows is the entry where there is no other.
+  return ['trainyard eval', ...(entry === flows ? [] : [shellWord(entry)]), ...given].join(' ');
+}
+
+/** How to go on with a run. */
+export function wayOn(run: string, verb: 'train' | 'eval' = 'train'): readonly string[] {
+  return ['Go on with:', `  ${styleText('bold', asCalled(resumeCommand(run, verb)))}`];
+}
+
+export function evaluationSummary(event: EvalDone): readonly string[] {
+  const { run, passAtK, passHatK, perTask, byTag, parts = {}, metrics = {}, failed } = event;
+  const tags = Object.entries(byTag);
+  const rows = [
+    ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'ungraded'],
+    rowOf('all', event),
+    ...tags.slice(0, MOST_TAGS).map(([tag, report]) => rowOf(nameCell(tag), report)),
+  ];
+  const hidden = tags.length - MOST_TAGS;
+  const named = Object.entries({ parts, metrics }).flatMap(([title, means]) => {
+    const shown = measures(Object.entries(means), MOST_MEASURES, 3, '   ');
+    return shown === '' ? [] : [`${title}  ${shown}`];
+  });
+  const kept = `Every rollout is in ${printableLine(run ?? '')}/store.sqlite, the numbers are in ${printableLine(run ?? '')}/metrics.json`;
+  const again = ['Run again what failed:', `  ${asCalled(`trainyard eval --resume ${run} --retry-failed`)}`];
+  return [
+    '',
+    ...table(rows),
+    ...(hidden > 0 ? [`${count(hidden, 'more tag')}: see metrics.json`] : []),
+    ...(perTask === 1 ? [] : [`pass@k  ${chances(passAtK)}`, `pass^k  ${chances(passHatK)}`]),
+    ...named,
+    ...(run === null ? [] : [kept, ...(failed === 0 ? [] : again)]),
+  ];
+}
+
+function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {
+  const [low, high] = ci.map((end) => (100 * end).toFixed(1));
+  const reward = meanReward === null ? 'none' : meanReward.toFixed(3);
+  return [name, percent(success), `${low} – ${high} %`, reward, `${n}`, `${failed}`, `${ungraded}`];
+}
+
+function chances(byK: Readonly<Record<string, number>>): string {
+  return Object.entries(byK)
+    .map(([k, chance]) => `${k}: ${percent(chance)}`)
+    .join('   ');
+}

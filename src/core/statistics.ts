@@ -1,0 +1,176 @@
+/**
+ * Statistics of evaluations: 95 % confidence intervals (what would other tasks of the same kind have given?), paired differences, pass@k.
+ *
+ * Tasks are the independent units. Several tries of one task say more about that task and little about the next, so they never count as
+ * so many tasks. Pure functions; nothing here is ever NaN.
+ */
+
+/** Lower and upper end. */
+export type Interval = readonly [low: number, high: number];
+
+const COVERAGE = 0.95;
+/** Standard deviations of a normal distribution to either side that hold that much. */
+const Z = 1.959963984540054;
+/** From here on the expansion for many degrees of freedom is exact to nine digits. */
+const MANY = 200;
+
+/** Wilson's interval of a share seen in n independent tries; n need not be whole. With nothing seen, everything is possible. */
+export function wilson(share: number, n: number): Interval {
+  if (!(n > 0)) return [0, 1];
+  const centre = (share + (Z * Z) / (2 * n)) / (1 + (Z * Z) / n);
+  const half = (Z * Math.sqrt((share * (1 - share)) / n + (Z * Z) / (4 * n * n))) / (1 + (Z * Z) / n);
+  return [share <= 0 ? 0 : Math.max(0, centre - half), share >= 1 ? 1 : Math.min(1, centre + half)];
+}
+
+/**
+ * Of the mean of the tasks' shares, each of `tries` tries. Wilson's interval with as many tries as independent ones would have had to be
+ * for the spread between tasks, fewer where there are too few tasks to judge that spread by (Korn and Graubard's correction). Never
+ * fewer than there are tasks: that is Wilson's own interval where each was tried once.
+ */
+export function sharesInterval(shares: readonly number[], tries: number): Interval {
+  const n = shares.length;
+  if (n === 0) return [0, 1];
+  const mean = meanOf(shares);
+  const single = mean * (1 - mean);
+  // Where every try ended the same way, how much tries of one task have in common cannot be seen: the cautious answer is "everything".
+  if (single < 1e-12 || n === 1) return wilson(mean, n);
+  const between = shares.reduce((sum, share) => sum + (share - mean) ** 2, 0) / n;
+  const effective = Math.min(n * tries, (n * single) / between) * (Z / studentQuantile(n - 1)) ** 2;
+  return wilson(mean, Math.max(n, effective));
+}
+
+/** Student's interval of a mean. Null where there is no spread to judge by: fewer than two values, or all of them equal. */
+export function meanInterval(values: readonly number[]): Interval | null {
+  const n = values.length;
+  if (n < 2) return null;
+  const mean = meanOf(values);
+  const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
+  const half = studentQuantile(n - 1) * Math.sqrt(variance / n);
+  // Rounding leaves a little spread in values that are equal; what overflows says nothing either.
+  const isUsable = Number.isFinite(half) && half > 1e-12 * values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  return isUsable ? [mean - half, mean + half] : null;
+}
+
+/** 0 for no values. */
+export function meanOf(values: readonly number[]): number {
+  if (values.length === 0) return 0;
+  const sum = values.reduce((total, value) => total + value, 0);
+  // The sum of finite numbers need not be finite; dividing first is not as exact, so only then.
+  return Number.isFinite(sum) ? sum / values.length : values.reduce((mean, value) => mean + value / values.length, 0);
+}
+
+/** How many standard errors to either side of a mean hold 95 %, with so many degrees of freedom. */
+export function studentQuantile(freedom: number): number {
+  if (freedom > MANY) {
+    const terms = [
+      (Z ** 3 + Z) / 4,
+      (5 * Z ** 5 + 16 * Z ** 3 + 3 * Z) / 96,
+      (3 * Z ** 7 + 19 * Z ** 5 + 17 * Z ** 3 - 15 * Z) / 384,
+    ];
+    return terms.reduce((sum, term, i) => sum + term / freedom ** (i + 1), Z);
+  }
+  let [low, high] = [Z, 13];
+  for (let i = 0; i < 80; i++) {
+    const middle = (low + high) / 2;
+    if (studentWithin(middle, freedom) < COVERAGE) low = middle;
+    else high = middle;
+  }
+  return (low + high) / 2;
+}
+
+/** Chance that Student's t lies between −t and t, for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4). */
+function studentWithin(t: number, freedom: number): number {
+  const angle = Math.atan(t / Math.sqrt(freedom));
+  const cosine = Math.cos(angle);
+  const isOdd = freedom % 2 === 1;
+  let term = isOdd ? cosine : 1;
+  let sum = 0;
+  for (let k = isOdd ? 1 : 0; k <= freedom - 2; k += 2) {
+    sum += term;
+    term *= (cosine * cosine * (k + 1)) / (k + 2);
+  }
+  return isOdd ? (2 / Math.PI) * (angle + Math.sin(angle) * sum) : Math.sin(angle) * sum;
+}
+
+// ── paired differences ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Two measurements of the same tasks, compared task by task: that removes what makes some tasks harder than others, so small differences
+// are found with few tasks.
+
+/** Additions above which the exact distribution is not computed. */
+const MOST_WORK = 20_000_000;
+
+/**
+ * 95 % interval of the mean of differences of shares, each from −1 to 1. Agresti's and Min's: as if two more tasks had been seen, one
+ * without a difference and one half better, half worse. So equal measurements of few tasks do not look certain.
+ */
+export function shareDifferenceInterval(differences: readonly number[]): Interval {
+  if (differences.length === 0) return [-1, 1];
+  const n = differences.length + 2;
+  const mean = differences.reduce((sum, difference) => sum + difference, 0) / n;
+  const square = (differences.reduce((sum, difference) => sum + difference ** 2, 0) + 1) / n;
+  const half = Z * Math.sqrt((square - mean ** 2) / n);
+  return [Math.max(-1, mean - half), Math.min(1, mean + half)];
+}
+
+/**
+ * Chance of a sum at least this far from 0, if each difference were as likely to have the other sign: the sign-flip test, two-sided. For
+ * differences of −1, 0 and 1 it is McNemar's exact test. Whole numbers; exact but for very many and large ones, where it is the normal
+ * distribution's.
+ */
+export function signFlipChance(differences: readonly number[]): number {
+  const sizes = differences.map(Math.abs).filter((size) => size > 0);
+  if (sizes.length === 0) return 1;
+  const unit = sizes.reduce(divisor);
+  const steps = sizes.map((size) => size / unit);
+  const reach = steps.reduce((sum, step) => sum + step, 0);
+  const seen = Math.abs(differences.reduce((sum, difference) => sum + difference, 0)) / unit;
+  if (reach * steps.length > MOST_WORK) return normalTails(seen / Math.sqrt(steps.reduce((sum, step) => sum + step ** 2, 0)));
+  // Sums have steps of two: each flip moves by twice the size. `chances[i]` is that of the sum −reach + 2i.
+  let chances = new Float64Array(reach + 1);
+  chances[0] = 1;
+  for (const step of steps) {
+    const next = chances.map((chance) => chance / 2);
+    for (let i = step; i <= reach; i++) next[i] = (next[i] ?? 0) + (chances[i - step] ?? 0) / 2;
+    chances = next;
+  }
+  return Math.min(
+    1,
+    chances.reduce((sum, chance, i) => (Math.abs(2 * i - reach) >= seen - 1e-9 ? sum + chance : sum), 0),
+  );
+}
+
+function divisor(a: number, b: number): number {
+  return b === 0 ? a : divisor(b, a % b);
+}
+
+/** Chance of more than z standard deviations to either side (Abramowitz and Stegun 7.1.26, to 1e-7). */
+function normalTails(z: number): number {
+  const t = 1 / (1 + (0.3275911 * z) / Math.SQRT2);
+  const polynomial = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+  return polynomial * Math.exp(-(z * z) / 2);
+}
+
+// ── pass@k ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// From how often a task was solved in n tries to how often it would be in k: without bias, by counting draws without replacement
+// (https://arxiv.org/abs/2107.03374).
+
+/** Chance that at least one of k tries, drawn from n of which c were successful, is a success. */
+export function passAtK(n: number, c: number, k: number): number {
+  return 1 - drawn(n, n - c, k);
+}
+
+/** Chance that all k tries, drawn from n of which c were successful, are successes: "pass^k". */
+export function passHatK(n: number, c: number, k: number): number {
+  return drawn(n, c, k);
+}
+
+/** Chance that k draws from n, without replacement, are all among m of them. Throws where k is above n: it is never guessed. */
+function drawn(n: number, m: number, k: number): number {
+  if (k > n) throw new RangeError(`${k} of ${n} tries cannot be drawn`);
+  if (m < k) return 0;
+  let chance = 1;
+  for (let i = 0; i < k; i++) chance *= (m - i) / (n - i);
+  return chance;
+}

@@ -1,0 +1,254 @@
+/**
+ * An answer in the form of the Responses API: its output items, and the response object around them. Ids come from the answer's, so a
+ * reply that is written twice has the same.
+ */
+import type { Turn } from '../../core/types.ts';
+import type { ParsedCall } from '../../tokens/tool-calls.ts';
+import type { EventEncoder, Said } from '../event-stream.ts';
+import { gatewayFailure, openAIError } from '../wire-protocol.ts';
+import { logprobsOf } from './chat-writer.ts';
+import { type AnswerHead, serverSentEvent } from './dialect.ts';
+import type { Item } from './responses-memory.ts';
+
+/** What a response repeats of its request. */
+export interface Echo {
+  readonly instructions: string | null;
+  readonly previous_response_id: string | null;
+  readonly tools: readonly unknown[];
+  readonly tool_choice: unknown;
+  readonly parallel_tool_calls: boolean;
+  readonly temperature: number | null;
+  readonly top_p: number | null;
+  readonly max_output_tokens: number | null;
+  readonly text: object;
+  readonly metadata: unknown;
+}
+
+export type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
+
+export const responseId = ({ id }: AnswerHead): string => `resp_${id}`;
+export const statusOf = ({ stopReason }: Turn): Status => (stopReason === 'length' ? 'incomplete' : 'completed');
+
+/** `place`: of the item in the output. */
+export function itemId(kind: 'rs' | 'msg' | 'fc', answerId: string, place: number): string {
+  return `${kind}_${answerId}_${place}`;
+}
+
+/** Its `encrypted_content` is not its text but a name for it, which is all that some clients send back. */
+export function reasoningItem(id: string, parts: readonly object[]): Item {
+  return { id, type: 'reasoning', summary: [], content: parts, encrypted_content: id };
+}
+
+export const reasoningPart = (text: string): object => ({ type: 'reasoning_text', text });
+
+export function messageItem(id: string, status: Status, parts: readonly object[]): Item {
+  return { id, type: 'message', role: 'assistant', status, content: parts };
+}
+
+export const textPart = (text: string, logprobs: readonly object[]): object => ({
+  type: 'output_text',
+  text,
+  annotations: [],
+  logprobs,
+});
+
+export function callItem(
+  id: string,
+  callId: string,
+  status: Status,
+  call: { readonly name: string; readonly arguments: string },
+) {
+  return { id, type: 'function_call', call_id: callId, name: call.name, arguments: call.arguments, status };
+}
+
+/** The items of a whole turn: what was thought, what was said, what was called. */
+export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): readonly Item[] {
+  const { content, reasoning, tool_calls: calls = [] } = turn.response;
+  const items: Item[] = [];
+  if (reasoning) items.push(reasoningItem(itemId('rs', head.id, items.length), [reasoningPart(reasoning)]));
+  if (content || calls.length === 0) {
+    const logprobs = withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : [];
+    items.push(messageItem(itemId('msg', head.id, items.length), statusOf(turn), [textPart(content ?? '', logprobs)]));
+  }
+  for (const [index, call] of calls.entries()) {
+    items.push(callItem(itemId('fc', head.id, items.length), head.toolCallId(0, index), 'completed', call.function));
+  }
+  return items;
+}
+
+interface Written {
+  readonly status: Status;
+  readonly output: readonly Item[];
+  readonly turn?: Turn;
+  readonly error?: { readonly code: string; readonly message: string };
+}
+
+export function responseOf(head: AnswerHead, echo: Echo, { status, output, turn, error }: Written): object {
+  const created = Math.floor(head.startedAt / 1000);
+  return {
+    id: responseId(head),
+    object: 'response',
+    created_at: created,
+    completed_at: turn && status === 'completed' ? Math.floor(turn.endedAt / 1000) : null,
+    status,
+    background: false,
+    error: error ?? null,
+    incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+    model: head.model,
+    output,
+    ...echo,
+    truncation: 'disabled',
+    usage: turn ? usageOf(turn) : null,
+  };
+}
+
+function usageOf({ promptIds, sampledIds }: Turn): object {
+  return {
+    input_tokens: promptIds.length,
+    input_tokens_details: { cached_tokens: 0 },
+    output_tokens: sampledIds.length,
+    output_tokens_details: { reasoning_tokens: 0 },
+    total_tokens: promptIds.length + sampledIds.length,
+  };
+}
+
+// From responses-events.ts: A Responses answer as server-sent events: the response is created and in progress; each output item is added, filled and done; then
+// the whole response, which lists the items as they were streamed. Text that follows a call is an item of its own.
+//
+// A failure after the start is told twice, as `response.failed` and as `error`: some clients throw at the one, some at the other.
+
+export interface Streaming {
+  readonly logprobs: boolean;
+  /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
+  readonly isReplay: boolean;
+  /** Gets the turn with its items as they were streamed. */
+  onEnd(turn: Turn, items: readonly Item[]): void;
+}
+
+export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streaming): EventEncoder {
+  const output = new Output(head, streaming);
+  const lifecycle = (type: string, written: Parameters<typeof responseOf>[2]): string =>
+    output.event(type, { response: responseOf(head, echo, written) });
+  return {
+    start: () => {
+      const written = { status: 'in_progress', output: [] } as const;
+      return lifecycle('response.created', written) + lifecycle('response.in_progress', written);
+    },
+    pieces: (all) => all.map((said) => output.say(said)).join(''),
+    end: ([turn]) => {
+      const status = statusOf(turn!);
+      const rest = output.end(status);
+      streaming.onEnd(turn!, output.items);
+      return rest + lifecycle(`response.${status}`, { status, output: output.items, turn: turn! });
+    },
+    failure: (thrown) => {
+      const failure = gatewayFailure(thrown);
+      const { error } = openAIError(failure) as { error: { code: string; message: string; param: string | null } };
+      const { code, message, param } = error;
+      const failed = lifecycle('response.failed', { status: 'failed', output: output.items, error: { code, message } });
+      return failed + output.event('error', { code, message, param, error });
+    },
+  };
+}
+
+/** The item that is being filled. */
+interface OpenItem {
+  readonly kind: 'reasoning' | 'text';
+  readonly id: string;
+  text: string;
+  readonly logprobs: object[];
+}
+
+/** The output items of one answer while they are written. */
+class Output {
+  /** Those that are done. */
+  readonly items: Item[] = [];
+  readonly #head: AnswerHead;
+  readonly #withLogprobs: boolean;
+  readonly #answerId: string;
+  #open: OpenItem | undefined;
+  /** Tokens that no text has been written for yet. */
+  #untold: object[] = [];
+  #sequence = 0;
+
+  constructor(head: AnswerHead, { logprobs, isReplay }: Streaming) {
+    this.#head = head;
+    this.#withLogprobs = logprobs;
+    this.#answerId = isReplay ? `${head.id}-again` : head.id;
+  }
+
+  event(type: string, data: object): string {
+    return serverSentEvent({ type, sequence_number: this.#sequence++, ...data }, type);
+  }
+
+  say({ piece }: Said): string {
+    if (piece.kind === 'call') return this.#close('completed') + this.#call(piece.index, piece.call);
+    if (piece.kind !== 'tokens') return this.#fill(piece.kind, piece.text);
+    if (this.#withLogprobs) this.#untold.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
+    return '';
+  }
+
+  /** An answer without text or calls has an empty text. */
+  end(status: Status): string {
+    const isSilent = this.items.every((item) => item['type'] === 'reasoning') && this.#open?.kind !== 'text';
+    const opening = isSilent ? this.#close('completed') + this.#begin('text') : '';
+    if (this.#open?.kind === 'text') this.#open.logprobs.push(...this.#untold.splice(0));
+    return opening + this.#close(status);
+  }
+
+  #fill(kind: OpenItem['kind'], delta: string): string {
+    const opening = this.#open?.kind === kind ? '' : this.#close('completed') + this.#begin(kind);
+    const open = this.#open!;
+    open.text += delta;
+    if (kind === 'reasoning') return opening + this.#inPart('response.reasoning_text.delta', { delta });
+    const logprobs = this.#untold.splice(0);
+    open.logprobs.push(...logprobs);
+    return opening + this.#inPart('response.output_text.delta', { delta, logprobs });
+  }
+
+  #begin(kind: OpenItem['kind']): string {
+    const id = itemId(kind === 'text' ? 'msg' : 'rs', this.#answerId, this.items.length);
+    this.#open = { kind, id, text: '', logprobs: [] };
+    const item = kind === 'text' ? messageItem(id, 'in_progress', []) : reasoningItem(id, []);
+    const part = kind === 'text' ? textPart('', []) : reasoningPart('');
+    return this.#item('response.output_item.added', item) + this.#inPart('response.content_part.added', { part });
+  }
+
+  #close(status: Status): string {
+    const open = this.#open;
+    if (open === undefined) return '';
+    const { kind, id, text, logprobs } = open;
+    const part = kind === 'text' ? textPart(text, logprobs) : reasoningPart(text);
+    const done =
+      kind === 'text'
+        ? this.#inPart('response.output_text.done', { text, logprobs })
+        : this.#inPart('response.reasoning_text.done', { text });
+    const item = kind === 'text' ? messageItem(id, status, [part]) : reasoningItem(id, [part]);
+    const events = done + this.#inPart('response.content_part.done', { part }) + this.#item('response.output_item.done', item);
+    this.#open = undefined;
+    this.items.push(item);
+    return events;
+  }
+
+  #call(index: number, call: ParsedCall): string {
+    const id = itemId('fc', this.#answerId, this.items.length);
+    const callId = this.#head.toolCallId(0, index);
+    const at = { item_id: id, output_index: this.items.length };
+    const item = callItem(id, callId, 'completed', call);
+    const events =
+      this.#item('response.output_item.added', callItem(id, callId, 'in_progress', { ...call, arguments: '' })) +
+      this.event('response.function_call_arguments.delta', { ...at, delta: call.arguments }) +
+      this.event('response.function_call_arguments.done', { ...at, name: call.name, arguments: call.arguments }) +
+      this.#item('response.output_item.done', item);
+    this.items.push(item);
+    return events;
+  }
+
+  #item(type: string, item: Item): string {
+    return this.event(type, { output_index: this.items.length, item });
+  }
+
+  #inPart(type: string, data: object): string {
+    return this.event(type, { item_id: this.#open!.id, output_index: this.items.length, content_index: 0, ...data });
+  }
+}

@@ -1,0 +1,134 @@
+/**
+ * The routes of the gateway as data: method, path, who may, what it does. docs/reference/wire-protocol.md publishes them; a test keeps
+ * the two equal.
+ *
+ * Routes of the model are served below `/`, `/v1` and either of them below `/r/<rollout>`; also with a second `/v1`, since some
+ * clients add their own to a base URL that has one. No route looks at the query.
+ */
+import type { ErrorCode } from '../core/errors.ts';
+import { MAX_NESTING } from '../core/json.ts';
+import { HTTP_LIMITS } from '../http/guard.ts';
+import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from '../http/refusal.ts';
+import { type RouteMatch, Router } from '../http/router.ts';
+
+/** `agent` calls the model. `flow` is trusted code of a rollout. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
+export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
+export type Capability = (typeof CAPABILITIES)[number];
+
+export type Action = 'ask' | 'count_tokens' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
+
+export interface Route {
+  readonly method: 'GET' | 'POST' | 'DELETE';
+  /** Without the prefixes. */
+  readonly path: string;
+  /** Whether it is a route of the model, with its prefixes. */
+  readonly model: boolean;
+  /** Empty: no key is needed. */
+  readonly who: readonly Capability[];
+  readonly does: Action;
+}
+
+const CALLERS = ['agent', 'flow'] as const;
+const READERS = ['viewer', 'admin'] as const;
+
+export const ROUTES: readonly Route[] = [
+  { method: 'POST', path: 'chat/completions', model: true, who: CALLERS, does: 'ask' },
+  { method: 'POST', path: 'responses', model: true, who: CALLERS, does: 'ask' },
+  { method: 'POST', path: 'messages', model: true, who: CALLERS, does: 'ask' },
+  { method: 'POST', path: 'messages/count_tokens', model: true, who: CALLERS, does: 'count_tokens' },
+  { method: 'GET', path: 'models', model: true, who: [...CALLERS, ...READERS], does: 'models' },
+  { method: 'GET', path: 'models/{id+}', model: true, who: [...CALLERS, ...READERS], does: 'model' },
+  { method: 'GET', path: 'health', model: false, who: [], does: 'health' },
+  { method: 'GET', path: 'ready', model: false, who: [], does: 'ready' },
+  { method: 'GET', path: 'sessions', model: false, who: READERS, does: 'list' },
+  { method: 'POST', path: 'sessions', model: false, who: ['admin'], does: 'open' },
+  { method: 'GET', path: 'sessions/{rollout+}', model: false, who: READERS, does: 'show' },
+  { method: 'DELETE', path: 'sessions/{rollout+}', model: false, who: ['admin'], does: 'seal' },
+];
+
+/** Where a path leads, whatever the method. */
+export interface MatchedPath extends RouteMatch<Route> {
+  /** The rollout named by the path, percent-encoded. */
+  readonly rollout: string | undefined;
+}
+
+const PREFIXED = /^(?:\/r\/([^/]+))?((?:\/v1){0,2})\/(.+)$/;
+const ROUTER = new Router(ROUTES);
+
+export function matchPath(pathname: string): MatchedPath | undefined {
+  const [, rollout, version, path = ''] = PREFIXED.exec(pathname) ?? [];
+  const match = ROUTER.match(path);
+  if (match === undefined || (!match.routes[0]!.model && (rollout !== undefined || version))) return undefined;
+  return { routes: match.routes, segments: match.segments, rollout };
+}
+
+// From limits.ts: What one request and one rollout may cost, whoever asks. Published in docs/reference/wire-protocol.md, which a test keeps equal to
+// this file. The limits of a run (turns, tokens, wall clock) are settings and stand in the session's spec.
+
+const MiB = 1024 * 1024;
+
+export const GATEWAY_LIMITS = {
+  /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
+  bodyBytes: 16 * MiB,
+  nesting: MAX_NESTING,
+  /** Items and members of a body: checking each costs a hundred times what parsing it does. */
+  values: 200_000,
+  messages: 10_000,
+  tools: 1_000,
+  /** Parameters that have no effect. */
+  ignored: 2_000,
+  headers: HTTP_LIMITS.headers,
+  headerBytes: HTTP_LIMITS.headerBytes,
+  /** Model calls of one rollout at the same time; more wait at the client. */
+  callsAtOnce: 256,
+  /** Bodies of one rollout: its turns keep what they were asked. */
+  rolloutBytes: 1024 * MiB,
+  /** Sessions opened over HTTP and not sealed. */
+  openSessions: 10_000,
+  /** Wrong keys from one address: at once, and per second from then on. */
+  wrongKeys: HTTP_LIMITS.wrongKeys,
+  wrongKeysPerSecond: HTTP_LIMITS.wrongKeysPerSecond,
+  sampleIdLength: 128,
+} as const;
+
+// From http-errors.ts: The gateway's errors over HTTP before a dialect words them: their statuses and codes, and OpenAI's error body.
+
+/** Errors that the rest of the system knows too. */
+export const STATUS: Partial<Record<ErrorCode, ErrorRow>> = {
+  REQUEST_INVALID: { status: 400, code: 'invalid_request' },
+  REQUEST_CONFLICT: { status: 409, code: 'idempotency_conflict' },
+  CONTEXT_OVERFLOW: { status: 400, code: 'context_length_exceeded' },
+  LIMIT_REACHED: { status: 400, code: 'rollout_limit_reached' },
+  CAPABILITY_MISSING: { status: 403, code: 'forbidden' },
+  SESSION_UNKNOWN: { status: 401, code: 'invalid_api_key' },
+  SESSION_SEALED: { status: 410, code: 'rollout_ended' },
+  CANCELLED: { status: 410, code: 'rollout_ended' },
+  ENGINE_BUSY: { status: 429, code: 'too_many_calls' },
+  ENGINE_FAILED: { status: 502, code: 'engine_failed' },
+  DEFAULT_MODEL_FAILED: { status: 502, code: 'default_model_failed' },
+};
+
+/** What only the gateway itself refuses, by code. */
+export const REFUSALS = {
+  ...HTTP_REFUSALS,
+  identity_conflict: 403,
+  rollout_open: 409,
+  too_many_sessions: 429,
+  internal_error: 503,
+  not_ready: 503,
+} as const;
+
+export const refused = refusals(REFUSALS);
+
+const ERRORS = { rows: STATUS, otherwise: { status: REFUSALS.internal_error, code: 'internal_error' } };
+
+export const gatewayFailure = (thrown: unknown): Failure => failureOf(thrown, ERRORS);
+
+/** OpenAI's error body, which is also that of routes without a dialect. */
+export function openAIError({ status, code, message, hint, param }: Failure): object {
+  const type = status === 429 ? 'rate_limit_error' : status >= 500 ? 'server_error' : 'invalid_request_error';
+  // Agents know an overflow by these words.
+  const said = code === 'context_length_exceeded' ? `maximum context length exceeded: ${message}` : message;
+  const whole = hint === undefined ? said : `${said} (${hint})`;
+  return { error: { message: whole, type, param: param ?? null, code, ...(hint === undefined ? {} : { hint }) } };
+}

@@ -1,0 +1,417 @@
+/**
+ * Values and calls between the Node process that tests and the one that is tested, as lines of JSON.
+ *
+ * What crosses is data, copied. Functions and instances of classes stay where they are, and the other side gets a stand-in that asks for what
+ * it needs; a stand-in is equal to itself only. A promise crosses as one, and its outcome follows when it has one. Both sides answer requests
+ * while they wait for a reply, so callbacks work. A thread reads the lines: a call has to wait for its reply without letting anything else run.
+ *
+ * Imports nothing of Trainyard: only this folder is there inside the sandbox.
+ */
+import { writeSync } from 'node:fs';
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
+
+/** The other process is no longer there. */
+export class Gone extends Error {}
+
+type Wired = string | number | boolean | null | { readonly [tag: string]: unknown };
+
+export interface Request {
+  readonly do: string;
+  readonly id?: number;
+  readonly name?: string;
+  readonly key?: string;
+  readonly isIterator?: boolean;
+  readonly code?: string;
+  readonly value?: Wired;
+  readonly self?: Wired;
+  readonly args?: readonly Wired[];
+}
+
+interface Message extends Partial<Request> {
+  /** The number of a request, or of the request that this replies to. */
+  readonly call?: number;
+  readonly reply?: number;
+  /** The id of a promise. */
+  readonly settled?: number;
+  readonly raised?: Wired;
+  readonly changed?: readonly (readonly [place: number, value: Wired])[];
+  /** Nothing is left to do over there. The number of messages that it had got by then. */
+  readonly idle?: number;
+}
+
+const MOST_DEPTH = 100;
+/** Calls from tests to code to callbacks of tests and so on. */
+const MOST_NESTED_CALLS = 100;
+const ERRORS = { Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError } as const;
+const ARRAYS = {
+  ...{ Int8Array, Uint8Array, Uint8ClampedArray, Int16Array, Uint16Array, Int32Array, Uint32Array },
+  ...{ Float32Array, Float64Array, BigInt64Array, BigUint64Array },
+} as unknown as Readonly<Record<string, new (items: readonly unknown[]) => object>>;
+
+interface Codec {
+  readonly is: (value: unknown) => boolean;
+  /** Values that cross in its place. */
+  readonly parts: (value: never) => unknown;
+  readonly made: (parts: never) => unknown;
+}
+
+/** Data that JSON has no word for, by tag. */
+const CODECS: Readonly<Record<string, Codec>> = {
+  u: { is: (value) => value === undefined, parts: () => 1, made: () => undefined },
+  n: {
+    is: (value) => typeof value === 'number',
+    parts: (value: number) => (Object.is(value, -0) ? '-0' : String(value)),
+    made: (text: string) => Number(text),
+  },
+  B: { is: (value) => typeof value === 'bigint', parts: (value: bigint) => String(value), made: (text: string) => BigInt(text) },
+  m: {
+    is: (value) => value instanceof Map,
+    parts: (map: Map<unknown, unknown>) => [...map],
+    made: (pairs: []) => new Map(pairs),
+  },
+  s: { is: (value) => value instanceof Set, parts: (set: Set<unknown>) => [...set], made: (items: []) => new Set(items) },
+  D: { is: (value) => value instanceof Date, parts: (date: Date) => date.getTime(), made: (time: number) => new Date(time) },
+  R: {
+    is: (value) => value instanceof RegExp,
+    parts: ({ source, flags }: RegExp) => [source, flags],
+    made: ([source, flags]: [string, string]) => new RegExp(source, flags),
+  },
+  E: {
+    is: (value) => value instanceof Error,
+    parts: ({ name, message }: Error) => [String(name), String(message)],
+    made: ([name, message]: [string, string]) => errorNamed(String(name), String(message)),
+  },
+  T: {
+    is: (value) => ArrayBuffer.isView(value) && !(value instanceof DataView),
+    parts: (array: Uint8Array) => [Buffer.isBuffer(array) ? 'Uint8Array' : array.constructor.name, Array.from(array)],
+    made: ([name, items]: [string, []]) => new ARRAYS[name]!(items),
+  },
+};
+
+type AnyFunction = (...args: unknown[]) => unknown;
+type AnyClass = new (...args: unknown[]) => unknown;
+type Target = AnyFunction & AnyClass & Record<PropertyKey, unknown>;
+
+export class Peer {
+  isGone = false;
+  readonly #prefix: string;
+  readonly #answer: (request: Request) => Wired;
+  readonly #lines: MessagePort;
+  readonly #arrived = new Int32Array(new SharedArrayBuffer(4));
+  readonly #objects = new Map<number, unknown>();
+  readonly #ids = new Map<unknown, number>();
+  readonly #standIns = new Map<number, object>();
+  readonly #idOfStandIn = new WeakMap<object, number>();
+  readonly #promises = new Map<number, PromiseWithResolvers<unknown>>();
+  readonly #replies = new Map<number, Message>();
+  #calls = 0;
+  #nested = 0;
+  #sent = 0;
+  #received = 0;
+  #idleAt = -1;
+
+  /** `answer`: what this side does for requests other than calls of functions that it passed. */
+  constructor(prefix: string, answer: (request: Request) => Wired) {
+    this.#prefix = prefix;
+    this.#answer = answer;
+    const { port1, port2 } = new MessageChannel();
+    const reader = { port: port2, arrived: this.#arrived };
+    new Worker(`(${readLines})()`, { eval: true, workerData: reader, transferList: [port2] }).unref();
+    this.#lines = port1;
+  }
+
+  /** The next line; '' at the end. */
+  line(): string {
+    for (;;) {
+      const seen = Atomics.load(this.#arrived, 0);
+      const found = receiveMessageOnPort(this.#lines);
+      if (found !== undefined) return found.message as string;
+      Atomics.wait(this.#arrived, 0, seen);
+    }
+  }
+
+  /**
+   * From now on requests are answered whenever nothing else runs. `onStuck` is the tests': both sides wait for each other, and neither has
+   * anything left to do. The code under test says when it has nothing left to do, and then only waits for requests.
+   */
+  serve(onStuck?: () => void): void {
+    this.#lines.on('message', (line: string) => this.#take(line)).unref();
+    process.on('beforeExit', () => {
+      if (this.isGone && onStuck === undefined) return;
+      if (onStuck === undefined) this.#send({ idle: this.#received });
+      if (onStuck !== undefined && (this.isGone || this.#idleAt === this.#sent)) onStuck();
+      else this.#take(this.line());
+      // Without anything to do Node would end.
+      setImmediate(() => {});
+    });
+  }
+
+  ask(request: Request, originals: readonly unknown[] = []): unknown {
+    const call = ++this.#calls;
+    if (!this.isGone) this.#send({ ...request, call });
+    while (!this.#replies.has(call)) {
+      if (this.isGone) throw new Gone('the code ended its process');
+      this.#take(this.line());
+    }
+    const reply = this.#replies.get(call)!;
+    this.#replies.delete(call);
+    for (const [place, changed] of reply.changed ?? []) putBack(originals[place], this.decode(changed));
+    if (reply.raised !== undefined) throw this.decode(reply.raised);
+    return this.decode(reply.value);
+  }
+
+  isStandIn(value: unknown): value is object {
+    return this.#idOfStandIn.has(value as object);
+  }
+
+  /** The data of a stand-in: its own properties. */
+  own(standIn: object): unknown {
+    return this.ask({ do: 'own', id: this.#idOfStandIn.get(standIn)! });
+  }
+
+  #send(message: Message): void {
+    if (message.idle === undefined) this.#sent += 1;
+    say(`${this.#prefix}${JSON.stringify(message)}`);
+  }
+
+  #take(line: string): void {
+    if (line === '') {
+      this.isGone = true;
+      for (const { reject } of this.#promises.values()) reject(new Gone('the code ended its process'));
+      return;
+    }
+    const message = JSON.parse(line) as Message;
+    if (message.idle !== undefined) {
+      this.#idleAt = message.idle;
+      return;
+    }
+    this.#received += 1;
+    if (message.reply !== undefined) this.#replies.set(message.reply, message);
+    else if (message.settled !== undefined) this.#settle(message.settled, message);
+    else if (message.call !== undefined) this.#send({ ...this.#served(message as Message & Request), reply: message.call });
+  }
+
+  #settle(id: number, { value, raised }: Message): void {
+    const promise = this.#promises.get(id);
+    if (raised === undefined) promise?.resolve(this.decode(value));
+    else promise?.reject(this.decode(raised));
+  }
+
+  #served(request: Request): Message {
+    this.#nested += 1;
+    try {
+      if (this.#nested > MOST_NESTED_CALLS) throw new RangeError('calls are nested too deeply');
+      const isCall = request.do === 'call' || request.do === 'new';
+      return isCall ? this.#called(request) : { value: this.#answer(request) };
+    } catch (error) {
+      return { raised: this.#raised(error) };
+    } finally {
+      this.#nested -= 1;
+    }
+  }
+
+  /** What was thrown may itself throw when it is looked at. */
+  #raised(error: unknown): Wired {
+    try {
+      return this.encode(error);
+    } catch {
+      return { E: ['Error', ''] };
+    }
+  }
+
+  /** With what the call did to the data that it was given. */
+  #called({ do: how, id, self, args: given = [] }: Request): Message {
+    const target = this.object(id) as Target;
+    const args = given.map((arg) => this.decode(arg));
+    const value = this.encode(how === 'new' ? new target(...args) : Reflect.apply(target, this.decode(self), args));
+    const changed = args.flatMap((arg, place) => {
+      if (typeof arg !== 'object' || arg === null || arg instanceof Promise || this.isStandIn(arg)) return [];
+      const after = this.encode(arg);
+      return JSON.stringify(after) === JSON.stringify(given[place]) ? [] : [[place, after] as const];
+    });
+    return { value, changed };
+  }
+
+  object(id: number | undefined): unknown {
+    return this.#objects.get(id!);
+  }
+
+  reference(value: unknown): { readonly o: readonly [id: number, isFunction: boolean] } {
+    const id = this.#ids.get(value) ?? this.#ids.size + 1;
+    this.#ids.set(value, id);
+    this.#objects.set(id, value);
+    return { o: [id, typeof value === 'function'] };
+  }
+
+  encode(value: unknown, depth = 0): Wired {
+    if (depth > MOST_DEPTH) throw new RangeError('nested too deeply');
+    if (value === null || typeof value === 'boolean' || typeof value === 'string') return value;
+    if (typeof value === 'number' && Number.isFinite(value) && !Object.is(value, -0)) return value;
+    if (this.isStandIn(value)) return { back: this.#idOfStandIn.get(value) };
+    if (typeof value === 'function' || typeof value === 'symbol') return this.reference(value);
+    const inner = (item: unknown): Wired => this.encode(item, depth + 1);
+    if (Array.isArray(value)) return { l: Array.from(value, inner) };
+    if (value instanceof Promise) return this.#promised(value);
+    const known = Object.entries(CODECS).find(([, { is }]) => is(value));
+    if (known !== undefined) return { [known[0]]: inner(known[1].parts(value as never)) };
+    const prototype: unknown = Object.getPrototypeOf(value);
+    const entries = Object.entries(value as object);
+    const isPlain = prototype === Object.prototype || prototype === null;
+    if (!isPlain || entries.some(([, item]) => typeof item === 'function')) return this.reference(value);
+    return { d: entries.map(([key, item]) => [key, inner(item)]) };
+  }
+
+  #promised(promise: Promise<unknown>): Wired {
+    const isKnown = this.#ids.has(promise);
+    const [id] = this.reference(promise).o;
+    if (!isKnown) {
+      promise.then(
+        (value) => this.#send({ settled: id, ...this.#outcome(value) }),
+        (error: unknown) => this.#send({ settled: id, raised: this.#raised(error) }),
+      );
+    }
+    return { P: id };
+  }
+
+  #outcome(value: unknown): Message {
+    try {
+      return { value: this.encode(value) };
+    } catch (error) {
+      return { raised: this.#raised(error) };
+    }
+  }
+
+  decode(data: unknown): unknown {
+    if (typeof data !== 'object' || data === null) return data;
+    const [tag = '', inner] = Object.entries(data)[0] ?? [];
+    if (Object.hasOwn(CODECS, tag)) return CODECS[tag]!.made(this.decode(inner) as never);
+    switch (tag) {
+      case 'l':
+        return (inner as unknown[]).map((item) => this.decode(item));
+      case 'd':
+        return Object.fromEntries((inner as [string, unknown][]).map(([key, item]) => [String(key), this.decode(item)]));
+      case 'P':
+        return this.#promise(inner as number);
+      case 'back':
+        return this.object(inner as number);
+      case 'o':
+        return this.#standIn((inner as [number])[0], (inner as [number, unknown])[1] === true);
+    }
+    throw new TypeError('not a value');
+  }
+
+  #promise(id: number): Promise<unknown> {
+    const known = this.#promises.get(id) ?? Promise.withResolvers<unknown>();
+    this.#promises.set(id, known);
+    return known.promise;
+  }
+
+  #standIn(id: number, isFunction: boolean): object {
+    const known = this.#standIns.get(id);
+    if (known !== undefined) return known;
+    const call = (how: string, args: unknown[], self?: unknown): unknown =>
+      this.ask({ do: how, id, self: this.encode(self), args: args.map((arg) => this.encode(arg)) }, args);
+    const asked = (how: string, key: PropertyKey, more: Partial<Request> = {}): unknown => {
+      if (typeof key === 'symbol' && key !== Symbol.iterator) return undefined;
+      return this.ask({ do: how, id, ...(typeof key === 'symbol' ? { isIterator: true } : { key: String(key) }), ...more });
+    };
+    const made: object = new Proxy(isFunction ? callable() : {}, {
+      apply: (_, self: unknown, args: unknown[]) => call('call', args, this.isStandIn(self) ? self : undefined),
+      construct: (_, args: unknown[]) => call('new', args) as object,
+      get: (_, key) => asked('get', key),
+      set: (_, key, value: unknown) => {
+        asked('set', key, { value: this.encode(value) });
+        return true;
+      },
+      has: (_, key) => asked('has', key) === true,
+      getPrototypeOf: () => this.ask({ do: 'proto', id }) as object | null,
+    });
+    this.#standIns.set(id, made);
+    this.#idOfStandIn.set(made, id);
+    return made;
+  }
+}
+
+/** What the code under test does for requests about its objects. The tests do none of this: they can be called back, and never looked into. */
+export function objectAnswer(peer: Peer, { do: what, id, key, isIterator, value }: Request): Wired {
+  const target = peer.object(id) as Target;
+  const name = isIterator === true ? Symbol.iterator : key!;
+  switch (what) {
+    case 'get':
+      return name === 'prototype' ? peer.reference(target[name]) : peer.encode(target[name]);
+    case 'set':
+      target[name] = peer.decode(value);
+      return null;
+    case 'has':
+      return name in target;
+    case 'proto': {
+      const prototype: unknown = Object.getPrototypeOf(target);
+      return prototype === null ? null : peer.reference(prototype);
+    }
+    case 'own':
+      return peer.encode(Object.assign({}, target));
+    default:
+      throw new TypeError(`there is no ${what}`);
+  }
+}
+
+/** One line to whoever started this process. */
+export function say(line: string): void {
+  let left = Buffer.from(`${line}\n`);
+  while (left.length > 0) left = left.subarray(writeSync(1, left));
+}
+
+/** What can be called, and with `new`, too; arrows and methods cannot. */
+function callable(): object {
+  function standIn() {}
+  return standIn;
+}
+
+function putBack(original: unknown, changed: unknown): void {
+  if (Array.isArray(original)) original.splice(0, original.length, ...(changed as unknown[]));
+  else if (original instanceof Map) {
+    original.clear();
+    for (const [key, item] of changed as Map<unknown, unknown>) original.set(key, item);
+  } else if (original instanceof Set) {
+    original.clear();
+    for (const item of changed as Set<unknown>) original.add(item);
+  } else if (typeof original === 'object' && original !== null) {
+    for (const key of Object.keys(original)) delete (original as Record<string, unknown>)[key];
+    Object.assign(original, changed);
+  }
+}
+
+function errorNamed(name: string, message: string): Error {
+  const known = Object.hasOwn(ERRORS, name) ? ERRORS[name as keyof typeof ERRORS] : undefined;
+  return known === undefined ? Object.assign(new Error(message), { name }) : new known(message);
+}
+
+/**
+ * The reading thread, which is started from this function's text: reading the whole file again would take as long as starting Node. It
+ * never blocks, because Node waits for its threads when the code ends its process.
+ */
+function readLines(): void {
+  const { Socket } = process.getBuiltinModule('node:net');
+  const { port, arrived } = process.getBuiltinModule('node:worker_threads').workerData as {
+    readonly port: MessagePort;
+    readonly arrived: Int32Array;
+  };
+  let parts: string[] = [];
+  const post = (...lines: readonly string[]): void => {
+    for (const line of lines) port.postMessage(line);
+    Atomics.add(arrived, 0, 1);
+    Atomics.notify(arrived, 0);
+  };
+  const read = (chunk: string): void => {
+    const [first = '', ...rest] = chunk.split('\n');
+    parts.push(first);
+    if (rest.length === 0) return;
+    post(parts.join(''), ...rest.slice(0, -1));
+    parts = [rest.at(-1)!];
+  };
+  new Socket({ fd: 0, writable: false })
+    .setEncoding('utf8')
+    .on('data', read)
+    .on('close', () => post(''))
+    .on('error', () => {});
+}

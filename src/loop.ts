@@ -1,0 +1,20 @@
+/** `trainyard/loop`: the pieces that runs are made of, for a loop of one's own; examples/loop.ts is one, on a page. */
+export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
+export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
+export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
+export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
+export { memoryStore } from './store/memory.ts';
+export { openSqliteStore } from './store/sqlite.ts';
+export { loadRenderer, type Renderer } from './tokens/renderer.ts';
+export { type StitchOptions, stitch } from './tokens/stitch.ts';
+export {
+  ALGORITHMS,
+  type Algorithm,
+  advantagesOf,
+  hasSignal,
+  turnAdvantagesOf,
+  WEIGHTINGS,
+  type Weighting,
+} from './trainer/advantages.ts';
+export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
+export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';

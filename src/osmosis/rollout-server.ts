@@ -1,0 +1,238 @@
+/**
+ * A rollout server: runs a workflow for a controller, who trains somewhere else. A rollout is requested and accepted at once; how it went is
+ * reported by callbacks. The server is a function (Request) → Response that never listens by itself, and serves HTTP on demand.
+ *
+ * Callers are known by a bearer token. The policy and whatever they name to call back is only reached by the rules of `outbound.ts`. Errors
+ * are `{"detail": …}`, as servers made with FastAPI word them.
+ */
+import { hash, timingSafeEqual } from 'node:crypto';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
+import { isLoopback, WrongKeys } from '../http/guard.ts';
+import { type Listener, serve } from '../http/http-server.ts';
+import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import { type ErrorTable, failureOf, httpRefusal, refusals } from '../http/refusal.ts';
+import { decoded, Router, routeFor } from '../http/router.ts';
+import { PATIENCE, type Patience, Reporter } from './callbacks.ts';
+import { type ExecutionBackend, type Fault, type ReadRequest, RequestFaults, readRollout, readSelector } from './execution.ts';
+import { Outbound } from './outbound.ts';
+
+export interface RolloutServerOptions {
+  readonly backend: ExecutionBackend;
+  /** Callers send it as `Authorization: Bearer …`. Anything but loopback is only bound with one. */
+  readonly token?: string | undefined;
+  /**
+   * `host` or `host:port` of controllers and policies: these and no others, wherever they are. Absent: whatever has a public address, and
+   * this machine while the server is bound to loopback.
+   */
+  readonly allowedHosts?: readonly string[] | undefined;
+  /** How often and how long a callback is tried. */
+  readonly patience?: Partial<Patience>;
+  /** Milliseconds for which closing waits for rollouts under way. Default 10,000. */
+  readonly drainMs?: number;
+  /** What a person should know and what ends nothing. Default: a warning of the process. */
+  readonly warn?: (text: string) => void;
+}
+
+interface ListenAddress {
+  /** 127.0.0.1 unless given. */
+  readonly host?: string;
+  /** A free one unless given. */
+  readonly port?: number;
+}
+
+interface Route {
+  readonly method: 'GET' | 'POST';
+  readonly path: string;
+  /** `body` is the JSON of a POST, `id` the segment of that name. */
+  reply(call: { readonly body: unknown; readonly id: string }): HttpReply | Promise<HttpReply>;
+}
+
+const DRAIN_MS = 10_000;
+/** For rollouts that were cancelled to report so. */
+const LAST_WORDS_MS = 2000;
+const RETRY_LATER = { headers: { 'retry-after': '5' } };
+
+const refusal = refusals({ rollout_under_way: 409, queue_full: 429, closing: 503 });
+const ERRORS: ErrorTable = {
+  rows: {
+    REQUEST_INVALID: { status: 422, code: 'invalid_request' },
+    REQUEST_CONFLICT: { status: 409, code: 'conflict' },
+    SESSION_UNKNOWN: { status: 401, code: 'invalid_token' },
+  },
+  otherwise: { status: 500, code: 'internal_error' },
+};
+
+export function createRolloutServer(options: RolloutServerOptions): RolloutServer {
+  return new RolloutServer(options);
+}
+
+export class RolloutServer implements AsyncDisposable {
+  readonly #options: RolloutServerOptions;
+  readonly #outbound: Outbound;
+  readonly #wrongKeys = new WrongKeys({ now: Date.now });
+  readonly #live = new Map<string, Promise<void>>();
+  readonly #closing = new AbortController();
+  readonly #router: Router<Route>;
+  #bound: { readonly host: string; readonly listener: Listener } | undefined;
+  #closed: Promise<void> | undefined;
+
+  constructor(options: RolloutServerOptions) {
+    this.#options = options;
+    const { backend, allowedHosts } = options;
+    this.#outbound = new Outbound({
+      allowedHosts,
+      loopback: () => this.#bound !== undefined && isLoopback(this.#bound.host),
+      ownPort: () => this.#bound && Number(new URL(this.#bound.listener.origin).port),
+    });
+    this.#router = new Router<Route>([
+      { method: 'GET', path: '/health', reply: () => jsonReply(200, backend.health()) },
+      { method: 'POST', path: '/rollout', reply: ({ body }) => this.#accept(readRollout(body)) },
+      { method: 'GET', path: '/rollout/{id}/status', reply: ({ id }) => this.#status(id) },
+      {
+        method: 'POST',
+        path: '/rollout/cancel',
+        reply: ({ body }) => jsonReply(200, { dispositions: backend.cancel(readSelector(body)) }),
+      },
+    ]);
+  }
+
+  /** The server as a function, for whoever has a listener of their own. */
+  readonly fetch = fetchWith((request) => this.answer(request));
+
+  /** Starts the backend, then listens; 127.0.0.1 and a free port unless given. Throws USAGE. */
+  async listen(address: ListenAddress = {}): Promise<Listener> {
+    if (this.#bound !== undefined) throw new TrainyardError('USAGE', 'the rollout server listens already');
+    await this.#options.backend.start();
+    const listener = await serve(this, { ...address, secret: { name: 'token', value: this.#options.token } });
+    this.#bound = { host: address.host ?? '127.0.0.1', listener };
+    return listener;
+  }
+
+  /** Never throws. */
+  async answer(request: HttpRequest): Promise<HttpReply> {
+    try {
+      return await this.#route(request);
+    } catch (thrown) {
+      return this.refuse(this.#wrongKeys.count(thrown, request.address));
+    }
+  }
+
+  refuse(thrown: unknown): HttpReply {
+    if (thrown instanceof RequestFaults) {
+      const detail = thrown.faults.map(({ field, message }) => ({ loc: ['body', field], msg: message, type: 'value_error' }));
+      return jsonReply(422, { detail });
+    }
+    const { status, message, hint, headers } = failureOf(thrown, ERRORS);
+    // What went wrong inside is not the caller's business, and may hold what is not for it.
+    if (status === 500) return jsonReply(500, { detail: 'Internal server error' });
+    const detail = `${message.slice(0, 1000)}${hint === undefined ? '' : ` (${hint})`}`;
+    return jsonReply(status, { detail }, status === 401 ? { 'www-authenticate': 'Bearer' } : headers);
+  }
+
+  /** Waits for rollouts under way, then cancels them; afterwards nothing of theirs runs on or is reported any more. Idempotent. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed ??= this.#close();
+    await this.#closed;
+  }
+
+  async #route(request: HttpRequest): Promise<HttpReply> {
+    const { method, path } = request;
+    if (path !== '/health') this.#authorize(request);
+    const match = this.#router.match(path);
+    if (match === undefined) throw httpRefusal('not_found', `no route ${method} ${path.slice(0, 100)}`);
+    const route = routeFor(match, method, path);
+    const body =
+      route.method === 'POST' ? parseJson(await readText(request, GATEWAY_LIMITS.bodyBytes), GATEWAY_LIMITS) : undefined;
+    return await route.reply({ body, id: decoded(match.segments['id'] ?? '') });
+  }
+
+  #authorize({ header }: HttpRequest): void {
+    const { token } = this.#options;
+    if (token === undefined) return;
+    const given = /^Bearer +(\S+)$/i.exec(header('authorization')?.trim() ?? '')?.[1];
+    if (given !== undefined && timingSafeEqual(hash('sha256', given, 'buffer'), hash('sha256', token, 'buffer'))) return;
+    throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'the request carries no token' : 'this is not the token', {
+      hint: 'send Authorization: Bearer <token>',
+    });
+  }
+
+  async #accept(read: ReadRequest): Promise<HttpReply> {
+    const { rolloutId } = read.request;
+    await this.#checkUrls(read);
+    // From here on nothing waits: what was checked still holds when the rollout is accepted.
+    if (this.#closed !== undefined) throw refusal('closing', 'the server is closing', RETRY_LATER);
+    if (this.#live.has(rolloutId)) throw refusal('rollout_under_way', `rollout ${JSON.stringify(rolloutId)} is under way`);
+    if (!this.#options.backend.hasCapacity()) {
+      throw refusal('queue_full', 'rollout queue is full; retry later', RETRY_LATER);
+    }
+    const running = this.#run(read)
+      .catch((thrown: unknown) => this.#warn(`rollout ${rolloutId}: its end could not be reported: ${messageOf(thrown)}`))
+      .finally(() => this.#live.delete(rolloutId));
+    this.#live.set(rolloutId, running);
+    return jsonReply(202, read.isNamedHere ? { rollout_id: rolloutId } : {});
+  }
+
+  async #run({ request, callbacks }: ReadRequest): Promise<void> {
+    const { rolloutId } = request;
+    const warn = (text: string): void => this.#warn(text);
+    const fetch = this.#outbound.fetch as typeof globalThis.fetch;
+    const patience = { ...PATIENCE, ...this.#options.patience };
+    const reporter = new Reporter({ rolloutId, callbacks, fetch, patience, signal: this.#closing.signal, warn });
+    try {
+      await this.#options.backend.execute(request, {
+        completed: (completion) => reporter.completed(completion),
+        graded: (grading) => reporter.graded(grading),
+        fetch,
+        warn,
+      });
+    } catch (thrown) {
+      warn(`rollout ${rolloutId}: the backend failed: ${thrown instanceof Error ? thrown.stack : String(thrown)}`);
+      await reporter.crashed();
+    }
+  }
+
+  async #checkUrls({ request, callbacks }: ReadRequest): Promise<void> {
+    const urls = {
+      chat_completions_url: request.chatCompletionsUrl,
+      completion_callback_url: callbacks.completionUrl,
+      grader_callback_url: callbacks.graderUrl,
+    };
+    const faults = await Promise.all(
+      Object.entries(urls).map(async ([field, url]): Promise<readonly Fault[]> => {
+        const message = url === null ? undefined : await this.#outbound.faultNow(url);
+        return message === undefined ? [] : [{ field, message }];
+      }),
+    );
+    if (faults.flat().length > 0) throw new RequestFaults(faults.flat());
+  }
+
+  #status(rolloutId: string): HttpReply {
+    const { status, reward, errMessage } = this.#options.backend.status(rolloutId);
+    return jsonReply(200, { rollout_id: rolloutId, status, reward, err_message: errMessage });
+  }
+
+  async #close(): Promise<void> {
+    const { backend, drainMs = DRAIN_MS } = this.#options;
+    await this.#settled(drainMs);
+    backend.cancel({ all: true });
+    await this.#settled(LAST_WORDS_MS);
+    this.#closing.abort(new TrainyardError('CANCELLED', 'the rollout server was closed'));
+    await this.#bound?.listener[Symbol.asyncDispose]();
+    this.#outbound.close();
+    await backend[Symbol.asyncDispose]();
+  }
+
+  /** Resolves when every rollout under way has ended, or the time is over. */
+  async #settled(milliseconds: number): Promise<void> {
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(resolve, milliseconds);
+    await Promise.race([Promise.all(this.#live.values()), late]);
+    clearTimeout(timer);
+  }
+
+  #warn(text: string): void {
+    if (this.#options.warn === undefined) process.emitWarning(text, 'TrainyardWarning');
+    else this.#options.warn(text);
+  }
+}

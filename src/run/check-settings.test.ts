@@ -1,0 +1,90 @@
+import { describe, expect, it } from 'vitest';
+import { DEFAULT_RETRIES } from '../grader/attempts.ts';
+import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
+import { defaultThreads } from '../nn/policy.ts';
+import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
+import { rowsOf, tidyRows, trainSettings } from './check-settings.ts';
+import { ALGORITHM_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';
+
+describe('trainSettings', () => {
+  it('fills in what is not given; undefined is not given', () => {
+    const settings = trainSettings({ entry: 'somewhere/agent.ts', steps: 3, kl: undefined as never });
+    expect(settings).toMatchObject({ ...TRAIN_DEFAULTS, steps: 3, tasks: 'somewhere/train.jsonl', heldOut: undefined });
+    expect(settings.run).toMatch(/^runs\/somewhere-\d{8}-\d{6}$/);
+  });
+
+  it('refuses what cannot be, all of it at once, each by its name', () => {
+    const wrong = { steps: 0, group: 1, staleness: -1, temperature: 0, algorithm: 'ppo', kl: Number.NaN, maxTime: 0, colour: 1 };
+    const message = messageFrom(() => trainSettings({ entry: 'agent.ts', ...(wrong as object) }));
+    for (const name of Object.keys(wrong)) expect(message).toContain(name);
+  });
+
+  it.each([
+    ['limits', { turns: 1, tokens: 0, deadlineMs: 5 }],
+    ['adam', { beta1: 2 }],
+    ['concurrency', 1.5],
+    ['trainable', []],
+    ['learningRate', Number.POSITIVE_INFINITY],
+    ['clipLow', 1.5],
+    ['checkpointEvery', 0],
+    ['threads', 0],
+  ])('refuses %s %j', (name, value) => {
+    expect(messageFrom(() => trainSettings({ entry: 'agent.ts', [name]: value }))).toContain(name);
+  });
+});
+
+it('has the defaults and names of those who compute and grade', () => {
+  expect([ALGORITHM_NAMES, WEIGHTING_NAMES]).toEqual([ALGORITHMS, WEIGHTINGS]);
+  const { threads, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
+  expect([threads, graderRetries, graderMemoryMb]).toEqual([defaultThreads(), DEFAULT_RETRIES, DEFAULT_MEMORY_MB]);
+});
+
+describe('the learning rate', () => {
+  const settings = { steps: 11, warmupSteps: 2, learningRate: 1 };
+  it('is scaled up over the first steps and falls to a tenth', () => {
+    expect(learningRateAt(1, settings)).toBeCloseTo(0.5);
+    expect(learningRateAt(2, settings)).toBeCloseTo(0.91);
+    expect(learningRateAt(11, settings)).toBeCloseTo(0.1);
+    expect(learningRateAt(1, { ...settings, warmupSteps: 0 })).toBe(1);
+    expect(learningRateAt(1, { ...settings, steps: 1 })).toBeCloseTo(0.5);
+  });
+});
+
+describe('rows of a task file', () => {
+  it('are sorted, each once', () => {
+    expect(rowsOf('10-12,3,7,11-13, 3', 20)).toEqual([3, 7, 10, 11, 12, 13]);
+    expect(tidyRows('10-12,3,7,11-13, 3')).toBe('3,7,10-13');
+    expect(tidyRows('2,1,3')).toBe('1-3');
+  });
+
+  it('are all of them where none are named', () => {
+    expect(rowsOf(undefined, 3)).toEqual([1, 2, 3]);
+  });
+
+  it.each(['', ' ', '3,,5', 'x', '-3', '3-', '1.5', '1e3', '3 5', '0', '0-4', '5-3', '9999999999999999'])(
+    'are refused when they are %j',
+    (text) => {
+      expect(() => rowsOf(text, 20)).toThrow(expect.objectContaining({ code: 'USAGE' }));
+    },
+  );
+
+  it('are refused with everything that is wrong at once', () => {
+    expect(() => tidyRows('5-3,x,0')).toThrow(/5 to 3 is the wrong way round; .*"x".*; rows are counted from 1, found "0"/);
+  });
+
+  it('are refused past the end of the file, however far, without counting them', () => {
+    expect(() => rowsOf('3-900000000000000', 20)).toThrow(
+      'expected rows from 1 to 20, the last of the file, found 900000000000000',
+    );
+  });
+});
+
+function messageFrom(fn: () => unknown): string {
+  try {
+    fn();
+  } catch (thrown) {
+    expect(thrown).toMatchObject({ code: 'USAGE' });
+    return (thrown as Error).message;
+  }
+  throw new Error('expected it to be refused');
+}

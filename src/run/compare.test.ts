@@ -1,0 +1,133 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { ended } from '../../test/fixtures/evaluation.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
+import { compare, type Measured, type MeasuredTask, measuredIn } from './compare.ts';
+import { evaluationId } from './held-out.ts';
+
+const task = (solved: number, rollouts = 1, meanReward: number | null = solved / rollouts, digest?: string): MeasuredTask => ({
+  digest,
+  rollouts,
+  solved,
+  failed: 0,
+  meanReward,
+});
+
+const measured = (run: string, tasks: Readonly<Record<string, MeasuredTask>>, rest: Partial<Measured> = {}): Measured => ({
+  run,
+  tasks: new Map(Object.entries(tasks)),
+  unfinished: [],
+  settings: { n: 1, temperature: 0 },
+  ...rest,
+});
+
+describe('two evaluations', () => {
+  it('are compared task by task, whatever the order of the tasks', () => {
+    const a = measured('a', { one: task(0), two: task(1), three: task(1), four: task(0) });
+    const b = measured('b', { four: task(1), three: task(1), two: task(0), one: task(1) });
+    const { success, meanReward, better, worse, tasks } = compare(a, b);
+    expect(success).toMatchObject({ a: 0.5, b: 0.75, delta: 0.25, p: 1 });
+    expect(meanReward).toMatchObject({ delta: 0.25, tasks: 4 });
+    expect([better, worse].map((list) => list.map(({ id }) => id))).toEqual([['four', 'one'], ['two']]);
+    expect(tasks).toBe(4);
+  });
+
+  it('may have different numbers of rollouts: shares are compared', () => {
+    const { success, worse } = compare(
+      measured('a', { x: task(2, 4), y: task(4, 4) }),
+      measured('b', { x: task(1, 2), y: task(1, 2) }),
+    );
+    expect(success).toMatchObject({ a: 0.75, b: 0.5, delta: -0.25 });
+    expect(worse.map(({ id }) => id)).toEqual(['y']);
+  });
+
+  it('leave out, and name, tasks of one side, tasks with other content and tasks that are not finished', () => {
+    const a = measured('a', { same: task(1, 1, 1, 'd1'), other: task(1, 1, 1, 'd2'), left: task(1) }, { unfinished: ['late'] });
+    const b = measured('b', { same: task(1, 1, 1, 'd1'), other: task(0, 1, 0, 'd3'), right: task(1), late: task(1) });
+    expect(compare(a, b)).toMatchObject({
+      tasks: 1,
+      onlyInA: ['left'],
+      onlyInB: ['right'],
+      changedTasks: ['other'],
+      unfinished: ['late'],
+    });
+  });
+
+  it('are refused where no task is in both, with why', () => {
+    const other = compare.bind(null, measured('a', { x: task(1, 1, 1, 'd1') }));
+    expect(() => other(measured('b', { x: task(1, 1, 1, 'd2') }))).toThrow(
+      /no task in common: 1 have the same id and another content/,
+    );
+    expect(() => other(measured('b', { y: task(1) }))).toThrow(/no task id is in both/);
+    expect(() => other(measured('b', {}))).toThrow(/b has no task that was evaluated/);
+  });
+
+  it('count success and rewards apart: a reward that rose solves nothing', () => {
+    const a = measured('a', { won: task(0, 1, 0), nearer: task(0, 1, 0.1), further: task(1, 1, 1.5), same: task(1) });
+    const b = measured('b', { won: task(1, 1, 1), nearer: task(0, 1, 0.4), further: task(1, 1, 1), same: task(1) });
+    const { success, meanReward, better, worse, sameSuccess } = compare(a, b);
+    expect(success).toMatchObject({ better: 1, worse: 0, same: 3 });
+    expect(meanReward).toMatchObject({ better: 2, worse: 1, same: 1, tasks: 4 });
+    expect([better, worse, sameSuccess].map((list) => list.map(({ id }) => id))).toEqual([['won'], [], ['further', 'nearer']]);
+  });
+
+  it('say what else differs between them', () => {
+    const tasks = { x: task(1) };
+    const a = measured('a', tasks, { settings: { n: 1, temperature: 0, entry: 'x.ts', code: { 'x.ts': 'd1' } } });
+    const b = measured('b', tasks, { settings: { n: 4, temperature: 1, entry: 'x.ts', code: { 'x.ts': 'd2' } } });
+    expect(compare(a, b).otherDifferences).toEqual(['n: 1 and 4', 'temperature: 0 and 1', 'the code of the agent or the grader']);
+    expect(compare(a, a).otherDifferences).toEqual([]);
+  });
+
+  it('have no difference of rewards where nothing was graded in both', () => {
+    expect(compare(measured('a', { x: task(0, 1, null) }), measured('b', { x: task(1) })).meanReward).toBeNull();
+  });
+
+  it('tell what failed on either side, because it counts as not solved', () => {
+    const a = measured('a', { x: { ...task(1, 4), failed: 3 }, left: { ...task(0), failed: 1 } });
+    const b = measured('b', { x: { ...task(1, 4), failed: 1 } });
+    expect(compare(a, b).failed, 'of the tasks that are compared').toEqual({ a: 3, b: 1 });
+  });
+
+  it('have no number that is not finite, however large the rewards', () => {
+    const a = measured('a', { x: task(0, 1, -1.7e308), y: task(0, 1, 1e308) });
+    const b = measured('b', { x: task(0, 1, 1.7e308), y: task(0, 1, 1.5e308) });
+    const { meanReward, worse } = compare(a, b);
+    expect(meanReward).toMatchObject({ a: 1e308, b: 1.5e308, delta: 0.5e308, ci: null, tasks: 1 });
+    expect(worse).toEqual([]);
+  });
+
+  it('that are the same are not said to be certainly so', () => {
+    const same = measured('a', { x: task(1), y: task(0) });
+    const { success, better, worse } = compare(same, same);
+    expect(success).toMatchObject({ delta: 0, p: 1 });
+    expect(success.ci[0]).toBeLessThan(-0.3);
+    expect([better, worse]).toEqual([[], []]);
+  });
+
+  it('are told apart from policies that were trained on since: an interrupted training was evaluated before it, not after', async () => {
+    const run = await mkdtemp(join(tmpdir(), 'trainyard-diff-'));
+    onTestFinished(() => rm(run, { recursive: true }));
+    await writeFile(join(run, 'run.json'), JSON.stringify({ settings: {} }));
+    const evaluated = (step: number, number: number) => ({ ...ended(`t${number}`, 1, 1), rolloutId: evaluationId(step, number) });
+    const trained = { ...ended('t', 1, 1), rolloutId: 'g000001-0', purpose: 'train' } as const;
+    {
+      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      for (const one of [evaluated(0, 1), evaluated(0, 2), trained]) await store.append(one);
+      const step = { step: 1, policyVersion: 1, rolloutIds: [trained.rolloutId], checkpoint: null };
+      await store.commit({ ...step, groups: { next: 2, pending: [] }, metrics: {}, createdAt: 0 });
+      await store.append(evaluated(1, 1));
+    }
+    const before = await measuredIn(run);
+    expect(compare(before, { ...before, earlier: undefined }).earlierPolicies).toEqual([
+      `${run} was last evaluated on all tasks after step 0, and took 1`,
+    ]);
+    {
+      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      await store.append(evaluated(1, 2));
+    }
+    expect((await measuredIn(run)).earlier).toBeUndefined();
+  });
+});

@@ -1,0 +1,258 @@
+/**
+ * Two evaluations compared task by task: what the same tasks came to in each, and whether the difference could be chance.
+ *
+ * Tasks are paired by their id, and only where their rows are the same word for word; the others are named and left out. Works on
+ * evaluations on their own and on the last whole evaluation of training runs, of which the rows themselves are not known.
+ */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { TrainyardError } from '../core/errors.ts';
+import { meanInterval, meanOf, shareDifferenceInterval, signFlipChance } from '../core/statistics.ts';
+import type { Trajectory } from '../core/types.ts';
+import { readRunFile } from './directory.ts';
+import { meanRewardIn, Results, resultOf, solvedIn } from './evaluation-results.ts';
+import { openStoreOf } from './inspect.ts';
+import { evaluationIn } from './plan.ts';
+
+/** What is known of an evaluation. */
+export interface Measured {
+  readonly run: string;
+  readonly tasks: ReadonlyMap<string, MeasuredTask>;
+  /** Tasks that lack rollouts. */
+  readonly unfinished: readonly string[];
+  /** What should be the same in both for the comparison to be about the policy. */
+  readonly settings: Readonly<Record<string, unknown>>;
+  /** Of a training that was not evaluated after its last step: the step it was evaluated after, and how many it took. */
+  readonly earlier?: { readonly step: number; readonly of: number } | undefined;
+}
+
+export interface MeasuredTask {
+  /** Of its row; undefined where that is not known. */
+  readonly digest: string | undefined;
+  readonly rollouts: number;
+  readonly solved: number;
+  /** Of its rollouts; they count as not solved. */
+  readonly failed: number;
+  readonly meanReward: number | null;
+}
+
+export interface Sides {
+  readonly a: number;
+  readonly b: number;
+  /** b − a: positive where the second is better. */
+  readonly delta: number;
+}
+
+/** Tasks in which B has more of a measure than A, less, and the same. */
+export interface Counts {
+  readonly better: number;
+  readonly worse: number;
+  readonly same: number;
+}
+
+export interface TaskChange {
+  readonly id: string;
+  readonly success: Sides;
+  /** Null where one of them was never graded, or where the difference is too large to be a number. */
+  readonly meanReward: Sides | null;
+}
+
+export interface Comparison {
+  readonly a: string;
+  readonly b: string;
+  /** Tasks that both have. */
+  readonly tasks: number;
+  /** `ci`: 95 % of the mean difference. `p`: chance of one at least as large, were there none. Counted are tasks by their success. */
+  readonly success: Sides & Counts & { readonly ci: readonly [number, number]; readonly p: number };
+  /** Over the tasks that were graded in both, and counted by their rewards alone; null if none was. */
+  readonly meanReward: (Sides & Counts & { readonly ci: readonly [number, number] | null; readonly tasks: number }) | null;
+  /** Rollouts of these tasks that failed: not solved, though the policy may not be to blame. */
+  readonly failed: { readonly a: number; readonly b: number };
+  /** By how much their success changed, the largest first. */
+  readonly better: readonly TaskChange[];
+  readonly worse: readonly TaskChange[];
+  /** Solved as often as before, with another reward; the largest change first. */
+  readonly sameSuccess: readonly TaskChange[];
+  /** Not compared: tasks of one side only, tasks whose row differs, tasks that lack rollouts. */
+  readonly onlyInA: readonly string[];
+  readonly onlyInB: readonly string[];
+  readonly changedTasks: readonly string[];
+  readonly unfinished: readonly string[];
+  /** In words: what else differs. */
+  readonly otherDifferences: readonly string[];
+  /** In words: trainings of which not the last policy is compared. */
+  readonly earlierPolicies: readonly string[];
+}
+
+export async function measuredIn(run: string): Promise<Measured> {
+  if (!existsSync(join(run, 'run.json'))) {
+    throw new TrainyardError('FILE_NOT_FOUND', `${run} holds no run.json, so it is no run`, {
+      hint: 'give the directories of two evaluations, such as runs/eval-<name>',
+    });
+  }
+  const record = evaluationIn(run);
+  await using store = await openStoreOf(run);
+  if (record === undefined) {
+    const steps = (await store.manifests()).at(-1)?.step ?? 0;
+    return measuredWhileTraining(run, await store.query({ purpose: 'eval' }), steps);
+  }
+  const { tasks, settings, sources } = record;
+  const results = new Results(
+    tasks.map(({ id, row }) => ({ task: { id, prompt: [] }, number: row })),
+    settings.n,
+  );
+  await results.recall(store);
+  const digests = new Map(tasks.map(({ id, digest }) => [id, digest]));
+  const byTask = results.byTask();
+  const { whole = [], unfinished = [] } = Object.groupBy(byTask, ({ rollouts }) =>
+    rollouts.length === settings.n ? 'whole' : 'unfinished',
+  );
+  return {
+    run,
+    tasks: new Map(whole.map(({ id, rollouts }) => [id, measured(rollouts, digests.get(id))])),
+    unfinished: unfinished.map(({ id }) => id),
+    settings: { ...decisive(settings), code: sources },
+  };
+}
+
+/** The last evaluation that has as many tasks as any: those on the way have some of them. */
+function measuredWhileTraining(run: string, trajectories: readonly Trajectory[], steps: number): Measured {
+  const bySteps = Map.groupBy(trajectories, ({ rolloutId }) => /^e(\d+)-\d+$/.exec(rolloutId)?.[1] ?? '');
+  bySteps.delete('');
+  const most = Math.max(0, ...[...bySteps.values()].map(({ length }) => length));
+  const [step, last] = [...bySteps]
+    .filter(([, { length }]) => length === most)
+    .toSorted(([a], [b]) => Number(a) - Number(b))
+    .at(-1) ?? ['0', []];
+  const { settings } = z
+    .object({ settings: z.looseObject({}) })
+    .catch({ settings: {} })
+    .parse(readRunFile(run));
+  return {
+    run,
+    tasks: new Map(last.map((trajectory) => [trajectory.taskId, measured([resultOf(trajectory)], undefined)])),
+    unfinished: [],
+    settings: { ...decisive(settings), n: 1, temperature: 0 },
+    earlier: Number(step) < steps ? { step: Number(step), of: steps } : undefined,
+  };
+}
+
+function measured(rollouts: Parameters<typeof solvedIn>[0], digest: string | undefined): MeasuredTask {
+  const failed = rollouts.filter(({ ending }) => ending === 'failed').length;
+  return { digest, rollouts: rollouts.length, solved: solvedIn(rollouts), failed, meanReward: meanRewardIn(rollouts) };
+}
+
+function decisive({ entry, flow, n, temperature, limits, callTokens, trainable }: Record<string, unknown>): Measured['settings'] {
+  return { entry, flow, n, temperature, limits, callTokens, trainable };
+}
+
+export function compare(a: Measured, b: Measured): Comparison {
+  const inBoth = [...a.tasks].flatMap(([id, left]) => {
+    const right = b.tasks.get(id);
+    return right === undefined ? [] : [{ id, left, right }];
+  });
+  const isSame = (left?: string, right?: string): boolean => left === undefined || right === undefined || left === right;
+  const { pairs = [], changed = [] } = Object.groupBy(inBoth, ({ left, right }) =>
+    isSame(left.digest, right.digest) ? 'pairs' : 'changed',
+  );
+  const unfinished = new Set([...a.unfinished, ...b.unfinished]);
+  const missing = (from: Measured, to: Measured): readonly string[] =>
+    [...from.tasks.keys()].filter((id) => !to.tasks.has(id) && !unfinished.has(id));
+  const lists = {
+    onlyInA: missing(a, b),
+    onlyInB: missing(b, a),
+    changedTasks: changed.map(({ id }) => id),
+    unfinished: [...unfinished],
+  };
+  if (pairs.length === 0) throw nothingInCommon(a, b, lists);
+  const changes = pairs.map(({ id, left, right }) => ({
+    id,
+    success: sides(left.solved / left.rollouts, right.solved / right.rollouts),
+    meanReward: rewardSides(left.meanReward, right.meanReward),
+  }));
+  const sorted = changes.toSorted(
+    (one, other) =>
+      other.success.delta - one.success.delta || rewardDelta(other) - rewardDelta(one) || (one.id < other.id ? -1 : 1),
+  );
+  const deltas = changes.map(({ success }) => success.delta);
+  return {
+    a: a.run,
+    b: b.run,
+    tasks: pairs.length,
+    success: {
+      ...meanSides(changes.map(({ success }) => success)),
+      ...countsOf(deltas),
+      ci: shareDifferenceInterval(deltas),
+      // Whole numbers: both shares over their common denominator.
+      p: signFlipChance(pairs.map(({ left, right }) => right.solved * left.rollouts - left.solved * right.rollouts)),
+    },
+    meanReward: rewardsOf(changes.flatMap(({ meanReward }) => meanReward ?? [])),
+    failed: { a: sumOf(pairs.map(({ left }) => left.failed)), b: sumOf(pairs.map(({ right }) => right.failed)) },
+    better: sorted.filter(({ success }) => success.delta > 0),
+    worse: sorted.filter(({ success }) => success.delta < 0).toReversed(),
+    sameSuccess: sorted
+      .filter((change) => change.success.delta === 0 && rewardDelta(change) !== 0)
+      .toSorted((one, other) => Math.abs(rewardDelta(other)) - Math.abs(rewardDelta(one))),
+    ...lists,
+    otherDifferences: differencesIn(a.settings, b.settings),
+    earlierPolicies: [a, b].flatMap(({ run, earlier }) =>
+      earlier === undefined ? [] : [`${run} was last evaluated on all tasks after step ${earlier.step}, and took ${earlier.of}`],
+    ),
+  };
+}
+
+function countsOf(deltas: readonly number[]): Counts {
+  const count = (sign: number): number => deltas.filter((delta) => Math.sign(delta) === sign).length;
+  return { better: count(1), worse: count(-1), same: count(0) };
+}
+
+function rewardDelta({ meanReward }: TaskChange): number {
+  return meanReward?.delta ?? 0;
+}
+
+function sides(a: number, b: number): Sides {
+  return { a, b, delta: b - a };
+}
+
+function rewardSides(a: number | null, b: number | null): Sides | null {
+  return a === null || b === null || !Number.isFinite(b - a) ? null : sides(a, b);
+}
+
+function sumOf(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0);
+}
+
+function meanSides(all: readonly Sides[]): Sides {
+  return sides(meanOf(all.map(({ a }) => a)), meanOf(all.map(({ b }) => b)));
+}
+
+function rewardsOf(all: readonly Sides[]): Comparison['meanReward'] {
+  if (all.length === 0) return null;
+  const deltas = all.map(({ delta }) => delta);
+  return { ...meanSides(all), ...countsOf(deltas), ci: meanInterval(deltas), tasks: all.length };
+}
+
+function differencesIn(a: Measured['settings'], b: Measured['settings']): readonly string[] {
+  const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
+  return names.flatMap((name) => {
+    const [left, right] = [JSON.stringify(a[name]), JSON.stringify(b[name])];
+    if (left === right) return [];
+    // Of a training run the code is not known.
+    if (name === 'code') return left === undefined || right === undefined ? [] : ['the code of the agent or the grader'];
+    return [`${name}: ${left ?? 'not given'} and ${right ?? 'not given'}`];
+  });
+}
+
+function nothingInCommon(a: Measured, b: Measured, lists: Pick<Comparison, 'changedTasks' | 'unfinished'>): TrainyardError {
+  const why =
+    a.tasks.size === 0 || b.tasks.size === 0
+      ? `${a.tasks.size === 0 ? a.run : b.run} has no task that was evaluated`
+      : lists.changedTasks.length > 0
+        ? `${lists.changedTasks.length} have the same id and another content`
+        : 'no task id is in both';
+  return new TrainyardError('USAGE', `the two have no task in common: ${why}`, {
+    hint:
+      lists.unfinished.length > 0 ? 'finish them first: trainyard eval --resume <run>' : 'evaluate both on the same task file',
+  });
+}

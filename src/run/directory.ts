@@ -1,0 +1,299 @@
+/**
+ * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/` where it trains, `events.jsonl`, `lock`.
+ *
+ * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one. A directory with a
+ * run.json can be resumed; it is written first, whole or not at all. Every event but progress is in events.jsonl before it is shown.
+ */
+import { randomUUID } from 'node:crypto';
+import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
+import { mkdir, open, readdir, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
+import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
+import { checkpointName } from './checkpoint.ts';
+import { resumeCommand } from './settings.ts';
+
+const RUN_FILE = 'run.json';
+const EVENTS_FILE = 'events.jsonl';
+const UNFINISHED = '.unfinished';
+
+export interface RunDirectory extends AsyncDisposable {
+  readonly path: string;
+  /** No other run has it; undefined of a run that was begun before runs had one. */
+  readonly id: string | undefined;
+  readonly storePath: string;
+  readonly checkpoints: string;
+  /** As a person would write it. */
+  checkpointPath(step: number): string;
+  /** Appends to events.jsonl. */
+  log(event: RunEvent): void;
+  /** Writes run.json anew, whole or not at all. */
+  keep(record: object): Promise<void>;
+}
+
+/** Creates (or adopts an empty) directory, locks it and writes run.json. */
+export async function createRunDirectory(path: string, record: object, { trains = true } = {}): Promise<RunDirectory> {
+  // A workflow may change the working directory; the run's files stay where they were meant to be.
+  const root = resolve(path);
+  await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
+  const id = randomUUID();
+  return await locked(path, root, id, async () => {
+    const held = (await readdir(root)).filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED);
+    if (held.length > 0) {
+      const hint = held.includes(RUN_FILE)
+        ? `go on with it: ${resumeCommand(path, verbOf(root))}; or give --run another directory`
+        : 'give --run another directory, or remove this one';
+      throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
+    }
+    await writeRunFile(root, { ...record, id });
+    if (trains) await mkdir(join(root, 'checkpoints'));
+  });
+}
+
+/** Locks the directory of a run that is resumed. */
+export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
+  const root = resolve(path);
+  const { id } = readRunFile(path) as { readonly id?: string };
+  return await locked(path, root, id, async () => {
+    if (trains) await mkdir(join(root, 'checkpoints'), { recursive: true });
+    cutTornLine(join(root, EVENTS_FILE));
+  });
+}
+
+/** Creates or adopts a directory that is no run's, for one process at a time. */
+export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDisposable> {
+  const root = resolve(path);
+  await boundary('USAGE', `cannot create the directory ${path}`, () => makeFolder(root));
+  if (existsSync(join(root, RUN_FILE))) {
+    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a run`, { hint: `give ${flag} another directory` });
+  }
+  const lock = takeLock(root, flag);
+  return { [Symbol.asyncDispose]: async () => lock.close() };
+}
+
+/** For looking at a run that nobody goes on with meanwhile. */
+export function lockRun(path: string): Disposable {
+  const lock = takeLock(resolve(path), undefined);
+  return { [Symbol.dispose]: () => lock.close() };
+}
+
+/** What run.json of an earlier run holds. */
+export function readRunFile(path: string): unknown {
+  const file = join(path, RUN_FILE);
+  if (!existsSync(file)) {
+    const above = [dirname(path), dirname(dirname(path))].find((folder) => existsSync(join(folder, RUN_FILE)));
+    throw new TrainyardError('RESUME_IMPOSSIBLE', `${path} holds no run.json, so there is no run to go on with`, {
+      hint: above === undefined ? 'give the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
+    });
+  }
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, {
+      cause,
+      hint: 'restore the file from a copy, or begin anew in another directory',
+    });
+  }
+}
+
+/** Whether a run.json is an evaluation's. */
+export function isEvaluation(record: unknown): boolean {
+  return typeof record === 'object' && record !== null && 'kind' in record && record.kind === 'evaluation';
+}
+
+function verbOf(root: string): 'train' | 'eval' {
+  try {
+    return isEvaluation(readRunFile(root)) ? 'eval' : 'train';
+  } catch {
+    return 'train';
+  }
+}
+
+async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
+  const lock = takeLock(root, '--run');
+  try {
+    await prepare();
+  } catch (thrown) {
+    lock.close();
+    throw thrown;
+  }
+  const events = openSync(join(root, EVENTS_FILE), 'a');
+  return {
+    path,
+    id,
+    storePath: join(root, 'store.sqlite'),
+    checkpoints: join(root, 'checkpoints'),
+    checkpointPath: (step) => join(path, 'checkpoints', checkpointName(step)),
+    log: (event) => writeLine(events, event),
+    keep: (record) => writeRunFile(root, { ...record, id }),
+    [Symbol.asyncDispose]: async () => {
+      closeSync(events);
+      lock.close();
+    },
+  };
+}
+
+async function writeRunFile(root: string, record: object): Promise<void> {
+  await replaceFile(join(root, RUN_FILE), `${JSON.stringify(record, null, 2)}\n`);
+  await using folder = await open(root, 'r');
+  await folder.sync();
+}
+
+/** Writes a file whole or not at all. Links stay links, and a device is written as it is. */
+export async function writeWhole(path: string, text: string): Promise<void> {
+  await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
+    if (isDevice(path)) await writeFile(path, text);
+    else await replaceFile(existsSync(path) ? await realpath(path) : path, text);
+  });
+}
+
+/** A pipe, a terminal, /dev/null: there is nothing to replace. */
+export function isDevice(path: string): boolean {
+  return existsSync(path) && !statSync(path).isFile();
+}
+
+async function replaceFile(path: string, text: string): Promise<void> {
+  const unfinished = path + UNFINISHED;
+  try {
+    {
+      await using file = await open(unfinished, 'w');
+      await file.writeFile(text);
+      await file.sync();
+    }
+    await rename(unfinished, path);
+  } catch (thrown) {
+    await rm(unfinished, { force: true });
+    throw thrown;
+  }
+}
+
+/** A kill in the middle of a write leaves half a line; it was never acknowledged to anyone. */
+function cutTornLine(path: string): void {
+  if (!existsSync(path)) return;
+  const file = openSync(path, 'r+');
+  ftruncateSync(file, readFileSync(file).lastIndexOf('\n') + 1);
+  closeSync(file);
+}
+
+/** At once and to the end: what was shown is also in the file, whatever happens next. */
+function writeLine(file: number, event: RunEvent): void {
+  try {
+    writeSync(file, `${JSON.stringify(event)}\n`);
+  } catch (cause) {
+    throw new TrainyardError('STORE_FAILED', `cannot write events.jsonl: ${messageOf(cause)}`, {
+      cause,
+      hint: 'is the disk full?',
+    });
+  }
+}
+
+/** Not `mkdir` with `recursive`: where a folder exists but refuses new ones with ENOENT (/proc), that never returns. */
+async function makeFolder(path: string): Promise<void> {
+  try {
+    await mkdir(path);
+  } catch (thrown) {
+    const { code } = thrown as NodeJS.ErrnoException;
+    if (code === 'EEXIST' && (await stat(path)).isDirectory()) return;
+    if (code !== 'ENOENT' || dirname(path) === path) throw thrown;
+    await makeFolder(dirname(path));
+    await mkdir(path);
+  }
+}
+
+function takeLock(path: string, flag: string | undefined): DatabaseSync {
+  let lock: DatabaseSync | undefined;
+  try {
+    lock = new DatabaseSync(join(path, 'lock'));
+    lock.exec('PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE');
+    return lock;
+  } catch (cause) {
+    lock?.close();
+    if (!messageOf(cause).includes('locked')) {
+      throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, {
+        cause,
+        hint: `give ${flag ?? '--run'} a directory that can be written to`,
+      });
+    }
+    throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
+      cause,
+      hint: `wait for it or stop it${flag === undefined ? '' : `, or give ${flag} another directory`}`,
+    });
+  }
+}
+
+/** What a run said on its way; a line that was cut off by a kill is no event. */
+export function eventsIn(run: string): readonly RunEvent[] {
+  const file = join(run, EVENTS_FILE);
+  const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n').slice(0, -1) : [];
+  return lines.map((line, i) => {
+    try {
+      return JSON.parse(line) as RunEvent;
+    } catch (cause) {
+      throw new TrainyardError('STORE_FORMAT', `${file}: line ${i + 1} is no JSON`, {
+        cause,
+        hint: 'restore the file from a copy',
+      });
+    }
+  });
+}
+
+/** Milliseconds between two progress events. */
+const PROGRESS_INTERVAL = 100;
+/** What has to do with this process or its machine, not with the run: going on with it may well work. */
+const WORTH_RESUMING: ReadonlySet<string> = new Set([
+  ...['STORE_FAILED', 'CANCELLED', 'ENGINE_FAILED', 'FAILURE_BUDGET', 'GRADER_BUDGET'],
+  ...['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST'],
+]);
+
+export interface EventLog extends Emit {
+  /** Also keeps the events while `work` runs, and an error that ends it. */
+  during<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
+}
+
+/** How a run says what happens. `verb`: the command that goes on with such a run. */
+export function eventLog(emit: Emit, verb: 'train' | 'eval' = 'train'): EventLog {
+  let directory: RunDirectory | undefined;
+  let lastProgress = Number.NEGATIVE_INFINITY;
+  const tell = (event: RunEvent): void => {
+    if (event.type === 'progress') {
+      const now = performance.now();
+      if (now - lastProgress < PROGRESS_INTERVAL && event.of > 0) return;
+      lastProgress = now;
+    } else {
+      directory?.log(event);
+    }
+    emit(event);
+  };
+  const during = async <T>(kept: RunDirectory, work: () => Promise<T>): Promise<T> => {
+    directory = kept;
+    try {
+      return await work();
+    } catch (thrown) {
+      const shown = withWayOn(thrown, verb, resumeCommand(kept.path, verb));
+      try {
+        kept.log(errorEvent(shown));
+      } catch {
+        // The disk may be what failed: the cause is what matters.
+      }
+      throw shown;
+    } finally {
+      // What is told later, while the rest is closed, finds the file closed.
+      directory = undefined;
+    }
+  };
+  return Object.assign(tell, { during });
+}
+
+function withWayOn(thrown: unknown, verb: 'train' | 'eval', command: string): unknown {
+  if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
+  const { code, hint } = thrown;
+  const onward = `${hint === undefined ? '' : `${hint}; `}go on with: ${command}`;
+  // An evaluation of two versions of the code would be one of neither: what is fixed is measured anew.
+  const anew =
+    code === 'GRADER_BUDGET'
+      ? `fix the grader and begin anew, or allow more: ${command} --max-error-share 1`
+      : `${hint}, and begin anew; or go on as it is: ${command}`;
+  const way = verb === 'eval' && code.endsWith('_BUDGET') ? anew : onward;
+  return new TrainyardError(code, messageOf(thrown), { cause: thrown, hint: way });
+}

@@ -1,0 +1,210 @@
+/**
+ * What a run works with while it lives: model, grader, workflow, gateway. Opened in the order that finds mistakes before anything is spent;
+ * the gateway listens last. Closed in reverse.
+ */
+import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
+import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
+import { missingEnv } from '../core/define.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import type { Engine } from '../core/policy.ts';
+import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
+import { Gateway, listen } from '../gateway/gateway.ts';
+import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
+import { graderInput } from '../grader/input.ts';
+import { openGraderPool } from '../grader/pool.ts';
+import type { KernelVariant } from '../nn/wasm.ts';
+import { watchEventLoop } from '../processes/event-loop-monitor.ts';
+import { FailureBudget } from '../rollout/budget.ts';
+import type { Entry, ModuleExport } from '../rollout/discovery.ts';
+import { type RolloutObserver, type RolloutParts, runRollout } from '../rollout/runner.ts';
+import { type IsolationOptions, startWorkflow } from '../rollout/start-workflow.ts';
+import { loadRenderer } from '../tokens/renderer.ts';
+import { checkModelFolder, loadFirst } from './checkpoint.ts';
+import { openingWith } from './closers.ts';
+import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
+import { sourcesOfModule } from './preflight.ts';
+import { Recovery } from './resume.ts';
+import type { RunSettings, TrainSettings } from './settings.ts';
+import { tokensIn } from './signal.ts';
+
+export interface RunParts extends AsyncDisposable {
+  /** The entry's path, or its workflow's name. */
+  readonly entryName: string;
+  readonly policy: Policy;
+  /** The server of the policy, for events; empty where it is embedded. */
+  readonly at: { readonly server?: string };
+  /** Where a server may lose the policy. */
+  readonly recovery: Recovery | undefined;
+  /** `artifacts`: the folder under which rollouts may keep files. */
+  rolloutsInto(store: Store, artifacts?: string): Rollouts;
+}
+
+export interface Rollouts {
+  /**
+   * Runs, grades and stores one rollout; throws when the failure budget is spent or the run was stopped. One that the store
+   * holds already is not run again: after a kill, what was acknowledged counts.
+   */
+  run(
+    identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>,
+    task: Task,
+    sampling: SamplingSettings,
+    signal?: AbortSignal,
+  ): Promise<Trajectory>;
+  /** End of a phase: throws if all of its rollouts failed. */
+  settle(): void;
+  /** Tokens sampled so far. */
+  readonly sampledTokens: number;
+}
+
+export interface PartsOptions {
+  readonly stop: AbortSignal;
+  readonly warn: Warn;
+  /** By default the fastest that the machine has. */
+  readonly kernels?: KernelVariant | undefined;
+  /** Stands between the gateway and the policy. */
+  readonly engine?: ((engine: Engine) => Engine) | undefined;
+  readonly observer?: RolloutObserver | undefined;
+  /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
+  readonly files?: IsolationOptions['files'];
+  /** Whether to find and name what blocks the event loop. */
+  readonly watchStalls?: boolean | undefined;
+}
+
+type GraderSettings = Pick<RunSettings, 'graderWorkers' | 'graderDeadlineMs' | 'graderRetries' | 'graderMemoryMb'>;
+type PartsSettings = PolicySettings &
+  GraderSettings &
+  Pick<RunSettings, 'entry' | 'limits' | 'workflowWorkers' | 'trainable' | 'maxErrorShare'> &
+  Partial<Pick<TrainSettings, 'turnDiscount'>>;
+
+export async function openParts(settings: PartsSettings, entry: Entry, options: PartsOptions): Promise<RunParts> {
+  const { stop, warn, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
+  const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
+  checkTrainable(entry, trainable);
+  return await openingWith<RunParts>(async (closers) => {
+    await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
+    const renderer = await loadRenderer(model);
+    const absence = new Downtime();
+    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
+    const restore = async (): Promise<void> => {
+      await loadFirst(policy.trainer, model);
+      await policy.trainer.publish(0);
+    };
+    const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, absence);
+    const { signal, release } = linkSignals(stop, ...(recovery === undefined ? [] : [recovery.fatal]));
+    closers.defer(release);
+    const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
+    if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
+    const module = entry.workflowModule;
+    const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
+    const sampled = engine(policy.engine);
+    const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
+    const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
+    const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    if (options.watchStalls) closers.add(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
+    closers.add(await listen(gateway));
+    const parts = {
+      ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, absence, signal },
+      workflow: workflow.workflow,
+      runWorkflow: workflow.runWorkflow,
+      slots: workflow.slots,
+      clock: { now: Date.now },
+    };
+    return {
+      policy,
+      at: policy.server === undefined ? {} : { server: policy.server },
+      recovery,
+      entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
+      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare)),
+      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+    };
+  }).catch((thrown: unknown) => {
+    // Whatever was being opened says in its own words that it was closed; what counts is by whom.
+    throw stop.aborted ? stop.reason : thrown;
+  });
+}
+
+function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rollouts {
+  const warned = new Set<string>();
+  let sampledTokens = 0;
+  return {
+    run: async (identity, task, sampling, given) => {
+      const { signal, release } = linkSignals(parts.signal, ...(given === undefined ? [] : [given]));
+      try {
+        signal.throwIfAborted();
+        const kept = await parts.store.read(identity.rolloutId);
+        // What failed before the run was resumed is data; whether it still fails is for new rollouts to show.
+        if (kept !== undefined) return kept;
+        const begun = budget.begin();
+        try {
+          const spec = { identity: { ...identity, taskId: task.id }, task, sampling };
+          const trajectory = await runRollout({ ...parts, signal }, spec);
+          sampledTokens += tokensIn(trajectory);
+          warnOnce(trajectory, warned, warn);
+          budget.add(trajectory, begun);
+          return trajectory;
+        } catch (thrown) {
+          budget.leave(begun);
+          throw thrown;
+        }
+      } finally {
+        release();
+      }
+    },
+    get sampledTokens() {
+      return sampledTokens;
+    },
+    settle: () => budget.settle(),
+  };
+}
+
+function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []): void {
+  const declared = Object.keys(workflow.roles);
+  const unknown = trainable.filter((role) => !declared.includes(role));
+  if (declared.length === 0 || unknown.length === 0) return;
+  throw new TrainyardError('USAGE', `the workflow has no role ${unknown.join(', ')}; its roles are ${declared.join(', ')}`, {
+    hint: 'give --trainable roles of the workflow',
+  });
+}
+
+/** The grader's own deadline, retries and concurrency win over the run's. */
+export async function openGrader(
+  { graderWorkers, graderDeadlineMs, graderRetries, graderMemoryMb }: GraderSettings,
+  grader: Grader,
+  graderModule: ModuleExport | undefined,
+  signal: AbortSignal,
+): Promise<GraderRunner | InlineGraderRunner> {
+  const { concurrency = Infinity, deadlineMs = graderDeadlineMs, retries = graderRetries } = grader;
+  const [missing] = missingEnv(grader);
+  if (missing !== undefined) {
+    // Grading processes have this one's environment.
+    const found = `the grader ${grader.name} needs the environment variable ${missing}, which is not set`;
+    throw new TrainyardError('GRADER_INIT_FAILED', found, { hint: `set ${missing} where the run is started` });
+  }
+  if (graderModule === undefined) {
+    const runner = inlineGrader(grader, { deadlineMs, retries });
+    return concurrency === Infinity ? runner : withSlots(runner, new Semaphore(concurrency), signal);
+  }
+  const { url: module, exportName } = graderModule;
+  // A process grades one rollout at a time.
+  const workers = Math.min(graderWorkers, concurrency);
+  const sources = sourcesOfModule(graderModule);
+  return await openGraderPool({ module, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal, sources });
+}
+
+function withSlots(runner: InlineGraderRunner, slots: Semaphore, signal: AbortSignal): InlineGraderRunner {
+  const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
+    using _slot = await slots.acquire(signal);
+    return await runner.grade(input, model);
+  };
+  return { ...runner, grade };
+}
+
+/** The first failure of each kind is told at once: a run of slow failures would otherwise be silent until its budget is spent. */
+function warnOnce({ rolloutId, outcome, grade }: Trajectory, warned: Set<string>, warn: Warn): void {
+  for (const ending of [outcome, grade]) {
+    if (ending.kind !== 'failed' || warned.has(ending.code)) continue;
+    warned.add(ending.code);
+    warn(ending.code, `rollout ${rolloutId}: ${ending.message}`);
+  }
+}

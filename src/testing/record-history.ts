@@ -1,0 +1,180 @@
+/**
+ * A history: what was asked of the store and the engine, and what came of it, one JSON object per line. Written by `recordHistory`, so that
+ * `checkHistory` can tell afterwards whether they kept their promises.
+ *
+ * An operation is `invoked`, then `ok` or `failed`. One that was only invoked is `unknown`: the process was killed, and whether it
+ * took effect must be looked up. Records are compared by digest, so a history holds no prompt, answer or text. Reading tolerates
+ * one unfinished line at the end of each process's part: that is what a kill leaves; anything else unreadable is an error.
+ */
+import { hash, randomUUID } from 'node:crypto';
+import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { z } from 'zod';
+import type { Store } from '../core/contracts.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { canonicalJson } from '../core/json.ts';
+import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import { engineWith } from '../core/policy.ts';
+import type { BatchManifest, Trajectory } from '../core/types.ts';
+
+/** `content`, `prompt` and `result` are digests: of the whole record, of the ids, and of ids with log-probabilities. */
+const callSchema = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('append'), rolloutId: z.string(), content: z.string() }),
+  z.object({ kind: z.literal('commit'), step: z.int(), content: z.string() }),
+  z.object({ kind: z.literal('sample'), seed: z.int(), prompt: z.string() }),
+]);
+
+const entrySchema = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('process'), process: z.string(), pid: z.int() }),
+  z.object({ kind: z.literal('invoked'), op: z.string(), call: callSchema }),
+  z.object({
+    kind: z.literal('ok'),
+    op: z.string(),
+    sampled: z.object({ result: z.string(), policyVersion: z.int() }).optional(),
+  }),
+  z.object({ kind: z.literal('failed'), op: z.string(), error: z.string() }),
+]);
+
+type HistoryEntry = z.infer<typeof entrySchema>;
+type Call = z.infer<typeof callSchema>;
+type Sampled = NonNullable<(HistoryEntry & { kind: 'ok' })['sampled']>;
+
+export interface Operation {
+  readonly call: Call;
+  readonly state: 'ok' | 'failed' | 'unknown';
+  readonly sampled: Sampled | undefined;
+}
+
+interface ReadHistory {
+  readonly processes: number;
+  /** In the order they were invoked. */
+  readonly operations: readonly Operation[];
+}
+
+export function readHistory(text: string): ReadHistory {
+  const operations = new Map<string, Operation>();
+  let processes = 0;
+  for (const entry of entriesOf(text)) {
+    if (entry.kind === 'process') processes++;
+    else if (entry.kind === 'invoked') operations.set(entry.op, { call: entry.call, state: 'unknown', sampled: undefined });
+    else {
+      const invoked = operations.get(entry.op);
+      if (invoked?.state !== 'unknown') throw damaged(`operation ${entry.op} ends without having begun, or twice`);
+      const sampled = entry.kind === 'ok' ? entry.sampled : undefined;
+      operations.set(entry.op, { ...invoked, state: entry.kind, sampled });
+    }
+  }
+  return { processes, operations: [...operations.values()] };
+}
+
+function entriesOf(text: string): readonly HistoryEntry[] {
+  const lines = text.split('\n').filter((line) => line !== '');
+  const parsed = lines.map(parseLine);
+  return parsed.flatMap((entry, place) => {
+    if (entry !== undefined) return [entry];
+    // A process may also be killed while it writes its first line: then there are two torn lines in a row.
+    const next = parsed.slice(place + 1).find((later) => later !== undefined);
+    if (next === undefined || next.kind === 'process') return [];
+    throw damaged(`entry ${place + 1} cannot be read: ${lines[place]?.slice(0, 80)}`);
+  });
+}
+
+function parseLine(line: string): HistoryEntry | undefined {
+  try {
+    return entrySchema.parse(JSON.parse(line));
+  } catch {
+    return undefined;
+  }
+}
+
+function damaged(found: string): TrainyardError {
+  return new TrainyardError('STORE_FORMAT', `the history is damaged: ${found}`, {
+    hint: 'let only recordHistory write to it, one process after another',
+  });
+}
+
+/** Equal for equal records, whatever the order of their keys; typed arrays are compared bit by bit, absent and undefined alike. */
+export function digestOf(value: unknown): string {
+  return hash('sha256', canonicalJson(value), 'base64url');
+}
+
+// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Takes a text that ends with a line; has kept it when it returns. */
+export type HistorySink = (text: string) => void;
+
+export interface History {
+  /** The same store, recorded. */
+  store(store: Store): Store;
+  /** The same engine, recorded. */
+  engine(engine: Engine): Engine;
+}
+
+/**
+ * Starts a process's part of the history. Processes that write to one history do so one after another.
+ *
+ * Each line is written synchronously: `invoked` before the operation starts, `ok` or `failed` before the caller learns of it. So
+ * whatever a caller was told is in the history, also when the process is killed at the next instruction. Reads are passed
+ * through unrecorded, and nothing is changed on the way.
+ */
+export function recordHistory(sink: HistorySink): History {
+  const process = randomUUID().slice(0, 8);
+  const write = (entry: HistoryEntry): void => sink(`${JSON.stringify(entry)}\n`);
+  let operations = 0;
+  write({ kind: 'process', process, pid: globalThis.process.pid });
+
+  async function recorded<T>(call: Call, run: () => Promise<T>, sampledIn?: (result: T) => Sampled): Promise<T> {
+    const op = `${process}-${++operations}`;
+    write({ kind: 'invoked', op, call });
+    let result: T;
+    try {
+      result = await run();
+    } catch (thrown) {
+      write({ kind: 'failed', op, error: thrown instanceof TrainyardError ? thrown.code : messageOf(thrown) });
+      throw thrown;
+    }
+    const sampled = sampledIn?.(result);
+    write({ kind: 'ok', op, ...(sampled === undefined ? {} : { sampled }) });
+    return result;
+  }
+
+  return {
+    store: (store) => ({
+      append: (trajectory) => recorded(appendOf(trajectory), () => store.append(trajectory)),
+      commit: (manifest) => recorded(commitOf(manifest), () => store.commit(manifest)),
+      read: (rolloutId) => store.read(rolloutId),
+      query: (filter) => store.query(filter),
+      count: (filter) => store.count(filter),
+      manifests: () => store.manifests(),
+      mark: (marks) => store.mark(marks),
+      marks: () => store.marks(),
+      [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
+    }),
+    engine: (engine) =>
+      engineWith(engine, (request, signal, onTokens) =>
+        recorded(sampleOf(request), () => engine.sample(request, signal, onTokens), sampledBy),
+      ),
+  };
+}
+
+/** A history in this file, which survives the process. What an earlier process left unfinished is ended with its line. */
+export function historyFile(path: string): HistorySink {
+  const file = openSync(path, 'a+');
+  const { size } = fstatSync(file);
+  const last = Buffer.alloc(1);
+  if (size > 0) readSync(file, last, 0, 1, size - 1);
+  closeSync(file);
+  if (size > 0 && last.toString() !== '\n') appendFileSync(path, '\n');
+  return (text) => appendFileSync(path, text);
+}
+
+const appendOf = (trajectory: Trajectory): Call => ({
+  kind: 'append',
+  rolloutId: trajectory.rolloutId,
+  content: digestOf(trajectory),
+});
+const commitOf = (manifest: BatchManifest): Call => ({ kind: 'commit', step: manifest.step, content: digestOf(manifest) });
+const sampleOf = ({ seed, promptIds }: SampleRequest): Call => ({ kind: 'sample', seed, prompt: digestOf(promptIds) });
+const sampledBy = ({ ids, logprobs, policyVersion }: SampleResult): Sampled => ({
+  result: digestOf([ids, logprobs]),
+  policyVersion,
+});

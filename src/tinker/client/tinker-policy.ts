@@ -1,0 +1,128 @@
+/**
+ * The policy on a server of the Tinker API: which server, which of its models, and the two halves of the client wired together.
+ *
+ * The address and the key are the environment's, TINKER_BASE_URL and TINKER_API_KEY, as for every Tinker program; the key is never
+ * written anywhere.
+ */
+import { createHash } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { z } from 'zod';
+import { boundary, TrainyardError } from '../../core/errors.ts';
+import { openingWith } from '../../run/closers.ts';
+import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/policy.ts';
+import { TinkerConnection } from './connection.ts';
+import { TinkerEngine } from './tinker-engine.ts';
+import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';
+
+const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
+
+export function openTinkerPolicy(
+  settings: PolicySettings,
+  words: number,
+  { warn, stop, absence }: PolicyOptions,
+): Promise<Policy> {
+  return openingWith(async (closers) => {
+    const sizes = await sizesOf(settings.model);
+    checkVocabulary(words, sizes.vocabSize);
+    const saved = await readSavedState(settings.model);
+    const connection = closers.add(
+      await TinkerConnection.open({
+        ...access(settings.baseURL ?? saved?.server),
+        onTrouble: (message) => warn('POLICY_SERVER', message),
+        absence,
+        signal: stop,
+      }).catch((thrown: unknown) => {
+        throw stop.aborted ? stop.reason : thrown;
+      }),
+    );
+    const offered = await connection.supportedModels();
+    const baseModel = chooseModel(settings.baseModel ?? saved?.baseModel, settings.model, offered);
+    const offer = offered.find(({ name }) => name === baseModel);
+    await checkTokenizer(settings.model, baseModel, offer?.tokenizerDigest);
+    const contextLength = Math.min(sizes.contextLength, offer?.contextLength ?? Number.POSITIVE_INFINITY);
+    const { vocabSize } = sizes;
+    const engine = new TinkerEngine({
+      ...{ connection, vocabSize, contextLength, policyVersion: 0 },
+      samplingSessionId: await connection.createSamplingSession({ baseModel }),
+    });
+    const { seed } = settings;
+    const loraRank = saved?.loraRank ?? settings.loraRank;
+    const onPublished = (id: string, version: number): void => engine.serve(id, version);
+    const trainer = closers.add(
+      new TinkerTrainer({ connection, baseModel, loraRank, seed, vocabSize, contextLength, onPublished }),
+    );
+    if (saved !== undefined) {
+      await trainer.load(settings.model);
+      await trainer.publish(0);
+    }
+    return {
+      name: `${baseModel} at ${new URL(connection.address).host}`,
+      server: connection.address,
+      engine,
+      trainer,
+      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+    };
+  });
+}
+
+function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
+  const apiKey = process.env['TINKER_API_KEY'];
+  if (apiKey === undefined || apiKey === '') {
+    throw new TrainyardError('USAGE', `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`, {
+      hint:
+        named === undefined
+          ? 'set TINKER_BASE_URL and TINKER_API_KEY; trainyard tinker starts a server of your own and prints both'
+          : 'set it to the key of that server; trainyard tinker prints its own when it starts',
+    });
+  }
+  const baseURL = named ?? HOSTED;
+  const url = URL.parse(baseURL);
+  if (url === null || (url.protocol !== 'http:' && url.protocol !== 'https:')) {
+    throw new TrainyardError('USAGE', `TINKER_BASE_URL is ${JSON.stringify(baseURL)}, expected an http or https URL`);
+  }
+  return { baseURL, apiKey };
+}
+
+function chooseModel(wanted: string | undefined, folder: string, offered: readonly { readonly name: string }[]): string {
+  const names = offered.map(({ name }) => name);
+  const chosen = wanted ?? (names.length === 1 ? names[0] : names.find((name) => basename(name) === basename(folder)));
+  if (chosen !== undefined && (names.length === 0 || names.includes(chosen))) return chosen;
+  const list = `${names.slice(0, 12).join(', ')}${names.length > 12 ? ` and ${names.length - 12} more` : ''}`;
+  throw new TrainyardError(
+    'USAGE',
+    chosen === undefined
+      ? `the server offers ${names.length} models, and none was chosen: ${list || 'it lists none'}`
+      : `the server does not offer ${JSON.stringify(chosen)}; it has ${list}`,
+    { hint: 'give --base-model the server’s name of the model whose tokenizer is in --model' },
+  );
+}
+
+/** Ids of another tokenizer would be sampled and trained without a word, and mean nothing. Most servers do not tell which one is theirs. */
+async function checkTokenizer(dir: string, baseModel: string, digest: string | undefined): Promise<void> {
+  if (digest === undefined) return;
+  const file = await readFile(join(dir, 'tokenizer.json'));
+  if (createHash('sha256').update(file).digest('hex') === digest) return;
+  throw new TrainyardError('MODEL_INVALID', `tokenizer.json in ${dir} is not the one of ${baseModel} at the server`, {
+    hint: 'give --model the folder of the very model that the server has',
+  });
+}
+
+const sizesSchema = z.looseObject({
+  vocab_size: z.int().min(1).optional(),
+  max_position_embeddings: z.int().min(1).optional(),
+});
+const configSchema = z.looseObject({ ...sizesSchema.shape, text_config: sizesSchema.optional() });
+
+/** From the folder's config.json, whatever the architecture: it is the server that has to know it. */
+async function sizesOf(dir: string): Promise<{ readonly vocabSize: number; readonly contextLength: number }> {
+  const path = join(dir, 'config.json');
+  const text = await boundary('FILE_NOT_FOUND', `cannot read ${path}`, () => readFile(path, 'utf8'));
+  const parsed = configSchema.safeParse(await boundary('MODEL_INVALID', `${path} is not JSON`, () => JSON.parse(text)));
+  const config = parsed.success ? { ...parsed.data.text_config, ...parsed.data } : {};
+  const { vocab_size: vocabSize, max_position_embeddings: contextLength } = config;
+  if (vocabSize !== undefined && contextLength !== undefined) return { vocabSize, contextLength };
+  throw new TrainyardError('MODEL_INVALID', `${path} lacks a whole vocab_size or max_position_embeddings`, {
+    hint: 'take config.json, tokenizer.json and tokenizer_config.json from the model’s own repository',
+  });
+}

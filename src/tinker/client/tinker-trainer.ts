@@ -1,0 +1,361 @@
+/**
+ * Trains a model at a Tinker server: the Trainer contract in Tinker's verbs, sent in the order they are called and without waiting for the
+ * results of earlier ones.
+ *
+ * A loss that the server has by name is computed there; any other is computed here, between a forward pass and a weighted cross-entropy,
+ * whose gradient is the same. The reported loss is always computed here, from the server's log-probabilities and by our own definition; so a
+ * server whose loss of the same name is another one is found out. Tinker's passes have no temperature, so only samples of temperature 1 are
+ * trained. A verb that fails at the server spoils the model (`tinker-model.ts`) until `load`. Weights stay at the server: a checkpoint
+ * folder only says where they are.
+ */
+import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { z } from 'zod';
+import { Mutex, mapYielding } from '../../core/async.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { type AdamSettings, checkSample, type ForwardBackwardResult, type Loss, type Trainer } from '../../core/policy.ts';
+import type { Sample } from '../../core/types.ts';
+import { checkLossSum, checkPlainSum, evaluateBatch } from '../../trainer/evaluate-batch.ts';
+import { parseWeightsPath } from '../wire/verbs.ts';
+import type { TinkerConnection } from './connection.ts';
+import { isTrained, namedLoss, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
+import { isLost } from './exchange.ts';
+import { type ModelStart, type PassFormat, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
+
+export interface TinkerTrainerParts {
+  readonly connection: TinkerConnection;
+  readonly baseModel: string;
+  readonly loraRank: number;
+  /** Of the adapter's initial weights. */
+  readonly seed: number;
+  readonly vocabSize: number;
+  readonly contextLength: number;
+  /** The weights of this version can be sampled from in this session. */
+  readonly onPublished: (samplingSessionId: string, policyVersion: number) => void;
+}
+
+/** What a pass without a gradient gives. */
+interface Scored {
+  readonly logprobs: Float32Array[];
+  /** As the server reports it. */
+  readonly lossSum: number | undefined;
+}
+
+/** A model, and from what another one like it can be made as long as it was not trained. */
+interface Held {
+  readonly model: TinkerModel;
+  readonly start: ModelStart;
+}
+
+const GOODBYE_MS = 2000;
+
+export class TinkerTrainer implements Trainer, AsyncDisposable {
+  readonly #parts: TinkerTrainerParts;
+  readonly #format: PassFormat = { kind: undefined };
+  /** Losses that the server has computed by name, and those it has refused. */
+  readonly #provenLosses = new Set<string>();
+  readonly #refusedLosses = new Set<string>();
+  /** Backward passes that were called and have not ended. */
+  readonly #backwards = new Set<{ failure: unknown }>();
+  /** Why the latest backward pass was not sent. */
+  #unsent: unknown;
+  #current: Held | undefined;
+  #reference: Held | undefined;
+  /** Whether a step was sent since the current model began. */
+  #hasStepped = false;
+  readonly #sending = new Mutex();
+  readonly #publishing = new Mutex();
+
+  constructor(parts: TinkerTrainerParts) {
+    this.#parts = parts;
+  }
+
+  forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
+    return this.#inOrder(async () => {
+      await this.#check(samples);
+      if (weights === 'reference') return { result: this.#scoreByReference(samples) };
+      const { result } = await this.#score(await this.#model(), samples);
+      return { result: result.then(({ logprobs }) => logprobs) };
+    });
+  }
+
+  async forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
+    const backward: { failure: unknown } = { failure: undefined };
+    this.#backwards.add(backward);
+    try {
+      return await this.#inOrder(async () => {
+        try {
+          await this.#check(samples);
+          const underway = await this.#backward(samples, loss);
+          this.#unsent = undefined;
+          return underway;
+        } catch (thrown) {
+          backward.failure = thrown;
+          this.#unsent = thrown;
+          throw thrown;
+        }
+      });
+    } finally {
+      this.#backwards.delete(backward);
+    }
+  }
+
+  optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }> {
+    // A step that is called before these have ended counts on their gradient.
+    const awaited = [...this.#backwards];
+    return this.#inOrder(async () => {
+      const failed = awaited.find(({ failure }) => failure !== undefined);
+      if (failed !== undefined) throw withoutGradient(failed.failure);
+      const model = await this.#model();
+      model.assertSound();
+      if (this.#unsent !== undefined) throw withoutGradient(this.#unsent);
+      this.#hasStepped = true;
+      return model.optimStep(adam);
+    });
+  }
+
+  publish(policyVersion: number): Promise<void> {
+    return this.#inOrder(async () => {
+      const { result } = await (await this.#model()).publish();
+      return { result: this.#publishing.run(async () => this.#parts.onPublished(await result, policyVersion)) };
+    });
+  }
+
+  /** Writes tinker.json; the weights stay at the server. */
+  save(dir: string): Promise<void> {
+    const { connection, baseModel, loraRank } = this.#parts;
+    return this.#inOrder(async () => {
+      const { result } = await (await this.#model()).save();
+      const write = async (path: string): Promise<void> => {
+        const state = { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() };
+        await writeFile(join(dir, SAVED_STATE), `${JSON.stringify(state, null, 2)}\n`);
+      };
+      return { result: result.then(write) };
+    });
+  }
+
+  /** A new model at the server, in a new session where that is needed; a folder without tinker.json means the base model. */
+  load(dir: string): Promise<void> {
+    return this.#inOrder(async () => {
+      const path = await this.#savedPath(dir);
+      const previous = this.#current;
+      this.#current = await this.#begin({ ...this.#base(), path });
+      this.#hasStepped = false;
+      this.#unsent = undefined;
+      void previous?.model.unload();
+      return { result: Promise.resolve() };
+    });
+  }
+
+  async forget(dir: string): Promise<void> {
+    const state = await readSavedState(dir).catch(() => undefined);
+    if (state === undefined || state.server !== this.#parts.connection.address) return;
+    // The reference may have to be made from it again.
+    if (state.path === this.#reference?.start.path) return;
+    const { modelId, kind, name } = parseWeightsPath(state.path);
+    await this.#parts.connection.mention('DELETE', `training_runs/${modelId}/checkpoints/${kind}/${name}`);
+  }
+
+  freezeReference(): Promise<void> {
+    return this.#inOrder(async () => {
+      const model = await this.#model();
+      const { start } = this.#current!;
+      const path = this.#hasStepped ? await (await model.save()).result : start.path;
+      void this.#reference?.model.unload();
+      this.#reference = await this.#begin({ ...start, path });
+      return { result: Promise.resolve() };
+    });
+  }
+
+  /** Tells the server to drop the models; does not wait long for it. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const unloaded = Promise.all([this.#current?.model.unload(), this.#reference?.model.unload()]);
+    const patience = new AbortController();
+    await Promise.race([unloaded, sleep(GOODBYE_MS, undefined, { signal: patience.signal }).catch(() => undefined)]);
+    patience.abort();
+  }
+
+  /** Sends what `send` sends after what was called before, and waits for the result while others are sent. */
+  async #inOrder<T>(send: () => Promise<Underway<T>>): Promise<T> {
+    return (await this.#sending.run(send)).result;
+  }
+
+  async #model(): Promise<TinkerModel> {
+    this.#current ??= await this.#begin(this.#base());
+    return this.#current.model;
+  }
+
+  async #begin(start: ModelStart): Promise<Held> {
+    return { model: await TinkerModel.create(this.#parts.connection, this.#format, start), start };
+  }
+
+  #base(): ModelStart {
+    const { baseModel, loraRank, seed } = this.#parts;
+    return { baseModel, loraRank, seed };
+  }
+
+  async #check(samples: readonly Sample[]): Promise<void> {
+    await mapYielding(samples, (sample, i) => {
+      checkSample(sample, i, this.#parts);
+      if (sample.temperature === 1) return;
+      const which = `sample ${i} (rollout ${JSON.stringify(sample.rolloutId)})`;
+      throw new TrainyardError('SAMPLE_REFUSED', `${which}: its temperature is ${sample.temperature}, expected 1`, {
+        hint: 'a Tinker server scores at temperature 1 only; sample with temperature 1',
+      });
+    });
+  }
+
+  async #score(model: TinkerModel, samples: readonly Sample[]): Promise<Underway<Scored>> {
+    const sent = samples.filter(isTrained);
+    const read = async ({ outputs, lossSum }: PassOutput) => ({ logprobs: await scores(samples, outputs), lossSum });
+    if (sent.length === 0) return { result: read({ outputs: [], lossSum: 0 }) };
+    const data = await mapYielding(sent, scoringDatum);
+    return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
+  }
+
+  /** The reference never changes, so one that the server has lost is made again. */
+  async #scoreByReference(samples: readonly Sample[]): Promise<Float32Array[]> {
+    const held = this.#reference;
+    if (held === undefined) {
+      throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
+    }
+    const score = async ({ model }: Held) => (await (await this.#score(model, samples)).result).logprobs;
+    try {
+      return await score(held);
+    } catch (thrown) {
+      if (!isLost(thrown)) throw thrown;
+      this.#reference = await this.#begin(held.start);
+      return await score(this.#reference);
+    }
+  }
+
+  async #backward(samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
+    const model = await this.#model();
+    const sent = samples.filter(isTrained);
+    if (sent.length === 0) {
+      const { result } = await evaluateBatch(loss, samples, await scores(samples, []));
+      return { result: Promise.resolve(result) };
+    }
+    const named = this.#refusedLosses.has(loss.name) ? undefined : namedLoss(loss, sent);
+    if (named === undefined) return this.#customBackward(model, samples, loss);
+    const { name, settings: lossSettings } = named;
+    const isProven = this.#provenLosses.has(name);
+    const read = async ({ outputs, lossSum }: PassOutput): Promise<ForwardBackwardResult> => {
+      const evaluated = await evaluateBatch(loss, samples, await scores(samples, outputs));
+      checkLossSum(evaluated, lossSum, name);
+      return evaluated.result;
+    };
+    try {
+      const data = await mapYielding(sent, named.datum);
+      const underway = await model.pass({ data, loss: name, lossSettings, forwardOnly: false, isHarmless: isUnknownLoss, read });
+      // Until the server has shown that it has this loss, nothing may be sent that counts on it.
+      if (!isProven) await underway.result;
+      this.#provenLosses.add(name);
+      return underway;
+    } catch (thrown) {
+      if (isProven || !isUnknownLoss(thrown)) throw thrown;
+      this.#refusedLosses.add(name);
+      return this.#customBackward(model, samples, loss);
+    }
+  }
+
+  /**
+   * The gradient of cross-entropy by a log-probability is minus its weight: with the loss's own derivatives as weights, it is the loss's.
+   * That holds only where the server adds up what it is given; one that divides by the weights' sum would make nonsense of them.
+   */
+  async #customBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
+    const { logprobs, lossSum } = await (await this.#score(model, samples)).result;
+    checkPlainSum(logprobs, lossSum, loss.name);
+    const { result, gradients } = await evaluateBatch(loss, samples, logprobs);
+    const datums = await mapYielding(samples, (sample, i) => {
+      const weights = gradients[i]!.map((derivative) => -derivative * sample.weight);
+      return isTrained(sample) ? [weightedDatum(sample, weights)] : [];
+    });
+    const read = async ({ outputs }: PassOutput): Promise<ForwardBackwardResult> => {
+      await scores(samples, outputs);
+      return result;
+    };
+    return model.pass({ data: datums.flat(), loss: 'cross_entropy', lossSettings: {}, forwardOnly: false, read });
+  }
+
+  async #savedPath(dir: string): Promise<string | undefined> {
+    const state = await readSavedState(dir);
+    const { baseModel, loraRank } = this.#parts;
+    if (state === undefined || (state.baseModel === baseModel && state.loraRank === loraRank)) return state?.path;
+    throw new TrainyardError(
+      'CHECKPOINT_MISMATCH',
+      `${dir} was saved from ${state.baseModel} with rank ${state.loraRank}; in training is ${baseModel} with rank ${loraRank}`,
+    );
+  }
+}
+
+/** Of each sample's masked tokens; `outputs` are those of the samples that were sent, in order. */
+async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']): Promise<Float32Array[]> {
+  const sent = samples.filter(isTrained).length;
+  if (outputs.length !== sent) {
+    throw new TrainyardError('POLICY_GARBLED', `the server gave ${outputs.length} outputs for ${sent} samples`);
+  }
+  let next = 0;
+  return mapYielding(samples, (sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
+}
+
+/** Refused because of the loss, not because of what it was given. */
+function isUnknownLoss(thrown: unknown): boolean {
+  if (!(thrown instanceof TrainyardError) || thrown.code !== 'POLICY_REFUSED') return false;
+  return /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
+}
+
+function withoutGradient(cause: unknown): TrainyardError {
+  const message = `no step was taken, since the gradient for it failed: ${messageOf(cause)}`;
+  return new TrainyardError(isLost(cause) ? 'POLICY_LOST' : 'TRAINER_FAILED', message, { cause });
+}
+
+// What a checkpoint folder holds when the weights are at a server: tinker.json, which says where.
+
+const SAVED_STATE = 'tinker.json';
+
+const savedState = z.object({
+  /** Base URL. */
+  server: z.string(),
+  baseModel: z.string(),
+  loraRank: z.int(),
+  /** tinker://<model>/weights/<name> */
+  path: z.string(),
+  /** ISO 8601. */
+  savedAt: z.string(),
+});
+
+/**
+ * Undefined for an ordinary model folder: the base model, untrained. Throws MODEL_INVALID for a folder that is none, CHECKPOINT_MISMATCH for
+ * a file that cannot be understood.
+ */
+export async function readSavedState(dir: string): Promise<z.infer<typeof savedState> | undefined> {
+  const path = join(dir, SAVED_STATE);
+  const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined;
+    throw error;
+  });
+  if (text === undefined) {
+    await checkModelFolder(dir);
+    return undefined;
+  }
+  try {
+    const state = savedState.parse(JSON.parse(text));
+    parseWeightsPath(state.path);
+    return state;
+  } catch (cause) {
+    throw new TrainyardError('CHECKPOINT_MISMATCH', `${path} is damaged or not of this format`, {
+      hint: 'go on from another checkpoint',
+      cause,
+    });
+  }
+}
+
+async function checkModelFolder(dir: string): Promise<void> {
+  const names: readonly string[] = await readdir(dir).catch(() => []);
+  if (names.includes('config.json') || names.includes('tokenizer.json')) return;
+  throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`, {
+    hint: 'give a checkpoint folder of a run, or a model folder',
+  });
+}

@@ -1,0 +1,280 @@
+/**
+ * How a model writes tool calls into its text. Which format a model has is found by template-traits.ts.
+ *
+ * A reader is shown the text that nothing has been said about yet and says what its beginning is. It is a function of the whole
+ * response: shown in parts, it must come to the same as shown at once. What is no well-formed call is text. Never throws.
+ */
+
+export interface ParsedCall {
+  readonly name: string;
+  readonly arguments: string;
+}
+
+/** Where the reader stands: nothing was said yet, nothing but calls, or other text came before. */
+export type Place = 'start' | 'after calls' | 'within text';
+
+/** What the first `length` characters are, at least one; undefined where more text decides. */
+export type Step =
+  | { readonly kind: 'text'; readonly length: number }
+  | { readonly kind: 'calls'; readonly calls: readonly ParsedCall[]; readonly length: number }
+  | undefined;
+
+export interface CallFormat {
+  readonly name: 'hermes' | 'qwen3-coder' | 'llama' | 'mistral';
+  reader(): CallReader;
+  /** What stands between a tool's name and its arguments. */
+  readonly toArguments: RegExp;
+}
+
+/**
+ * `text` is never empty, and the text of the last time, or longer, until a step was given; `last`: nothing follows it, and then there
+ * is always a step.
+ */
+export type CallReader = (text: string, last: boolean, place: Place) => Step;
+
+/**
+ * For formats whose calls begin with a mark. `read` looks at a text that begins with it: where its calls end, undefined where more text
+ * decides, or `no-call`. A mark without a call is text, and so is what follows it, up to the next mark.
+ */
+export function markedReader(
+  mark: string,
+  newReading: () => (text: string) => { readonly calls: readonly ParsedCall[]; readonly length: number } | 'no-call' | undefined,
+): CallReader {
+  let read = newReading();
+  return (text, last) => {
+    const start = startOf(mark, text, last);
+    if (start > 0) return { kind: 'text', length: start };
+    const found = text.startsWith(mark) ? read(text) : undefined;
+    if (found === undefined && !last) return undefined;
+    read = newReading();
+    return typeof found === 'object' ? { kind: 'calls', ...found } : { kind: 'text', length: mark.length };
+  };
+}
+
+/** Where the mark begins, or what may become one once more text follows; the text's length if neither is there. */
+export function startOf(mark: string, text: string, last: boolean): number {
+  const whole = text.indexOf(mark);
+  if (whole !== -1) return whole;
+  return last ? text.length : endLike(mark, text);
+}
+
+/** Where the longest end of the text starts that the mark begins with; the text's length if there is none. */
+export function endLike(mark: string, text: string): number {
+  let at = Math.max(0, text.length - mark.length);
+  while (!mark.startsWith(text.slice(at))) at++;
+  return at;
+}
+
+// ── JSON in a text ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// JSON as the policy wrote it: where a value begins and ends in a text, and the source of its parts. Nothing is re-serialised.
+//
+// Finding an end is not checking: only what `JSON.parse` accepts counts as JSON.
+
+/** The call that an object's source is, with the source of the named member as its arguments. */
+export function callOf(source: string, argumentsName: string): ParsedCall | undefined {
+  const parsed = parseOr(source) as { readonly name?: unknown } | undefined;
+  if (parsed === undefined || parsed === null || typeof parsed.name !== 'string' || parsed.name === '') return undefined;
+  const given = source[skipSpace(source, 0)] === '{' ? memberSource(source, argumentsName) : undefined;
+  return given === undefined ? undefined : { name: parsed.name, arguments: given };
+}
+
+/** Undefined for what is not JSON. */
+export function parseOr(source: string): unknown {
+  try {
+    return JSON.parse(source);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Source text of a member of an object that is known to be valid JSON. Of members with one name the last counts, as in JSON.parse. */
+function memberSource(object: string, name: string): string | undefined {
+  let found: string | undefined;
+  let at = skipSpace(object, skipSpace(object, 0) + 1);
+  while (object[at] === '"') {
+    const keyEnd = valueEnd(object, at);
+    const start = skipSpace(object, skipSpace(object, keyEnd) + 1);
+    const end = valueEnd(object, start);
+    if (JSON.parse(object.slice(at, keyEnd)) === name) found = object.slice(start, end);
+    // Past the comma, or past the closing brace and so out of the object.
+    at = skipSpace(object, skipSpace(object, end) + 1);
+  }
+  return found;
+}
+
+/** Source texts of the elements of a list that is known to be valid JSON. */
+export function elementSources(list: string): readonly string[] {
+  const found: string[] = [];
+  let at = skipSpace(list, 1);
+  while (at < list.length && list[at] !== ']') {
+    const end = valueEnd(list, at);
+    found.push(list.slice(at, end));
+    const next = skipSpace(list, end);
+    if (list[next] !== ',') break;
+    at = skipSpace(list, next + 1);
+  }
+  return found;
+}
+
+/** Where the JSON value that starts at `start` ends, if it is valid; for anything else some place after `start`. */
+function valueEnd(text: string, start: number): number {
+  if (text[start] === '{' || text[start] === '[') {
+    const end = new ValueScan().endOf(text, start);
+    return typeof end === 'number' ? end : text.length;
+  }
+  if (text[start] === '"') return stringEnd(text, start);
+  let at = start + 1;
+  while (at < text.length && !/[\s,}\]]/.test(text[at]!)) at++;
+  return at;
+}
+
+function stringEnd(text: string, start: number): number {
+  let at = start + 1;
+  while (at < text.length && text[at] !== '"') at += text[at] === '\\' ? 2 : 1;
+  return Math.min(at + 1, text.length);
+}
+
+/** JSON's own white space, not Unicode's. */
+export function skipSpace(text: string, from: number, alsoSkipped = ''): number {
+  let at = from;
+  while (at < text.length && (SPACE.includes(text[at]!) || alsoSkipped.includes(text[at]!))) at++;
+  return at;
+}
+
+const SPACE = ' \t\n\r';
+/** All that can stand outside strings: marks, numbers, and the letters of `true`, `false` and `null`. */
+const OUTSIDE_STRINGS = new Set(`${SPACE}[]{},:0123456789+-.Eaeflnrstu`);
+
+/** Looks for the end of one object or list, and remembers how far it got, so that more text does not mean starting over. */
+export class ValueScan {
+  #at: number | undefined;
+  #depth = 0;
+  #inString = false;
+  #end: number | 'no-value' | undefined;
+
+  /**
+   * Where the value at `start` ends; undefined if the text ends first. The same text and start as the last time, or longer.
+   * `no-value` as soon as something comes that no JSON has: so a text of many beginnings is not read to its end for each of them.
+   */
+  endOf(text: string, start: number): number | 'no-value' | undefined {
+    let at = this.#at ?? start;
+    while (this.#end === undefined && at < text.length) {
+      const character = text[at]!;
+      // The character after a backslash may not be there yet; then it is skipped when it comes.
+      if (this.#inString && character === '\\') at++;
+      else if (character === '"') this.#inString = !this.#inString;
+      else if (!this.#inString) this.#stepOver(character);
+      at++;
+      if (this.#depth === 0 && !this.#inString) this.#end ??= at;
+    }
+    this.#at = at;
+    return this.#end;
+  }
+
+  #stepOver(character: string): void {
+    if (character === '{' || character === '[') this.#depth++;
+    else if (character === '}' || character === ']') this.#depth--;
+    else if (!OUTSIDE_STRINGS.has(character)) this.#end = 'no-value';
+  }
+}
+
+// ── Hermes and Qwen ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Calls as Hermes and Qwen write them: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of them, with text before,
+// between and after. A call's arguments are the source text of that JSON value, whatever kind of value it is.
+
+const OPEN = '<tool_call>';
+const CLOSE = '</tool_call>';
+
+export const hermes: CallFormat = {
+  name: 'hermes',
+  toArguments: /^"\s*,\s*"arguments"\s*:/,
+  reader: () =>
+    markedReader(OPEN, () => {
+      const scan = new ValueScan();
+      let start = OPEN.length;
+      let close = 0;
+      return (text) => {
+        start = skipSpace(text, start);
+        if (start === text.length) return undefined;
+        if (text[start] !== '{') return 'no-call';
+        const end = scan.endOf(text, start);
+        if (end === undefined || end === 'no-value') return end && 'no-call';
+        close = skipSpace(text, Math.max(close, end));
+        if (!text.startsWith(CLOSE, close)) return CLOSE.startsWith(text.slice(close)) ? undefined : 'no-call';
+        const call = callOf(text.slice(start, end), 'arguments');
+        return call ? { calls: [call], length: close + CLOSE.length } : 'no-call';
+      };
+    }),
+};
+
+// ── Mistral ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Calls as Mistral writes them: `[TOOL_CALLS]` and one JSON list of `{"name": …, "arguments": …, "id": …}`. The ids in it are the
+// policy's own words and name nothing. A list with one element that is no call is text as a whole.
+
+const TOOL_CALLS = '[TOOL_CALLS]';
+
+export const mistral: CallFormat = {
+  name: 'mistral',
+  toArguments: /^"\s*,\s*"arguments"\s*:/,
+  reader: () =>
+    markedReader(TOOL_CALLS, () => {
+      const scan = new ValueScan();
+      let start = TOOL_CALLS.length;
+      return (text) => {
+        start = skipSpace(text, start);
+        if (start === text.length) return undefined;
+        if (text[start] !== '[') return 'no-call';
+        const length = scan.endOf(text, start);
+        if (length === undefined || length === 'no-value') return length && 'no-call';
+        const source = text.slice(start, length);
+        if (!Array.isArray(parseOr(source))) return 'no-call';
+        const calls = elementSources(source).map((element) => callOf(element, 'arguments'));
+        const wellFormed = calls.filter((call) => call !== undefined);
+        return calls.length > 0 && wellFormed.length === calls.length ? { calls: wellFormed, length } : 'no-call';
+      };
+    }),
+};
+
+// ── Llama 3.1 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Calls as Llama 3.1 writes them: the response begins with `{"name": …, "parameters": …}`, or with `<|python_tag|>` and then that;
+// several follow each other with `;` or white space between. What comes after them is text. JSON after any other text is text: nothing
+// marks it as a call.
+
+const PYTHON_TAG = '<|python_tag|>';
+
+export const llama: CallFormat = {
+  name: 'llama',
+  toArguments: /^"\s*,\s*"parameters"\s*:/,
+  reader() {
+    let scan = new ValueScan();
+    let space = 0;
+    const decided = (step: Step): Step => {
+      scan = new ValueScan();
+      space = 0;
+      return step;
+    };
+    return (text, last, place) => {
+      const plain: Step = { kind: 'text', length: text.length };
+      if (place === 'within text') return plain;
+      space = skipSpace(text, space, place === 'start' ? '' : ';');
+      const start = place === 'start' ? afterTag(text, space) : space;
+      if (start === undefined || start === text.length) return last ? decided(plain) : undefined;
+      if (text[start] !== '{') return decided(plain);
+      const end = scan.endOf(text, start);
+      if (end === undefined && !last) return undefined;
+      if (typeof end !== 'number') return decided(plain);
+      const call = callOf(text.slice(start, end), 'parameters');
+      return decided(call ? { kind: 'calls', calls: [call], length: end } : plain);
+    };
+  },
+};
+
+/** Behind the tag and the space after it, if it stands at `at`; undefined if it may be about to. */
+function afterTag(text: string, at: number): number | undefined {
+  if (text.startsWith(PYTHON_TAG, at)) return skipSpace(text, at + PYTHON_TAG.length);
+  return at < text.length && PYTHON_TAG.startsWith(text.slice(at)) ? undefined : at;
+}

@@ -1,0 +1,425 @@
+/** Workflows that do what nobody should, through the real runner, gateway and store: nothing of it may reach what is trained. */
+import fc from 'fast-check';
+import OpenAI from 'openai';
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { DefaultModelRequest, GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
+import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
+import { Gateway } from '../../src/gateway/gateway.ts';
+import { inlineGrader } from '../../src/grader/inline.ts';
+import { graderInput } from '../../src/grader/input.ts';
+import { runRollout } from '../../src/rollout/runner.ts';
+import { versionsBehind } from '../../src/rollout/staleness.ts';
+import { memoryStore } from '../../src/store/memory.ts';
+import { scriptedEngine, scriptedLogprob } from '../../src/testing/scripted-engine.ts';
+import { createRenderer } from '../../src/tokens/renderer.ts';
+import { stitch } from '../../src/tokens/stitch.ts';
+import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
+import { makeBatch } from '../../src/trainer/batch.ts';
+
+let tokenizer: Tokenizer;
+beforeAll(async () => {
+  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
+});
+
+const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'SECRET' };
+const ask = { messages: [{ role: 'user', content: 'well?' }] } as const;
+
+function yardOf(workflow: Workflow, grade?: (input: GraderInput) => GraderResult) {
+  const renderer = createRenderer(tokenizer);
+  const engine = scriptedEngine({
+    vocabSize: renderer.vocabSize,
+    contextLength: 4096,
+    reply: (_, call) => [...tokenizer.encodeRendered(`say ${call}<|im_end|>`)],
+  });
+  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
+  let n = 0;
+  const rollOut = (): Promise<Trajectory> =>
+    runRollout(
+      {
+        workflow,
+        sessions: gateway,
+        ...(grade === undefined ? {} : { grader: inlineGrader(defineGrader(grade)) }),
+        graderInput,
+        store: memoryStore(),
+        limits: { turns: 8, tokens: 1000, deadlineMs: 5000 },
+        seed: 3,
+        clock: { now: Date.now },
+        signal: new AbortController().signal,
+      },
+      {
+        task: TASK,
+        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
+        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
+      },
+    );
+  return { rollOut, gateway, engine };
+}
+
+/** Three turns of one conversation; gives their ids. */
+async function converse(ctx: WorkflowContext<undefined>): Promise<string[]> {
+  const messages: Message[] = [...ctx.prompt];
+  const ids: string[] = [];
+  for (let turn = 0; turn < 3; turn++) {
+    const { id, message } = await ctx.model().generate({ messages });
+    ids.push(id);
+    messages.push(message, { role: 'user', content: 'and?' });
+  }
+  return ids;
+}
+
+/** A call whose client leaves before the answer is read, after it was recorded. */
+async function missed(ctx: WorkflowContext<undefined>, messages: readonly Message[]): Promise<void> {
+  const { fetch, baseURL, apiKey } = ctx.model();
+  const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
+  const body = JSON.stringify({ model: 'any', stream: true, messages });
+  const response = await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body });
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  await response.body?.cancel();
+}
+
+describe('the grader', () => {
+  it('sees the whole conversation, however few of its turns are trained', async () => {
+    const seen: GraderInput[] = [];
+    const { rollOut } = yardOf(
+      defineWorkflow(async (ctx) => {
+        const [first] = await converse(ctx);
+        return { trainedTurns: [first!] };
+      }),
+      (input) => seen.push(input),
+    );
+    const { turns } = await rollOut();
+    expect(turns.map(({ trainable }) => trainable)).toEqual([true, false, false]);
+    expect(seen[0]?.messages).toHaveLength(6);
+    expect(seen[0]?.messages.at(-1)?.content).toBe('say 2');
+  });
+
+  it('does not see an answer that nobody got as the end of a conversation', async () => {
+    const seen: GraderInput[] = [];
+    const { rollOut } = yardOf(
+      defineWorkflow(async (ctx) => {
+        const { message } = await ctx.model().generate(ask);
+        await missed(ctx, [...ask.messages, message, { role: 'user', content: 'lost?' }]);
+      }),
+      (input) => seen.push(input),
+    );
+    const { turns } = await rollOut();
+    expect(turns.map(({ undelivered }) => undelivered)).toEqual([undefined, true]);
+    expect(seen[0]?.threads['default']?.at(-1)?.content).toBe('say 0');
+    expect(seen[0]?.messages.at(-1)?.content).toBe('say 0');
+  });
+});
+
+describe('rewards by turn', () => {
+  it('do not count an answer that nobody got among what a turn led to', async () => {
+    const credit = { turnDiscount: 0.5, per: 'turn' } as const;
+    const run = async (ctx: WorkflowContext<undefined>) => {
+      const first = await ctx.model().generate(ask);
+      const next: Message[] = [...ask.messages, first.message, { role: 'user', content: 'go' }];
+      await missed(ctx, [...next, { role: 'user', content: 'lost?' }]);
+      const last = await ctx.model().generate({ messages: next });
+      return last.id;
+    };
+    const own = yardOf(defineWorkflow(async (ctx) => ({ reward: { value: 1, byTurn: { [await run(ctx)]: 1 } }, credit })));
+    const { turns, grade } = await own.rollOut();
+    expect(turns.map(({ undelivered, after }) => [undelivered, after])).toEqual([
+      [undefined, undefined],
+      [true, 0],
+      [undefined, 0],
+    ]);
+    expect(grade).toMatchObject({ kind: 'graded', reward: { byTurn: { 0: 0.5, 2: 1 } } });
+    const graded = yardOf(
+      defineWorkflow(async (ctx) => {
+        await run(ctx);
+        return { credit };
+      }),
+      () => ({ value: 1, byTurn: { 2: 1 } }),
+    );
+    expect((await graded.rollOut()).grade).toMatchObject({ kind: 'graded', reward: { byTurn: { 0: 0.5, 2: 1 } } });
+  });
+
+  it('are refused where two of them are for the same turn', async () => {
+    const { rollOut } = yardOf(
+      defineWorkflow(async (ctx) => {
+        const [first] = await converse(ctx);
+        return { reward: { value: 1, byTurn: { 0: 1, [`chatcmpl-${first}`]: 0 } } };
+      }),
+    );
+    expect((await rollOut()).outcome).toMatchObject({
+      kind: 'failed',
+      code: 'WORKFLOW_BAD_RESULT',
+      message: expect.stringMatching(/two rewards.*turn 0/),
+    });
+  });
+});
+
+describe('what generate gives', () => {
+  it('is the caller’s own: an edit of it is an edit of the conversation, not of what was recorded', async () => {
+    const { rollOut, engine } = yardOf(
+      defineWorkflow(async (ctx) => {
+        const { message, turn } = await ctx.model().generate(ask);
+        (message as { content: string }).content = 'never said';
+        (turn!.response as { content: string }).content = 'never said';
+        turn!.sampledIds.fill(7);
+        turn!.logprobs.fill(-1);
+        turn!.promptIds.fill(7);
+        await ctx.model().generate({ messages: [...ask.messages, message, { role: 'user', content: 'go' }] });
+        return { reward: 1 };
+      }),
+    );
+    const { turns } = await rollOut();
+    expect(turns[0]?.response.content).toBe('say 0');
+    expect(turns[1]).toMatchObject({ fork: { cause: 'edited_message' } });
+    expect(tokenizer.decode(engine.requests[1]!.promptIds)).toContain('never said');
+    expect(tokenizer.decode(turns[0]!.sampledIds)).toContain('say 0');
+  });
+});
+
+describe('reject', () => {
+  it('ends the rollout so, whoever catches it on its way', async () => {
+    const swallow = yardOf(
+      defineWorkflow(async (ctx) => {
+        await ctx.model().generate(ask);
+        await Promise.resolve()
+          .then(() => ctx.reject('not this one'))
+          .catch(() => 'tool error');
+        return { reward: 1 };
+      }),
+    );
+    const wrap = yardOf(
+      defineWorkflow(async (ctx) => {
+        await ctx.model().generate(ask);
+        try {
+          ctx.reject('not this one');
+        } catch (cause) {
+          throw new Error('the tool failed', { cause });
+        }
+      }),
+      () => 1,
+    );
+    for (const { rollOut } of [swallow, wrap]) {
+      expect(await rollOut()).toMatchObject({
+        outcome: { kind: 'rejected', reason: 'not this one' },
+        grade: { kind: 'ungraded' },
+      });
+    }
+  });
+});
+
+describe('a rollout', () => {
+  const thrower = new Proxy(
+    {},
+    {
+      ownKeys: () => {
+        throw new Error('no keys');
+      },
+    },
+  );
+  const cycle: Record<string, unknown> = {};
+  cycle.self = cycle;
+  it.each<[string, () => unknown]>([
+    ['a proxy that throws', () => thrower],
+    [
+      'a getter that throws',
+      () => ({
+        get reward() {
+          throw new Error('no reward');
+        },
+      }),
+    ],
+    ['metadata that is a cycle', () => ({ metadata: cycle, reward: 1 })],
+    ['metadata that throws', () => ({ metadata: thrower, reward: 1 })],
+    ['trained turns that are no list', () => ({ trainedTurns: 3, reward: 1 })],
+    ['a turn that is not there', () => ({ trainedTurns: [7], reward: 1 })],
+    ['a role that is not there', () => ({ reward: { value: 1, byRole: { constructor: 1 } } })],
+    ['a thread by the name of __proto__', () => ({ reward: { value: 1, byThread: JSON.parse('{"__proto__": 1}') } })],
+    ['NaN', () => ({ reward: Number.NaN })],
+    ['too few rewards by turn', () => ({ reward: { value: 1, byTurn: [] } })],
+    ['a credit that is none', () => ({ reward: 1, credit: 'all' })],
+  ])('that returns %s fails alone, and leaves nothing open', async (_, returned) => {
+    const { rollOut, gateway } = yardOf(
+      defineWorkflow(async (ctx) => {
+        await ctx.model().generate(ask);
+        return returned() as never;
+      }),
+    );
+    const { outcome, grade } = await rollOut();
+    expect(outcome).toMatchObject({ kind: 'failed', code: expect.stringMatching(/WORKFLOW_BAD_RESULT|WORKFLOW_FAILED/) });
+    expect(grade).toEqual({ kind: 'ungraded', why: 'failed' });
+    expect(gateway.openSessions).toBe(0);
+  });
+
+  it('whose output is a cycle or far too long fails, and is not graded without it', async () => {
+    for (const output of [cycle, 'x'.repeat(3_000_000), new Map([[1, 2]])]) {
+      const { rollOut } = yardOf(
+        defineWorkflow(async (ctx) => {
+          await ctx.model().generate(ask);
+          return { output: output as never, reward: 1 };
+        }),
+      );
+      const outcome = { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' };
+      expect(await rollOut()).toMatchObject({ outcome, grade: { kind: 'ungraded' } });
+    }
+  });
+
+  it('whose config cannot be copied leaves no session open', async () => {
+    const { rollOut, gateway } = yardOf(
+      defineWorkflow({
+        config: {
+          get broken(): number {
+            throw new Error('no config');
+          },
+        },
+        async run(ctx) {
+          await ctx.model().generate(ask);
+          return { reward: 1 };
+        },
+      }),
+    );
+    await rollOut().catch(() => undefined);
+    expect(gateway.openSessions).toBe(0);
+  });
+
+  it('gets a config that works, whatever it is', async () => {
+    for (const [config, use] of [
+      [new Map([['a', 1]]), (given: unknown) => (given as Map<string, number>).get('a')],
+      [new Set([1]), (given: unknown) => (given as Set<number>).size],
+      [new Date(1), (given: unknown) => (given as Date).getTime()],
+      [() => 1, (given: unknown) => (given as () => number)()],
+    ] as const) {
+      const { rollOut } = yardOf(
+        defineWorkflow({
+          config: config as unknown,
+          async run(ctx) {
+            await ctx.model().generate(ask);
+            return { reward: use(ctx.config) ?? 0 };
+          },
+        }),
+      );
+      const { outcome } = await rollOut();
+      expect([config.constructor.name, outcome]).toEqual([config.constructor.name, { kind: 'completed' }]);
+    }
+  });
+});
+
+describe('roles', () => {
+  it('that are not among the trained ones are not, declared or not', async () => {
+    const { rollOut } = yardOf(
+      defineWorkflow({
+        roles: ['solver', '__proto__', 'constructor'],
+        trainable: ['solver'],
+        async run(ctx) {
+          for (const role of ['solver', '__proto__', 'constructor', undefined] as const) await ctx.model(role).generate(ask);
+          return { reward: 1 };
+        },
+      }),
+    );
+    expect((await rollOut()).turns.map(({ role, trainable }) => [role, trainable])).toEqual([
+      ['solver', true],
+      ['__proto__', false],
+      ['constructor', false],
+      ['default', false],
+    ]);
+  });
+});
+
+describe('a default model', () => {
+  it('cannot change what was asked, and is in no sample, no budget and no staleness', async () => {
+    const player = (request: DefaultModelRequest): string => {
+      (request.tools as unknown[]).length = 0;
+      (request.messages as unknown[]).length = 0;
+      (request.sampling as { temperature?: number }).temperature = 9;
+      return 'played';
+    };
+    const tools = [{ type: 'function', function: { name: 'add' } }] as const;
+    const { rollOut, engine } = yardOf(
+      defineWorkflow({
+        roles: { solver: {}, user: { default: player } },
+        trainable: ['solver'],
+        async run(ctx) {
+          const { message } = await ctx.model('user').generate({ ...ask, tools, temperature: 0.5 });
+          // The same words in the policy's own conversation: said by another, so context.
+          const messages = [...ask.messages, message, { role: 'user', content: 'go' }] as const;
+          await ctx.model('solver').generate({ messages });
+          return { reward: 1 };
+        },
+      }),
+    );
+    engine.policyVersion = 4;
+    const trajectory = await rollOut();
+    const [played, solved] = trajectory.turns;
+    expect(played).toMatchObject({ request: { messages: ask.messages, tools }, sampling: { requested: { temperature: 0.5 } } });
+    expect(solved?.after).toBeUndefined();
+    expect(versionsBehind([trajectory], 4)).toBe(0);
+    const other = { ...trajectory, rolloutId: 'other', grade: { kind: 'graded', reward: { value: 0 } } } as const;
+    const { samples, trainedTokens } = makeBatch([trajectory, other]);
+    expect(trainedTokens).toBe(2 * solved!.sampledIds.length);
+    expect(samples.map(({ mask }) => mask.length)).toEqual(Array(2).fill(solved!.promptIds.length + solved!.sampledIds.length));
+  });
+});
+
+describe('samples', () => {
+  /** Whatever an agent does, in an order of its own. */
+  const moves = ['words', 'ids', 'forced', 'cut', 'cut in ids', 'aside', 'other role', 'several', 'again'] as const;
+  const tools = [{ type: 'function', function: { name: 'add', parameters: { type: 'object' } } }] as const;
+
+  const play = async (ctx: WorkflowContext<undefined>, order: readonly (typeof moves)[number][]): Promise<void> => {
+    const model = ctx.model();
+    let messages: Message[] = [...ctx.prompt];
+    let last: Turn | undefined;
+    for (const move of order) {
+      const heard: Message = { role: 'user', content: `go on with ${move}` };
+      const maxTokens = move.startsWith('cut') ? 2 : 64;
+      if (move === 'ids' || move === 'cut in ids') {
+        const promptIds = last ? model.render([heard], { after: last }) : model.render(messages);
+        last = (await model.generate({ promptIds, maxTokens, temperature: 0.1 })).turn;
+        continue;
+      }
+      if (move === 'several') {
+        const client = new OpenAI(model.openai());
+        await client.chat.completions.create({ model: 'policy', n: 3, messages: messages as never, temperature: 0 });
+        continue;
+      }
+      const seat = move === 'aside' ? model.thread('aside') : move === 'other role' ? ctx.model('critic') : model;
+      const asked = move === 'again' ? messages : [...messages, heard];
+      const forced = move === 'forced' ? { tools, tool: 'add' } : {};
+      const { message, turn } = await seat.generate({ messages: asked, maxTokens, temperature: 0.1, ...forced });
+      messages = [
+        ...asked,
+        message,
+        ...(message.tool_calls ?? []).map(({ id }) => ({ role: 'tool' as const, content: '3', tool_call_id: id })),
+      ];
+      if (seat === model) last = turn;
+    }
+  };
+
+  it('hold every sampled token of trained seats once, with its own log-probability, and nothing else', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.constantFrom(...moves), { minLength: 2, maxLength: 6 }), async (order) => {
+        const { rollOut } = yardOf(
+          defineWorkflow({
+            roles: ['default', 'critic'],
+            trainable: ['default'],
+            run: async (ctx) => {
+              await play(ctx as WorkflowContext<undefined>, order);
+              return { reward: 1 };
+            },
+          }),
+        );
+        const trajectory = await rollOut();
+        expect(['completed', 'truncated'], JSON.stringify(trajectory.outcome)).toContain(trajectory.outcome.kind);
+        const trained = trajectory.turns.filter(({ role }) => role === 'default');
+        expect(trained.every(({ sampling }) => sampling.effective.temperature === 1)).toBe(true);
+        expect(new Set(trajectory.turns.map(({ sampling }) => sampling.seed)).size).toBe(trajectory.turns.length);
+        const samples = stitch(trajectory.turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r', groupId: 'g' });
+        const masked = samples.flatMap(({ tokens, mask, logprobs }) =>
+          [...tokens].flatMap((id, i) => (mask[i] === 1 ? [[id, logprobs[i]] as const] : [])),
+        );
+        expect(masked.every(([id, logprob]) => logprob === scriptedLogprob(id))).toBe(true);
+        const ids = (all: readonly number[]) => all.toSorted((a, b) => a - b);
+        expect(ids(masked.map(([id]) => id))).toEqual(ids(trained.flatMap(({ sampledIds }) => [...sampledIds])));
+      }),
+      { numRuns: 60 },
+    );
+  });
+});

@@ -1,0 +1,325 @@
+/** What the contract of a workflow promises, through the real runner, gateway and store, with a scripted engine as the policy. */
+import { existsSync } from 'node:fs';
+import { appendFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { GraderInput, Workflow } from '../../src/core/contracts.ts';
+import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
+import type { Task, Trajectory } from '../../src/core/types.ts';
+import { Gateway } from '../../src/gateway/gateway.ts';
+import { inlineGrader } from '../../src/grader/inline.ts';
+import { graderInput } from '../../src/grader/input.ts';
+import { runRollout } from '../../src/rollout/runner.ts';
+import { startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { memoryStore } from '../../src/store/memory.ts';
+import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { createRenderer } from '../../src/tokens/renderer.ts';
+import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
+
+let tokenizer: Tokenizer;
+let dir: string;
+beforeAll(async () => {
+  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
+  dir = await mkdtemp(join(tmpdir(), 'trainyard-workflow-'));
+});
+afterAll(() => rm(dir, { recursive: true, force: true }));
+
+const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], metadata: { deep: { list: [1] } }, answer: 'SECRET' };
+
+interface Options {
+  readonly grade?: (input: GraderInput) => number;
+  readonly artifacts?: string;
+  readonly trainable?: readonly string[];
+}
+
+async function yardOf(workflow: Workflow, { grade, artifacts, trainable }: Options = {}) {
+  const engine = scriptedEngine({
+    vocabSize: 1024,
+    contextLength: 4096,
+    reply: () => [...tokenizer.encodeRendered('fine<|im_end|>')],
+  });
+  const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
+  const store = memoryStore();
+  const started = await startWorkflow(workflow);
+  let n = 0;
+  const rollOut = (): Promise<Trajectory> =>
+    runRollout(
+      {
+        workflow: started.workflow,
+        slots: started.slots,
+        sessions: gateway,
+        ...(grade === undefined ? {} : { grader: inlineGrader(defineGrader(grade)) }),
+        graderInput,
+        store,
+        limits: { turns: 8, tokens: 1000, deadlineMs: 5000 },
+        seed: 3,
+        clock: { now: Date.now },
+        artifacts,
+        trainable,
+        signal: new AbortController().signal,
+      },
+      {
+        task: TASK,
+        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
+        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
+      },
+    );
+  return { rollOut, started, gateway, engine };
+}
+
+const ask = { messages: [{ role: 'user', content: 'well?' }] } as const;
+
+describe('a workflow', () => {
+  it('gets a copy of row and config in every rollout, and shares what is not data', async () => {
+    const tool = (): number => 1;
+    const seen: unknown[] = [];
+    const { rollOut } = await yardOf(
+      defineWorkflow({
+        config: { list: [0], tool },
+        async run(ctx) {
+          seen.push(structuredClone([ctx.metadata, ctx.config.list, ctx.prompt]), ctx.config.tool === tool);
+          (ctx.metadata as { deep: { list: number[] } }).deep.list.push(2);
+          ctx.config.list.push(9);
+          ctx.prompt.length = 0;
+          await ctx.model().generate(ask);
+          return { reward: 1 };
+        },
+      }),
+    );
+    await Promise.all([rollOut(), rollOut()]);
+    await rollOut();
+    const fresh = [{ deep: { list: [1] } }, [0], [{ role: 'user', content: 'hello' }]];
+    expect(seen).toEqual([fresh, true, fresh, true, fresh, true]);
+  });
+
+  it('that is a class is made anew for each rollout', async () => {
+    let made = 0;
+    class Agent {
+      readonly number = ++made;
+      #calls = 0;
+      async run(ctx: { model(): { generate(request: typeof ask): Promise<{ text: string }> } }) {
+        await ctx.model().generate(ask);
+        return { reward: ++this.#calls, metadata: { number: this.number } };
+      }
+    }
+    const { rollOut } = await yardOf(defineWorkflow(Agent as never));
+    const all = await Promise.all([rollOut(), rollOut(), rollOut()]);
+    expect(all.map(({ metadata }) => metadata?.number)).toEqual([1, 2, 3]);
+    expect(all.map(({ grade }) => grade)).toEqual(Array(3).fill({ kind: 'graded', reward: { value: 1, source: 'workflow' } }));
+  });
+
+  it('never finds the answer in what it is given', async () => {
+    const reached: string[] = [];
+    const { rollOut } = await yardOf(
+      defineWorkflow(async (ctx) => {
+        reached.push(...everythingIn(ctx));
+        await ctx.model().generate(ask);
+      }),
+      { grade: ({ task }) => (task.answer === 'SECRET' ? 1 : 0) },
+    );
+    expect((await rollOut()).grade).toEqual({ kind: 'graded', reward: { value: 1 } });
+    expect(reached).toContain('hello');
+    expect(reached.join('\n')).not.toContain('SECRET');
+  });
+
+  it('runs as often at once as it says, and its wait does not count towards the deadline', async () => {
+    let running = 0;
+    let most = 0;
+    const { rollOut } = await yardOf(
+      defineWorkflow({
+        concurrency: 2,
+        async run(ctx) {
+          most = Math.max(most, ++running);
+          await ctx.model().generate(ask);
+          await new Promise((resolve) => setTimeout(resolve, 20));
+          running--;
+          return { reward: 1 };
+        },
+      }),
+    );
+    const all = await Promise.all(Array.from({ length: 7 }, rollOut));
+    expect(most).toBe(2);
+    expect(new Set(all.map(({ outcome }) => outcome.kind))).toEqual(new Set(['completed']));
+  });
+
+  it('that throws gives its place back', async () => {
+    const { rollOut } = await yardOf(
+      defineWorkflow({
+        concurrency: 1,
+        async run() {
+          throw new Error('no');
+        },
+      }),
+    );
+    const all = await Promise.all([rollOut(), rollOut(), rollOut()]);
+    expect(all.map(({ outcome }) => outcome)).toEqual(Array(3).fill({ kind: 'failed', code: 'WORKFLOW_FAILED', message: 'no' }));
+  });
+
+  it('is set up once and torn down once', async () => {
+    const events: string[] = [];
+    const { rollOut, started } = await yardOf(
+      defineWorkflow({
+        setup: () => void events.push('setup'),
+        teardown: async () => void events.push('teardown'),
+        async run(ctx) {
+          events.push('run');
+          await ctx.model().generate(ask);
+          return { reward: 0 };
+        },
+      }),
+    );
+    await rollOut();
+    await rollOut();
+    await started[Symbol.asyncDispose]();
+    expect(events).toEqual(['setup', 'run', 'run', 'teardown']);
+  });
+
+  it('whose setup fails is not run at all', async () => {
+    const workflow = defineWorkflow({
+      name: 'heavy',
+      setup: () => {
+        throw new Error('no index');
+      },
+      run: async () => {},
+    });
+    await expect(startWorkflow(workflow)).rejects.toMatchObject({
+      code: 'WORKFLOW_INIT_FAILED',
+      message: expect.stringMatching(/heavy.*no index/),
+    });
+  });
+
+  it('may reject its rollout, which is kept with the reason and has no reward', async () => {
+    const { rollOut } = await yardOf(
+      defineWorkflow(async (ctx) => {
+        await ctx.model().generate(ask);
+        ctx.reject('the site was down');
+      }),
+      { grade: () => 1 },
+    );
+    expect(await rollOut()).toMatchObject({
+      outcome: { kind: 'rejected', reason: 'the site was down' },
+      grade: { kind: 'ungraded', why: 'rejected' },
+      turns: [{ index: 0 }],
+    });
+  });
+
+  it('keeps lines and files with its rollout', async () => {
+    const { rollOut } = await yardOf(
+      defineWorkflow(async (ctx) => {
+        ctx.log('looking');
+        await appendFile(join(ctx.artifactsDir ?? '', 'found.txt'), ctx.rolloutId);
+        await ctx.model().generate(ask);
+      }),
+      { grade: ({ artifactsDir }) => (artifactsDir?.endsWith('r0') ? 1 : 0), artifacts: join(dir, 'kept') },
+    );
+    // Of an attempt that was killed.
+    await mkdir(join(dir, 'kept', 'r0'), { recursive: true });
+    await writeFile(join(dir, 'kept', 'r0', 'found.txt'), 'left behind');
+    const { logs, grade } = await rollOut();
+    expect(logs).toMatchObject([{ text: 'looking' }]);
+    expect(grade).toMatchObject({ reward: { value: 1 } });
+    expect(await readFile(join(dir, 'kept', 'r0', 'found.txt'), 'utf8')).toBe('r0');
+  });
+
+  it('has no folder where none can be made, and goes on', async () => {
+    const blocked = join(dir, 'a-file');
+    await writeFile(blocked, '');
+    const { rollOut } = await yardOf(
+      defineWorkflow(async (ctx) => {
+        await ctx.model().generate(ask);
+        return { reward: ctx.artifactsDir === null ? 1 : 0 };
+      }),
+      { artifacts: blocked },
+    );
+    expect(await rollOut()).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 1 } } });
+    const untouched = join(dir, 'untouched');
+    const silent = await yardOf(
+      defineWorkflow(async (ctx) => {
+        await ctx.model().generate(ask);
+        return { reward: 0 };
+      }),
+      { artifacts: untouched },
+    );
+    await silent.rollOut();
+    expect(existsSync(untouched)).toBe(false);
+  });
+
+  it('has a seed of its own, the same whenever it is run again', async () => {
+    const seeds = new Map<string, Set<number>>();
+    const workflow = defineWorkflow(async (ctx) => {
+      seeds.set(ctx.rolloutId, (seeds.get(ctx.rolloutId) ?? new Set()).add(ctx.seed));
+      await ctx.model().generate(ask);
+      return { reward: 0 };
+    });
+    for (let time = 0; time < 2; time++) {
+      const { rollOut } = await yardOf(workflow);
+      await rollOut();
+      await rollOut();
+    }
+    expect([...seeds.values()].map(({ size }) => size)).toEqual([1, 1]);
+    expect([...seeds.get('r0')!]).not.toEqual([...seeds.get('r1')!]);
+  });
+});
+
+describe('the reward', () => {
+  const giving = (grading: 'always' | 'when-missing', reward?: number) =>
+    defineWorkflow({
+      grading,
+      async run(ctx) {
+        await ctx.model().generate(ask);
+        return reward === undefined ? {} : { reward };
+      },
+    });
+
+  it('is the grader’s where there is one, and it sees what the workflow said', async () => {
+    const { rollOut } = await yardOf(giving('always', 0.5), {
+      grade: ({ result }) => (result.reward as { value: number }).value + 1,
+    });
+    expect((await rollOut()).grade).toEqual({ kind: 'graded', reward: { value: 1.5 } });
+  });
+
+  it('is the workflow’s where the grader is only for what is missing, and then the grader is not asked', async () => {
+    let asked = 0;
+    const grade = (): number => ++asked;
+    const { rollOut } = await yardOf(giving('when-missing', 0.5), { grade });
+    expect((await rollOut()).grade).toEqual({ kind: 'graded', reward: { value: 0.5, source: 'workflow' } });
+    expect(asked).toBe(0);
+    const other = await yardOf(giving('when-missing'), { grade });
+    expect((await other.rollOut()).grade).toEqual({ kind: 'graded', reward: { value: 1 } });
+    expect(asked).toBe(1);
+  });
+
+  it('missing on both sides ends the run', async () => {
+    const { rollOut, gateway } = await yardOf(giving('always'));
+    await expect(rollOut()).rejects.toMatchObject({ code: 'REWARD_MISSING', hint: expect.stringContaining('defineGrader') });
+    expect(gateway.openSessions).toBe(0);
+  });
+
+  it('is for the turns that are named, and only those are trained', async () => {
+    const { rollOut } = await yardOf(
+      defineWorkflow(async (ctx) => {
+        const first = await ctx.model().generate(ask);
+        await ctx.model('other').generate(ask);
+        return { reward: { value: 1, byTurn: { [first.id]: 0.25 } }, trainedTurns: [first.id] };
+      }),
+    );
+    const { turns, grade } = await rollOut();
+    expect(turns.map(({ trainable }) => trainable)).toEqual([true, false]);
+    expect(grade).toMatchObject({ reward: { byTurn: { 0: 0.25 } } });
+  });
+});
+
+/** Every text that can be reached from a value, through fields, getters and prototypes. */
+function everythingIn(value: unknown, seen = new Set<unknown>()): string[] {
+  if (typeof value === 'string') return [value];
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null || seen.has(value)) return [];
+  seen.add(value);
+  return Reflect.ownKeys(value).flatMap((key) => {
+    try {
+      return [String(key), ...everythingIn((value as Record<PropertyKey, unknown>)[key], seen)];
+    } catch {
+      return [];
+    }
+  });
+}

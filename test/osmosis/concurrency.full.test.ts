@@ -1,0 +1,60 @@
+/** `GraderConfig.concurrency` in whole evaluations: graders in child processes and graders given as values. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Grader } from '../../src/core/contracts.ts';
+import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
+import { evaluateOnly } from '../../src/run/evaluate.ts';
+import { scratch } from '../cli/command.ts';
+
+let home: Awaited<ReturnType<typeof scratch>>;
+let heldOut: string;
+beforeAll(async () => {
+  home = await scratch();
+  const line = (i: number) => JSON.stringify({ prompt: `Question ${i}?`, answer: 'x' });
+  heldOut = await home.write('held-out.jsonl', Array.from({ length: 6 }, (_, i) => line(i)).join('\n'));
+});
+afterAll(() => home.remove());
+
+/** Writes down when each grading begins and ends. */
+const entryWith = (maxConcurrent: number | null) => `
+import { appendFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { AgentWorkflow, ConcurrencyConfig, Grader, GraderConfig } from 'trainyard/osmosis';
+const note = (text) => appendFileSync(new URL('./notes-${maxConcurrent}.txt', import.meta.url), text);
+export class Ask extends AgentWorkflow {
+  async run(ctx) { await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 }); }
+}
+export const config = new GraderConfig({ name: 'slow', concurrency: new ConcurrencyConfig({ maxConcurrent: ${maxConcurrent} }) });
+export class Slow extends Grader {
+  async grade(ctx) { note('('); await sleep(60); note(')'); ctx.setReward(1); }
+}
+`;
+
+async function notesOf(maxConcurrent: number | null): Promise<string> {
+  return await readFile(join(home.dir, `notes-${maxConcurrent}.txt`), 'utf8');
+}
+
+describe('the concurrency of a grader', () => {
+  it('holds for child processes, however many the run may have', async () => {
+    const entry = await home.write('one.ts', entryWith(1));
+    await evaluateOnly({ entry, heldOut, graderWorkers: 4 });
+    expect(await notesOf(1)).toBe('()'.repeat(6));
+  });
+
+  it('holds for a grader given as a value, and there is no limit without it', async () => {
+    const evaluate = async (maxConcurrent: number | null) => {
+      const exports = (await import(await home.write(`value-${maxConcurrent}.ts`, entryWith(maxConcurrent)))) as object;
+      const module = moduleOf(exports);
+      const [workflow, grader] = [asWorkflow(module.exports.find(([name]) => name === 'Ask')?.[1], module)!, graderOf(module)];
+      await evaluateOnly({ entry: { workflow, grader }, heldOut });
+    };
+    const graderOf = (module: ReturnType<typeof moduleOf>): Grader =>
+      asGrader(module.exports.find(([name]) => name === 'Slow')?.[1], module)!;
+    await evaluate(2);
+    expect(await notesOf(2)).not.toContain('(((');
+    expect(await notesOf(2)).toContain('((');
+    await evaluate(null);
+    expect(await notesOf(null)).toContain('(((');
+  });
+});

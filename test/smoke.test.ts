@@ -1,0 +1,118 @@
+/**
+ * The whole command, end to end, once for each thing it does: train, kill and resume, evaluate and resume, a Tinker server that restarts,
+ * isolation, one example of each shape, serve. Every part is real. The full tier (`npm run test:full`) has the many variations.
+ */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import OpenAI from 'openai';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { RunEvent } from '../src/core/events.ts';
+import { type Ended, ROOT, start, trainyard } from './cli/command.ts';
+import { type Home, smallHome } from './e2e/small-run.ts';
+import { API_KEY, startServer } from './e2e/tinker-server.ts';
+
+let home: Home;
+beforeAll(async () => {
+  home = await smallHome();
+});
+afterAll(() => home.remove());
+
+const lastLine = ({ stdout }: Ended): unknown => JSON.parse(stdout.trim().split('\n').at(-1) ?? 'null');
+
+async function finished(...args: readonly string[]): Promise<Ended> {
+  const ended = await trainyard(...args, '--json');
+  expect({ code: ended.code, stderr: ended.stderr }).toEqual({ code: 0, stderr: '' });
+  return ended;
+}
+
+/** Begins a command and kills it as soon as its output contains the text. */
+async function killedAt(text: string, args: readonly string[]): Promise<void> {
+  const { child, ended, stdout } = start([...args, '--json']);
+  const watch = setInterval(() => stdout().includes(text) && child.kill('SIGKILL'), 5);
+  const { signal } = await ended;
+  clearInterval(watch);
+  expect(signal).toBe('SIGKILL');
+}
+
+const weights = (run: string): Promise<Buffer> => readFile(join(run, 'checkpoints', 'step-000003', 'model.safetensors'));
+
+describe('a run', () => {
+  const at = (name: string): string => join(home.dir, name);
+
+  it('that is killed and resumed has the weights of one that was not, and its evaluations are those of its checkpoint', async () => {
+    const [whole, killed] = [at('whole'), at('killed')];
+    const done = lastLine(await finished(...home.flags(whole, 3))) as RunEvent & { readonly type: 'done' };
+    expect(done).toMatchObject({ type: 'done', steps: 3, before: { n: 5 }, after: { n: 5 } });
+    await killedAt('"step":2,', home.flags(killed, 3));
+    await finished('train', '--resume', killed);
+    expect((await weights(killed)).equals(await weights(whole))).toBe(true);
+
+    const evaluation = ['eval', home.entry, '--model', join(whole, 'checkpoints', 'step-000003')];
+    const measured = lastLine(await finished(...evaluation, '--run', at('measured'), '--n', '4'));
+    await killedAt('"eval-start"', [...evaluation, '--run', at('measured-again'), '--n', '4', '--concurrency', '1']);
+    const resumed = lastLine(await finished('eval', '--resume', at('measured-again')));
+    const { success } = measured as { readonly success: number };
+    expect(resumed).toMatchObject({ type: 'done', success });
+    expect(await readFile(at('measured-again/metrics.json'), 'utf8')).toBe(await readFile(at('measured/metrics.json'), 'utf8'));
+    expect(lastLine(await finished('verify', killed))).toMatchObject({ different: 0 });
+  });
+
+  it('at a Tinker server that is killed and started again goes on, and takes each step once', async () => {
+    let server = await startServer(home.dir);
+    const args = [...home.flags(at('tinker'), 3), '--engine', 'tinker', '--model', 'models/base', '--json'];
+    const { ended, stdout } = start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${API_KEY}`);
+    const isOver = ended.then(() => true);
+    while (!stdout().includes('"step":1,') && !(await Promise.race([isOver, sleep(5, false)]))) {}
+    await server.kill();
+    server = await startServer(home.dir, server.port);
+    const run = await ended;
+    await server.kill();
+    expect(run).toMatchObject({ code: 0, stderr: '' });
+    expect(lastLine(run)).toMatchObject({ type: 'done', steps: 3 });
+  });
+
+  it('whose rollouts are isolated learns from what they return', async () => {
+    const entry = await home.write('isolated.ts', ISOLATED);
+    const run = ['--tasks', join(home.dir, 'train.jsonl'), '--run', at('isolated'), '--steps', '1', '--groups-per-step', '1'];
+    expect(lastLine(await finished('train', entry, ...run, '--group', '4'))).toMatchObject({ type: 'done', steps: 1 });
+  });
+});
+
+const ISOLATED = `
+import { defineWorkflow } from 'trainyard';
+export default defineWorkflow({
+  isolation: 'process',
+  async run(ctx) {
+    const { text } = await ctx.model().generate({ messages: ctx.prompt, maxTokens: 8 });
+    return { reward: text.length % 2 };
+  },
+});
+`;
+
+describe('one example of each shape', () => {
+  const triage = (file: string): string => join(ROOT, 'examples', 'triage', file);
+  it.each([
+    ['areal', 'agent'],
+    ['osmosis', 'minimal'],
+    ['agent-flow', 'single-step'],
+    ['tuner', 'simple-agent'],
+  ])('%s: one step of %s.ts', async (folder, name) => {
+    const run = ['--tasks', triage('train.jsonl'), '--steps', '1', '--groups-per-step', '1', '--group', '4'];
+    const entry = join(ROOT, 'examples', folder, `${name}.ts`);
+    expect(lastLine(await finished('train', entry, ...run, '--run', join(home.dir, folder)))).toMatchObject({ steps: 1 });
+  });
+});
+
+describe('trainyard serve', () => {
+  it('answers an OpenAI client, and keeps what was said', async () => {
+    const { child, ended, stdout } = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served')]);
+    while (!stdout().includes('\n')) await sleep(10);
+    const { baseURL, apiKey } = JSON.parse(stdout().split('\n')[0]!) as { readonly baseURL: string; readonly apiKey: string };
+    const client = new OpenAI({ baseURL, apiKey });
+    const messages = [{ role: 'user' as const, content: 'How much is the lamp?' }];
+    await client.chat.completions.create({ model: 'any', messages, max_tokens: 4 });
+    child.kill('SIGINT');
+    expect(lastLine(await ended)).toMatchObject({ type: 'served' });
+  });
+});
