@@ -16,21 +16,10 @@ import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScr
 import { openProcessPool, type ProcessPool, startError, UnusableProcess } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection } from '../rollout/rollout-context.ts';
+import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { RolloutFiles } from './rollout-files.ts';
-import { explained, HOME_INSIDE, type RunFiles, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
-
-interface IsolationOptions {
-  /** Where the processes find the workflow. */
-  readonly module: ModuleExport | undefined;
-  /** Processes, and so rollouts at once. */
-  readonly workers: number;
-  /** Ends the processes when it aborts. */
-  readonly signal: AbortSignal;
-  /** What they must not see. Absent: they run in no sandbox. */
-  readonly files?: RunFiles | undefined;
-  readonly sources?: ChildProgram['sources'];
-}
+import { explained, HOME_INSIDE, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
 
 interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */
@@ -100,7 +89,7 @@ interface Surroundings extends Pick<ChildProgram, 'env' | 'within' | 'left'> {
 async function surroundingsOf(
   workflow: Workflow,
   { url }: ModuleExport,
-  hidden: RunFiles | undefined,
+  hidden: HiddenFiles | undefined,
   opened: AsyncDisposableStack,
 ): Promise<Surroundings> {
   if (hidden === undefined) return { env: reducedEnvironment(workflow.env), explain: (message) => message, files: undefined };

@@ -12,14 +12,7 @@ import { basename, dirname, join, relative, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Bubblewrap, COMMON_OPTIONS, procOptions } from '../processes/bubblewrap.ts';
 import { tried } from '../processes/limits.ts';
-
-/** What the rollouts of a run must not see. */
-export interface RunFiles {
-  /** The directory of a run that is kept on disk. */
-  readonly run?: string | undefined;
-  /** Paths of files with answers; what is no path of a file is passed over. */
-  readonly tasks: readonly unknown[];
-}
+import type { HiddenFiles } from '../rollout/runner.ts';
 
 export interface RolloutView {
   /** Folders are empty, and so are files. */
@@ -31,7 +24,7 @@ export interface RolloutView {
 }
 
 /** Paths are real ones. The run's folder has to exist: what is made later cannot be hidden now. `more` is hidden, too. */
-export function viewOf({ run, tasks }: RunFiles, entryUrl: string, more: readonly string[] = []): RolloutView {
+export function viewOf({ run, tasks }: HiddenFiles, entryUrl: string, more: readonly string[] = []): RolloutView {
   const entry = realpathSync(fileURLToPath(entryUrl));
   const files = tasks.filter((path) => typeof path === 'string' && existsSync(path)).map((path) => realpathSync(String(path)));
   const sources = sourcesOf(entry);

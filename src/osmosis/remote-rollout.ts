@@ -10,7 +10,7 @@ import { toReward } from '../core/reward.ts';
 import type { Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { ungradedOf } from '../grader/call.ts';
 import { contextOf, type OwnContext } from '../rollout/rollout-context.ts';
-import type { StartedWorkflow } from '../rollout/start-workflow.ts';
+import type { StartedWorkflow } from '../rollout/runner.ts';
 import type { Completion, ExecutionHooks, Grading, RolloutRequest, RolloutState } from './execution.ts';
 import { type Finished, failureOf, finishedWith, graderInputOf, returnedBy, SUCCESS, samplesOf } from './graded-samples.ts';
 import { RemotePolicy } from './remote-policy.ts';
@@ -42,7 +42,7 @@ export async function runRemoteRollout(
   let permit: Disposable | undefined;
   let isCompleted = false;
   try {
-    permit = await deadline.acquire(parts.started.slots, progress.cancel);
+    permit = await deadline.acquire(parts.started.concurrency, progress.cancel);
     progress.state = 'running';
     const { finished, rejected } = await runWorkflow(parts, request, progress.cancel, hooks, deadline);
     isCompleted = true;

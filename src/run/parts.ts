@@ -17,8 +17,7 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type RolloutObserver, type RolloutParts, runRollout } from '../rollout/runner.ts';
-import { type IsolationOptions, startWorkflow } from '../rollout/start-workflow.ts';
+import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
@@ -66,7 +65,7 @@ export interface PartsOptions {
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   readonly observer?: RolloutObserver | undefined;
   /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
-  readonly files?: IsolationOptions['files'];
+  readonly files?: HiddenFiles;
   /** Whether to find and name what blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
@@ -84,13 +83,13 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   return await openingWith<RunParts>(async (closers) => {
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
-    const absence = new Downtime();
-    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
+    const downtime = new Downtime();
+    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
     const restore = async (): Promise<void> => {
       await loadFirst(policy.trainer, model);
       await policy.trainer.publish(0);
     };
-    const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, absence);
+    const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, downtime);
     const { signal, release } = linkSignals(stop, ...(recovery === undefined ? [] : [recovery.fatal]));
     closers.defer(release);
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
@@ -104,10 +103,10 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     if (options.watchStalls) closers.add(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
-      ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, absence, signal },
+      ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
       workflow: workflow.workflow,
       runWorkflow: workflow.runWorkflow,
-      slots: workflow.slots,
+      concurrency: workflow.concurrency,
       clock: { now: Date.now },
     };
     return {

@@ -9,7 +9,7 @@ import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
-import { versionsBehind } from '../../src/rollout/staleness.ts';
+import { versionsBehind } from '../../src/rollout/scheduler.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine, scriptedLogprob } from '../../src/testing/scripted-engine.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';

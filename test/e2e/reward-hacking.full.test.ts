@@ -13,8 +13,7 @@ import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/gateway.ts';
 import { graderInput } from '../../src/grader/input.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { type StartedWorkflow, startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { runRollout, type StartedWorkflow, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scratch } from '../cli/command.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
@@ -66,7 +65,7 @@ async function bench(isSandboxed: boolean): Promise<Bench> {
     try: (trick, as = {}, deadlineMs = 30_000) =>
       runRollout(
         {
-          ...{ workflow: { ...started.workflow, ...as }, runWorkflow: started.runWorkflow, slots: started.slots },
+          ...{ workflow: { ...started.workflow, ...as }, runWorkflow: started.runWorkflow, concurrency: started.concurrency },
           ...{ sessions: gateway, grader, graderInput, store, seed: 3, clock: { now: Date.now }, signal },
           limits: { turns: 8, tokens: 1000, deadlineMs },
           artifacts: join(run, 'artifacts'),

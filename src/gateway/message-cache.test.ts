@@ -2,10 +2,9 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { GenerateRequest } from '../core/contracts.ts';
 import type { Json } from '../core/types.ts';
-import { ResponsesMemory } from './dialects/responses-memory.ts';
 import { isWrittenAs, readRequest } from './generate-request.ts';
 
-const memory = { responses: new ResponsesMemory() };
+const memory = {};
 
 const call = fc.record({
   id: fc.string(),
@@ -26,25 +25,25 @@ const tool = fc.record({
 
 const requestOf = (fields: object): GenerateRequest => fields as GenerateRequest;
 
-describe('what was heard before', () => {
+describe('the message cache', () => {
   it('changes nothing in what is read of a conversation that goes on', () => {
     const rounds = fc.array(fc.array(message, { minLength: 1, maxLength: 3 }), { minLength: 2, maxLength: 4 });
     const others = fc.record({ temperature: fc.constantFrom(0.5, undefined), stop: fc.constantFrom('a', undefined) });
     const tools = fc.option(fc.array(tool, { maxLength: 2 }), { nil: undefined });
     fc.assert(
       fc.property(rounds, tools, others, (said, given, rest) => {
-        let heard: ReturnType<typeof readRequest>['heard'];
+        let cache: ReturnType<typeof readRequest>['cache'];
         const messages: unknown[] = [];
         for (const more of said) {
           messages.push(...more);
           const request = requestOf({ messages, tools: given, ...rest });
           const whole = readRequest(request, memory);
-          const read = readRequest(request, memory, heard);
-          expect(read.question).toEqual(whole.question);
-          // Fields that nobody reads are counted when they are heard, and parts of a text as they came.
+          const read = readRequest(request, memory, cache);
+          expect(read.request).toEqual(whole.request);
+          // Fields that nobody reads are counted when they are cached, and parts of a text as they came.
           if (!messages.some((one) => typeof (one as { content: unknown }).content === 'object'))
             expect(read.bytes).toBe(whole.bytes);
-          heard = read.heard;
+          cache = read.cache;
         }
       }),
     );
@@ -52,28 +51,28 @@ describe('what was heard before', () => {
 
   it('is kept as the same objects, which are not the caller’s', () => {
     const messages: object[] = [{ role: 'user', content: 'one' }];
-    const { heard } = readRequest(requestOf({ messages }), memory);
+    const { cache } = readRequest(requestOf({ messages }), memory);
     messages.push({ role: 'user', content: 'two' });
-    const { question } = readRequest(requestOf({ messages }), memory, heard);
-    expect(question.messages[0]).toBe(heard!.messages[0]);
-    expect(question.messages[0]).not.toBe(messages[0]);
-    const again = readRequest(requestOf({ messages: [...question.messages, { role: 'user', content: 'three' }] }), memory, heard);
-    expect(again.question.messages[0]).not.toBe(question.messages[0]);
+    const { request } = readRequest(requestOf({ messages }), memory, cache);
+    expect(request.messages[0]).toBe(cache!.messages[0]);
+    expect(request.messages[0]).not.toBe(messages[0]);
+    const again = readRequest(requestOf({ messages: [...request.messages, { role: 'user', content: 'three' }] }), memory, cache);
+    expect(again.request.messages[0]).not.toBe(request.messages[0]);
   });
 
   it('is read again where it was changed', () => {
     const first = { role: 'user', content: 'one' };
-    const { heard } = readRequest(requestOf({ messages: [first] }), memory);
+    const { cache } = readRequest(requestOf({ messages: [first] }), memory);
     first.content = 'other';
-    const { question } = readRequest(requestOf({ messages: [first, { role: 'user', content: 'two' }] }), memory, heard);
-    expect(question.messages.map(({ content }) => content)).toEqual(['other', 'two']);
+    const { request } = readRequest(requestOf({ messages: [first, { role: 'user', content: 'two' }] }), memory, cache);
+    expect(request.messages.map(({ content }) => content)).toEqual(['other', 'two']);
   });
 
   it('leaves mistakes their places', () => {
     const first = { role: 'user', content: 'one' };
-    const { heard } = readRequest(requestOf({ messages: [first] }), memory);
+    const { cache } = readRequest(requestOf({ messages: [first] }), memory);
     const bad = requestOf({ messages: [first, { role: 'user', content: 3 }] });
-    expect(() => readRequest(bad, memory, heard)).toThrow(expect.objectContaining({ param: 'messages.1.content' }));
+    expect(() => readRequest(bad, memory, cache)).toThrow(expect.objectContaining({ param: 'messages.1.content' }));
   });
 
   it('is only what JSON would write in the same way', () => {

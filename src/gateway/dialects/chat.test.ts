@@ -1,14 +1,13 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { areUsual, chat } from './chat.ts';
-import { ResponsesMemory } from './responses-memory.ts';
 
 const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } };
 
 /** What the dialect makes of the messages, or which field it complains about. */
 function read(messages: unknown): unknown {
   try {
-    return chat.read({ messages }, { responses: new ResponsesMemory() }).question.messages;
+    return chat.read({ messages }, {}).request.messages;
   } catch (thrown) {
     return { param: (thrown as { param?: string }).param };
   }

@@ -7,7 +7,7 @@ import type { Message, Turn } from '../../core/types.ts';
 import type { Piece } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
 import { messages as dialect } from './messages.ts';
-import { messageEvents, wholeMessage } from './messages-writer.ts';
+import { messageBody, messageEvents } from './messages-writer.ts';
 
 const messages = [{ role: 'user', content: question }];
 const asked = { messages, stream: true };
@@ -15,7 +15,7 @@ const asked = { messages, stream: true };
 /** What an answer is when it comes back in the history. */
 function readBack(content: readonly unknown[]): Message {
   const body = { messages: [...messages, { role: 'assistant', content }, ...messages] };
-  return dialect.read(body, undefined as never).question.messages[1]!;
+  return dialect.read(body, {}).request.messages[1]!;
 }
 
 describe('a streamed message', () => {
@@ -153,7 +153,7 @@ describe('a message streamed and in one body', () => {
         const encoder = messageEvents(head, []);
         const told = pieces.map((piece) => encoder.pieces([{ choice: 0, piece }])).join('');
         const streamed = assembled(eventsIn(encoder.start() + told + encoder.end([turn])));
-        const whole = JSON.parse(JSON.stringify(wholeMessage(turn, head, []))) as typeof streamed;
+        const whole = JSON.parse(JSON.stringify(messageBody(turn, head, []))) as typeof streamed;
         for (const { content } of [streamed, whole]) {
           expect(sameWords(readBack(content))).toEqual(sameWords(response));
           for (const { type, signature } of content) if (type === 'thinking') expect(signature).not.toBe('');
