@@ -11,7 +11,7 @@ import type { GraderRunner, Workflow } from '../../src/core/contracts.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
 import { runRollout, type StartedWorkflow, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';

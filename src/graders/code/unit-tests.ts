@@ -5,16 +5,15 @@
  * wrong, hangs, or takes too much is reward 0. A sandbox that fails, and tests that are missing or malformed, are unscorable: not the
  * policy's fault.
  */
-import type { Grader, GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define.ts';
-import type { Json } from '../core/types.ts';
-import { poolKind } from '../processes/channel.ts';
-import { openSandbox, type Sandbox } from '../processes/sandbox.ts';
-import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
-import { pythonHome, runTests, type TestsResult } from './code/run-tests.ts';
-import { testsOf } from './code/tests-of.ts';
-import { checkOptions, type OptionKinds, type TextOptions } from './options.ts';
-import { answerOf, saidBy } from './said.ts';
+import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
+import { defineGrader, unscorable } from '../../core/define.ts';
+import type { Json } from '../../core/types.ts';
+import { poolKind } from '../../processes/channel.ts';
+import { openSandbox, type Sandbox } from '../../processes/sandbox.ts';
+import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answers.ts';
+import { type CodeLanguage, codeInText } from './code-in-text.ts';
+import { pythonHome, runTests, type TestsResult } from './run-tests.ts';
+import { testsOf } from './tests-of.ts';
 
 export interface UnitTestsOptions extends TextOptions {
   readonly language: CodeLanguage;
