@@ -17,11 +17,11 @@ import {
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [20, 374],
-  areal: [6, 820],
+  areal: [6, 790],
   cli: [40, 2750],
   core: [36, 2530],
   dataset: [14, 1540],
-  flows: [12, 1800],
+  flows: [12, 1780],
   gateway: [61, 4400],
   grader: [9, 660],
   graders: [46, 5280],
@@ -39,7 +39,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tinker: [55, 6050],
   tokens: [27, 2530],
   trainer: [11, 605],
-  tuner: [5, 760],
+  tuner: [5, 730],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 285, 'src/run/train.ts': 270 };

@@ -1,11 +1,121 @@
 /**
- * Where in a text the final answer is. Thoughts in <think> tags are left out first. Then, in this order: the last `\boxed{…}`; the last
- * `<answer>…</answer>`; whichever comes last of a `####` line and "the answer is …". What is marked but empty, or never closed, is an empty
- * answer: an earlier one does not count in its place.
+ * What built-in graders have in common: the check of their options, the text that they look at, the answer that they compare it with, and where
+ * in a text the final answer is.
  *
- * Boxes side by side, with nothing but "or", "and" and commas in between, are several answers, not the last of them: who hedges has not
- * answered, and a list may be marked item by item. Every scan is linear in the text, and only its end is read.
+ * A misspelt option would silently change what is right: all that is wrong is said at once, when the grader is defined. What is missing in the
+ * task is unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
  */
+import type { GraderInput, GraderTurn } from '../core/contracts.ts';
+import { unscorable } from '../core/define.ts';
+import { describeValue, unknownOptions } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
+import type { Json, Reward } from '../core/types.ts';
+
+/** Reads what is to be graded; for graders that should look at something else than the final answer. */
+export type ReadSaid = (input: GraderInput) => string;
+
+/** Every grader of texts may be told to read something else than the final answer. */
+export interface TextOptions {
+  /** Reads the text to grade; absent: the workflow's output, else the last message of the assistant. */
+  readonly of?: ReadSaid;
+}
+
+const KINDS = {
+  boolean: ['true or false', (value: unknown) => typeof value === 'boolean'],
+  function: ['a function', (value: unknown) => typeof value === 'function'],
+  text: ['a text', (value: unknown) => typeof value === 'string' && value.trim() !== ''],
+  texts: [
+    'a list of texts',
+    (value: unknown) => Array.isArray(value) && value.length > 0 && value.every((text) => typeof text === 'string'),
+  ],
+  number: ['a finite number', (value: unknown) => Number.isFinite(value)],
+  amount: ['a finite number from 0 up', (value: unknown) => Number.isFinite(value) && Number(value) >= 0],
+  count: ['a whole number from 1 up', (value: unknown) => Number.isSafeInteger(value) && Number(value) >= 1],
+  natural: ['a whole number from 0 up', (value: unknown) => Number.isSafeInteger(value) && Number(value) >= 0],
+  /** Whoever is given it looks at it. */
+  any: ['', () => true],
+} as const;
+
+/** What an option must be, or what it may be; not given is always allowed. */
+export type OptionKinds = Readonly<Record<string, keyof typeof KINDS | readonly string[]>>;
+
+/** Throws GRADER_INVALID. `more`: what else is wrong with an object of options, in words. */
+export function checkOptions(
+  grader: string,
+  given: unknown,
+  kinds: OptionKinds,
+  more: () => Iterable<string> = () => [],
+  hint?: string,
+): void {
+  const problems = isObject(given)
+    ? [...faultsIn(given, kinds), ...more()]
+    : [`expected an object of options, found ${describeValue(given)}`];
+  if (problems.length === 0) return;
+  throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, hint === undefined ? {} : { hint });
+}
+
+function faultsIn(given: object, kinds: OptionKinds): readonly string[] {
+  return Object.entries(given).flatMap(([name, value]) => {
+    const kind = Object.hasOwn(kinds, name) ? kinds[name] : undefined;
+    if (kind === undefined) return unknownOptions({ [name]: value }, Object.keys(kinds));
+    const [expected, fits] = typeof kind === 'string' ? KINDS[kind] : oneOf(kind);
+    return value === undefined || fits(value) ? [] : [`${name} is ${describeValue(value)}, expected ${expected}`];
+  });
+}
+
+function oneOf(names: readonly string[]): readonly [string, (value: unknown) => boolean] {
+  return [names.map((name) => `'${name}'`).join(' or '), (value) => (names as readonly unknown[]).includes(value)];
+}
+
+// ── what was said, and the task's answer ─────────────────────────────────────────────────────────────────────────────
+
+/** The workflow's output where it is a text or a number, else the last message of the assistant; '' where there is none. */
+export function saidBy(input: GraderInput, of?: ReadSaid): string {
+  if (of !== undefined) {
+    const read: unknown = of(input);
+    if (typeof read === 'string') return read;
+    return unscorable(`the grader's \`of\` returned ${describeValue(read)}, expected a text`);
+  }
+  const { output, messages } = input;
+  if (typeof output === 'string') return output;
+  if (typeof output === 'number') return String(output);
+  return messages.findLast(({ role }) => role === 'assistant')?.content ?? '';
+}
+
+/** What the policy itself said and somebody got: not other models, and not answers that nobody got. */
+export function ownTurns({ turns }: GraderInput): readonly GraderTurn[] {
+  return turns.filter(({ model, undelivered }) => model === undefined && !undelivered);
+}
+
+/** The task's answer. Throws GRADER_UNSCORABLE where there is none, or an empty one. */
+export function answerOf({ task }: GraderInput): Exclude<Json, null> {
+  const { answer } = task;
+  const isEmpty = typeof answer === 'string' ? answer.trim() === '' : Array.isArray(answer) && answer.length === 0;
+  if (answer === undefined || answer === null) return unscorable(`task ${JSON.stringify(task.id)} has no answer to compare with`);
+  if (isEmpty) return unscorable(`the answer of task ${JSON.stringify(task.id)} is empty`);
+  return answer;
+}
+
+/** The texts that count as right: the task's answer, or each of them where it is a list. Throws GRADER_UNSCORABLE for anything else. */
+export function acceptedAnswers(input: GraderInput): readonly string[] {
+  const answer = answerOf(input);
+  return (Array.isArray(answer) ? (answer as readonly Json[]) : [answer]).map((one) => {
+    if (typeof one === 'string' && one.trim() !== '') return one;
+    if (typeof one === 'number' || typeof one === 'boolean') return String(one);
+    const found = one === null ? 'null' : typeof one === 'string' ? 'an empty text' : Array.isArray(one) ? 'a list' : 'an object';
+    return unscorable(
+      `the answer of task ${JSON.stringify(input.task.id)} is or holds ${found}, expected a text or number, or a list of them`,
+    );
+  });
+}
+
+/** What graders of right and wrong return: all or nothing. */
+export function rightOrWrong(isRight: boolean): Required<Pick<Reward, 'value' | 'success'>> {
+  return { value: isRight ? 1 : 0, success: isRight };
+}
+
+// ── where in a text the final answer is ──────────────────────────────────────────────────────────────────────────────
 
 /** Of the end of a text. An answer stands at the end; what is before is not looked at. */
 const MOST_CHARS = 100_000;
@@ -30,7 +140,14 @@ export function spokenPart(text: string): string {
   return end.includes('<think>') ? '' : end;
 }
 
-/** The texts that are marked as the answer, side by side; undefined where none is. */
+/**
+ * The texts that are marked as the answer, in this order: the last `\boxed{…}`; the last `<answer>…</answer>`; whichever comes last of a `####`
+ * line and "the answer is …". What is marked but empty, or never closed, is an empty answer: an earlier one does not count in its place.
+ * Undefined where nothing is marked.
+ *
+ * Boxes side by side, with nothing but "or", "and" and commas in between, are several answers, not the last of them: who hedges has not
+ * answered, and a list may be marked item by item. Every scan is linear in the text, and only its end is read.
+ */
 export function markedAnswers(spoken: string): readonly string[] | undefined {
   return lastBeside(spoken, boxesIn(spoken)) ?? lastBeside(spoken, tagsIn(spoken)) ?? lastClaimed(spoken);
 }

@@ -1,11 +1,11 @@
 /** The code grader: how code is found, its options, and what is the task's fault, or the sandbox's. Right and wrong code is in the tables. */
 import { describe, expect, it } from 'vitest';
-import { CODE_CASES } from '../../test/fixtures/graders/code-cases.ts';
-import { ctx, graderFor, inputFor } from '../../test/fixtures/graders/graded-code.ts';
-import type { Json } from '../core/types.ts';
-import { openSandbox, type Sandbox, type SandboxProgram } from '../processes/sandbox.ts';
-import { type CodeLanguage, codeInText } from './code/code-in-text.ts';
-import { runTests } from './code/run-tests.ts';
+import { CODE_CASES } from '../../../test/fixtures/graders/code-cases.ts';
+import { ctx, graderFor, inputFor } from '../../../test/fixtures/graders/graded-code.ts';
+import type { Json } from '../../core/types.ts';
+import { openSandbox, type Sandbox, type SandboxProgram } from '../../processes/sandbox.ts';
+import { type CodeLanguage, codeInText } from './code-in-text.ts';
+import { runTests } from './run-tests.ts';
 import { type UnitTestsOptions, unitTests } from './unit-tests.ts';
 
 const codeOf = (said: string, language: CodeLanguage): string => codeInText(said, language).code;

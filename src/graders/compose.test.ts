@@ -1,11 +1,20 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { gradeOf, rewardOf, turnSaying } from '../../../test/fixtures/grader/rollout-input.ts';
-import type { Grader, GraderResult } from '../../core/contracts.ts';
-import { defineGrader, rejected, unscorable } from '../../core/define.ts';
-import { clipped, gated, maximum, minimum, scaled, weighted } from './combine.ts';
-import { formatPenalty, lengthPenalty, repetitionPenalty } from './penalties.ts';
+import { gradeOf, rewardOf, turnSaying } from '../../test/fixtures/grader/rollout-input.ts';
+import type { Grader, GraderResult } from '../core/contracts.ts';
+import { defineGrader, rejected, unscorable } from '../core/define.ts';
+import {
+  clipped,
+  formatPenalty,
+  gated,
+  lengthPenalty,
+  maximum,
+  minimum,
+  repetitionPenalty,
+  scaled,
+  weighted,
+} from './compose.ts';
 
 const gives = (result: GraderResult): Grader => defineGrader({ name: 'gives', grade: () => result });
 const rejecting = defineGrader({ name: 'rejecting', grade: () => rejected('nothing to see') });
