@@ -5,7 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { ended } from '../../test/fixtures/evaluation.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { compare, type Measured, type MeasuredTask, measuredIn } from './compare.ts';
-import { evaluationId } from './held-out.ts';
+import { evaluationId } from './evaluate.ts';
 
 const task = (solved: number, rollouts = 1, meanReward: number | null = solved / rollouts, digest?: string): MeasuredTask => ({
   digest,

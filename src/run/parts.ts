@@ -2,7 +2,7 @@
  * What a run works with while it lives: model, grader, workflow, gateway. Opened in the order that finds mistakes before anything is spent;
  * the gateway listens last. Closed in reverse.
  */
-import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
+import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -21,12 +21,11 @@ import { type RolloutObserver, type RolloutParts, runRollout } from '../rollout/
 import { startWorkflow } from '../rollout/start-workflow.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
-import { openingWith } from './closers.ts';
 import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
 import { sourcesOfModule } from './preflight.ts';
+import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
 import type { RunSettings, TrainSettings } from './settings.ts';
-import { tokensIn } from './signal.ts';
 import { reserved, wallsOf } from './walls.ts';
 
 export interface RunParts extends AsyncDisposable {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Grade, Outcome, Reward, Trajectory } from '../core/types.ts';
-import { isSuccess, meansOf, rolloutReport } from './signal.ts';
+import { isSuccess, meansOf, rolloutReport } from './results.ts';
 
 const COMPLETED: Outcome = { kind: 'completed' };
 function trajectory(grade: Grade, outcome = COMPLETED, asked = 1): Trajectory {

@@ -8,7 +8,7 @@ import { opponent, seeded } from '../../examples/tuner/werewolves/opponents.ts';
 import type { DefaultModel } from '../../src/core/contracts.ts';
 import type { TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { isSuccess } from '../../src/run/signal.ts';
+import { isSuccess } from '../../src/run/results.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { ROOT, scratch, trainyard } from '../cli/command.ts';

@@ -4,9 +4,9 @@
 import { randomBytes } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
+import { openingWith } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
-import { openingWith } from '../../run/closers.ts';
 import { lockFolder } from '../../run/directory.ts';
 import type { HttpFailure } from './api-error.ts';
 import { listen } from './listener.ts';

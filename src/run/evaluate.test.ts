@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { RunEvent } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
-import { HeldOut } from './held-out.ts';
+import { HeldOut } from './evaluate.ts';
 import type { Rollouts } from './parts.ts';
 import { TRAIN_DEFAULTS } from './settings.ts';
 

@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
 import { wilson } from '../core/statistics.ts';
-import { identityOf, Results, reportOf, scoreOf } from './evaluation-results.ts';
-import { endingOf } from './signal.ts';
+import { endingOf, identityOf, Results, reportOf, scoreOf } from './results.ts';
 
 const idsOf = (results: Results, retryFailed = false): readonly string[] =>
   results.pending(retryFailed).map(({ identity }) => identity.rolloutId);
