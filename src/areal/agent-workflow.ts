@@ -6,6 +6,7 @@ import type { Workflow, WorkflowResult } from '../core/contracts.ts';
 import { isClass } from '../core/define.ts';
 import { checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import { type Credit, checkCredit } from '../core/reward.ts';
 import type { Json } from '../core/types.ts';
 import {
@@ -66,9 +67,7 @@ export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata
   const credit = creditOf(options);
   return arealWorkflow({
     name: options.name || name || 'agent',
-    isolation,
-    env,
-    concurrency,
+    settings: defined({ isolation, env, concurrency }),
     make,
     shouldAccept,
     run: async (agentRun, ctx) => {
@@ -104,12 +103,7 @@ function creditOf({ turnDiscount = 1, export: style = 'individual' }: AgentOptio
   return credit;
 }
 
-interface AgentParts {
-  readonly name: string;
-  make(): Run<never>;
-}
-
-function partsOf(agent: Agent<never> | undefined | null): AgentParts {
+function partsOf(agent: Agent<never> | undefined | null): { readonly name: string; make(): Run<never> } {
   if (typeof agent === 'function' && isClass(agent)) {
     const Class = agent as new () => { run: Run<never> };
     checkRun(Class.prototype?.run, `the class ${Class.name || 'without a name'}`);

@@ -9,6 +9,7 @@ import { currentRollout } from '../core/context.ts';
 import { type ModelHandle, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import { isObject, isPlain } from '../core/json.ts';
 import type { Json, PromptMessage, Trajectory } from '../core/types.ts';
 
 /** A dataset row without its answer. Each rollout has a copy of its own. */
@@ -35,9 +36,7 @@ export interface EpisodeGroup {
 
 export interface ArealWorkflowParts<T> {
   readonly name: string;
-  readonly isolation?: 'process' | undefined;
-  readonly env?: readonly string[] | undefined;
-  readonly concurrency?: number | undefined;
+  readonly settings?: { readonly isolation?: 'process'; readonly env?: readonly string[]; readonly concurrency?: number };
   /** Called once in a process. */
   make(): T;
   /** Null: the rollout is rejected. */
@@ -46,7 +45,7 @@ export interface ArealWorkflowParts<T> {
 }
 
 export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
-  const { name, env, concurrency, isolation = 'none', shouldAccept } = parts;
+  const { name, settings, shouldAccept } = parts;
   let made: { readonly instance: T } | undefined;
   const instance = (): T => {
     made ??= { instance: parts.make() };
@@ -61,10 +60,9 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     [workflowSymbol]: true,
     name,
     roles: {},
-    isolation,
+    isolation: 'none',
     grading: 'when-missing',
-    ...(env === undefined ? {} : { env }),
-    ...(concurrency === undefined ? {} : { concurrency }),
+    ...settings,
     ...(shouldAccept === undefined ? {} : { accepts }),
     setup: async () => {
       workflows++;
@@ -102,9 +100,7 @@ export function resultOfRewards(entries: readonly (readonly [id: unknown, reward
 /** Entries of a plain object or a Map; undefined for anything else. */
 export function entriesOf(value: unknown): readonly (readonly [unknown, unknown])[] | undefined {
   if (value instanceof Map) return [...value];
-  if (typeof value !== 'object' || value === null) return undefined;
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === null || prototype === Object.prototype ? Object.entries(value) : undefined;
+  return isObject(value) && isPlain(value) ? Object.entries(value) : undefined;
 }
 
 export function badReturn(found: string, hint?: string): TrainyardError {

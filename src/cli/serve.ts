@@ -70,7 +70,7 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
 }
 
 export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly json: boolean }): Promise<number> {
-  const { serveTinker } = await import('../tinker/server/serve-tinker.ts');
+  const { serveTinker } = await import('../tinker/server/server.ts');
   const { json, ...given } = flags;
   const chosenKey = given.apiKey ?? (process.env['TINKER_API_KEY'] || undefined);
   const settings: TinkerFlags = { ...TINKER_DEFAULTS, ...given, apiKey: chosenKey };

@@ -10,7 +10,7 @@ import type { Json, Purpose } from '../core/types.ts';
 import { invalid, parsed, samplingFields, tokenLimit } from '../gateway/dialects/dialect.ts';
 import type { Capability } from '../gateway/wire-protocol.ts';
 import { refusals } from '../http/refusal.ts';
-import { STALE_RULES } from '../rollout/served-steps.ts';
+import { STALE_RULES } from '../rollout/waiting-groups.ts';
 
 // ── routes and refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from
 import { httpRefusal } from '../http/refusal.ts';
 import { decoded, type RouteMatch, Router, routeFor } from '../http/router.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';
-import type { ServedStep } from '../rollout/served-steps.ts';
+import type { ServedStep } from '../rollout/waiting-groups.ts';
 import {
   BASE,
   batchRequest,
@@ -40,16 +40,12 @@ import { poolRefusal, type TableParts, TrajectoryTable } from './trajectory-tabl
 
 export type FlowOptions = Omit<TableParts, 'gateway'> & Pick<FlowParts, 'pool'>;
 
-export interface MountedFlows {
-  /** Keeps what was opened over HTTP and is not kept yet. */
-  drain(): Promise<void>;
-}
-
 const router = new Router(FLOW_ROUTES.map((route) => ({ ...route, path: `/${route.path}` })));
 /** The routes of the model below a base URL; `/r/<rollout>/v1` is the gateway's own. */
 const models = new Router([{ method: 'ANY', path: `/${BASE}/{rest+}` }]);
 
-export function mountAgentFlow(gateway: Gateway, options: FlowOptions): MountedFlows {
+/** Whoever mounts the routes for trajectories of their own drains the table in the end. */
+export function mountAgentFlow(gateway: Gateway, options: FlowOptions): TrajectoryTable {
   const table = new TrajectoryTable({ ...options, gateway });
   const parts: FlowParts = { ...options, gateway, table, ids: new SignedIds('gen') };
   gateway.mount(async (request) => {
@@ -59,20 +55,25 @@ export function mountAgentFlow(gateway: Gateway, options: FlowOptions): MountedF
     const { segments } = models.match(request.path) ?? {};
     return segments === undefined || segments['trajectory'] === 'r' ? undefined : await callModel(parts, segments, request);
   });
-  return { drain: () => table.drain() };
+  return table;
 }
 
 /** Mounts the routes on the gateway of a run; the result gives each rollout the door of its flow. */
 export function attachTo({ gateway, grader }: RunHost): (ctx: WorkflowContext, task: Task) => FlowDoor {
   if (!(gateway instanceof Gateway)) throw new TrainyardError('NO_ROLLOUT', 'a flow needs a gateway in its own process');
   const tasks = new WeakMap<object, Task>();
-  mountAgentFlow(gateway, { grader, taskOf: ({ session }) => tasks.get(session) });
+  const table = mountAgentFlow(gateway, { grader, taskOf: ({ session }) => tasks.get(session) });
   return ({ rolloutId, signal }, task) => {
     const session = gateway.session(rolloutId)!;
     tasks.set(session, task);
-    const key = gateway.key('flow', { rollout: rolloutId });
-    const { sampling } = session.spec;
-    return { url: gateway.origin, key, fetch: gateway.fetch as typeof globalThis.fetch, signal, sampling };
+    return {
+      url: gateway.origin,
+      key: gateway.key('flow', { rollout: rolloutId }),
+      fetch: gateway.fetch as typeof globalThis.fetch,
+      signal,
+      sampling: session.spec.sampling,
+      submitted: () => table.find({ capability: 'flow', rollout: rolloutId, session: session.number }, rolloutId),
+    };
   };
 }
 
@@ -191,8 +192,7 @@ function isComplete({ uid }: FlowTrajectory): Error {
 }
 
 function showSteps(trajectory: FlowTrajectory): HttpReply {
-  const { trainedTurns, reward, session } = trajectory;
-  const last = trainedTurns === undefined ? session.turns.length - 1 : Math.max(...trainedTurns);
+  const { trainedTurns, reward } = trajectory;
   return jsonReply(200, {
     trajectory_uid: trajectory.uid,
     prompt_uid: trajectory.promptUid,
@@ -207,7 +207,7 @@ function showSteps(trajectory: FlowTrajectory): HttpReply {
       metadata,
     })),
     trained_turns: trainedTurns ?? null,
-    output: session.turns[last]?.response.content ?? null,
+    output: trajectory.output ?? null,
     reward: reward === undefined ? null : { value: reward.value, by_turn: reward.byTurn ?? null },
     metadata: trajectory.metadata ?? null,
   });

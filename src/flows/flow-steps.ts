@@ -246,7 +246,7 @@ export async function computeReward({ table }: FlowParts, call: FlowCall): Promi
   const messages =
     'prompt_ids' in body
       ? messagesOf(session.turns, body.prompt_ids, body.response_ids)
-      : chat.read({ messages: body.messages }, session).question.messages;
+      : chat.read({ messages: body.messages }, session).request.messages;
   const grade = await table.grade(trajectory, messages);
   if (grade.kind === 'graded') {
     const { value, parts: info = {} } = grade.reward;

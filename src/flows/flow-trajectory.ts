@@ -90,6 +90,13 @@ export class FlowTrajectory {
     return count < turns.length ? turns.slice(0, count).map(({ index }) => index) : undefined;
   }
 
+  /** The last that the policy said in what is trained. */
+  get output(): string | undefined {
+    const { turns } = this.session;
+    const { trainedTurns: trained } = this;
+    return turns[trained === undefined ? turns.length - 1 : Math.max(...trained)]?.response.content ?? undefined;
+  }
+
   /**
    * The reward of a step is what it earned at once; the completion's belongs to the last step. A turn is credited with all that was earned
    * from it on, and the trajectory's value is the sum. Where only the end was rewarded that is the same for every turn, and nothing is said

@@ -4,18 +4,26 @@
  *
  * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
  */
-import { type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
+import {
+  type GraderResult,
+  type Workflow,
+  type WorkflowContext,
+  type WorkflowResult,
+  workflowSymbol,
+} from '../core/contracts.ts';
 import { methodKind } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { copyConfig, isObject } from '../core/json.ts';
+import { copyConfig, defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView } from '../core/types.ts';
 import type { FlowFields, FlowRegistry, RegisteredFlow } from './flow-registry.ts';
-import { type GatewayDoor, type SamplingParams, submitted } from './gateway-client.ts';
+import type { FlowTrajectory } from './flow-trajectory.ts';
+import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
 
-/** The door of one rollout, and how the run samples. */
+/** The door of one rollout, how the run samples, and what the flow submitted so far. */
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
+  submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'metadata'>;
 }
 
 /** Throws WORKFLOW_NOT_ASYNC. */
@@ -60,16 +68,10 @@ async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: FlowDoo
     channel: purpose === 'eval' ? 'val' : 'train',
   });
   const said = await runEpisode(flow, door, { ...door.sampling }, fields);
-  const { num_steps: steps, output, trained_turns: trainedTurns, reward, metadata } = await submitted(door, rolloutId, groupId);
+  const { stepCount: steps, output, trainedTurns, reward, metadata } = door.submitted();
   if (said !== steps) ctx.log(`${flow.name} returned ${said} steps; the gateway has ${steps}`);
-  const byTurn = reward?.by_turn ?? undefined;
-  return {
-    ...(output === null ? {} : { output }),
-    ...(trainedTurns === null ? {} : { trainedTurns }),
-    ...(reward === null ? {} : { reward: { value: reward.value, ...(byTurn && { byTurn }) } }),
-    ...(metadata === null ? {} : { metadata }),
-    metrics: { steps },
-  };
+  const earned = reward === undefined ? undefined : defined({ value: reward.value, byTurn: reward.byTurn });
+  return { ...defined({ output, trainedTurns, reward: earned as GraderResult | undefined, metadata }), metrics: { steps } };
 }
 
 /** One execution of a flow on an instance of its own. Throws WORKFLOW_BAD_RESULT where `run` returns no number of steps. */

@@ -63,20 +63,11 @@ export interface GatewayReward {
   readonly parts: Readonly<Record<string, number>>;
 }
 
-/** What `GET {base}/steps` answers: what steps and completion say of a trajectory. */
-export interface Submitted {
-  readonly num_steps: number;
-  /** The last that the policy said. */
-  readonly output: string | null;
-  readonly trained_turns: readonly number[] | null;
-  readonly reward: { readonly value: number; readonly by_turn: Readonly<Record<string, number>> | null } | null;
-  readonly metadata: Readonly<Record<string, Json>> | null;
-}
-
-const GENERATE_FIELDS = ['temperature', 'topP', 'topK', 'maxTokens', 'stop', 'trajectoryUid', 'promptUid', 'messages', 'tools'];
+const SAMPLING = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'];
 
 export async function generate(door: GatewayDoor, fields: GenerateFields): Promise<GatewayGeneration> {
-  checkNames(fields, [...GENERATE_FIELDS, 'promptIds'], 'gatewayGenerate', 'REQUEST_INVALID');
+  const names = [...SAMPLING, 'trajectoryUid', 'promptUid', 'messages', 'tools', 'promptIds'];
+  checkNames(fields, names, 'gatewayGenerate', 'REQUEST_INVALID');
   const { trajectoryUid, promptUid, temperature, topP, topK, maxTokens, stop, messages, promptIds } = fields;
   const sampling = { temperature, top_p: topP, top_k: topK, max_tokens: maxTokens, stop };
   const asked =
@@ -148,28 +139,19 @@ export async function completeTrajectory(
   return (await post<{ readonly num_steps: number }>(after, `${base}/complete_trajectory`, given)).num_steps;
 }
 
-export async function submitted(door: GatewayDoor, trajectoryUid: string, promptUid: string): Promise<Submitted> {
-  return (await call(door, `${baseOf(door, trajectoryUid, promptUid)}/steps`, { method: 'GET' })) as Submitted;
-}
-
 /** Base URL of a trajectory. */
 export function baseOf({ url }: Pick<GatewayDoor, 'url'>, trajectoryUid: string, promptUid: string): string {
   return `${url.replace(/\/$/, '')}/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1`;
 }
 
 async function post<T>(door: GatewayDoor, path: string, body: object): Promise<T> {
-  return (await call(door, path, { method: 'POST', body: JSON.stringify(body) })) as T;
-}
-
-async function call(door: GatewayDoor, path: string, init: RequestInit): Promise<unknown> {
   const headers = { authorization: `Bearer ${door.key}`, 'content-type': 'application/json' };
   const url = path.startsWith('/') ? `${door.url.replace(/\/$/, '')}${path}` : path;
-  const reply = await door.fetch(url, { ...init, headers, signal: door.signal });
-  const said = (await reply.json().catch(() => undefined)) as {
-    readonly error?: { readonly message?: string; readonly code?: string };
-  };
-  if (reply.ok) return said;
-  const { message = `the gateway answered ${reply.status}`, code } = said?.error ?? {};
+  const reply = await door.fetch(url, { method: 'POST', body: JSON.stringify(body), headers, signal: door.signal });
+  const said: unknown = await reply.json().catch(() => undefined);
+  if (reply.ok) return said as T;
+  const { error } = (said ?? {}) as { readonly error?: { readonly message?: string; readonly code?: string } };
+  const { message = `the gateway answered ${reply.status}`, code } = error ?? {};
   throw new TrainyardError('WORKFLOW_FAILED', `${new URL(url).pathname}: ${code === undefined ? '' : `${code}: `}${message}`, {
     details: { status: reply.status, code: code ?? null },
   });

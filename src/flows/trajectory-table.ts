@@ -10,11 +10,10 @@ import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import type { Grant } from '../gateway/keys.ts';
 import { sealed } from '../gateway/sessions.ts';
-import { graderInput } from '../grader/input.ts';
+import { graderInput } from '../grader/call.ts';
 import { httpRefusal, Refusal } from '../http/refusal.ts';
 import { NotTaken, OtherChannel } from '../rollout/group-pool.ts';
-import { onlyTrained } from '../rollout/result.ts';
-import { outcomeByCalls } from '../rollout/runner.ts';
+import { onlyTrained, outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { flowRefusal } from './flow-protocol.ts';
 import { type Beginning, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 
@@ -193,19 +192,11 @@ export class TrajectoryTable {
       return canGrade ? await this.grade(trajectory) : { kind: 'ungraded', why: 'nothing grades what is served' };
     };
     const steps = stepsIn(trajectory);
-    return {
-      rolloutId: uid,
-      groupId: promptUid,
-      taskId: trajectory.taskId ?? promptUid,
-      purpose,
-      outcome,
-      grade: await graded(),
-      turns: onlyTrained(session.turns, trainedTurns),
-      ...(session.unanswered.length > 0 ? { unanswered: session.unanswered } : {}),
-      ...(metadata === undefined && steps === undefined ? {} : { metadata: { ...metadata, ...steps } }),
-      startedAt: session.openedAt,
-      endedAt,
-    };
+    const identity = { rolloutId: uid, groupId: promptUid, taskId: trajectory.taskId ?? promptUid, purpose };
+    const { unanswered, openedAt: startedAt } = session;
+    const turns = onlyTrained(session.turns, trainedTurns);
+    const result = metadata === undefined && steps === undefined ? {} : { metadata: { ...metadata, ...steps } };
+    return recordOf(identity, { turns, unanswered }, { outcome, grade: await graded(), result, startedAt, endedAt });
   }
 }
 

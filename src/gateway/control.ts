@@ -1,15 +1,16 @@
 /**
- * The control plane over HTTP: open, list, read and seal sessions. For admins and viewers; nothing here calls the model, and no key of
- * a rollout reaches it.
+ * The routes that call no model: open, list, read and seal sessions, for admins and viewers; and the one model there is, as OpenAI's and
+ * Anthropic's clients ask for it. No key of a rollout reaches the sessions.
  */
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
 import { turnSummary } from '../core/turns.ts';
+import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import { decoded } from '../http/router.ts';
 import { invalid, parsed } from './dialects/dialect.ts';
 import type { LiveSession, SessionTable } from './sessions.ts';
-import { refused } from './wire-protocol.ts';
+import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 /** What a session opened over HTTP is sampled with and may use. */
 export type SessionDefaults = Pick<SessionSpec, 'sampling' | 'limits' | 'seed' | 'observer'>;
@@ -23,31 +24,37 @@ const body = z.strictObject({
   roles: z.record(name, z.strictObject({ trainable: z.boolean() })).default({}),
 });
 
-export function openSession(sessions: SessionTable, defaults: SessionDefaults | undefined, raw: unknown): object {
+export async function openSession(
+  sessions: SessionTable,
+  defaults: SessionDefaults | undefined,
+  call: HttpRequest,
+): Promise<HttpReply> {
+  const text = await readText(call, GATEWAY_LIMITS.bodyBytes);
+  const raw = text === '' ? {} : parseJson(text, GATEWAY_LIMITS);
   if (defaults === undefined) throw refused('not_found', 'this gateway opens no sessions over HTTP');
   const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw);
   if (Object.keys(roles).length > 100) throw invalid('roles', 'more than 100');
   const identity = { rolloutId, groupId, taskId, purpose };
   const session = sessions.open({ ...defaults, identity, roles, signal: new AbortController().signal }, true);
   const { baseURL, apiKey } = session.model();
-  const seats = Object.keys(roles).map((role) => [role, session.model(role).apiKey] as const);
-  return { rolloutId, baseURL, apiKey, roles: Object.fromEntries(seats) };
+  const keys = Object.keys(roles).map((role) => [role, session.model(role).apiKey] as const);
+  return jsonReply(201, { rolloutId, baseURL, apiKey, roles: Object.fromEntries(keys) });
 }
 
-export function listSessions(sessions: SessionTable): object {
-  return { sessions: Array.from(sessions.all(), summaryOf) };
+export function listSessions(sessions: SessionTable): HttpReply {
+  return jsonReply(200, { sessions: Array.from(sessions.all(), summaryOf) });
 }
 
-export function showSession(sessions: SessionTable, rollout: string): object {
-  return detailOf(find(sessions, rollout));
+export function showSession(sessions: SessionTable, rollout: string): HttpReply {
+  return jsonReply(200, detailOf(find(sessions, rollout)));
 }
 
 /** Answers what `showSession` would have said last. */
-export function sealSession(sessions: SessionTable, rollout: string): object {
+export function sealSession(sessions: SessionTable, rollout: string): HttpReply {
   const session = find(sessions, rollout);
   const detail = detailOf(session);
   session.seal();
-  return detail;
+  return jsonReply(200, detail);
 }
 
 function find(sessions: SessionTable, segment: string): LiveSession {
@@ -64,4 +71,21 @@ function summaryOf(session: LiveSession): object {
 function detailOf(session: LiveSession): object {
   const { turns, unanswered } = session;
   return { ...summaryOf(session), turns: turns.map(turnSummary), unanswered };
+}
+
+export function models(modelName: string, isAnthropic: boolean): HttpReply {
+  const data = [modelOf(modelName, isAnthropic)];
+  const page = { has_more: false, first_id: modelName, last_id: modelName };
+  return jsonReply(200, isAnthropic ? { data, ...page } : { object: 'list', data });
+}
+
+export function modelNamed(segment: string, modelName: string, isAnthropic: boolean): HttpReply {
+  const wanted = decoded(segment);
+  if (wanted !== modelName) throw refused('not_found', `no model ${JSON.stringify(wanted.slice(0, 100))}`);
+  return jsonReply(200, modelOf(modelName, isAnthropic));
+}
+
+function modelOf(id: string, isAnthropic: boolean): object {
+  if (isAnthropic) return { type: 'model', id, display_name: id, created_at: '1970-01-01T00:00:00Z' };
+  return { id, object: 'model', created: 0, owned_by: 'trainyard' };
 }

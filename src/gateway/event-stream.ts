@@ -2,7 +2,7 @@
  * One answer on its way to one client while it is sampled. The sampler pushes pieces and never waits; the client's side reads text
  * at its own pace.
  *
- * Pieces that were not read yet are merged, so a client that does not read costs no more than the text of one turn, and stalls
+ * Pieces that were not read yet are merged, so a client that does not read costs no more than the text of one turn, and delays
  * nobody. Everything pushed is read before the end or the failure. Knows nothing of HTTP, nor of any dialect: see `EventEncoder`.
  */
 import type { Turn } from '../core/types.ts';
@@ -16,17 +16,19 @@ export interface Tokens {
   readonly logprobs: Float32Array;
 }
 
-/** Something of one of the answers that were asked for, by its place among them. */
-export interface Said {
+export type StreamPiece = Piece | Tokens;
+
+/** A piece of one of the answers that were asked for. */
+export interface ChoicePiece {
   readonly choice: number;
-  readonly piece: Piece | Tokens;
+  readonly piece: StreamPiece;
 }
 
 /** How a dialect writes the events of one answer. */
 export interface EventEncoder {
   /** What comes before the first piece. */
   start(): string;
-  pieces(said: readonly Said[]): string;
+  pieces(pieces: readonly ChoicePiece[]): string;
   end(turns: readonly Turn[]): string;
   failure(thrown: unknown): string;
 }
@@ -44,7 +46,7 @@ export class EventStream implements BodyStream {
   #encoder: EventEncoder | undefined;
   /** Written but not read. */
   #text = '';
-  #said: Said[] = [];
+  #pieces: ChoicePiece[] = [];
   #ended = false;
   #closed = false;
   #cut: { readonly reason: unknown } | undefined;
@@ -67,13 +69,13 @@ export class EventStream implements BodyStream {
     this.#text = encoder.start();
   }
 
-  push(choice: number, pieces: readonly (Piece | Tokens)[]): void {
+  push(choice: number, pieces: readonly StreamPiece[]): void {
     if (this.#ended) return;
     for (const piece of pieces) {
-      const last = this.#said.at(-1);
+      const last = this.#pieces.at(-1);
       const merged = last?.choice === choice ? merge(last.piece, piece) : undefined;
-      if (merged) this.#said[this.#said.length - 1] = { choice, piece: merged };
-      else this.#said.push({ choice, piece });
+      if (merged) this.#pieces[this.#pieces.length - 1] = { choice, piece: merged };
+      else this.#pieces.push({ choice, piece });
     }
     this.#wake();
   }
@@ -100,7 +102,7 @@ export class EventStream implements BodyStream {
     });
   }
 
-  /** To be said by whoever handed all of it over. */
+  /** Called when all of it was handed over. */
   delivered(): void {
     this.onCut = undefined;
     this.onDelivered?.();
@@ -119,7 +121,7 @@ export class EventStream implements BodyStream {
       this.#ended = true;
       this.#cut = { reason };
       this.#text = '';
-      this.#said = [];
+      this.#pieces = [];
       this.#waiting?.reject(reason);
       this.#waiting = undefined;
     }
@@ -143,14 +145,14 @@ export class EventStream implements BodyStream {
   }
 
   #take(): string {
-    const text = this.#text + (this.#said.length > 0 ? (this.#encoder?.pieces(this.#said) ?? '') : '');
+    const text = this.#text + (this.#pieces.length > 0 ? (this.#encoder?.pieces(this.#pieces) ?? '') : '');
     this.#text = '';
-    this.#said = [];
+    this.#pieces = [];
     return text;
   }
 }
 
-function merge(last: Piece | Tokens, next: Piece | Tokens): Piece | undefined {
+function merge(last: StreamPiece, next: StreamPiece): Piece | undefined {
   if (last.kind === 'text' && next.kind === 'text') return { kind: 'text', text: last.text + next.text };
   if (last.kind === 'reasoning' && next.kind === 'reasoning') return { kind: 'reasoning', text: last.text + next.text };
   return undefined;

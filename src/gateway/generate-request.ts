@@ -1,19 +1,21 @@
 /**
- * `generate`'s request, read as a client's would be: the same checks by the same code, the same question. What is asked is taken as it is
- * at the moment of the call: what the caller changes later, no turn has.
+ * `generate`'s request, read as a client's would be: the same checks by the same code, into the same `ModelRequest`. Everything is copied at the
+ * moment of the call, so later changes by the caller reach no turn. Mistakes are told in the names that the caller used.
  *
- * Mistakes are told in the names that the caller used.
+ * A conversation repeats with each call all that was said before. The message cache keeps what its last call said: messages that are repeated
+ * to the letter are not written as JSON, read and checked again, and stay the same objects in every turn. It is only a short cut: where there is
+ * any doubt the request is read whole, and that finds what is wrong with it. Without the cache, reading cost an eighth of a rollout.
  */
 import type { GenerateRequest } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { sizeOfJson } from '../core/json.ts';
+import { defined, sizeOfJson } from '../core/json.ts';
 import type { Json, Message, Tool } from '../core/types.ts';
 import { parseJson } from '../http/message.ts';
 import { chat, readWithoutMessages } from './dialects/chat.ts';
-import { checkSize, type DialectMemory, invalid, type Question } from './dialects/dialect.ts';
+import { checkSize, invalid, type ModelRequest } from './dialects/dialect.ts';
 import { GATEWAY_LIMITS } from './wire-protocol.ts';
 
-/** Our names, and what a client calls them. */
+/** Our names, and those of Chat Completions. */
 const NAMES: Readonly<Record<string, string>> = {
   messages: 'messages',
   tools: 'tools',
@@ -30,92 +32,91 @@ const OTHERS = ['promptIds', 'signal'];
 const NUMBERS = ['temperature', 'topP', 'topK', 'maxTokens'] as const;
 
 export interface ReadRequest {
-  readonly question: Question;
+  readonly request: ModelRequest;
   /** As many as a client would have sent. */
   readonly bytes: number;
-  /** For the next question of the same conversation. */
-  readonly heard?: Heard;
+  /** For the next call of the same conversation. */
+  readonly cache?: MessageCache;
 }
 
-/** `heard`: what its conversation asked last. Throws REQUEST_INVALID with the name of what is wrong. */
-export function readRequest(request: GenerateRequest, memory: DialectMemory, heard?: Heard): ReadRequest {
-  checkNames(request);
-  const { promptIds, messages } = request;
+/** `cache`: of the last call of its conversation. Throws REQUEST_INVALID with the name of what is wrong. */
+export function readRequest(given: GenerateRequest, session: object, cache?: MessageCache): ReadRequest {
+  checkNames(given);
+  const { promptIds, messages } = given;
   if (promptIds !== undefined && messages !== undefined) {
     throw invalid('promptIds', 'given together with `messages`', 'give one of them');
   }
-  const wire = wireOf(request);
-  const goesOn = heard && readNew(wire, memory, heard);
-  if (goesOn !== undefined) return goesOn;
+  const wire = wireOf(given);
+  const continued = cache && readNew(wire, session, cache);
+  if (continued !== undefined) return continued;
   const text = textOf(wire);
   const raw = parseJson(text, GATEWAY_LIMITS);
   const bytes = Buffer.byteLength(text);
-  return inOurWords(() => {
+  try {
     if (promptIds !== undefined) {
-      const question = { messages: [], promptIds: idsOf(promptIds), ...readWithoutMessages(raw) };
-      checkSize(question);
-      return { question, bytes: bytes + 4 * promptIds.length };
+      const request = { messages: [], promptIds: idsOf(promptIds), ...readWithoutMessages(raw) };
+      checkSize(request);
+      return { request, bytes: bytes + 4 * promptIds.length };
     }
-    const { question } = chat.read(raw, memory);
-    checkSize(question);
-    return { question, bytes, heard: new Heard(question.messages, question.tools) };
-  });
+    const { request } = chat.read(raw, session);
+    checkSize(request);
+    return { request, bytes, cache: new MessageCache(request.messages, request.tools) };
+  } catch (thrown) {
+    throw inOurNames(thrown);
+  }
 }
 
-/**
- * The same question from what is new in it; undefined where it does not simply go on, and where something is wrong, which is then found
- * and named by reading all of it. Reading all of it every time cost an eighth of a rollout.
- */
-function readNew(wire: Wire, memory: DialectMemory, heard: Heard): ReadRequest | undefined {
+/** The same request read from what is new in it; undefined where it does not simply go on, or something is wrong. */
+function readNew(wire: Wire, session: object, cache: MessageCache): ReadRequest | undefined {
   const { messages, tools } = wire;
-  if (!heard.isRepeatedBy(messages, tools)) return undefined;
+  if (!cache.isPrefixOf(messages, tools)) return undefined;
   try {
-    const added = textOf(messages.slice(heard.messages.length));
-    const rest = textOf({ ...wire, messages: undefined, tools: heard.tools.length === 0 ? tools : undefined });
+    const added = textOf(messages.slice(cache.messages.length));
+    const rest = textOf({ ...wire, messages: undefined, tools: cache.tools.length === 0 ? tools : undefined });
     const text = `{"messages":${added}${rest === '{}' ? '}' : `,${rest.slice(1)}`}`;
     const raw = parseJson(text, GATEWAY_LIMITS) as Wire;
-    const before = heard.size;
+    const before = cache.size;
     const values = before.values + sizeOfJson(text).values;
     if (values > GATEWAY_LIMITS.values) return undefined;
-    const { question: read } = chat.read(heard.tools.length === 0 ? raw : { ...raw, tools: heard.tools }, memory);
-    const question = { ...read, messages: [...heard.messages, ...read.messages], tools: heard.tools };
-    checkSize(question);
-    // One bracket is a comma in the whole list, the other is not there.
-    const next = new Heard(question.messages, question.tools, { bytes: before.bytes + Buffer.byteLength(added) - 1, values });
-    return { question, bytes: before.bytes + Buffer.byteLength(text), heard: next };
+    const { request: read } = chat.read(cache.tools.length === 0 ? raw : { ...raw, tools: cache.tools }, session);
+    const request = { ...read, messages: [...cache.messages, ...read.messages], tools: cache.tools };
+    checkSize(request);
+    // Appended to the cached list, the added one gives a comma for its opening bracket, and nothing for its closing one.
+    const size = { bytes: before.bytes + Buffer.byteLength(added) - 1, values };
+    const next = new MessageCache(request.messages, request.tools, size);
+    return { request, bytes: before.bytes + Buffer.byteLength(text), cache: next };
   } catch {
     return undefined;
   }
 }
 
-function checkNames(request: GenerateRequest): void {
-  if (typeof request !== 'object' || request === null) {
-    throw invalid('request', `expected an object, found ${request === null ? 'null' : typeof request}`);
+function checkNames(given: GenerateRequest): void {
+  if (typeof given !== 'object' || given === null) {
+    throw invalid('request', `expected an object, found ${given === null ? 'null' : typeof given}`);
   }
-  for (const [name, value] of Object.entries(request)) {
+  for (const [name, value] of Object.entries(given)) {
     if (value === undefined || Object.hasOwn(NAMES, name) || OTHERS.includes(name)) continue;
     throw invalid(name.slice(0, 80), 'no such parameter', `there are ${[...Object.keys(NAMES), ...OTHERS].join(', ')}`);
   }
-  const { signal, tool, format } = request;
+  const { signal, tool, format } = given;
   if (signal !== undefined && !(signal instanceof AbortSignal)) throw invalid('signal', 'expected an AbortSignal');
   if (format !== undefined && (typeof format !== 'object' || format === null)) throw invalid('format', 'expected { schema }');
   if (tool !== undefined && tool !== true && typeof tool !== 'string')
     throw invalid('tool', 'expected the name of a tool, or true for any');
   for (const name of NUMBERS) {
     // As JSON it would be null, and so as good as absent.
-    if (typeof request[name] === 'number' && !Number.isFinite(request[name])) throw invalid(name, 'expected a finite number');
+    if (typeof given[name] === 'number' && !Number.isFinite(given[name])) throw invalid(name, 'expected a finite number');
   }
 }
 
 type Wire = Readonly<Record<string, unknown>>;
 
-function wireOf(request: GenerateRequest): Wire {
-  const { tool, format } = request;
+function wireOf(given: GenerateRequest): Wire {
+  const { tool, format } = given;
   const wire: Record<string, unknown> = {};
-  for (const [name, theirs] of WIRE_NAMES) wire[theirs] = request[name as keyof GenerateRequest];
-  const choice = tool === true ? 'required' : tool && { type: 'function', function: { name: tool } };
+  for (const [name, theirs] of WIRE_NAMES) wire[theirs] = given[name as keyof GenerateRequest];
   const json = format?.schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: format };
-  wire['tool_choice'] = choice;
+  wire['tool_choice'] = tool === true ? 'required' : tool && { type: 'function', function: { name: tool } };
   wire['response_format'] = format && json;
   return wire;
 }
@@ -137,7 +138,7 @@ function idsOf(given: ArrayLike<number>): Int32Array {
   const ids = new Int32Array(given.length);
   for (let i = 0; i < ids.length; i++) {
     const id: unknown = given[i];
-    // 32 bits would make some other id of it.
+    // 32 bits would make another id of it.
     if (typeof id !== 'number' || id !== (id | 0))
       throw invalid(`promptIds.${i}`, `expected a token id, found ${String(id).slice(0, 80)}`);
     ids[i] = id;
@@ -145,41 +146,27 @@ function idsOf(given: ArrayLike<number>): Int32Array {
   return ids;
 }
 
-/** What is said of a client's parameter, said of ours. */
-export function inOurWords<T>(read: () => T): T {
-  try {
-    return read();
-  } catch (thrown) {
-    throw renamed(thrown);
-  }
-}
-
-export function renamed(thrown: unknown): unknown {
+/** An error about a parameter of Chat Completions, in our name for it. */
+export function inOurNames(thrown: unknown): unknown {
   if (!(thrown instanceof TrainyardError) || thrown.code !== 'REQUEST_INVALID' || thrown.param === undefined) return thrown;
   const [first = '', ...rest] = thrown.param.split('.');
   const ours = Object.keys(NAMES).find((name) => NAMES[name] === first);
   if (ours === undefined || ours === first) return thrown;
   const param = [ours, ...rest].join('.');
   const { hint, cause } = thrown;
-  return new TrainyardError('REQUEST_INVALID', thrown.message.replace(thrown.param, param), {
-    param,
-    cause,
-    ...(hint === undefined ? {} : { hint }),
-  });
+  const message = thrown.message.replace(thrown.param, param);
+  return new TrainyardError('REQUEST_INVALID', message, { param, cause, ...defined({ hint }) });
 }
 
-// From heard.ts: What a conversation asked last. A question says again all that was said before; what it repeats to the letter need not be written as
-// JSON, read and checked again, and stays the same objects in every turn.
-//
-// Only ever a short cut: where there is any doubt it is not taken, and whoever reads the question whole finds what is wrong with it.
+// ── the message cache ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Of JSON text. */
-export interface TextSize {
+interface TextSize {
   readonly bytes: number;
   readonly values: number;
 }
 
-export class Heard {
+export class MessageCache {
   /** As they were read. */
   readonly messages: readonly Message[];
   readonly tools: readonly Tool[];
@@ -191,16 +178,16 @@ export class Heard {
     this.#size = size;
   }
 
-  /** How many bytes a request has more with these messages before its own, and these tools. */
+  /** By how much these messages and tools make the text of a request longer that has other messages, too. */
   get size(): TextSize {
     const tools = this.tools.length === 0 ? [] : [`,"tools":${JSON.stringify(this.tools)}`];
-    // Where the list would begin stands the comma after it.
+    // Without its opening bracket, since the request's own list has one; the closing one stands for the comma between the two lists.
     this.#size ??= sizeOf(JSON.stringify(this.messages).slice(1), ...tools);
     return this.#size;
   }
 
-  /** Whether these are all of the same messages, then others, and the same tools. */
-  isRepeatedBy(messages: unknown, tools: unknown): messages is readonly unknown[] {
+  /** Whether the given messages are the cached ones and then others, with the same tools. */
+  isPrefixOf(messages: unknown, tools: unknown): messages is readonly unknown[] {
     if (!Array.isArray(messages) || messages.length <= this.messages.length || 'toJSON' in messages) return false;
     if (!isWrittenAs(tools ?? [], this.tools as unknown as Json)) return false;
     return this.messages.every((message, i) => isWrittenAs(messages[i], message as unknown as Json));
@@ -213,8 +200,8 @@ function sizeOf(...texts: readonly string[]): TextSize {
 }
 
 /**
- * Whether `JSON.stringify` writes it as this JSON, in whatever order. Not so for this very JSON: what is the caller's to change must be
- * copied.
+ * Whether `JSON.stringify` writes the value as this JSON, in whatever order. False for the very same object: what the caller may still change
+ * must be copied.
  */
 export function isWrittenAs(value: unknown, json: Json): boolean {
   if (typeof json !== 'object' || json === null) return value === json;

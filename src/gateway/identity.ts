@@ -1,18 +1,19 @@
 /**
- * Who is calling: the one place where a key, a path and headers become a seat in a rollout.
+ * Who is calling: the one place where a key, a path and headers become a caller in a rollout.
  *
  * The key decides what may be done. A rollout's own key needs nothing else; a key of the whole run says its rollout by path or
  * `x-rollout-id`. Whatever else a request says about its identity must agree: a header that contradicts is 403, and the path of a
  * rollout that the key is not for is 404, whether or not there is such a rollout.
  */
-
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import type { ClientRequest } from 'node:http';
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpRequest } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
 import { decoded } from '../http/router.ts';
 import type { Grant, Keyring } from './keys.ts';
-import { type LiveSession, type Seat, type SessionTable, sealed } from './sessions.ts';
+import { type Caller, type LiveSession, type SessionTable, sealed } from './sessions.ts';
 import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 type Headers = Pick<HttpRequest, 'header'>;
@@ -35,8 +36,8 @@ export function authorize(keyring: Keyring, call: Headers, who: readonly Capabil
   });
 }
 
-/** The seat of a model call. `pathSegment`: the rollout as it stands in the path, if it does. */
-export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): Seat {
+/** The caller of a model call. `pathSegment`: the rollout as it stands in the path, if it does. */
+export function callerOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): Caller {
   const session = sessionOf(sessions, grant, pathSegment, call);
   const role = grant.role ?? 'default';
   const thread = call.header('x-sample-id') ?? role;
@@ -46,24 +47,24 @@ export function seatOf(sessions: SessionTable, grant: Grant, pathSegment: string
 }
 
 /**
- * Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's.
- * The call is kept as one that failed of the rollout that made it.
+ * Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's. The
+ * rollout that made the call keeps it as a failed one.
  */
-export function checkRollout({ session, role, thread }: Seat): void {
-  const caller = session.neighbour(currentRollout()?.rolloutId ?? session.rolloutId);
-  if (caller === undefined) return;
+export function checkRollout({ session, role, thread }: Caller): void {
+  const other = session.neighbour(currentRollout()?.rolloutId ?? session.rolloutId);
+  if (other === undefined) return;
   const refusal = refused(
     'identity_conflict',
-    `code of rollout ${caller.rolloutId} called with the model handle of rollout ${session.rolloutId}`,
+    `code of rollout ${other.rolloutId} called with the model handle of rollout ${session.rolloutId}`,
     {
       hint: 'take ctx.model() anew in each rollout; a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)',
     },
   );
-  void caller.calling({ session: caller, role, thread }, undefined, () => Promise.reject(refusal)).catch(() => {});
+  void other.calling({ session: other, role, thread }, undefined, () => Promise.reject(refusal)).catch(() => {});
   throw refusal;
 }
 
-/** Throws REQUEST_INVALID where this is no name of a conversation, or another seat's. `role`: of the caller, where its key is of one. */
+/** Throws REQUEST_INVALID where this cannot name a conversation, or names another role's. `role`: the caller's, where its key is for one. */
 export function checkThread(session: LiveSession, role: string | undefined, thread: string): void {
   if (thread === (role ?? 'default')) return;
   if (!SAMPLE_ID.test(thread)) {
@@ -71,7 +72,7 @@ export function checkThread(session: LiveSession, role: string | undefined, thre
       param: 'x-sample-id',
     });
   }
-  // Else one seat could speak in another's conversation.
+  // Else one role could speak in another's conversation.
   if (role !== undefined && Object.hasOwn(session.spec.roles, thread)) {
     throw contradiction('x-sample-id', thread, `role ${JSON.stringify(role)}`);
   }
@@ -99,20 +100,11 @@ function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | u
 }
 
 function credentialOf(call: Headers): string {
-  const authorization = call.header('authorization');
-  const bearer = authorization === undefined ? undefined : /^Bearer +(.*)$/i.exec(authorization.trim())?.[1];
-  const others = KEY_HEADERS.map((name) => call.header(name)?.trim());
-  const given = new Set([bearer, ...others].filter((key) => key !== undefined && key !== ''));
-  const [key] = given;
-  if (given.size > 1) throw malformed('Authorization, x-api-key and x-goog-api-key are of different keys');
-  if (
-    authorization !== undefined &&
-    bearer === undefined &&
-    authorization.trim() !== '' &&
-    !/^Bearer$/i.test(authorization.trim())
-  ) {
-    throw noKey('the Authorization header is not Bearer');
-  }
+  const authorization = call.header('authorization')?.trim() || undefined;
+  const bearer = authorization && /^Bearer(?: +(.*))?$/i.exec(authorization);
+  if (authorization !== undefined && !bearer) throw noKey('the Authorization header is not Bearer');
+  const [key, ...others] = new Set([bearer?.[1], ...KEY_HEADERS.map((name) => call.header(name)?.trim())].filter(Boolean));
+  if (others.length > 0) throw malformed('Authorization, x-api-key and x-goog-api-key are of different keys');
   if (key === undefined) throw noKey('the request carries no key');
   if (!VISIBLE.test(key)) throw malformed('the key has characters that no key has');
   return key;
@@ -134,4 +126,45 @@ function contradiction(header: string, value: string, other: string): Refusal {
   return refused('identity_conflict', `${header} ${JSON.stringify(value.slice(0, 100))} contradicts ${other}`, {
     hint: 'leave one out',
   });
+}
+
+// ── clients in this process ──────────────────────────────────────────────────────────────────────────────────────────────
+
+/** What `fetch` publishes. */
+interface FetchRequest {
+  readonly origin: string;
+  readonly headers: unknown;
+  addHeader(name: string, value: string): void;
+}
+
+const NAME = 'x-rollout-id';
+
+/**
+ * Has requests that code of a rollout makes, in this process, to the gateway's own listener say whose code made them, in `x-rollout-id`. A client
+ * that was made with one rollout's key and is used by another's code then contradicts itself and is refused: its turns would be trained as the
+ * wrong rollout's. Node publishes every request before it is sent, in the context of the code that makes it. Clients in other processes say nothing.
+ */
+export function nameCallers(isOpen: (rolloutId: string) => boolean, origin: string): Disposable {
+  const callingRollout = (): string | undefined => {
+    const rolloutId = currentRollout()?.rolloutId;
+    return rolloutId !== undefined && isOpen(rolloutId) ? rolloutId : undefined;
+  };
+  const byFetch = (message: unknown): void => {
+    const { request } = message as { readonly request: FetchRequest };
+    const rolloutId = request.origin === origin ? callingRollout() : undefined;
+    if (rolloutId !== undefined && !JSON.stringify(request.headers).includes(NAME)) request.addHeader(NAME, rolloutId);
+  };
+  const byHttp = (message: unknown): void => {
+    const { request } = message as { readonly request: ClientRequest };
+    const rolloutId = `http://${request.getHeader('host')}` === origin ? callingRollout() : undefined;
+    if (rolloutId !== undefined && !request.hasHeader(NAME) && !request.headersSent) request.setHeader(NAME, rolloutId);
+  };
+  subscribe('undici:request:create', byFetch);
+  subscribe('http.client.request.created', byHttp);
+  return {
+    [Symbol.dispose]: () => {
+      unsubscribe('undici:request:create', byFetch);
+      unsubscribe('http.client.request.created', byHttp);
+    },
+  };
 }

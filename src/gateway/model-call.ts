@@ -1,23 +1,22 @@
 /**
- * One question on its way through the gateway: read in its dialect, matched with earlier attempts, answered by the sampler, written back
- * as one body or as events. Who may ask is settled before.
+ * One model call over HTTP: read in its dialect, matched with earlier attempts, answered by the sampler, written back as one body or as events.
+ * The caller is known and may call.
  */
 import { hash } from 'node:crypto';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
-import { type HttpReply, type HttpRequest, jsonReply, parseJson } from '../http/message.ts';
+import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import type { Failure } from '../http/refusal.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { isMarkedRetry } from './answers.ts';
-import type { AnswerHead, Dialect, Question, Writer } from './dialects/dialect.ts';
-import { checkSize } from './dialects/dialect.ts';
+import { type AnswerHead, checkSize, type Dialect, type ModelRequest, type Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
 import { promptOf } from './prompt.ts';
-import { answer, type Beginning, type SamplerParts, toolCallId } from './sampling.ts';
-import type { ModelCall, Seat } from './sessions.ts';
+import { type AnswerStart, answer, type SamplerParts, type StreamListener, toolCallId } from './sampling.ts';
+import type { Caller, ModelCall } from './sessions.ts';
 import { GATEWAY_LIMITS, gatewayFailure } from './wire-protocol.ts';
 
-export interface AskParts extends SamplerParts {
+export interface ModelCallParts extends SamplerParts {
   readonly modelName: string;
   readonly onFailure?: (failure: Failure, path: string) => void;
 }
@@ -25,75 +24,101 @@ export interface AskParts extends SamplerParts {
 /** Characters of the header that names ignored parameters. */
 const MOST_REPORTED = 2000;
 
-/** Who asks what, in which words, and by which name its retries are known. */
-interface Asking {
-  readonly seat: Seat;
-  readonly call: HttpRequest;
+/** A call that was read. */
+interface ReadCall {
+  readonly caller: Caller;
+  readonly http: HttpRequest;
   readonly dialect: Dialect;
-  readonly question: Question;
+  readonly request: ModelRequest;
   readonly writer: Writer;
+  /** The same for attempts of the same call. */
   readonly key: string;
-  readonly modelCall: ModelCall;
+  readonly call: ModelCall;
 }
 
-/** Reads the call, has it answered, and writes the reply; throws what the gateway turns into an error reply. */
-export async function ask(
-  parts: AskParts,
-  seat: Seat,
-  call: HttpRequest,
-  text: string,
+/** Throws what the gateway turns into an error reply. */
+export async function answerCall(
+  parts: ModelCallParts,
+  caller: Caller,
+  http: HttpRequest,
   dialect: Dialect,
-  modelCall: ModelCall,
+  call: ModelCall,
 ): Promise<HttpReply> {
-  seat.session.receive(Buffer.byteLength(text));
-  const { question, writer } = dialect.read(parseJson(text, GATEWAY_LIMITS), seat.session);
-  checkSize(question);
-  const name = call.header('idempotency-key');
-  const who = JSON.stringify([seat.role, seat.thread, dialect.name, name ?? '']);
-  const key = hash('sha256', `${who}\n${text}`, 'base64');
-  if (name) seat.session.claim(JSON.stringify([seat.role, seat.thread, name]), key);
-  const asking = { seat, call, dialect, question, writer, key, modelCall };
-  const reply = question.stream ? await stream(parts, asking) : await whole(parts, asking);
-  return question.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(question.ignored) } };
+  const text = await readText(http, GATEWAY_LIMITS.bodyBytes);
+  const { request, writer } = readRequest(caller, text, dialect);
+  const { session, role, thread } = caller;
+  const name = http.header('idempotency-key');
+  const key = hash('sha256', `${JSON.stringify([role, thread, dialect.name, name ?? ''])}\n${text}`, 'base64');
+  if (name) session.claim(JSON.stringify([role, thread, name]), key);
+  const read = { caller, http, dialect, request, writer, key, call };
+  const reply = request.stream ? await stream(parts, read) : await whole(parts, read);
+  return request.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(request.ignored) } };
 }
 
-async function whole(parts: AskParts, { seat, call, dialect, question, writer, key, modelCall }: Asking): Promise<HttpReply> {
-  const { session } = seat;
-  const { signal, release } = session.join(call);
-  const sample = () => answer(parts, seat, dialect.name, question, signal, modelCall);
+/** How long the prompt of a call would be. Nothing is sampled or recorded. */
+export async function countTokens(
+  parts: ModelCallParts,
+  caller: Caller,
+  http: HttpRequest,
+  dialect: Dialect,
+): Promise<HttpReply> {
+  const { request } = readRequest(caller, await readText(http, GATEWAY_LIMITS.bodyBytes), dialect);
+  return jsonReply(200, { input_tokens: promptOf(parts, caller, request).prompt.promptIds.length });
+}
+
+function readRequest({ session }: Caller, text: string, dialect: Dialect): ReturnType<Dialect['read']> {
+  session.receive(Buffer.byteLength(text));
+  const read = dialect.read(parseJson(text, GATEWAY_LIMITS), session);
+  checkSize(read.request);
+  return read;
+}
+
+async function whole(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> {
+  const { caller, http, key, writer } = read;
+  const { session } = caller;
+  const { signal, release } = session.join(http);
   try {
-    const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(call.header), sample);
+    const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(http.header), () => sampled(parts, read, signal));
     session.assertOpen();
-    return { ...jsonReply(200, writer.whole(turns, headOf(parts, seat, beginningOf(turns)))), undelivered: miss };
+    return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(turns)))), undelivered: miss };
   } finally {
     release();
   }
 }
 
-/** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turn, all at once. */
-async function stream(parts: AskParts, asking: Asking): Promise<HttpReply> {
-  const { seat, call, dialect, question, writer, key, modelCall } = asking;
-  const { session } = seat;
+function sampled(
+  parts: ModelCallParts,
+  read: ReadCall,
+  signal: AbortSignal,
+  listener?: StreamListener,
+): Promise<readonly Turn[]> {
+  const { caller, dialect, request, call } = read;
+  return answer(parts, { caller, dialect: dialect.name, request, signal, call, listener });
+}
+
+/** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turns, all at once. */
+async function stream(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> {
+  const { caller, http, writer, key } = read;
+  const { session } = caller;
   const events = new EventStream();
   const left = new AbortController();
   const first = Promise.withResolvers<void>();
-  const signal = AbortSignal.any([session.signal, left.signal, ...(call.signal ? [call.signal] : [])]);
-  const audience = {
-    start: (beginning: Beginning) => {
-      events.open(writer.events(headOf(parts, seat, beginning)));
+  const signal = AbortSignal.any([session.signal, left.signal, ...(http.signal ? [http.signal] : [])]);
+  const listener: StreamListener = {
+    start: (start) => {
+      events.open(writer.events(headOf(parts, caller, start)));
       first.resolve();
     },
     push: events.push.bind(events),
   };
-  const sample = () => answer(parts, seat, dialect.name, question, signal, modelCall, audience);
-  const answered = session.answers.get(key, isMarkedRetry(call.header), sample);
+  const answered = session.answers.get(key, isMarkedRetry(http.header), () => sampled(parts, read, signal, listener));
   answered.then(
     ({ value: turns }) => {
-      if (!events.opened) replay(parts, asking, turns, events);
+      if (!events.opened) replay(parts, read, turns, events);
       events.finish(turns);
     },
     (thrown) => {
-      if (events.opened && !signal.aborted) parts.onFailure?.(gatewayFailure(thrown), call.path);
+      if (events.opened && !signal.aborted) parts.onFailure?.(gatewayFailure(thrown), http.path);
       events.fail(thrown);
     },
   );
@@ -101,7 +126,7 @@ async function stream(parts: AskParts, asking: Asking): Promise<HttpReply> {
   session.signal.throwIfAborted();
   const stop = (): void => events.stop(session.signal.reason);
   session.signal.addEventListener('abort', stop, { once: true });
-  // A rollout may stream for hours: what it asked and was told must not hang on its signal until it ends.
+  // A rollout may stream for hours: its signal must not hold every answer until it ends.
   events.onDelivered = () => session.signal.removeEventListener('abort', stop);
   const undelivered = (): void => {
     events.onDelivered?.();
@@ -114,37 +139,33 @@ async function stream(parts: AskParts, asking: Asking): Promise<HttpReply> {
   return { status: 200, body: events, undelivered };
 }
 
-function replay(parts: AskParts, { seat, question, writer }: Asking, turns: readonly Turn[], events: EventStream): void {
-  events.open(writer.events(headOf(parts, seat, beginningOf(turns))));
+function replay(parts: ModelCallParts, { caller, request, writer }: ReadCall, turns: readonly Turn[], events: EventStream): void {
+  events.open(writer.events(headOf(parts, caller, startOf(turns))));
   for (const [choice, { response, sampledIds: ids, logprobs }] of turns.entries()) {
     const { content, reasoning, tool_calls: calls = [] } = response;
-    if (question.logprobs) events.push(choice, [{ kind: 'tokens', ids, logprobs }]);
+    if (request.logprobs) events.push(choice, [{ kind: 'tokens', ids, logprobs }]);
     const said = { content, toolCalls: calls.map((one) => one.function) };
     events.push(choice, piecesOf(reasoning === undefined ? said : { ...said, reasoning }));
   }
 }
 
-function headOf({ renderer, modelName }: AskParts, seat: Seat, { startedAt, promptTokens, seeds }: Beginning): AnswerHead {
+function headOf(
+  { renderer, modelName }: ModelCallParts,
+  caller: Caller,
+  { startedAt, promptTokens, seeds }: AnswerStart,
+): AnswerHead {
   return {
-    id: completionId(seat.session.spec.identity, seeds[0]!),
+    id: completionId(caller.session.spec.identity, seeds[0]!),
     model: modelName,
     startedAt,
     promptTokens,
-    toolCallId: (choice, index) => toolCallId(renderer, seat, seeds[choice]!, index),
+    toolCallId: (choice, index) => toolCallId(renderer, caller, seeds[choice]!, index),
     tokenText: renderer.tokenText,
     text: renderer.text,
   };
 }
 
-/** How long the prompt would be if this were asked. Nothing is sampled or recorded. */
-export function countTokens(parts: AskParts, seat: Seat, body: string, dialect: Dialect): HttpReply {
-  seat.session.receive(Buffer.byteLength(body));
-  const { question } = dialect.read(parseJson(body, GATEWAY_LIMITS), seat.session);
-  checkSize(question);
-  return jsonReply(200, { input_tokens: promptOf(parts, seat, question).prompt.promptIds.length });
-}
-
-function beginningOf(turns: readonly Turn[]): Beginning {
+function startOf(turns: readonly Turn[]): AnswerStart {
   const { startedAt, promptIds } = turns[0]!;
   return { startedAt, promptTokens: promptIds.length, seeds: turns.map((turn) => turn.sampling.seed) };
 }

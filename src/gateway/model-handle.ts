@@ -1,5 +1,5 @@
 /**
- * The door to the policy as one seat of a rollout: what clients need to reach it, and one call without a client.
+ * `ctx.model(role)` in the gateway's own process: what clients need to reach the policy as one role of a rollout, and one call without a client.
  *
  * `generate` records the same turn as a client's request would. One call of it is one turn: nobody retries it.
  */
@@ -9,10 +9,10 @@ import { TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
-import { readRequest, renamed } from './generate-request.ts';
+import { inOurNames, readRequest } from './generate-request.ts';
 import { checkRollout, checkThread } from './identity.ts';
 import { answer, type SamplerParts } from './sampling.ts';
-import type { Seat } from './sessions.ts';
+import type { Caller } from './sessions.ts';
 
 export interface GenerateParts extends SamplerParts {
   /** Throws where the engine cannot be asked yet. */
@@ -29,9 +29,9 @@ export interface HandleParts extends GenerateParts {
   readonly fetch: typeof globalThis.fetch;
 }
 
-export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
+export function modelHandle(parts: HandleParts, caller: Caller): ModelHandle {
   const { name, baseURL, apiKey } = parts;
-  const { role, thread } = seat;
+  const { role, thread } = caller;
   const fetch = thread === role ? parts.fetch : fetchInThread(parts.fetch, thread);
   const options = (): ClientOptions => ({ baseURL, apiKey, fetch, maxRetries: 0 });
   return {
@@ -42,41 +42,41 @@ export function modelHandle(parts: HandleParts, seat: Seat): ModelHandle {
     fetch,
     openai: options,
     anthropic: options,
-    generate: (request) => generate(parts, seat, request),
+    generate: (request) => generate(parts, caller, request),
     render: (messages, options) => rendered(parts, messages, options),
     decode: (ids) => parts.renderer.text(Int32Array.from(ids)),
     thread: (other) => {
-      checkThread(seat.session, role, other);
-      return modelHandle(parts, { ...seat, thread: other });
+      checkThread(caller.session, role, other);
+      return modelHandle(parts, { ...caller, thread: other });
     },
   };
 }
 
-/** One question of this seat; throws what a client would be told. */
-export async function generate(parts: GenerateParts, seat: Seat, request: GenerateRequest): Promise<Generated> {
-  const { session, role, thread } = seat;
+/** One call; throws what a client would be told. */
+export async function generate(parts: GenerateParts, caller: Caller, given: GenerateRequest): Promise<Generated> {
+  const { session, role, thread } = caller;
   session.assertOpen();
-  checkRollout(seat);
+  checkRollout(caller);
   checkThread(session, role, thread);
   parts.checkReady();
-  return await session.calling(seat, request?.signal, async (call) => {
-    const { question, bytes, heard } = readRequest(request, session, session.heard.get(thread));
-    if (heard !== undefined) session.heard.set(thread, heard);
+  return await session.calling(caller, given?.signal, async (call) => {
+    const { request, bytes, cache } = readRequest(given, session, session.messageCaches.get(thread));
+    if (cache !== undefined) session.messageCaches.set(thread, cache);
     session.receive(bytes);
-    const { signal, release } = session.join({ signal: request.signal });
+    const { signal, release } = session.join({ signal: given.signal });
     try {
-      const [turn] = await answer(parts, seat, undefined, question, signal, call);
-      return generationOf(seat, turn!);
+      const [turn] = await answer(parts, { caller, request, signal, call });
+      return generationOf(caller, turn!);
     } catch (thrown) {
-      throw renamed(thrown);
+      throw inOurNames(thrown);
     } finally {
       release();
     }
   });
 }
 
-/** The caller's own: what it changes is changed in what it asks next, not in what was recorded. */
-function generationOf({ session }: Seat, recorded: Turn): Generated {
+/** A copy for the caller, whose changes must not reach what was recorded. */
+function generationOf({ session }: Caller, recorded: Turn): Generated {
   const message = deepCopy(recorded.response);
   let turn: Turn | undefined;
   return {

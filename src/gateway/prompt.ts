@@ -1,5 +1,5 @@
 /**
- * The prompt of one question: the ids of the recorded turn that it continues, extended, where there is one and the template lets it;
+ * The prompt of one model request: the ids of the recorded turn that it continues, extended, where there is one and the template allows it;
  * otherwise rendered afresh; or the very ids that were given.
  *
  * Only tokens that the engine knows are let through. Nothing is sampled or recorded here.
@@ -9,16 +9,16 @@ import { sameJson } from '../core/json.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type Asked, relate } from '../tokens/history.ts';
-import type { Renderer } from '../tokens/renderer.ts';
-import { type ForcedCall, invalid, type Question } from './dialects/dialect.ts';
-import type { Seat } from './sessions.ts';
+import { grown, type Renderer } from '../tokens/renderer.ts';
+import { type ForcedCall, invalid, type ModelRequest } from './dialects/dialect.ts';
+import type { Caller } from './sessions.ts';
 
 export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
-/** With the ids at its end that the policy is made to begin its answer with: context like the rest, said like what follows. */
-export interface BegunPrompt {
+export interface PrefilledPrompt {
   readonly prompt: Prompt;
-  readonly begun?: Int32Array;
+  /** The ids at the end of the prompt that the answer begins with: context like the rest, part of what is said like what follows. */
+  readonly prefill?: Int32Array;
 }
 
 interface PromptParts {
@@ -27,74 +27,64 @@ interface PromptParts {
 }
 
 /** Throws REQUEST_INVALID and CONTEXT_OVERFLOW. */
-export function promptOf(parts: PromptParts, seat: Seat, question: Question): BegunPrompt {
-  const { promptIds, forced } = question;
-  const prompt = promptIds === undefined ? promptOfWords(parts, seat, question) : promptOfIds(parts, seat, promptIds);
+export function promptOf(parts: PromptParts, caller: Caller, request: ModelRequest): PrefilledPrompt {
+  const { promptIds, forced } = request;
+  const prompt = promptIds === undefined ? renderedPrompt(parts, caller, request) : givenPrompt(parts, caller, promptIds);
   if (forced === undefined) return { prompt };
-  const begun = beginningOf(parts.renderer, forced);
-  return { prompt: { ...prompt, promptIds: joined(prompt.promptIds, begun) }, begun };
+  const prefill = prefillFor(parts.renderer, forced);
+  return { prompt: { ...prompt, promptIds: grown(prompt.promptIds, prefill) }, prefill };
 }
 
-function joined(a: Int32Array, b: Int32Array): Int32Array {
-  const ids = new Int32Array(a.length + b.length);
-  ids.set(a);
-  ids.set(b, a.length);
-  return ids;
-}
-
-function beginningOf(renderer: Renderer, { name }: ForcedCall): Int32Array {
-  const begun = renderer.callBeginning(name);
-  if (begun !== undefined) return begun;
+function prefillFor(renderer: Renderer, { name }: ForcedCall): Int32Array {
+  const prefill = renderer.callBeginning(name);
+  if (prefill !== undefined) return prefill;
   const what = name === undefined ? 'a call' : `a call of ${JSON.stringify(name)}`;
   throw invalid('tool_choice', `${what} cannot be forced on this model`, 'leave the choice to the policy: "auto"');
 }
 
-function promptOfWords({ renderer, engine }: PromptParts, seat: Seat, question: Question): Prompt {
-  const { session } = seat;
-  const { messages, tools } = question;
+function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, request: ModelRequest): Prompt {
+  const { messages, tools } = request;
   checkLength(renderer, engine.contextLength, messages);
-  const { continues, fork } = relate(session.turns, asked(seat, question));
+  const { continues, fork } = relate(caller.session.turns, conversationOf(caller, request));
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   checkLength(renderer, engine.contextLength, messages, tools);
   const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
   const rendered = renderer.open(messages, tools);
-  const latest = sampledBy(seat).at(-1);
+  const latest = sampledTurns(caller).at(-1);
   // What the client changed need not change a token: the template may not write it.
-  if (why && latest && beginsWith(rendered, latest)) return { promptIds: rendered, after: latest.index };
+  if (why && latest && extendsTurn(rendered, latest)) return { promptIds: rendered, after: latest.index };
   return { promptIds: rendered, ...(why ? { fork: why } : {}) };
 }
 
-/** Of the turns that it goes on from, the one that said most: what training takes it to continue. */
-function promptOfIds({ engine }: PromptParts, seat: Seat, promptIds: Int32Array): Prompt {
+/** Several turns may be a prefix of the given ids; training takes the longest as the one that is continued, so it is recorded here too. */
+function givenPrompt({ engine }: PromptParts, caller: Caller, promptIds: Int32Array): Prompt {
   const { contextLength, vocabSize } = engine;
   if (promptIds.length >= contextLength) {
     throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`);
   }
   const bad = promptIds.findIndex((id) => id < 0 || id >= vocabSize);
-  if (bad !== -1) {
-    throw new TrainyardError('REQUEST_INVALID', `promptIds.${bad}: ${promptIds[bad]} is none of the ${vocabSize} tokens`, {
-      param: `promptIds.${bad}`,
-    });
-  }
+  if (bad !== -1) throw invalid(`promptIds.${bad}`, `${promptIds[bad]} is none of the ${vocabSize} tokens`);
   let after: Turn | undefined;
-  for (const turn of sampledBy(seat)) {
-    if (lengthOf(turn) >= (after ? lengthOf(after) : 0) && beginsWith(promptIds, turn)) after = turn;
+  for (const turn of sampledTurns(caller)) {
+    if (lengthOf(turn) >= (after ? lengthOf(after) : 0) && extendsTurn(promptIds, turn)) after = turn;
   }
   return { promptIds, ...(after ? { after: after.index } : {}) };
 }
 
-export const asked = ({ role, thread }: Seat, { messages, tools }: Question): Asked => ({ role, thread, messages, tools });
+export function conversationOf({ role, thread }: Caller, { messages, tools }: ModelRequest): Asked {
+  return { role, thread, messages, tools };
+}
 
-/** The policy's own turns in this conversation: what another model said has no ids. */
-function sampledBy({ session, role, thread }: Seat): readonly Turn[] {
+/** The policy's own turns in this conversation: those of a default model have no ids. */
+function sampledTurns({ session, role, thread }: Caller): readonly Turn[] {
   return session.turns.filter((turn) => turn.thread === thread && turn.role === role && turn.model === undefined);
 }
 
 const lengthOf = ({ promptIds, sampledIds }: Turn): number => promptIds.length + sampledIds.length;
 
-/** And goes on: where nothing was sampled, asking again is no extension. */
-function beginsWith(ids: Int32Array, turn: Turn): boolean {
+/** Whether the ids begin with all of a turn. A prompt that only repeats the turn's prompt does not extend it, even if nothing was sampled. */
+function extendsTurn(ids: Int32Array, turn: Turn): boolean {
   const { promptIds, sampledIds } = turn;
   const { length } = promptIds;
   if (ids.length < lengthOf(turn) || ids.length === length) return false;
@@ -102,10 +92,13 @@ function beginsWith(ids: Int32Array, turn: Turn): boolean {
 }
 
 /**
- * The words of a request, as the objects of the turn before, or of the one it forked from, wherever it repeats them to the letter: kept
- * once, not once for every turn that follows.
+ * A request's messages and tools, as the objects of an earlier turn wherever they are the same JSON: a conversation is kept once, not once for
+ * every turn that follows.
  */
-export function remembered(before: Turn | undefined, { messages, tools }: Question): Pick<Turn['request'], 'messages' | 'tools'> {
+export function sharedWith(
+  before: Turn | undefined,
+  { messages, tools }: ModelRequest,
+): Pick<Turn['request'], 'messages' | 'tools'> {
   if (before === undefined) return { messages, tools };
   const known = before.request;
   return {
@@ -114,41 +107,36 @@ export function remembered(before: Turn | undefined, { messages, tools }: Questi
   };
 }
 
-// From prompt-length.ts: Whether a conversation can fit into the context at all, told from the length of its text. To tokenise megabytes takes seconds, in which
-// nobody else is served; what cannot fit is refused without it. What passes is measured in tokens by the engine, as ever.
+// ── length ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Normal forms make a text shorter, by less than this factor. */
+/** Unicode normalisation shortens a text by less than this factor. */
 const NORMALISING = 4;
-/** Texts up to this length are not worth a look. */
+/** Shorter texts are not measured. */
 const SHORT = 64 * 1024;
 
-const longest = new WeakMap<Renderer, number>();
+const longestTokens = new WeakMap<Renderer, number>();
 
-/** Throws CONTEXT_OVERFLOW. `tools`: those that are to be rendered; none where a recorded prompt has them already. */
-export function checkLength(
-  renderer: Renderer,
-  contextLength: number,
-  messages: readonly Message[],
-  tools: readonly Tool[] = [],
-): void {
+/**
+ * Throws CONTEXT_OVERFLOW for a conversation that cannot fit into the context, told from the length of its text: tokenising megabytes takes
+ * seconds, in which nobody else is served. What passes is measured in tokens by the engine. `tools`: those that are to be rendered.
+ */
+function checkLength(renderer: Renderer, contextLength: number, messages: readonly Message[], tools: readonly Tool[] = []): void {
   let length = tools.length === 0 ? 0 : JSON.stringify(tools).length;
   for (const { content, reasoning, tool_calls: calls } of messages) {
     length += (content?.length ?? 0) + (reasoning?.length ?? 0);
     for (const call of calls ?? []) length += call.function.arguments.length;
   }
   if (length <= SHORT || length <= NORMALISING * longestTokenOf(renderer) * contextLength) return;
-  throw new TrainyardError(
-    'CONTEXT_OVERFLOW',
-    `${length} characters are more than a context of ${contextLength} tokens can hold`,
-  );
+  const found = `${length} characters are more than a context of ${contextLength} tokens can hold`;
+  throw new TrainyardError('CONTEXT_OVERFLOW', found);
 }
 
-/** Characters of the longest token; what is half a character counts as one. */
+/** Characters of the longest token; half a character counts as one. */
 function longestTokenOf(renderer: Renderer): number {
-  const known = longest.get(renderer);
+  const known = longestTokens.get(renderer);
   if (known !== undefined) return known;
   let most = 1;
   for (let id = 0; id < renderer.vocabSize; id++) most = Math.max(most, renderer.tokenText(id).length);
-  longest.set(renderer, most);
+  longestTokens.set(renderer, most);
   return most;
 }

@@ -1,25 +1,24 @@
 /**
- * One question: request → prompt ids → the engine's ids → recorded Turns, one for each answer that was asked for.
+ * One model request: prompt ids → the engine's ids → recorded Turns, one for each answer that was asked for.
  *
  * The prompt of a call that continues a recorded conversation is the recorded ids plus the new messages; nothing that was sampled is
- * tokenised again. Turns are made from complete ids, streamed or not; a stream is a view of them. All answers to a question are
- * recorded together, or none.
+ * tokenised again. Turns are made from complete ids, streamed or not; a stream is a view of them. All answers to a request are recorded
+ * together, or none. What an engine says it sampled is checked and copied before it becomes a turn that is trained on.
  */
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
-import type { Clock } from '../core/contracts.ts';
+import type { Clock, DefaultModel } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
-import type { Piece } from '../tokens/response-stream.ts';
-import { defaultModelOf, NO_PROMPT, play, playedSampling, type Spoken, wordsOf } from './default-model.ts';
-import type { Question } from './dialects/dialect.ts';
-import type { Tokens } from './event-stream.ts';
-import { asked, type BegunPrompt, promptOf, remembered } from './prompt.ts';
-import { effectiveSampling, type ModelCall, type Seat, sealed } from './sessions.ts';
+import { askDefaultModel, defaultModelOf, type Sampled } from './default-model.ts';
+import type { ModelRequest } from './dialects/dialect.ts';
+import type { StreamPiece } from './event-stream.ts';
+import { conversationOf, type PrefilledPrompt, promptOf, sharedWith } from './prompt.ts';
+import { type Caller, type Draw, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
 
 export interface SamplerParts {
   readonly engine: Engine;
@@ -27,159 +26,178 @@ export interface SamplerParts {
   readonly clock: Clock;
 }
 
-/** What is known of the answers to a question when the first token is. */
-export interface Beginning {
+/** What is known of the answers when the first token is. */
+export interface AnswerStart {
   readonly startedAt: number;
   readonly promptTokens: number;
   /** Of each answer, in order. */
   readonly seeds: readonly number[];
 }
 
-/** Whoever listens while a question is answered. */
-export interface Audience {
-  /** Before the first token; not called where nothing was sampled. */
-  start(beginning: Beginning): void;
-  push(choice: number, pieces: readonly (Piece | Tokens)[]): void;
+/** Listens while a request is answered. */
+export interface StreamListener {
+  /** Called before the first token; not called where nothing was sampled. */
+  start(start: AnswerStart): void;
+  push(choice: number, pieces: readonly StreamPiece[]): void;
+}
+
+/** A request on its way to its turns. */
+export interface Asking {
+  readonly caller: Caller;
+  /** Absent: asked in process. */
+  readonly dialect?: DialectName | undefined;
+  readonly request: ModelRequest;
+  readonly signal: AbortSignal;
+  readonly call: ModelCall;
+  readonly listener?: StreamListener | undefined;
 }
 
 type UnrecordedTurn = Omit<Turn, 'index'>;
 
-export async function answer(
-  parts: SamplerParts,
-  seat: Seat,
-  dialect: DialectName | undefined,
-  question: Question,
-  signal: AbortSignal,
-  call: ModelCall,
-  audience?: Audience,
-): Promise<readonly Turn[]> {
-  const { session } = seat;
-  // Asked once: whether a role is trained may change while it is answered.
-  const role = session.role(seat.role);
-  const player = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default);
-  const wanted = player ? playedSampling(session, question.requested) : effectiveSampling(session, role, question.requested);
-  const reservation = session.begin(question.count, player ? 0 : wanted.maxTokens);
+const NO_PROMPT: PrefilledPrompt = { prompt: { promptIds: new Int32Array(0) } };
+
+/** Who answers a request, and how. */
+interface Source extends PrefilledPrompt {
+  /** Absent: the policy. */
+  readonly model: DefaultModel | undefined;
+  readonly trainable: boolean;
+  readonly sampling: SamplingSettings;
+}
+
+export async function answer(parts: SamplerParts, asking: Asking): Promise<readonly Turn[]> {
+  const { caller, request, signal, call } = asking;
+  const { session } = caller;
+  // Read once: whether a role is trained may change while it is answered.
+  const role = session.role(caller.role);
+  const model = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default);
+  // Nothing that a default model says is trained: it gets what the agent asked for, else the run's settings.
+  const wanted = model ? { ...session.spec.sampling, ...request.requested } : effectiveSampling(session, role, request.requested);
+  const reservation = session.begin(request.count, model ? 0 : wanted.maxTokens);
   const draws: Draw[] = [];
-  const { startedAt } = call;
   try {
-    const begunPrompt = player ? { prompt: NO_PROMPT } : promptOf(parts, seat, question);
-    const { prompt } = begunPrompt;
-    const { promptIds } = prompt;
-    call.promptTokens = promptIds.length;
+    const prompt = model ? NO_PROMPT : promptOf(parts, caller, request);
+    call.promptTokens = prompt.prompt.promptIds.length;
     const known = session.turns.length;
-    for (let choice = 0; choice < question.count; choice++) draws.push(nextDraw(seat, player ? wordsOf(question) : promptIds));
+    const asked = model ? JSON.stringify([request.messages, request.tools]) : prompt.prompt.promptIds;
+    while (draws.length < request.count) draws.push(session.seeds.draw(caller, asked));
+    const sampling = model ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
+    const source = { ...prompt, model, trainable: role.trainable, sampling };
     const seeds = draws.map(({ seed }) => seed);
-    const told = audience && startingOnce(audience, { startedAt, promptTokens: promptIds.length, seeds });
-    const onSampled = (count: number): void => {
-      call.sampledTokens += count;
-    };
-    const sampling = player ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
-    const ignored = question.ignored.length > 0 ? { ignored: question.ignored } : {};
-    const before = player ? latestOf(seat) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
-    const request = { ...(dialect === undefined ? {} : { dialect }), ...remembered(before, question), ...ignored };
-    const sampleOne = async (seed: number, choice: number, own: AbortSignal): Promise<UnrecordedTurn> => {
-      const listener = told && ((pieces: readonly (Piece | Tokens)[]) => told(choice, pieces));
-      const asking = { seat, question, ...begunPrompt, sampling, seed, signal: own, listener, onSampled };
-      const said = player ? await play(player, asking) : await sample(parts, asking);
-      return {
-        ...prompt,
-        ...(player ? { model: player.name } : {}),
-        ...said.ids,
-        stopReason: said.stopReason,
-        ...responseOf(parts, asking, said.assistant),
-        thread: seat.thread,
-        role: seat.role,
-        trainable: role.trainable,
-        sampling: { requested: question.requested, effective: sampling, seed },
-        request,
-        startedAt,
-        endedAt: parts.clock.now(),
-      };
-    };
-    const turns = await allOrNone(signal, seeds, sampleOne);
-    const fork = player ? undefined : (prompt.fork ?? forkMeanwhile(seat, question, known));
+    const turns = await allOrNone(signal, seeds, turnsFrom(parts, asking, source, seeds));
+    const fork = model ? undefined : (prompt.prompt.fork ?? forkMeanwhile(caller, request, known));
     return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns, call);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
     session.keepUnanswered(call, thrown, signal);
-    // Engines say in their own words that they were cancelled; whoever waits is to hear that there is nothing to wait for.
+    // Engines word a cancellation in their own way; the caller is to learn that the rollout has ended.
     throw session.signal.aborted ? sealed(session.rolloutId) : thrown;
   } finally {
     reservation.release();
   }
 }
 
-function latestOf({ session, role, thread }: Seat): Turn | undefined {
+type TurnFrom = (seed: number, choice: number, signal: AbortSignal) => Promise<UnrecordedTurn>;
+
+/** A function that samples one of the answers. */
+function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: readonly number[]): TurnFrom {
+  const { caller, dialect, request, listener, call } = asking;
+  const { session, thread, role } = caller;
+  const { model, trainable, sampling, prompt } = source;
+  const { startedAt } = call;
+  const before = model ? latestTurn(caller) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
+  const ignored = request.ignored.length > 0 ? { ignored: request.ignored } : {};
+  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...sharedWith(before, request), ...ignored };
+  const push = listener && startingOnce(listener, { startedAt, promptTokens: prompt.promptIds.length, seeds });
+  return async (seed, choice, signal) => {
+    const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
+    const said = model
+      ? await askDefaultModel(model, request, signal, onPieces)
+      : await sample(parts, asking, source, { seed, signal, onPieces });
+    return {
+      ...prompt,
+      ...(model ? { model: model.name } : {}),
+      ...said.ids,
+      stopReason: said.stopReason,
+      ...responseOf(parts, asking, seed, said.assistant),
+      thread,
+      role,
+      trainable,
+      sampling: { requested: request.requested, effective: sampling, seed },
+      request: recorded,
+      startedAt,
+      endedAt: parts.clock.now(),
+    };
+  };
+}
+
+function latestTurn({ session, role, thread }: Caller): Turn | undefined {
   return session.turns.findLast((turn) => turn.role === role && turn.thread === thread);
 }
 
-/** Of calls side by side all but the first to be recorded find that the conversation has gone on meanwhile. */
-function forkMeanwhile(seat: Seat, question: Question, known: number): Fork | undefined {
-  const { session, role, thread } = seat;
-  if (question.promptIds !== undefined) return undefined;
+/** Where calls of one conversation ran side by side, all but the first to be recorded find that it has gone on meanwhile. */
+function forkMeanwhile(caller: Caller, request: ModelRequest, known: number): Fork | undefined {
+  const { session, role, thread } = caller;
+  if (request.promptIds !== undefined) return undefined;
   const hasGoneOn = session.turns.slice(known).some((turn) => turn.role === role && turn.thread === thread);
-  return hasGoneOn ? relate(session.turns, asked(seat, question)).fork : undefined;
+  return hasGoneOn ? relate(session.turns, conversationOf(caller, request)).fork : undefined;
 }
 
-interface Sampling extends BegunPrompt {
-  readonly seat: Seat;
-  readonly question: Question;
-  readonly sampling: SamplingSettings;
+interface OneAnswer {
   readonly seed: number;
   readonly signal: AbortSignal;
-  readonly listener: ((pieces: readonly (Piece | Tokens)[]) => void) | undefined;
-  onSampled(count: number): void;
+  readonly onPieces: ((pieces: readonly StreamPiece[]) => void) | undefined;
 }
 
-async function sample({ engine, renderer }: SamplerParts, asked: Sampling): Promise<Spoken> {
-  const { seat, question, prompt, begun, sampling, seed, signal, listener } = asked;
-  const { stopTexts } = question;
-  const view = listener || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, begun) : undefined;
+async function sample(
+  { engine, renderer }: SamplerParts,
+  { caller, request: { stopTexts, logprobs: wantsLogprobs }, call }: Asking,
+  { prompt, prefill, sampling }: Source,
+  { seed, signal, onPieces }: OneAnswer,
+): Promise<Sampled> {
+  const view = onPieces || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, prefill) : undefined;
   let seen = 0;
+  const tell = (ids: Int32Array, logprobs: Float32Array): void => {
+    if (wantsLogprobs && ids.length > 0) onPieces?.([{ kind: 'tokens', ids, logprobs }]);
+  };
   const onTokens = (ids: Int32Array, logprobs: Float32Array) => {
     checkIds(ids, engine.vocabSize);
     const pieces = view!.push(ids);
     const kept = view!.stoppedAt === undefined ? ids.length : view!.stoppedAt - seen;
-    asked.onSampled(kept);
+    call.sampledTokens += kept;
     seen += kept;
-    if (question.logprobs) {
-      listener?.([{ kind: 'tokens', ids: ids.subarray(0, kept), logprobs: logprobs.subarray(0, kept) }]);
-    }
-    listener?.(pieces);
+    tell(ids.subarray(0, kept), logprobs.subarray(0, kept));
+    onPieces?.(pieces);
     return view!.stoppedAt === undefined ? undefined : { keep: kept };
   };
-  const { groupId } = seat.session.spec.identity;
-  // A copy: what is recorded and trained must not hang on what the engine does with its arguments.
-  const request = {
-    promptIds: prompt.promptIds.slice(),
-    sampling: { ...sampling },
-    stopIds: renderer.stopIds,
-    seed,
-    affinity: groupId,
-  };
+  // Copies: what is recorded and trained must not depend on what the engine does with its arguments.
+  const promptIds = prompt.promptIds.slice();
+  const affinity = caller.session.spec.identity.groupId;
+  const request = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
   const servedBefore = engine.policyVersion;
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
-  const result = checkSampled(given, { engine, request: { ...request, sampling }, servedBefore, kept });
+  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, {
+    engine,
+    request: { ...request, sampling },
+    servedBefore,
+    kept,
+  });
   await yieldToEventLoop();
-  const assistant = renderer.readResponse(result.ids, stopTexts, begun);
-  const rest = view?.end(result.ids, assistant);
-  if (question.logprobs && seen < result.ids.length) {
-    listener?.([{ kind: 'tokens', ids: result.ids.subarray(seen), logprobs: result.logprobs.subarray(seen) }]);
-  }
-  listener?.(rest ?? []);
-  const { ids: sampledIds, logprobs, policyVersion, stopReason } = result;
-  return { assistant, stopReason, ids: { sampledIds, logprobs, policyVersion } };
+  const assistant = renderer.readResponse(ids, stopTexts, prefill);
+  const rest = view?.end(ids, assistant);
+  tell(ids.subarray(seen), logprobs.subarray(seen));
+  onPieces?.(rest ?? []);
+  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion } };
 }
 
-function responseOf({ renderer }: SamplerParts, { seat, question, seed }: Sampling, said: Assistant) {
+function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
   const calls = said.toolCalls.map((call, i) => ({
-    id: toolCallId(renderer, seat, seed, i),
+    id: toolCallId(renderer, caller, seed, i),
     type: 'function' as const,
     function: call,
   }));
   // Where the policy calls tools instead of answering there is nothing to check yet.
-  const formatError = said.content === null ? undefined : question.formatErrorOf?.(said.content);
+  const formatError = said.content === null ? undefined : request.formatErrorOf?.(said.content);
   const response: Message = {
     role: 'assistant',
     content: said.content,
@@ -190,15 +208,11 @@ function responseOf({ renderer }: SamplerParts, { seat, question, seed }: Sampli
 }
 
 /** The first failure cancels the others and is thrown when they have ended. */
-async function allOrNone<S, T>(
-  signal: AbortSignal,
-  items: readonly S[],
-  start: (item: S, place: number, signal: AbortSignal) => Promise<T>,
-): Promise<T[]> {
-  if (items.length === 1) return [await start(items[0]!, 0, signal)];
+async function allOrNone(signal: AbortSignal, seeds: readonly number[], start: TurnFrom): Promise<UnrecordedTurn[]> {
+  if (seeds.length === 1) return [await start(seeds[0]!, 0, signal)];
   const failed = new AbortController();
   const either = AbortSignal.any([signal, failed.signal]);
-  const running = items.map((item, place) => start(item, place, either));
+  const running = seeds.map((seed, choice) => start(seed, choice, either));
   for (const one of running) one.catch((thrown) => failed.abort(thrown));
   await Promise.allSettled(running);
   failed.signal.throwIfAborted();
@@ -209,46 +223,24 @@ async function allOrNone<S, T>(
  * Ids are known before a turn is complete, so they come from its seed, which no other turn of the rollout has. Where the template
  * has a rule for them, they are as long as it wants.
  */
-export function toolCallId({ toolCallIdLength }: Renderer, { session }: Seat, seed: number, index: number): string {
-  const name = `${session.spec.identity.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
+export function toolCallId({ toolCallIdLength }: Renderer, { session }: Caller, seed: number, index: number): string {
+  const name = `${session.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
   if (toolCallIdLength === undefined) return `call_${name}`;
   return hash('sha256', name, 'base64')
     .replaceAll(/[^A-Za-z0-9]/g, '')
     .slice(0, toolCallIdLength);
 }
 
-function startingOnce(audience: Audience, beginning: Beginning): Audience['push'] {
+function startingOnce(listener: StreamListener, start: AnswerStart): StreamListener['push'] {
   let started = false;
   return (choice, pieces) => {
-    if (!started) audience.start(beginning);
+    if (!started) listener.start(start);
     started = true;
-    audience.push(choice, pieces);
+    listener.push(choice, pieces);
   };
 }
 
-interface Draw {
-  readonly seed: number;
-  /** Nothing was recorded: the next attempt has the same seed. */
-  giveBack(): void;
-}
-
-/** The seed of a call depends on what is asked and how often, never on when it arrives or how many attempts were made. */
-function nextDraw({ session, role, thread }: Seat, question: Int32Array | string): Draw {
-  const { seed, identity } = session.spec;
-  const asked =
-    typeof question === 'string' ? Buffer.from(question) : Buffer.from(question.buffer, question.byteOffset, question.byteLength);
-  const who = thread === role ? role : `${role}\n${thread}`;
-  const prompt = hash('sha256', Buffer.concat([Buffer.from(`${seed}\n${identity.rolloutId}\n${who}\n`), asked]), 'base64');
-  const occurrence = session.occurrences.take(prompt);
-  return {
-    seed: hash('sha256', `${prompt}\n${occurrence}`, 'buffer').readUIntBE(0, 6),
-    giveBack: () => session.occurrences.giveBack(prompt, occurrence),
-  };
-}
-
-// From check-sampled.ts: Checks what an engine says it sampled, whichever engine it is, before it becomes a turn that is trained on: ids of the vocabulary, a
-// log-probability for each, no more than asked for, a stop id exactly where the engine says it stopped at one, and a version that was
-// served meanwhile. Whatever passes is copied: the engine may use its buffers again.
+// ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Rounding can lift the log-probability of a certain token a little above 0. */
 const ABOVE_ZERO = 1e-3;
@@ -262,7 +254,11 @@ export interface Expected {
   readonly kept: number | undefined;
 }
 
-/** Throws POLICY_GARBLED. */
+/**
+ * Checks what an engine says it sampled: ids of the vocabulary, a log-probability for each, no more than asked for, a stop id exactly where the
+ * engine says it stopped at one, and a version that was served meanwhile. Returns copies, since the engine may use its buffers again. Throws
+ * POLICY_GARBLED.
+ */
 export function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
   if (!isList(givenIds) || givenIds.length === 0) throw garbled('no ids', 'at least one');

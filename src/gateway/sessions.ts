@@ -1,58 +1,34 @@
 /**
- * Sessions: the gateway's live lease for one rollout. A session knows its limits and its turns; it is never stored. A call in flight
- * when it is sealed is cancelled and never recorded.
+ * Sessions: the gateway's live lease for one rollout, and the table of those that are open. A session knows its limits and its turns; it is never
+ * stored. A call in flight when it is sealed is cancelled and never recorded.
+ *
+ * Sessions that nobody uses any more are sealed. One that someone in this process holds has an owner with a deadline of its own: it counts as
+ * abandoned only beyond both that and the idle time.
  */
+import { hash } from 'node:crypto';
 import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Turn, type UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
-import { newMessagesAfter } from '../tokens/history.ts';
-import { Answers } from './answers.ts';
-import { ResponsesMemory } from './dialects/responses-memory.ts';
-import type { Heard } from './generate-request.ts';
+import { Answers, lostTurns } from './answers.ts';
+import type { MessageCache } from './generate-request.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
-// From model-call.ts: A model call under way, and what is kept of one that fails, in the words that its client is told.
+/** Who is calling: as which role, in which conversation. */
+export interface Caller {
+  readonly session: LiveSession;
+  readonly role: string;
+  readonly thread: string;
+}
 
-const LONGEST_MESSAGE = 2000;
-
-/** What is kept of it if it ends without an answer, as far as it is known. */
+/** A model call under way: what is kept of it if it ends without an answer, as far as it is known. */
 export type ModelCall = { -readonly [Field in keyof UnansweredCall]: UnansweredCall[Field] };
 
-export function failureIn(thrown: unknown): NonNullable<UnansweredCall['failure']> {
-  const { code, cause } = thrown instanceof TrainyardError ? thrown : { code: 'ENGINE_FAILED' };
-  const limit = code === 'CONTEXT_OVERFLOW' ? 'context' : LIMIT_NAMES.find((name) => name === cause);
-  return { code, message: messageOf(thrown).slice(0, LONGEST_MESSAGE), ...(limit && { limit }) };
-}
-
-/**
- * How often each prompt, by digest, was asked: the n-th time draws from its own seed. A call that was cancelled gives its number
- * back, so that a seed does not depend on how many attempts were made; two calls never have the same one.
- */
-export class Occurrences {
-  readonly #taken = new Map<string, Set<number>>();
-
-  /** The lowest number that no call of this prompt has. */
-  take(prompt: string): number {
-    const taken = this.#taken.get(prompt) ?? new Set();
-    this.#taken.set(prompt, taken);
-    let number = 0;
-    while (taken.has(number)) number++;
-    taken.add(number);
-    return number;
-  }
-
-  giveBack(prompt: string, number: number): void {
-    const taken = this.#taken.get(prompt);
-    taken?.delete(number);
-    if (taken?.size === 0) this.#taken.delete(prompt);
-  }
-}
-
-/** Kept of one rollout. */
+/** Calls without an answer that are kept of one rollout. */
 const MOST_UNANSWERED = 1000;
+const LONGEST_MESSAGE = 2000;
 
 export interface Reservation {
   /** How many tokens each answer may sample. */
@@ -60,11 +36,11 @@ export interface Reservation {
   release(): void;
 }
 
-export interface SessionParts {
+interface SessionParts {
   readonly spec: SessionSpec;
   /** Unique in its gateway: two sessions of one rollout, one after the other, are two. */
   readonly number: number;
-  /** Whether someone in this process holds it, who will seal it. */
+  /** Whether nobody in this process holds it, who would seal it. */
   readonly remote: boolean;
   readonly clock: Clock;
   handle(role: string): ModelHandle;
@@ -76,12 +52,11 @@ export interface SessionParts {
 export class LiveSession implements Session {
   readonly spec: SessionSpec;
   readonly recorded: Turn[] = [];
-  readonly occurrences = new Occurrences();
+  readonly seeds: Seeds;
   readonly answers = new Answers<readonly Turn[]>();
   readonly unanswered: UnansweredCall[] = [];
-  readonly responses = new ResponsesMemory();
   /** By thread. */
-  readonly heard = new Map<string, Heard>();
+  readonly messageCaches = new Map<string, MessageCache>();
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
   readonly number: number;
@@ -91,13 +66,14 @@ export class LiveSession implements Session {
   readonly #unlink: () => void;
   #sealed = false;
   readonly #parts: SessionParts;
-  readonly #named = new Map<string, string>();
+  readonly #idempotencyKeys = new Map<string, string>();
   /** What the workflow said of a role when it asked for its handle. */
-  readonly #seats = new Map<string, SeatOptions>();
+  readonly #roleOptions = new Map<string, SeatOptions>();
   /** Of calls under way. One listener for all of them: one for each costs as much as the rest of the call's bookkeeping. */
   readonly #joined = new Set<AbortController>();
-  /** Of calls and turns: how many calls had ended without an answer when they began; of such a call, how many had before it. */
-  readonly #begun = new WeakMap<object, number>();
+  /** How many calls had ended without an answer when a call, or the call of a turn, began. */
+  readonly #endingsBefore = new WeakMap<object, number>();
+  /** Of a call that ended without an answer, how many had before it. */
   readonly #ended = new WeakMap<object, number>();
   #endings = 0;
   #activeAt: number;
@@ -109,6 +85,7 @@ export class LiveSession implements Session {
   constructor(parts: SessionParts) {
     this.#parts = parts;
     this.spec = parts.spec;
+    this.seeds = new Seeds(parts.spec);
     this.number = parts.number;
     this.remote = parts.remote;
     this.openedAt = this.#activeAt = parts.clock.now();
@@ -129,11 +106,6 @@ export class LiveSession implements Session {
     return this.#inFlight > 0 ? 0 : this.#parts.clock.now() - this.#activeAt;
   }
 
-  /** Another rollout of the same gateway, while it is open. */
-  neighbour(rolloutId: string): LiveSession | undefined {
-    return rolloutId === this.rolloutId ? undefined : this.#parts.neighbour(rolloutId);
-  }
-
   get openCalls(): number {
     return this.#inFlight;
   }
@@ -146,35 +118,45 @@ export class LiveSession implements Session {
     return this.recorded;
   }
 
+  /** Another rollout of the same gateway, while it is open. */
+  neighbour(rolloutId: string): LiveSession | undefined {
+    return rolloutId === this.rolloutId ? undefined : this.#parts.neighbour(rolloutId);
+  }
+
   model(role = 'default', options?: SeatOptions): ModelHandle {
     if (options?.default !== undefined) checkDefaultModel(options.default, `role ${JSON.stringify(role)}`);
-    if (options !== undefined) this.#seats.set(role, options);
+    if (options !== undefined) this.#roleOptions.set(role, options);
     return this.#parts.handle(role);
   }
 
   role(name: string): Role {
     const { roles, trainable, othersTrainable = true } = this.spec;
     const declared: Role = (Object.hasOwn(roles, name) ? roles[name] : undefined) ?? { trainable: othersTrainable };
-    const seat = this.#seats.get(name);
-    const player = seat?.default ?? declared.default;
-    const isTrained = trainable?.includes(name) ?? seat?.trainable?.() ?? declared.trainable;
-    return { trainable: isTrained, ...(player === undefined ? {} : { default: player }) };
+    const options = this.#roleOptions.get(name);
+    const model = options?.default ?? declared.default;
+    const isTrained = trainable?.includes(name) ?? options?.trainable?.() ?? declared.trainable;
+    return { trainable: isTrained, ...(model === undefined ? {} : { default: model }) };
   }
+
+  // ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Takes note of a request's size; throws LIMIT_REACHED when the rollout's requests were too large together. */
   receive(bytes: number): void {
     this.#activeAt = this.#parts.clock.now();
     this.#bytes += bytes;
-    if (this.#bytes > GATEWAY_LIMITS.rolloutBytes)
-      throw limitReached('bytes', `${GATEWAY_LIMITS.rolloutBytes} bytes of requests`);
+    const { rolloutBytes } = GATEWAY_LIMITS;
+    if (this.#bytes > rolloutBytes) throw limitReached('bytes', `${rolloutBytes} bytes of requests`);
   }
 
   /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. `wanted` 0: nothing is sampled. */
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
-    if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce)
-      throw busy(`the rollout has ${this.#inFlight} model calls under way`);
+    if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce) {
+      throw new TrainyardError('ENGINE_BUSY', `the rollout has ${this.#inFlight} model calls under way`, {
+        hint: 'wait for some of them, then try again',
+      });
+    }
     if (this.recorded.length + this.#inFlight + count > turns) throw limitReached('turns', `${turns} model calls`);
     const left = tokens - this.#sampledTokens - this.#reservedTokens;
     if (wanted > 0 && left < count) throw limitReached('tokens', `${tokens} sampled tokens`);
@@ -189,17 +171,19 @@ export class LiveSession implements Session {
     return { maxTokens, release };
   }
 
-  /** All of them, one after the other. */
-  record(turns: readonly Omit<Turn, 'index'>[], call: ModelCall): readonly Turn[] {
-    this.assertOpen();
-    return turns.map((turn) => {
-      const complete: Turn = { ...turn, index: this.recorded.length };
-      this.recorded.push(complete);
-      this.#begun.set(complete, this.#begun.get(call) ?? 0);
-      this.#sampledTokens += turn.sampledIds.length;
-      this.spec.observer?.recorded?.(this.spec.identity, complete);
-      return complete;
-    });
+  // ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Has a model call answered by `run`; if that throws, the call is kept, whether or not its client passes the error on. */
+  async calling<T>({ thread, role }: Caller, signal: AbortSignal | undefined, run: (call: ModelCall) => Promise<T>): Promise<T> {
+    const now = this.#parts.clock.now();
+    const call = { thread, role, promptTokens: 0, sampledTokens: 0, turnsBefore: 0, startedAt: now, endedAt: now };
+    this.#endingsBefore.set(call, this.#endings);
+    try {
+      return await run(call);
+    } catch (thrown) {
+      this.keepUnanswered(call, thrown, signal);
+      throw thrown;
+    }
   }
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
@@ -215,25 +199,36 @@ export class LiveSession implements Session {
     return { signal: joined.signal, release };
   }
 
-  /** Has a model call answered by `run`, however it was made; if that throws, the call is kept, whether or not its client passes it on. */
-  async calling<T>({ thread, role }: Seat, signal: AbortSignal | undefined, run: (call: ModelCall) => Promise<T>): Promise<T> {
-    const now = this.#parts.clock.now();
-    const call = { thread, role, promptTokens: 0, sampledTokens: 0, turnsBefore: 0, startedAt: now, endedAt: now };
-    this.#begun.set(call, this.#endings);
-    try {
-      return await run(call);
-    } catch (thrown) {
-      this.keepUnanswered(call, thrown, signal);
-      throw thrown;
+  /** Throws REQUEST_CONFLICT where this key was given to another request before. */
+  claim(idempotencyKey: string, request: string): void {
+    const known = this.#idempotencyKeys.get(idempotencyKey) ?? request;
+    if (known !== request) {
+      throw new TrainyardError('REQUEST_CONFLICT', 'the Idempotency-Key was given to another request before', {
+        hint: 'use a new key for each request, and the same key only to repeat one',
+      });
     }
+    this.#idempotencyKeys.set(idempotencyKey, request);
   }
 
-  /** Whether the call that a turn answers was made when the other one had ended: not beside it. Clocks are too coarse to tell. */
+  /** Records all of them, one after the other. */
+  record(turns: readonly Omit<Turn, 'index'>[], call: ModelCall): readonly Turn[] {
+    this.assertOpen();
+    return turns.map((turn) => {
+      const complete: Turn = { ...turn, index: this.recorded.length };
+      this.recorded.push(complete);
+      this.#endingsBefore.set(complete, this.#endingsBefore.get(call) ?? 0);
+      this.#sampledTokens += turn.sampledIds.length;
+      this.spec.observer?.recorded?.(this.spec.identity, complete);
+      return complete;
+    });
+  }
+
+  /** Whether the call that a turn answers was made after the other one had ended, not beside it. Clocks are too coarse to tell. */
   isAfter(turn: Turn, call: UnansweredCall): boolean {
-    return (this.#begun.get(turn) ?? 0) > (this.#ended.get(call) ?? Infinity);
+    return (this.#endingsBefore.get(turn) ?? 0) > (this.#ended.get(call) ?? Infinity);
   }
 
-  /** Each call once. It failed, unless its client or the rollout was gone first; what the seal cuts off is no part of the rollout. */
+  /** Keeps each call once. It failed, unless its client or the rollout was gone first. What the seal cuts off is not part of the rollout. */
   keepUnanswered(call: ModelCall, thrown: unknown, signal: AbortSignal | undefined): void {
     if (this.#sealed || this.unanswered.includes(call)) return;
     call.turnsBefore = this.recorded.length;
@@ -241,70 +236,37 @@ export class LiveSession implements Session {
     if (!this.signal.aborted && !signal?.aborted) call.failure = failureIn(thrown);
     this.unanswered.push(call);
     this.#ended.set(call, this.#endings++);
-    if (this.unanswered.length <= MOST_UNANSWERED) return;
-    // How a conversation ended is in its last one.
-    const isLast = ({ role, thread }: ModelCall, i: number): boolean =>
-      !this.unanswered.some((later, j) => j > i && later.role === role && later.thread === thread);
-    this.unanswered.splice(
-      Math.max(
-        0,
-        this.unanswered.findIndex((one, i) => !isLast(one, i)),
-      ),
-      1,
-    );
+    if (this.unanswered.length > MOST_UNANSWERED) this.unanswered.splice(this.#mostForgettable(), 1);
   }
 
+  /** The oldest call that is not the last one of its conversation: the last tells how that ended. */
+  #mostForgettable(): number {
+    const isLast = ({ role, thread }: UnansweredCall, i: number): boolean =>
+      !this.unanswered.some((later, j) => j > i && later.role === role && later.thread === thread);
+    const oldest = this.unanswered.findIndex((one, i) => !isLast(one, i));
+    return Math.max(0, oldest);
+  }
+
+  // ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
   assertOpen(): void {
-    if (this.#sealed) throw sealed(this.spec.identity.rolloutId);
+    if (this.#sealed) throw sealed(this.rolloutId);
   }
 
   seal(): readonly Turn[] {
     if (!this.#sealed) {
       this.#sealed = true;
       this.#unlink();
-      this.#abort.abort(sealed(this.spec.identity.rolloutId));
-      this.#setAsideUndelivered();
+      this.#abort.abort(sealed(this.rolloutId));
+      // An answer that nobody got took no part in how the rollout ended.
+      const missed = [...this.answers.missed()].flat();
+      for (const turn of lostTurns(this.recorded, missed)) {
+        this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
+      }
       this.#parts.onSeal();
       this.spec.observer?.sealed?.(this.spec.identity, this);
     }
     return this.recorded;
-  }
-
-  /** An answer that nobody got took no part in how the rollout ended. One whose words came back was got after all. */
-  #setAsideUndelivered(): void {
-    const missed = [...this.answers.missed()].flat();
-    if (missed.length === 0) return;
-    const continued = new Set(this.recorded.map((turn) => turn.after ?? this.#reworded(turn)));
-    for (const turn of missed) {
-      if (!continued.has(turn.index) && !this.#isQuoted(turn))
-        this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
-    }
-  }
-
-  /** The turn whose answer stands in this one's request, where the template or the client left it there in other tokens. */
-  #reworded({ fork, request }: Turn): number | undefined {
-    const from = fork && this.recorded[fork.from];
-    if (from === undefined) return undefined;
-    if (newMessagesAfter(from, request.messages) !== undefined) return from.index;
-    const isShortened = fork?.cause === 'dropped_reasoning' || fork?.cause === 'dropped_tool_call';
-    return isShortened && fork.message === from.request.messages.length ? from.index : undefined;
-  }
-
-  /** Whether the words of another model, which no turn goes on from, came back in a request. */
-  #isQuoted(turn: Turn): boolean {
-    if (turn.model === undefined) return false;
-    return this.recorded.some(({ request }) => newMessagesAfter(turn, request.messages) !== undefined);
-  }
-
-  /** Throws REQUEST_CONFLICT where this name was given to another request before. */
-  claim(idempotencyKey: string, request: string): void {
-    const known = this.#named.get(idempotencyKey) ?? request;
-    if (known !== request) {
-      throw new TrainyardError('REQUEST_CONFLICT', 'the Idempotency-Key was given to another request before', {
-        hint: 'use a new key for each request, and the same key only to repeat one',
-      });
-    }
-    this.#named.set(idempotencyKey, request);
   }
 }
 
@@ -315,13 +277,6 @@ export function effectiveSampling(session: LiveSession, role: Role, requested: P
   return role.trainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
 }
 
-/** Who is calling: as which role, in which conversation. */
-export interface Seat {
-  readonly session: LiveSession;
-  readonly role: string;
-  readonly thread: string;
-}
-
 export function sealed(rolloutId: string): TrainyardError {
   return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
 }
@@ -330,26 +285,62 @@ function limitReached(limit: LimitName, what: string): TrainyardError {
   return new TrainyardError('LIMIT_REACHED', `the rollout has used its ${what}`, { cause: limit });
 }
 
-function busy(message: string): TrainyardError {
-  return new TrainyardError('ENGINE_BUSY', message, { hint: 'wait for some of them, then try again' });
+function failureIn(thrown: unknown): NonNullable<UnansweredCall['failure']> {
+  const { code, cause } = thrown instanceof TrainyardError ? thrown : { code: 'ENGINE_FAILED' };
+  const limit = code === 'CONTEXT_OVERFLOW' ? 'context' : LIMIT_NAMES.find((name) => name === cause);
+  return { code, message: messageOf(thrown).slice(0, LONGEST_MESSAGE), ...(limit && { limit }) };
 }
 
-// From session-table.ts: Which sessions are open, by the name of their rollout, and for a while which were. Sessions that nobody uses any more are sealed
-// and forgotten, so that what is abandoned does not pile up.
-//
-// A session that someone in this process holds has an owner with a deadline of its own: it counts as abandoned only beyond both
-// that and the idle time.
+export interface Draw {
+  readonly seed: number;
+  /** Nothing was recorded: the next attempt gets the same seed. */
+  giveBack(): void;
+}
+
+/**
+ * Seeds of one session. A seed depends on what is asked and how often, never on when a call arrives or how many attempts were made: the n-th call
+ * of a prompt has its own, and one that was cancelled gives its number back.
+ */
+class Seeds {
+  readonly #session: string;
+  /** Numbers in use, by digest of the prompt. */
+  readonly #taken = new Map<string, Set<number>>();
+
+  constructor({ seed, identity }: SessionSpec) {
+    this.#session = `${seed}\n${identity.rolloutId}`;
+  }
+
+  /** `asked`: prompt ids, or what a default model is asked. */
+  draw({ role, thread }: Omit<Caller, 'session'>, asked: Int32Array | string): Draw {
+    const bytes = typeof asked === 'string' ? Buffer.from(asked) : Buffer.from(asked.buffer, asked.byteOffset, asked.byteLength);
+    const who = thread === role ? role : `${role}\n${thread}`;
+    const prompt = hash('sha256', Buffer.concat([Buffer.from(`${this.#session}\n${who}\n`), bytes]), 'base64');
+    const taken = this.#taken.get(prompt) ?? new Set();
+    this.#taken.set(prompt, taken);
+    let number = 0;
+    while (taken.has(number)) number++;
+    taken.add(number);
+    const giveBack = (): void => {
+      taken.delete(number);
+      if (taken.size === 0) this.#taken.delete(prompt);
+    };
+    return { seed: hash('sha256', `${prompt}\n${number}`, 'buffer').readUIntBE(0, 6), giveBack };
+  }
+}
+
+// ── the table ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Ended rollouts remembered, so that a straggler learns that its rollout ended rather than that there is none. */
 const TOMBSTONES = 10_000;
 const MOST_BETWEEN_SWEEPS_MS = 60_000;
 
-export interface TableParts {
+interface TableParts {
   readonly clock: Clock;
   readonly idleMs: number;
   handle(session: LiveSession, role: string): ModelHandle;
 }
 
+/** The open sessions by the name of their rollout, and for a while the names of those that ended. */
 export class SessionTable {
   readonly #parts: TableParts;
   readonly #open = new Map<string, LiveSession>();

@@ -1,6 +1,6 @@
 /**
- * The routes of the gateway as data: method, path, who may, what it does. docs/reference/wire-protocol.md publishes them; a test keeps
- * the two equal.
+ * The gateway's protocol as data: its routes with who may use them, its limits, its errors over HTTP before a dialect words them.
+ * docs/reference/wire-protocol.md publishes all of it; a test keeps the two equal.
  *
  * Routes of the model are served below `/`, `/v1` and either of them below `/r/<rollout>`; also with a second `/v1`, since some
  * clients add their own to a base URL that has one. No route looks at the query.
@@ -62,11 +62,9 @@ export function matchPath(pathname: string): MatchedPath | undefined {
   return { routes: match.routes, segments: match.segments, rollout };
 }
 
-// From limits.ts: What one request and one rollout may cost, whoever asks. Published in docs/reference/wire-protocol.md, which a test keeps equal to
-// this file. The limits of a run (turns, tokens, wall clock) are settings and stand in the session's spec.
-
 const MiB = 1024 * 1024;
 
+/** What one request and one rollout may cost. The limits of a run (turns, tokens, wall clock) are settings and stand in the session's spec. */
 export const GATEWAY_LIMITS = {
   /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
   bodyBytes: 16 * MiB,
@@ -90,8 +88,6 @@ export const GATEWAY_LIMITS = {
   wrongKeysPerSecond: HTTP_LIMITS.wrongKeysPerSecond,
   sampleIdLength: 128,
 } as const;
-
-// From http-errors.ts: The gateway's errors over HTTP before a dialect words them: their statuses and codes, and OpenAI's error body.
 
 /** Errors that the rest of the system knows too. */
 export const STATUS: Partial<Record<ErrorCode, ErrorRow>> = {

@@ -11,9 +11,7 @@
 import { hash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import { toReward } from '../core/reward.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
 import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
 import { checkedDeadline, startError } from '../processes/call-errors.ts';
@@ -27,11 +25,12 @@ import {
   cancelled,
   checkedRetries,
   DEFAULT_DEADLINE_MS,
+  failed,
+  type GraderCall,
   mayPass,
   timedOut,
   withRetries,
-} from './attempts.ts';
-import { failed, type GraderCall, shortWhy } from './call.ts';
+} from './call.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */
@@ -175,7 +174,7 @@ class PoolUser implements GraderPool {
           process = number;
         },
       });
-      return attemptOf(answer, call.input.turns.length);
+      return attemptOf(answer);
     });
   }
 }
@@ -187,16 +186,17 @@ function checkedMemory(memoryMb: number): number {
   });
 }
 
-function attemptOf(answer: Answer, turns: number): Attempt {
-  const grade = gradeOf(answer, turns);
+function attemptOf(answer: Answer): Attempt {
+  const grade = gradeOf(answer);
   const isLost = answer.kind === 'late' || answer.kind === 'ended' || answer.kind === 'threw';
   return { grade, mayPass: isLost || (answer.kind === 'answered' && mayPass(grade)) };
 }
 
-function gradeOf(answer: Answer, turns: number): Grade {
+function gradeOf(answer: Answer): Grade {
   switch (answer.kind) {
     case 'answered':
-      return checkedGrade(answer.value, turns);
+      // Checked there, by `callGrader`.
+      return answer.value as Grade;
     case 'late':
       return timedOut(answer.deadlineMs);
     case 'closed':
@@ -213,24 +213,6 @@ function gradeOf(answer: Answer, turns: number): Grade {
     case 'ended':
       return failed(`the grader's process ${answer.how} before it answered${likely(answer.how)}`);
   }
-}
-
-/** Checked there already; a module that replaced what the check relies on must not get past it here too. */
-function checkedGrade(value: unknown, turns: number): Grade {
-  const given = (typeof value === 'object' && value !== null ? value : {}) as Partial<Record<string, unknown>>;
-  try {
-    if (given['kind'] === 'graded') return { kind: 'graded', reward: toReward(given['reward'], 'the grader', turns) };
-  } catch (refusal) {
-    return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(refusal) };
-  }
-  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') {
-    return { kind: 'ungraded', why: shortWhy(given['why']) };
-  }
-  const { code, message } = given;
-  if (given['kind'] === 'failed' && typeof code === 'string' && typeof message === 'string') {
-    return { kind: 'failed', code, message: shortWhy(message) };
-  }
-  return failed(`the grader's process answered ${describeValue(value)}, expected a grade`);
 }
 
 /** Nothing that goes wrong exits with 0. */

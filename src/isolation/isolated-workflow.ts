@@ -8,36 +8,17 @@
  */
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Warn } from '../core/events.ts';
 import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
 import { startError } from '../processes/call-errors.ts';
 import { reducedEnvironment } from '../processes/environment.ts';
 import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
 import { lineage, siblingScript, type Thrown } from '../processes/protocol.ts';
-import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection } from '../rollout/rollout-context.ts';
+import type { IsolationOptions } from '../rollout/runner.ts';
 import { Inboxes } from './inboxes.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { explained } from './wall-errors.ts';
 import { findWalls, type Walls } from './walls.ts';
-
-export interface IsolationOptions {
-  /** Where the processes find the workflow. */
-  readonly module: ModuleExport | undefined;
-  /** Processes, and so rollouts at once. */
-  readonly workers: number;
-  /** Ends the processes when it aborts. */
-  readonly signal: AbortSignal;
-  /** Put up around each process where the system can; else `warn` is told. */
-  readonly walls?: RunWalls | undefined;
-  readonly warn?: Warn;
-  readonly sources?: ChildProgram['sources'];
-}
-
-export interface RunWalls extends Pick<Walls, 'hidden' | 'readOnly'> {
-  /** The folder under which rollouts may keep files. */
-  readonly artifacts?: string | undefined;
-}
 
 export interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */

@@ -5,7 +5,6 @@ import { type Controller, send, startController } from '../../test/fixtures/roll
 import type { GraderInput, WorkflowContext } from '../core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../core/define.ts';
 import { LocalBackend } from './local-backend.ts';
-import { Outbound } from './outbound.ts';
 import { createRolloutServer } from './rollout-server.ts';
 
 const ask = async (ctx: WorkflowContext): Promise<undefined> => void (await ctx.model().generate({ messages: ctx.prompt }));
@@ -79,62 +78,4 @@ describe('a rollout server under load', () => {
       expect([id, (body as { status: string }).status]).toEqual([id, grade?.body.status === 'success' ? 'success' : 'cancelled']);
     }
   }, 30_000);
-});
-
-describe('a policy that says the mark of a stream’s end', () => {
-  it('is heard to its real end', async () => {
-    const said = 'I am done. data: [DONE] but there is more';
-    const chunk = (delta: object, finish: string | null = null) =>
-      `data: ${JSON.stringify({ id: 'c', choices: [{ index: 0, delta, finish_reason: finish }] })}\n\n`;
-    const parts = [
-      chunk({ content: 'I am done. data: [DONE]' }),
-      chunk({ content: ' but there is more' }),
-      chunk({}, 'stop'),
-      'data: [DONE]\n\n',
-    ];
-    const policy: typeof fetch = async () =>
-      new Response(ReadableStream.from(parts.map((part) => new TextEncoder().encode(part))) as never, {
-        headers: { 'content-type': 'text/event-stream' },
-      });
-    const heard: unknown[] = [];
-    const backend = new LocalBackend({
-      workflow: defineWorkflow(async (ctx) => {
-        const { baseURL, fetch } = ctx.model();
-        const body = JSON.stringify({ model: 'm', stream: true, messages: ctx.prompt });
-        await (await fetch(`${baseURL}/chat/completions`, { method: 'POST', body })).text();
-      }),
-      grader: defineGrader(({ messages }) => {
-        heard.push(messages.at(-1)?.content);
-        return 1;
-      }),
-    });
-    await backend.execute(
-      {
-        rolloutId: 'r1',
-        initialMessages: [{ role: 'user', content: 'hello' }],
-        label: 'x',
-        metadata: null,
-        chatCompletionsUrl: 'http://policy.example/v1',
-        llmApiKey: null,
-        grading: true,
-        agentTimeoutSec: null,
-        graderTimeoutSec: null,
-      },
-      { completed: async () => undefined, graded: async () => undefined, fetch: policy, warn: () => undefined },
-    );
-    expect(heard).toEqual([said]);
-  });
-});
-
-describe('an address in another spelling', () => {
-  it.each([
-    'http://[::127.0.0.1]/',
-    'http://[::10.0.0.1]/',
-    'http://[::ffff:0:127.0.0.1]/',
-    'http://①②⑦.0.0.1/',
-    'http://127.0.0.1./',
-  ])('is refused: %s', (url) => {
-    const outbound = new Outbound({ loopback: () => false, ownPort: () => undefined });
-    expect(outbound.fault(url)).toMatch(/leads to/);
-  });
 });

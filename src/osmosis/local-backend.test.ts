@@ -56,18 +56,6 @@ describe('a rollout of a local backend', () => {
     expect(graderMetadata).toEqual(metadata);
   });
 
-  it('has a copy of the config of its own', async () => {
-    const seen: unknown[] = [];
-    const workflow = defineWorkflow<{ list: number[] }>(async (ctx) => {
-      ctx.config.list.push(1);
-      seen.push([...ctx.config.list]);
-    });
-    const backend = backendOf({ workflow, workflowConfig: { list: [] } });
-    await execute(backend);
-    await execute(backend);
-    expect(seen).toEqual([[1], [1]]);
-  });
-
   it('shows a grader each conversation as the workflow kept it, where it did', async () => {
     const kept = [{ role: 'user' as const, content: 'as I had it' }];
     let seen: GraderInput['threads'] = {};
@@ -136,6 +124,22 @@ describe('a rollout of a local backend', () => {
     expect(graded[0]!.samples['default']!.messages.at(-1)).toEqual({ role: 'assistant', content: 'streamed' });
   });
 
+  it('has heard a stream to its real end where the policy says the mark of an end', async () => {
+    const chunk = (content: string): string => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`;
+    const parts = [chunk('I am done. data: [DONE]'), chunk(' but there is more'), 'data: [DONE]\n\n'];
+    const fetch = async (): Promise<Response> =>
+      new Response(ReadableStream.from(parts.map((part) => new TextEncoder().encode(part))) as never, {
+        headers: { 'content-type': 'text/event-stream' },
+      });
+    const workflow = defineWorkflow(async (ctx) => {
+      const { fetch: own, baseURL } = ctx.model();
+      const body = JSON.stringify({ stream: true, messages: ctx.prompt });
+      await (await own(`${baseURL}/chat/completions`, { method: 'POST', body })).text();
+    });
+    const { graded } = await execute(backendOf({ workflow }), {}, fetch);
+    expect(graded[0]!.samples['default']!.messages.at(-1)?.content).toBe('I am done. data: [DONE] but there is more');
+  });
+
   it('asks nothing of the policy any more once it has ended', async () => {
     const { promise: asked, resolve: begin } = Promise.withResolvers<void>();
     let late: Promise<unknown> | undefined;
@@ -148,38 +152,6 @@ describe('a rollout of a local backend', () => {
     begin();
     await expect(late).rejects.toThrow('has ended');
     expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
-  });
-
-  it('asks for all that a call without a client can ask for', async () => {
-    const bodies: unknown[] = [];
-    const fetch: typeof policy = async (input, init) => {
-      const sent = new Request(input, init);
-      bodies.push(await sent.clone().json());
-      return await policy(sent);
-    };
-    const tools = [{ type: 'function' as const, function: { name: 'add' } }];
-    const schema = { type: 'object' };
-    const settings = { temperature: 0.5, topP: 0.9, topK: 3, maxTokens: 7, stop: ['.'] };
-    const asked = { tools, tool: 'add', format: { schema }, ...settings };
-    await execute(
-      running((ctx) => ctx.model().generate({ messages: ctx.prompt, ...asked })),
-      {},
-      fetch,
-    );
-    expect(bodies).toEqual([
-      {
-        model: 'osmosis-rollout',
-        messages: [{ role: 'user', content: 'hello' }],
-        tools,
-        tool_choice: { type: 'function', function: { name: 'add' } },
-        response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } },
-        temperature: 0.5,
-        top_p: 0.9,
-        top_k: 3,
-        max_tokens: 7,
-        stop: ['.'],
-      },
-    ]);
   });
 
   it('says which setup failed', async () => {

@@ -16,7 +16,7 @@ import { describeThrown, describeValue } from '../core/describe.ts';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 import { together } from '../rollout/discovery.ts';
-import { startWorkflow } from '../rollout/start-workflow.ts';
+import { startWorkflow } from '../rollout/runner.ts';
 import type {
   CancelSelector,
   Disposition,

@@ -54,6 +54,11 @@ describe('a URL that somebody else names', () => {
     'http://[2002:7f00:1::]/',
     'http://224.0.0.1/',
     'http://255.255.255.255/',
+    'http://[::127.0.0.1]/',
+    'http://[::10.0.0.1]/',
+    'http://[::ffff:0:127.0.0.1]/',
+    'http://①②⑦.0.0.1/',
+    'http://127.0.0.1./',
   ])('is refused where it leads to this machine or an inner network: %s', (url) => {
     expect(outbound().fault(url)).toMatch(/leads to .*allowedHosts/);
   });

@@ -7,7 +7,6 @@ import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { Message, StopReason } from '../core/types.ts';
-import { ResponsesMemory } from '../gateway/dialects/responses-memory.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
 import { httpModel } from '../gateway/http-model.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
@@ -173,7 +172,7 @@ function recordedCall(route: string, request: string, reply: string, isStream: b
 /** Only the conversation: parameters that the gateway would refuse are the policy's to judge. */
 function messagesIn(route: string, conversation: Fields): readonly Message[] {
   const body = defined({ model: 'policy', ...conversation });
-  return DIALECTS[route]!.read(body, { responses: new ResponsesMemory() }).question.messages;
+  return DIALECTS[route]!.read(body, {}).request.messages;
 }
 
 const READERS: Readonly<Record<string, DialectReader>> = {

@@ -29,18 +29,4 @@ describe('a deadline', () => {
       /^workflow exceeded its 0\.3s deadline \(0\.\ds of it spent queued\)$/,
     );
   });
-
-  it('keeps what was thrown before it, and not what was thrown after it', async () => {
-    const throwing = async (milliseconds: number): Promise<never> => {
-      await sleep(milliseconds);
-      throw new DOMException('my own', 'TimeoutError');
-    };
-    await expect(new Deadline('grader', 10).within(never, () => throwing(1))).rejects.toThrow('my own');
-    const blocking = async (): Promise<never> => {
-      const end = performance.now() + 60;
-      while (performance.now() < end);
-      throw new Error('late');
-    };
-    await expect(new Deadline('grader', 0.04).within(never, blocking)).rejects.toThrow('grader exceeded its 0.0s deadline');
-  });
 });

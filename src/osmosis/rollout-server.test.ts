@@ -141,13 +141,9 @@ describe('POST /rollout', () => {
     );
   });
 
-  it('refuses what is no JSON of a decent size', async () => {
+  it('is 422 for what is no JSON, or none of an object', async () => {
     const { origin } = await serve();
-    expect((await send(origin, '/rollout', '{"a":')).status).toBe(422);
-    expect((await send(origin, '/rollout', '[1]')).status).toBe(422);
-    expect((await send(origin, '/rollout', '{}', { 'content-type': 'text/plain' })).status).toBe(415);
-    expect((await send(origin, '/rollout', '['.repeat(300))).status).toBe(422);
-    expect((await send(origin, '/rollout', '{}', { origin: 'http://evil.example' })).status).toBe(403);
+    for (const text of ['{"a":', '[1]', '['.repeat(300)]) expect((await send(origin, '/rollout', text)).status).toBe(422);
   });
 });
 
@@ -183,26 +179,6 @@ describe('callbacks', () => {
     await send(origin, '/rollout', controller.begin('r1').body);
     await controller.heard('r1', 1);
     expect(controller.callbacks.map((callback) => callback.status)).toEqual([status, 200]);
-  });
-
-  it('without a grader URL are one', async () => {
-    const { origin, server } = await serve();
-    await send(origin, '/rollout', controller.begin('r1', { grader_callback_url: null }).body);
-    await controller.heard('r1', 1);
-    await server[Symbol.asyncDispose]();
-    expect(controller.callbacks.map(({ kind }) => kind)).toEqual(['completion']);
-  });
-
-  it('after a grader that broke say success once and then failure, without a reward', async () => {
-    const grader = defineGrader(() => {
-      throw new Error('broken');
-    });
-    const { origin } = await serve(local(ask, { grader }));
-    await send(origin, '/rollout', controller.begin('r1').body);
-    const [completion, grade] = await controller.heard('r1', 2);
-    expect([completion!.body.status, grade!.body.status]).toEqual(['success', 'failure']);
-    expect(grade!.body.err_message).toContain('broken');
-    expect(grade!.body.sample!.reward).toBeNull();
   });
 
   /** A backend whose rollouts do this. */

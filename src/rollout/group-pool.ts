@@ -11,9 +11,16 @@ import { Mutex } from '../core/async.ts';
 import type { Clock, Store } from '../core/contracts.ts';
 import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory } from '../core/types.ts';
-import { type ChannelCounts, PoolCounts } from './pool-counts.ts';
-import { inOrder, type ServedStep, servedSteps } from './served-steps.ts';
-import { type Closed, type WaitingGroup, WaitingGroups } from './waiting-groups.ts';
+import {
+  type ChannelCounts,
+  type Closed,
+  inOrder,
+  PoolCounts,
+  type ServedStep,
+  servedSteps,
+  type WaitingGroup,
+  WaitingGroups,
+} from './waiting-groups.ts';
 
 export interface GroupPoolOptions {
   readonly store: Store;

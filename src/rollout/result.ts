@@ -5,7 +5,7 @@
 import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { exactJson, isPlain } from '../core/json.ts';
+import { exactJson, isObject, isPlain } from '../core/json.ts';
 import { type Credit, checkCredit, credited, settledReward, toReward } from '../core/reward.ts';
 import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
@@ -60,10 +60,6 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   };
 }
 
-export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
-  return turns.map((turn) => (turn.trainable && trained?.includes(turn.index) === false ? { ...turn, trainable: false } : turn));
-}
-
 function rewardOf(
   { reward, success, credit }: WorkflowResult,
   identity: RolloutIdentity,
@@ -88,9 +84,8 @@ function inOurWords<T>(checked: () => T): T {
 
 function metadataOf(given: unknown): Readonly<Record<string, Json>> {
   const copy = exactJson(given, 'metadata');
-  if (typeof copy !== 'object' || copy === null || Array.isArray(copy))
-    throw bad(`run returned metadata ${describeValue(given)}`);
-  return copy as Readonly<Record<string, Json>>;
+  if (isObject(copy)) return copy;
+  throw bad(`run returned metadata ${describeValue(given)}`);
 }
 
 /** What is no finite number is left out: a broken metric is no reason to lose a rollout. */

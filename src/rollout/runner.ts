@@ -1,40 +1,96 @@
 /**
- * One rollout from start to stored trajectory: open a session, run the workflow, seal, grade, append.
+ * A workflow made ready, and one rollout of it from start to stored trajectory: open a session, run the workflow, seal, grade, append.
  *
  * A rollout always ends as a trajectory; what the workflow or grader did is in its outcome and grade. Only what is not the
  * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
  */
-import { abortWith, type Downtime, type Semaphore, yieldToEventLoop } from '../core/async.ts';
-import type {
-  Clock,
-  GraderInput,
-  GraderRunner,
-  Session,
-  SessionHost,
-  SessionObserver,
-  Store,
-  Workflow,
-  WorkflowContext,
-} from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
-import { credited, settledReward } from '../core/reward.ts';
-import type {
-  Grade,
-  LimitName,
-  Limits,
-  Outcome,
-  Reward,
-  RolloutIdentity,
-  SamplingSettings,
-  Task,
-  Trajectory,
-  Turn,
-  UnansweredCall,
-} from '../core/types.ts';
-import { onlyTrained, resultOf, type SettledResult } from './result.ts';
+import { abortWith, type Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
+import { runInRollout } from '../core/context.ts';
+import type { Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
+import { boundary, TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import type { ChildProgram } from '../processes/answer.ts';
+import type { ModuleExport } from './discovery.ts';
+import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
+import { resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
-import { runHere } from './start-workflow.ts';
+
+// ── the workflow ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface StartedWorkflow extends AsyncDisposable {
+  readonly workflow: Workflow;
+  /** Absent: as many rollouts at once as the run has. */
+  readonly concurrency: Semaphore | undefined;
+  /** One rollout of it, wherever that runs. */
+  readonly runWorkflow: (own: OwnContext, task: Task) => Promise<unknown>;
+}
+
+/** How the processes of an isolated workflow are started. */
+export interface IsolationOptions {
+  /** Where the processes find the workflow. */
+  readonly module: ModuleExport | undefined;
+  /** Processes, and so rollouts at once. */
+  readonly workers: number;
+  /** Ends the processes when it aborts. */
+  readonly signal: AbortSignal;
+  /** Put up around each process where the system can; else `warn` is told. */
+  readonly walls?: RunWalls | undefined;
+  readonly warn?: Warn;
+  readonly sources?: ChildProgram['sources'];
+}
+
+export interface RunWalls {
+  /** Folders are empty, files too; what does not exist is passed over. */
+  readonly hidden: readonly string[];
+  /** With all that is in them. */
+  readonly readOnly: readonly string[];
+  /** The folder under which rollouts may keep files. */
+  readonly artifacts?: string | undefined;
+}
+
+/**
+ * Sets the workflow up once, in this process or in each of its own; disposing tears it down. Throws WORKFLOW_INIT_FAILED when its setup
+ * does. Without `isolation` there are no processes for it but this one; without a host there is nothing that it could attach to.
+ */
+export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions, host?: RunHost): Promise<StartedWorkflow> {
+  const { name, concurrency } = workflow;
+  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation);
+  const attached = host && (await workflow.attach?.(host));
+  await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${name} failed`, async () => workflow.setup?.());
+  return {
+    workflow,
+    concurrency: concurrency === undefined ? undefined : new Semaphore(concurrency),
+    runWorkflow: attached ? ({ ctx }, task) => runInRollout(ctx, () => attached(ctx, task)) : (own) => runHere(workflow, own),
+    [Symbol.asyncDispose]: () =>
+      boundary('WORKFLOW_FAILED', `the teardown of workflow ${name} failed`, async () => workflow.teardown?.()),
+  };
+}
+
+async function startIsolated(workflow: Workflow, options: IsolationOptions | undefined): Promise<StartedWorkflow> {
+  if (options === undefined) {
+    const found = `workflow ${workflow.name} wants a process of its own, and there are none here`;
+    throw new TrainyardError('WORKFLOW_INVALID', found, {
+      hint: 'leave isolation out: it is for `trainyard train` and `eval`',
+    });
+  }
+  const workers = Math.min(options.workers, workflow.concurrency ?? options.workers);
+  const { openIsolated } = await import('../isolation/isolated-workflow.ts');
+  const isolated = await openIsolated(workflow, { ...options, workers });
+  return {
+    workflow,
+    // A rollout that waits for a process should wait before its deadline begins.
+    concurrency: new Semaphore(workers),
+    runWorkflow: (own) => isolated.run(own),
+    [Symbol.asyncDispose]: () => isolated[Symbol.asyncDispose](),
+  };
+}
+
+function runHere(workflow: Workflow, { ctx }: OwnContext): Promise<unknown> {
+  return runInRollout(ctx, () => workflow.run(ctx));
+}
+
+// ── one rollout ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Must not throw. */
 export interface RolloutObserver extends SessionObserver {
@@ -42,26 +98,16 @@ export interface RolloutObserver extends SessionObserver {
   threw?(thrown: unknown): void;
 }
 
-export interface RolloutParts {
-  readonly workflow: Workflow;
-  /** One rollout of it, wherever that runs; absent: in this process. */
-  readonly runWorkflow?: (own: OwnContext, task: Task) => Promise<unknown>;
+export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow, 'runWorkflow' | 'concurrency'>> {
   /** Only these roles are trained, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
-  /** Absent: the workflow gives rewards itself. */
-  readonly grader?: GraderRunner | undefined;
-  /** How much of what later turns earn counts for an earlier one, where the workflow does not say. */
-  readonly turnDiscount?: number | undefined;
-  readonly graderInput: (task: Task, rollout: GradableRollout) => GraderInput;
   readonly store: Store;
   readonly limits: Limits;
   readonly seed: number;
   readonly clock: Clock;
-  /** Of the policy: time for which it was away is not the rollout's, and does not count towards its deadline. */
-  readonly absence?: Downtime;
-  /** Rollouts of this workflow at once. */
-  readonly slots?: Semaphore | undefined;
+  /** Of the policy's server: it does not count towards the rollout's deadline. */
+  readonly downtime?: Downtime;
   /** Whoever wants to see what happens. */
   readonly observer?: RolloutObserver | undefined;
   /** Folder under which rollouts may keep files. */
@@ -76,87 +122,116 @@ export interface RolloutSpec {
   readonly sampling: SamplingSettings;
 }
 
-/** What there is to grade. Of its turns none is left out for not being trained: the policy said them. */
-export interface GradableRollout {
-  readonly turns: readonly Turn[];
-  readonly outcome: Outcome;
-  readonly result: SettledResult;
-  readonly artifactsDir: string | null;
-}
-
-type Ending<Result> =
-  | { readonly kind: 'returned'; readonly result: Result }
-  | { readonly kind: 'threw'; readonly thrown: unknown }
-  | { readonly kind: 'deadline' };
-
 /** Durable when it resolves. */
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
-  using _slot = await parts.slots?.acquire(parts.signal);
+  using _permit = await parts.concurrency?.acquire(parts.signal);
   await yieldToEventLoop();
-  const startedAt = parts.clock.now();
-  const controller = new AbortController();
-  const { signal } = controller;
-  const unlink = abortWith(controller, parts.signal);
-  const { identity } = spec;
-  const { workflow, seed, artifacts } = parts;
-  const session = parts.sessions.open({
-    identity,
-    roles: workflow.roles,
-    othersTrainable: workflow.othersTrainable,
-    trainable: parts.trainable,
-    sampling: spec.sampling,
-    limits: parts.limits,
-    seed,
-    signal,
-    ...(parts.observer === undefined ? {} : { observer: parts.observer }),
-  });
-  const deadline = { passed: false };
-  const cancelDeadline = atDeadline(parts, () => {
-    deadline.passed = true;
-    controller.abort();
-  });
-  const end = (): readonly Turn[] => {
-    cancelDeadline();
-    unlink();
-    return session.seal();
-  };
-  using _end = { [Symbol.dispose]: () => void end() };
-  const own = contextOf({
-    identity,
-    task: spec.task,
-    workflow,
-    session,
-    signal,
-    seed,
-    artifacts,
-    now: parts.clock.now,
-  });
-  const { logs, artifactsDir } = own;
-  clearFolder(own.folder);
-  const run = parts.runWorkflow ?? ((one) => runHere(workflow, one));
-  const ended = await endingOf(() => run(own, spec.task), own.ctx, deadline);
-  // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
-  const sealed = end();
-  const ending = settled(rejectedOr(ended, own), identity, sealed);
-  if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) parts.observer?.threw?.(ending.thrown);
+  const { identity, sampling } = spec;
+  const { workflow, seed, limits, clock, observer, trainable } = parts;
+  const startedAt = clock.now();
+  const { roles, othersTrainable } = workflow;
+  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal) =>
+    parts.sessions.open({
+      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal },
+      ...(observer === undefined ? {} : { observer }),
+    }),
+  );
+  const { session, own } = run;
+  // Sealed before the result is read: which answers nobody got is known then, and they are no part of what a turn led to.
+  const turns = session.seal();
+  const ending = settled(run.ending, identity, turns);
+  if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
-  const grade = await gradeOf(parts, spec, { turns: sealed, outcome, result, artifactsDir: artifactsDir() });
-  const trajectory: Trajectory = {
-    ...identity,
-    outcome,
-    ...keptOf(result, sealed),
-    ...(grade.kind === 'graded' && grade.reward.source === 'workflow' ? {} : returnedBy(result, sealed)),
-    ...(logs.length > 0 ? { logs } : {}),
-    ...(session.unanswered.length > 0 ? { unanswered: session.unanswered } : {}),
-    grade,
-    startedAt,
-    endedAt: parts.clock.now(),
-  };
-  // A rollout that was given up with the run is no result: stored, it would be taken for one when the run is taken up again.
+  const grade = await gradeOf(parts, spec, { turns, outcome, result, artifactsDir: own.artifactsDir() });
+  const { unanswered } = session;
+  const { logs } = own;
+  const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
+  // A rollout that was given up with the run is no result: stored, it would be taken for one when the run is resumed.
   parts.signal.throwIfAborted();
   await parts.store.append(trajectory);
   return trajectory;
+}
+
+export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkflow'>> {
+  readonly workflow: Workflow;
+  readonly deadlineMs: number;
+  readonly downtime?: Downtime;
+  readonly seed: number;
+  readonly clock: Clock;
+  readonly artifacts?: string | undefined;
+  readonly signal: AbortSignal;
+}
+
+/** Runs the workflow's code in a session of its own, which is sealed when this resolves: a gateway's, or one with a policy elsewhere. */
+export async function runInSession<Opened extends Pick<Session, 'model'> & { seal(): unknown }>(
+  parts: SessionRunParts,
+  { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
+  open: (signal: AbortSignal) => Opened,
+): Promise<{ readonly ending: Ending<unknown>; readonly session: Opened; readonly own: OwnContext }> {
+  const { workflow, seed, clock, artifacts, runWorkflow = (one) => runHere(workflow, one) } = parts;
+  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, parts.downtime);
+  const { signal } = bounds;
+  const session = open(signal);
+  using _sealed = { [Symbol.dispose]: () => void session.seal() };
+  const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now });
+  clearFolder(own.folder);
+  return { ending: rejectedOr(await bounds.within(() => runWorkflow(own, task)), own), session, own };
+}
+
+/** What ends a rollout from outside: the run's signal, or its deadline, which waits for as long as the policy was away. */
+class RolloutBounds implements Disposable {
+  readonly #controller = new AbortController();
+  readonly #unlink: () => void;
+  readonly #downtime: Downtime | undefined;
+  #allowedFor: number;
+  #timer: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  constructor(run: AbortSignal, deadlineMs: number, downtime: Downtime | undefined) {
+    this.#unlink = abortWith(this.#controller, run);
+    this.#downtime = downtime;
+    this.#allowedFor = downtime?.milliseconds ?? 0;
+    this.#wait(deadlineMs);
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  /** Bounded even if the workflow ignores its signal; what it does after that finds a sealed session. */
+  async within(workflow: () => Promise<unknown>): Promise<Ending<unknown>> {
+    const { signal } = this;
+    const { promise: cut, resolve } = Promise.withResolvers<Ending<unknown>>();
+    const end = (): void => resolve(this.#isOver ? { kind: 'deadline' } : { kind: 'threw', thrown: signal.reason });
+    if (signal.aborted) end();
+    else signal.addEventListener('abort', end, { once: true });
+    const run = async (): Promise<Ending<unknown>> => {
+      try {
+        return { kind: 'returned', result: await workflow() };
+      } catch (thrown) {
+        return { kind: 'threw', thrown };
+      }
+    };
+    return await Promise.race([cut, run()]);
+  }
+
+  [Symbol.dispose](): void {
+    clearTimeout(this.#timer);
+    this.#unlink();
+  }
+
+  #wait(milliseconds: number): void {
+    this.#timer = setTimeout(() => {
+      const away = (this.#downtime?.milliseconds ?? 0) - this.#allowedFor;
+      if (away > 0) {
+        this.#allowedFor += away;
+        return this.#wait(away);
+      }
+      this.#isOver = true;
+      this.#controller.abort();
+    }, milliseconds);
+  }
 }
 
 /** A rollout that was rejected stays so, whatever became of what that threw. */
@@ -172,168 +247,4 @@ function settled(ending: Ending<unknown>, identity: RolloutIdentity, turns: read
   } catch (thrown) {
     return { kind: 'threw', thrown };
   }
-}
-
-/** What the trajectory keeps of the result. */
-function keptOf(
-  { output, metadata, metrics, trainedTurns }: SettledResult,
-  turns: readonly Turn[],
-): Pick<Trajectory, 'turns' | 'output' | 'metadata' | 'metrics'> {
-  return {
-    turns: onlyTrained(turns, trainedTurns),
-    ...(output === undefined ? {} : { output }),
-    ...(metadata === undefined ? {} : { metadata }),
-    ...(metrics === undefined ? {} : { metrics }),
-  };
-}
-
-/** What else decided its grade: what the grader was told beside the output, the credit, and which turns were no longer trained after it. */
-function returnedBy(
-  { reward, success, credit, trainedTurns }: SettledResult,
-  turns: readonly Turn[],
-): Pick<Trajectory, 'returned'> {
-  const left = turns.filter(({ trainable, index }) => trainable && trainedTurns?.includes(index) === false);
-  const untrained = left.length === 0 ? undefined : left.map(({ index }) => index);
-  const returned = defined({ reward, success, credit, untrained });
-  return Object.keys(returned).length === 0 ? {} : { returned };
-}
-
-/** Gives what cancels it. */
-function atDeadline({ limits, absence }: RolloutParts, end: () => void): () => void {
-  const awayMs = (): number => absence?.milliseconds ?? 0;
-  let allowedFor = awayMs();
-  let timer: NodeJS.Timeout;
-  const wait = (milliseconds: number): void => {
-    timer = setTimeout(() => {
-      const away = awayMs() - allowedFor;
-      if (away <= 0) return end();
-      allowedFor += away;
-      wait(away);
-    }, milliseconds);
-  };
-  wait(limits.deadlineMs);
-  return () => clearTimeout(timer);
-}
-
-/** Bounded by the deadline even if the workflow ignores its signal; what it does after that finds a sealed session. */
-async function endingOf(
-  workflow: () => Promise<unknown>,
-  ctx: WorkflowContext,
-  deadline: { readonly passed: boolean },
-): Promise<Ending<unknown>> {
-  // Listens on the rollout's own signal: listeners on the run's would pile up over thousands of rollouts.
-  const cut = new Promise<Ending<unknown>>((resolve) => {
-    const end = (): void => resolve(deadline.passed ? { kind: 'deadline' } : { kind: 'threw', thrown: ctx.signal.reason });
-    if (ctx.signal.aborted) end();
-    else ctx.signal.addEventListener('abort', end, { once: true });
-  });
-  const run = async (): Promise<Ending<unknown>> => {
-    try {
-      return { kind: 'returned', result: await workflow() };
-    } catch (thrown) {
-      return { kind: 'threw', thrown };
-    }
-  };
-  return await Promise.race([cut, run()]);
-}
-
-function outcomeOf(ending: Ending<SettledResult>, session: Session): Outcome {
-  if (ending.kind === 'deadline') return { kind: 'truncated', limit: 'deadline' };
-  if (ending.kind === 'threw' && ending.thrown instanceof Rejection) return { kind: 'rejected', reason: ending.thrown.message };
-  if (ending.kind === 'returned') return outcomeByCalls(session);
-  const code = ending.thrown instanceof TrainyardError ? ending.thrown.code : 'WORKFLOW_FAILED';
-  // Graded without what it returned, such a rollout would be graded for something else.
-  const limit = code === 'WORKFLOW_BAD_RESULT' ? undefined : limitBehind(code, session);
-  if (limit !== undefined) return { kind: 'truncated', limit };
-  return { kind: 'failed', code, message: messageOf(ending.thrown).slice(0, 2000) };
-}
-
-type GradingParts = Pick<RolloutParts, 'grader' | 'workflow' | 'turnDiscount' | 'graderInput'>;
-
-/** Never throws for what the grader did. Throws REWARD_MISSING where nobody gives a reward. */
-export async function gradeOf(
-  parts: GradingParts,
-  { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
-  rollout: GradableRollout,
-): Promise<Grade> {
-  const { outcome, turns, result } = rollout;
-  const { grader, workflow } = parts;
-  const gradable =
-    outcome.kind === 'completed' || (outcome.kind === 'truncated' && outcome.limit !== 'deadline' && turns.length > 0);
-  if (!gradable) return { kind: 'ungraded', why: outcome.kind };
-  if (result.reward !== undefined && (grader === undefined || workflow.grading === 'when-missing')) {
-    return { kind: 'graded', reward: creditedByRun(parts, result.reward, rollout) };
-  }
-  if (grader === undefined) {
-    // What a limit cut short could not say anything any more.
-    if (outcome.kind === 'truncated') return { kind: 'ungraded', why: 'truncated' };
-    throw rewardMissing(identity);
-  }
-  const grade = await grader.grade(parts.graderInput(task, rollout));
-  if (grade.kind !== 'graded') return grade;
-  try {
-    const reward = settledReward(grade.reward, identity, turns);
-    const own = result.credit === undefined ? undefined : credited(reward, turns, result.credit);
-    return { kind: 'graded', reward: own ?? creditedByRun(parts, reward, rollout) };
-  } catch (thrown) {
-    return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(thrown) };
-  }
-}
-
-/**
- * What the workflow says of credit holds, as do returns that it computed itself; and rewards by thread or role alone stay so, or they would
- * be compared across roles.
- */
-function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward, { turns, result }: GradableRollout): Reward {
-  if (turnDiscount === undefined || result.credit !== undefined) return reward;
-  const { byTurn, byThread, byRole, source } = reward;
-  const isSaid =
-    byTurn === undefined ? (byThread ?? byRole) !== undefined : workflow.rewardsAreReturns === true && source === 'workflow';
-  return isSaid ? reward : credited(reward, turns, { turnDiscount, per: 'turn' });
-}
-
-/** Every other rollout would end like this one, so the run does. */
-function rewardMissing({ rolloutId }: RolloutIdentity): TrainyardError {
-  return new TrainyardError('REWARD_MISSING', `rollout ${rolloutId} returned no reward, and the entry exports no grader`, {
-    hint: 'export a grader: export const grader = defineGrader(({ task, messages }) => …), or return { reward } from run',
-  });
-}
-
-// ── how a rollout ended, told by its model calls ──────────────────────────────────────────────────────────────────────────
-
-// A call that failed counts whether or not its client passed that on, or a broken engine would look like a bad policy. In each conversation
-// the last word holds: a failure with an answer after it was recovered from.
-
-type Calls = Pick<Session, 'turns' | 'unanswered' | 'isAfter'>;
-type FailedCall = UnansweredCall & Required<Pick<UnansweredCall, 'failure'>>;
-
-const isFailed = (call: UnansweredCall): call is FailedCall => call.failure !== undefined;
-const seatOf = ({ role, thread }: Pick<Turn, 'role' | 'thread'>): string => JSON.stringify([role, thread]);
-/** By a second try, not by a call beside it. An answer that nobody got is none. */
-const isAnswered = (calls: Calls, call: FailedCall, turn: Turn): boolean => calls.isAfter(turn, call) && !turn.undelivered;
-
-/** Of a rollout whose workflow returned, or that has none. */
-export function outcomeByCalls(calls: Calls): Outcome {
-  const { turns, unanswered } = calls;
-  const latest = new Map(unanswered.filter(isFailed).map((call) => [seatOf(call), call]));
-  const last = [...latest.values()].filter(
-    (call) => !turns.some((turn) => isAnswered(calls, call, turn) && seatOf(turn) === seatOf(call)),
-  );
-  const word = last.find(({ failure }) => failure.limit === undefined) ?? last[0];
-  const { code = '', message = '', limit } = word?.failure ?? {};
-  if (limit !== undefined) return { kind: 'truncated', limit };
-  if (word) return { kind: 'failed', code, message: `the last model call of ${word.thread} failed: ${message}` };
-  return turns.length === 0 ? { kind: 'rejected', reason: 'no_turns' } : { kind: 'completed' };
-}
-
-/**
- * The limit that made a workflow throw: the one whose refusal it threw, by its code; else the one that its latest call ran into, since
- * frameworks and other processes throw something of their own. What is thrown after an answer is no limit's doing.
- */
-export function limitBehind(code: string, calls: Calls): LimitName | undefined {
-  const { turns, unanswered } = calls;
-  const failed = unanswered.filter(isFailed);
-  const [thrown, latest] = [failed.findLast(({ failure }) => failure.limit && failure.code === code), failed.at(-1)];
-  if (thrown !== undefined || latest === undefined) return thrown?.failure.limit;
-  return turns.some((turn) => isAnswered(calls, latest, turn)) ? undefined : latest.failure.limit;
 }

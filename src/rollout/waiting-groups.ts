@@ -1,10 +1,13 @@
 /**
- * Which groups wait to be handed out, and which are closed: in memory, by channel and name, in the order their first trajectory was kept.
+ * What the group pool is made of, in memory: the groups that wait to be handed out and those that are closed, by channel and name, in the
+ * order their first trajectory was kept; counts of what became of trajectories; and the rows of a batch.
  *
- * A group's place in the line never holds up those behind it. Of a line that is full the oldest group that is excluded whole makes room, else
- * the oldest that is not complete, never one that could be handed out. Closed groups stay closed: what belongs to one comes too late. No I/O.
+ * A group's place in the queue never holds up those behind it. When the queue is full, the oldest group that is excluded whole makes room,
+ * else the oldest that is not complete, never one that could be handed out. Closed groups stay closed: what belongs to one is late. No I/O.
  */
-import type { Purpose, Trajectory } from '../core/types.ts';
+
+import { earnedBy } from '../core/reward.ts';
+import type { Purpose, StaleRule, Trajectory, Turn } from '../core/types.ts';
 
 export interface WaitingGroup {
   readonly groupId: string;
@@ -64,4 +67,106 @@ export class WaitingGroups {
 
 function nameOf({ purpose, groupId }: Identity): string {
   return `${purpose} ${groupId}`;
+}
+
+// ── counts ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// `kept` is always what waits, was handed out, left out or dropped, together.
+
+export interface ChannelCounts {
+  /** Trajectories that were kept. */
+  readonly kept: number;
+  readonly waiting: number;
+  readonly served: number;
+  /** Of groups that were handed out: failed, not graded, excluded, or with nothing left to train. */
+  readonly leftOut: number;
+  readonly dropped: number;
+  /** Trajectories that came after their group was closed; they were not kept. */
+  readonly late: number;
+  /** Trajectories for which there was no room; they were not kept. */
+  readonly refused: number;
+  readonly waitingGroups: number;
+  readonly readyGroups: number;
+  readonly servedGroups: number;
+  readonly droppedGroups: number;
+  readonly servedSteps: number;
+  /** Steps of batches that were too old: left out, or weighed. */
+  readonly staleSteps: number;
+}
+
+type Added = keyof typeof NONE;
+const NONE = {
+  ...{ kept: 0, served: 0, leftOut: 0, dropped: 0, late: 0, refused: 0 },
+  ...{ servedGroups: 0, droppedGroups: 0, servedSteps: 0, staleSteps: 0 },
+};
+
+export class PoolCounts {
+  readonly #sums: Record<Purpose, Record<Added, number>> = { train: { ...NONE }, eval: { ...NONE } };
+
+  add(purpose: Purpose, counts: Partial<Record<Added, number>>): void {
+    const sums = this.#sums[purpose];
+    for (const [name, n] of Object.entries(counts) as [Added, number][]) sums[name] += n;
+  }
+
+  of(purpose: Purpose): Readonly<Record<Added, number>> {
+    return { ...this.#sums[purpose] };
+  }
+}
+
+// ── rows of a batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// One row for each trained turn. A turn that was sampled too many policy versions ago is left out, or counts half as much for each version
+// too many.
+
+export const STALE_RULES = ['drop', 'weigh'] as const satisfies readonly StaleRule['rule'][];
+
+export interface ServedStep {
+  readonly groupId: string;
+  readonly rolloutId: string;
+  /** Among the trained turns of its trajectory, from 0. */
+  readonly index: number;
+  readonly isLast: boolean;
+  readonly turn: Turn;
+  /** What the turn earned, and the trajectory as a whole. */
+  readonly reward: number;
+  readonly value: number;
+  /** 1, or less where it is stale. */
+  readonly weight: number;
+}
+
+export interface ServedSteps {
+  readonly steps: readonly ServedStep[];
+  /** Turns that were too old, left out or weighed. */
+  readonly stale: number;
+}
+
+export function servedSteps(trajectories: readonly Trajectory[], rule?: StaleRule): ServedSteps {
+  const rows = trajectories.map((trajectory) => stepsOf(trajectory, rule));
+  return { steps: inOrder(rows.flatMap(({ steps }) => steps)), stale: rows.reduce((sum, { stale }) => sum + stale, 0) };
+}
+
+/** By trajectory and index, whenever they came. */
+export function inOrder(steps: readonly ServedStep[]): readonly ServedStep[] {
+  return steps.toSorted((a, b) => (a.rolloutId === b.rolloutId ? a.index - b.index : a.rolloutId < b.rolloutId ? -1 : 1));
+}
+
+function stepsOf(trajectory: Trajectory, rule: StaleRule | undefined): ServedSteps {
+  const { groupId, rolloutId, grade } = trajectory;
+  if (grade.kind !== 'graded') return { steps: [], stale: 0 };
+  const { value } = grade.reward;
+  const trained = trajectory.turns
+    .toSorted((a, b) => a.index - b.index)
+    .flatMap((turn) => {
+      const earned = earnedBy(trajectory, turn);
+      return earned === undefined ? [] : [{ turn, reward: earned.reward, weight: weightOf(turn, rule) }];
+    });
+  // Numbered before anything stale is left out: an index names the same turn whoever asks when.
+  const steps = trained.map((one, index) => ({ ...one, groupId, rolloutId, index, isLast: index === trained.length - 1, value }));
+  return { steps: steps.filter(({ weight }) => weight > 0), stale: trained.filter(({ weight }) => weight < 1).length };
+}
+
+function weightOf({ policyVersion }: Turn, rule: StaleRule | undefined): number {
+  const tooMany = rule === undefined ? 0 : rule.policyVersion - policyVersion - rule.most;
+  if (tooMany <= 0) return 1;
+  return rule?.rule === 'weigh' ? 0.5 ** tooMany : 0;
 }

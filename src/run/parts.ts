@@ -10,15 +10,14 @@ import type { Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
+import { graderInput } from '../grader/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
-import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { watchStalls } from '../processes/stall-watch.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type RolloutObserver, type RolloutParts, runRollout } from '../rollout/runner.ts';
-import { startWorkflow } from '../rollout/start-workflow.ts';
+import { type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
@@ -86,13 +85,13 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     if (isIsolated && files.run !== undefined) closers.add(await reserved(files.run));
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
-    const absence = new Downtime();
-    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, absence }));
+    const downtime = new Downtime();
+    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
     const restore = async (): Promise<void> => {
       await loadFirst(policy.trainer, model);
       await policy.trainer.publish(0);
     };
-    const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, absence);
+    const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, downtime);
     const { signal, release } = linkSignals(stop, ...(recovery === undefined ? [] : [recovery.fatal]));
     closers.defer(release);
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
@@ -107,10 +106,10 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     if (options.watchStalls) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
-      ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, absence, signal },
+      ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
       workflow: workflow.workflow,
       runWorkflow: workflow.runWorkflow,
-      slots: workflow.slots,
+      concurrency: workflow.concurrency,
       clock: { now: Date.now },
     };
     return {

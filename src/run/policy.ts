@@ -26,7 +26,7 @@ export interface PolicyOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
   /** Runs while the policy's server is away. */
-  readonly absence?: Downtime | undefined;
+  readonly downtime?: Downtime | undefined;
   /** By default the fastest that the machine has. */
   readonly kernels?: KernelVariant | undefined;
 }

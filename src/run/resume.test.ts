@@ -45,9 +45,9 @@ function forgetful() {
     state.has = true;
     log.push('restored');
   };
-  const absence = new Downtime();
-  const recovery = new Recovery((code) => log.push(code), restore, absence);
-  return { log, state, recovery, absence, engine: recovery.around(engine) };
+  const downtime = new Downtime();
+  const recovery = new Recovery((code) => log.push(code), restore, downtime);
+  return { log, state, recovery, downtime, engine: recovery.around(engine) };
 }
 
 describe('recovery', () => {
@@ -79,15 +79,15 @@ describe('recovery', () => {
   });
 
   it('is time that the policy was away', async () => {
-    const { engine, state, absence } = forgetful();
+    const { engine, state, downtime } = forgetful();
     state.has = false;
     state.failures.push(lost());
     expect(await engine.sample(REQUEST)).toEqual(RESULT);
     expect(state.restoring, 'lost again while it was put back').toBe(2);
-    const away = absence.milliseconds;
+    const away = downtime.milliseconds;
     expect(away).toBeGreaterThan(5);
     await new Promise((resolve) => setTimeout(resolve, 10));
-    expect(absence.milliseconds).toBe(away);
+    expect(downtime.milliseconds).toBe(away);
   });
 
   it('gives up on a server that keeps nothing, and ends the run with its error', async () => {

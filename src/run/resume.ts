@@ -114,10 +114,10 @@ export class Recovery implements TrainerWork {
   #inARow = 0;
   readonly #mutex = new Mutex();
 
-  constructor(warn: Warn, restore: () => Promise<unknown>, absence?: Downtime) {
+  constructor(warn: Warn, restore: () => Promise<unknown>, downtime?: Downtime) {
     this.#warn = warn;
     this.restore = restore;
-    this.#downtime = absence;
+    this.#downtime = downtime;
   }
 
   /** Aborts, with the error as its reason, when nothing can be sampled any more. */

@@ -8,14 +8,14 @@ import { Mutex, openingWith } from '../core/async.ts';
 import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { RolloutIdentity, Task, Trajectory, Turn } from '../core/types.ts';
+import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { Failure } from '../http/refusal.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
 import { GroupPool } from '../rollout/group-pool.ts';
-import { outcomeByCalls } from '../rollout/runner.ts';
+import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
@@ -120,15 +120,9 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
       const { turns, unanswered } = session;
       if (turns.length === 0 && unanswered.length === 0) return;
       const endedAt = Date.now();
-      const trajectory: Trajectory = {
-        ...identity,
-        outcome: outcomeByCalls(session),
-        grade: { kind: 'ungraded', why: 'nothing grades what is served' },
-        turns,
-        ...(unanswered.length > 0 ? { unanswered } : {}),
-        startedAt: turns[0]?.startedAt ?? endedAt,
-        endedAt,
-      };
+      const grade = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
+      const startedAt = turns[0]?.startedAt ?? endedAt;
+      const trajectory = recordOf(identity, session, { outcome: outcomeByCalls(session), grade, startedAt, endedAt });
       // One after the other: two sessions of one name must not find the same name free.
       const append = async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) });
       keeping.push(naming.run(append));

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { hasSandbox } from '../../test/fixtures/sandbox.ts';
 import { findWalls } from '../isolation/walls.ts';
 import { inspectEntry } from '../rollout/discovery.ts';
-import { startWorkflow } from '../rollout/start-workflow.ts';
+import { startWorkflow } from '../rollout/runner.ts';
 import { wallsOf } from './walls.ts';
 
 const SOURCE = `

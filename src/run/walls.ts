@@ -9,8 +9,8 @@ import { mkdir, rmdir } from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join, relative, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { RunWalls } from '../isolation/isolated-workflow.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
+import type { RunWalls } from '../rollout/runner.ts';
 
 export interface RunFiles {
   /** Of a run that is kept on disk. Made where it is not there yet: what is not there cannot be hidden. */

@@ -49,20 +49,6 @@ describe('the manager', () => {
     }
   });
 
-  it('has at most so many episodes under way as it has workers', async () => {
-    let [now, most] = [0, 0];
-    class Counting extends SingleStepSingleTurnAgentFlow {
-      override async run(): Promise<number> {
-        most = Math.max(most, ++now);
-        await sleep(2);
-        now--;
-        return 0;
-      }
-    }
-    await managed(Counting, { workers: 3 }).manager.run(rows(20));
-    expect(most).toBe(3);
-  });
-
   it('goes on where one of a hundred throws; that one is recorded as failed', async () => {
     class Unlucky extends SingleStepSingleTurnAgentFlow {
       override async run(...given: Run): Promise<number> {

@@ -3,7 +3,8 @@
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader } from '../../src/core/define.ts';
 import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
-import { type MountedFlows, mountAgentFlow } from '../../src/flows/flow-routes.ts';
+import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
+import type { TrajectoryTable } from '../../src/flows/trajectory-table.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import type { GroupPool } from '../../src/rollout/group-pool.ts';
@@ -31,7 +32,7 @@ export interface Sent {
 export interface FlowBench {
   readonly gateway: Gateway;
   readonly engine: ScriptedEngine;
-  readonly flows: MountedFlows;
+  readonly flows: TrajectoryTable;
   readonly store: Store;
   readonly key: string;
   send(

@@ -54,19 +54,6 @@ describe('an example', () => {
     expect(lastOf(stdout)).toMatchObject({ type: 'done', n: 6, failed: 0 });
   });
 
-  it('is trained: steps decide what is, the run can be taken up again, no rollout fails', async () => {
-    const run = join(home.dir, 'trained');
-    const small = ['--groups-per-step', '2', '--group', '4', '--eval-every', '0', '--threads', '1', '--json', '--steps', '1'];
-    const args = ['train', join(folder, 'multi-step.ts'), '--tasks', files['shop-train']!, '--run', run, ...small];
-    const first = await trainyard(...args);
-    expect({ code: first.code, stderr: first.stderr }).toEqual({ code: 0, stderr: '' });
-    await using store = await openSqliteStore(join(run, 'store.sqlite'));
-    const trajectories = await store.query({ purpose: 'train' });
-    expect(new Set(trajectories.map(({ outcome }) => outcome.kind))).toEqual(new Set(['completed']));
-    expect(trajectories.every(({ metrics, turns }) => metrics?.['steps'] === turns.length)).toBe(true);
-    expect(trajectories.some(({ turns }) => turns.length > 1 && turns[1]!.after === 0)).toBe(true);
-  });
-
   it('of the flows file is trained, and taken up again', async () => {
     const run = join(home.dir, 'named');
     const small = ['--groups-per-step', '2', '--group', '4', '--eval-every', '0', '--threads', '1', '--json'];
@@ -80,18 +67,18 @@ describe('an example', () => {
 });
 
 describe('what is wrong with a call', () => {
-  it.each([
-    [
-      'a flow that is not there',
-      ['--flow', 'nobody', '--flows', flows],
-      'no flow "nobody"; there are blackbox_gsm8k_agent, process_agent',
-    ],
-    ['flows without a name', ['--flows', flows], 'expected the name of a flow'],
-    ['nothing', [], 'missing required argument: entry'],
-  ])('is said before anything runs: %s', async (_, args, message) => {
-    const { code, stderr } = await trainyard('eval', ...args, '--held-out', files['triage-held-out']!);
+  it('is said before anything runs: a flow that is not there', async () => {
+    const { code, stderr } = await trainyard(
+      'eval',
+      '--flow',
+      'nobody',
+      '--flows',
+      flows,
+      '--held-out',
+      files['triage-held-out']!,
+    );
     expect(code).toBe(2);
-    expect(stderr).toContain(message);
+    expect(stderr).toContain('no flow "nobody"; there are blackbox_gsm8k_agent, process_agent');
   });
 
   it('is said of tasks that ask for another flow, too', async () => {

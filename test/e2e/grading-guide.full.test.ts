@@ -5,7 +5,7 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Grader } from '../../src/core/contracts.ts';
-import { type GradedCase, gradeOnce } from '../../src/grader/grade-once.ts';
+import { type GradedCase, gradeOnce } from '../../src/grader/inline.ts';
 import { scratch } from '../cli/command.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 import { readText } from '../house/sources.ts';
@@ -16,7 +16,7 @@ const samples = (page: string): readonly (readonly [name: string, text: string])
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {
   home = await scratch();
-  for (const page of ['docs/guide/13-grading.md', 'docs/reference/graders.md'])
+  for (const page of ['docs/guide/09-grading.md', 'docs/reference/graders.md'])
     for (const [name, text] of samples(page)) await home.write(name, text);
 });
 afterAll(() => home.remove());
@@ -27,8 +27,8 @@ const looked = { id: 'c', type: 'function', function: { name: 'lookup', argument
 
 describe('the guide to grading', () => {
   it('names every sample, so that each is used here', () => {
-    const all = [...readText('docs/guide/13-grading.md').matchAll(/^```ts$/gm)];
-    const names = samples('docs/guide/13-grading.md').map(([name]) => name);
+    const all = [...readText('docs/guide/09-grading.md').matchAll(/^```ts$/gm)];
+    const names = samples('docs/guide/09-grading.md').map(([name]) => name);
     expect(names).toEqual(
       ['first', 'second', 'second.test', 'parts', 'careful', 'composed', 'code', 'judged'].map((name) => `${name}.ts`),
     );

@@ -2,10 +2,9 @@
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Trajectory } from '../../src/core/types.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
@@ -34,7 +33,7 @@ async function bench(workers: number) {
   const rollout = (order: string): Promise<Trajectory> =>
     runRollout(
       {
-        ...{ workflow: started.workflow, runWorkflow: started.runWorkflow, slots: started.slots },
+        ...{ workflow: started.workflow, runWorkflow: started.runWorkflow, concurrency: started.concurrency },
         ...{ sessions: gateway, grader: inlineGrader(grader), graderInput, store, seed: 3, clock: { now: Date.now } },
         limits: { turns: 8, tokens: 1000, deadlineMs: 30_000 },
         signal: new AbortController().signal,

@@ -6,10 +6,9 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Workflow } from '../../src/core/contracts.ts';
 import type { Limits, Trajectory } from '../../src/core/types.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
@@ -68,7 +67,7 @@ async function bench(workflow: Workflow, { workers = 1, limits = {}, stop = new 
       {
         workflow: started.workflow,
         runWorkflow: started.runWorkflow,
-        slots: started.slots,
+        concurrency: started.concurrency,
         sessions: gateway,
         grader: inlineGrader(grader),
         graderInput,

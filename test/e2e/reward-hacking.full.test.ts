@@ -11,11 +11,10 @@ import type { GraderRunner, Workflow } from '../../src/core/contracts.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
 import { findWalls } from '../../src/isolation/walls.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { type StartedWorkflow, startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { runRollout, type StartedWorkflow, startWorkflow } from '../../src/rollout/runner.ts';
 import { wallsOf } from '../../src/run/walls.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scratch } from '../cli/command.ts';
@@ -68,7 +67,7 @@ async function bench(isWalled: boolean): Promise<Bench> {
     try: (trick, as = {}, deadlineMs = 30_000) =>
       runRollout(
         {
-          ...{ workflow: { ...started.workflow, ...as }, runWorkflow: started.runWorkflow, slots: started.slots },
+          ...{ workflow: { ...started.workflow, ...as }, runWorkflow: started.runWorkflow, concurrency: started.concurrency },
           ...{ sessions: gateway, grader, graderInput, store, seed: 3, clock: { now: Date.now }, signal },
           limits: { turns: 8, tokens: 1000, deadlineMs },
           artifacts: join(run, 'artifacts'),

@@ -10,8 +10,8 @@ import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.t
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
 import { FailureBudget } from '../../src/rollout/budget.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
@@ -31,7 +31,7 @@ type Run = (ctx: WorkflowContext<undefined>) => Promise<unknown>;
 interface Options {
   readonly limits?: Partial<Limits>;
   readonly stop?: AbortSignal;
-  readonly absence?: Downtime;
+  readonly downtime?: Downtime;
   readonly reply?: (call: number) => readonly number[];
   readonly grade?: () => number;
 }
@@ -56,7 +56,7 @@ async function bench(options: Options = {}) {
         limits: { turns: 8, tokens: 1000, deadlineMs: 2000, ...options.limits },
         seed: 3,
         clock: { now: Date.now },
-        ...(options.absence !== undefined && { absence: options.absence }),
+        ...(options.downtime !== undefined && { downtime: options.downtime }),
         signal: options.stop ?? new AbortController().signal,
       },
       {
@@ -105,12 +105,12 @@ describe('a rollout', () => {
   });
 
   it('has the time of its deadline for itself: what the policy was away for does not count, the rest does', async () => {
-    const absence = new Downtime();
-    const { rollout } = await bench({ absence, limits: { deadlineMs: 300 } });
+    const downtime = new Downtime();
+    const { rollout } = await bench({ downtime, limits: { deadlineMs: 300 } });
     const away = async (): Promise<void> => {
-      absence.begin();
+      downtime.begin();
       await sleep(700);
-      absence.end();
+      downtime.end();
     };
     const waited = await rollout(async (ctx) => {
       await away();

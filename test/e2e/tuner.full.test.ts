@@ -293,25 +293,6 @@ describe('roles', () => {
     expect(elsewhere.turns).toHaveLength(1);
   });
 
-  it('leave an error of the workflow what it was', async () => {
-    const Example = workflowOf(
-      async (_, tuner) => {
-        await tuner.registerModel('a', { defaultModel: says('default a') }).generate({ messages });
-        throw new Error('the tool broke');
-      },
-      ['b'],
-    );
-    expect(messageOf(await bench()(Example))).toBe('WORKFLOW_FAILED: the tool broke');
-  });
-
-  it.each([
-    ['a number', 3, /role "a": expected a default model, found 3/],
-    ['an object of nothing', {}, /role "a": expected a default model, found an object with nothing/],
-  ])('refuse %s as a default model', async (_, defaultModel, message) => {
-    const Example = workflowOf(async (__, tuner) => tuner.registerModel('a', { defaultModel: defaultModel as never }));
-    expect(messageOf(await bench()(Example))).toMatch(message);
-  });
-
   it('refuse the model in training as a default model, and an empty name', async () => {
     const itself = workflowOf(async (_, tuner) => tuner.registerModel('a', { defaultModel: tuner }));
     expect(messageOf(await bench()(itself))).toMatch(/role "a": its default model is the model in training/);
@@ -355,12 +336,6 @@ describe('the reward', () => {
     await expect(bench()(returning({ reward: null }))).rejects.toMatchObject({ code: 'REWARD_MISSING' });
   });
 
-  it('of 0 is a reward', async () => {
-    const { calls, judge } = counting();
-    expect((await bench({ grader: judge })(returning({ reward: 0 }))).grade).toMatchObject({ reward: { value: 0 } });
-    expect(calls).toEqual([]);
-  });
-
   it('as a list is one for every model call; its sum is the value', async () => {
     const trajectory = await bench()(returning({ reward: [0.5, -1, 2] }, 3));
     expect(trajectory.grade).toMatchObject({ reward: { value: 1.5, byTurn: { 0: 0.5, 1: -1, 2: 2 } } });
@@ -368,15 +343,6 @@ describe('the reward', () => {
       /2 rewards by turn, expected one for each of the rollout's 3 turns/,
     );
     expect(messageOf(await bench()(returning({ reward: [1, 1] }, 1)))).toMatch(/2 rewards by turn/);
-  });
-
-  it('may be given by role', async () => {
-    const Example = workflowOf(async (_, tuner) => {
-      await tuner.registerModel('a').generate({ messages });
-      await tuner.registerModel('b').generate({ messages });
-      return { reward: { value: 0.5, byRole: { a: 1, b: 0 } } };
-    });
-    expect((await bench()(Example)).grade).toMatchObject({ reward: { value: 0.5, byRole: { a: 1, b: 0 } } });
   });
 
   it.each([

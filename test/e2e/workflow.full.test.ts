@@ -8,10 +8,9 @@ import type { GraderInput, Workflow } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { startWorkflow } from '../../src/rollout/start-workflow.ts';
+import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
@@ -47,7 +46,7 @@ async function yardOf(workflow: Workflow, { grade, artifacts, trainable }: Optio
     runRollout(
       {
         workflow: started.workflow,
-        slots: started.slots,
+        concurrency: started.concurrency,
         sessions: gateway,
         ...(grade === undefined ? {} : { grader: inlineGrader(defineGrader(grade)) }),
         graderInput,

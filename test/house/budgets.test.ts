@@ -43,7 +43,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 285, 'src/run/train.ts': 270 };
-const WORDS = 94;
+const WORDS = 30;
 const REPEATED_NAMES = 48;
 const TEST_LINES = 54_500;
 

@@ -1,11 +1,10 @@
 /** Agents written with the AI SDK, on the policy in this process. */
-import { generateText, type LanguageModel, Output, stepCountIs, streamText, ToolLoopAgent, tool } from 'ai';
+import { generateText, type LanguageModel, Output, stepCountIs, streamText, tool } from 'ai';
 import { afterEach, describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { policy, redirectModelIds } from '../../src/ai-sdk.ts';
-import { thinkingRenderer, thoughtfulReplies } from '../fixtures/gateway/client-thoughts.ts';
-import { expectLinear, expectScripted, specFor } from '../fixtures/gateway/served.ts';
-import { ANSWERS, CALLS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
+import { expectLinear, specFor } from '../fixtures/gateway/served.ts';
+import { Shop } from '../fixtures/gateway/shop-agent.ts';
 import { inRollout, rollout } from '../fixtures/integrations/both-ways.ts';
 
 policy() satisfies LanguageModel;
@@ -24,42 +23,6 @@ const toolsOf = (shop: Shop) => ({
 });
 
 describe('an agent of the AI SDK', () => {
-  for (const stream of [false, true]) {
-    it(`has its conversation recorded as one, turn after turn${stream ? ', streamed' : ''}`, async () => {
-      const { engine, session } = rollout();
-      const shop = new Shop();
-      const agent = new ToolLoopAgent({ model: policy(), instructions: shop.system, tools: toolsOf(shop) });
-      const messages: Parameters<typeof agent.generate>[0]['messages'] = [];
-      const answers: string[] = [];
-      await inRollout(session, async () => {
-        for (const question of QUESTIONS) {
-          messages.push({ role: 'user', content: question });
-          const result = stream ? await agent.stream({ messages }) : await agent.generate({ messages });
-          answers.push(await result.text);
-          messages.push(...(await result.responseMessages));
-        }
-      });
-      expect(answers).toEqual(ANSWERS);
-      expect(shop.calls.toSorted()).toEqual(CALLS);
-      const turns = session.seal();
-      expectScripted(turns, engine, REPLIES);
-      expectLinear(turns);
-      expect(turns[3]?.request.messages.at(-1)).toMatchObject({ role: 'tool', content: expect.stringContaining('243') });
-    });
-  }
-
-  it('goes on from what the policy thought', async () => {
-    const { session } = rollout(thoughtfulReplies, thinkingRenderer);
-    const shop = new Shop();
-    const model = policy(session.model());
-    const tools = toolsOf(shop);
-    const { reasoningText } = await generateText({ model, tools, prompt: QUESTIONS[0]!, stopWhen: stepCountIs(2) });
-    expect(reasoningText).toBe('Both are known.');
-    const turns = session.seal();
-    expect(turns[1]?.request.messages[1]?.reasoning).toEqual(turns[0]?.response.reasoning);
-    expectLinear(turns);
-  });
-
   it('hears of arguments that are no JSON from its tool, and goes on', async () => {
     const broken = '<tool_call>{"name":"lookup","arguments":"nonsense"}</tool_call><|im_end|>';
     const { session } = rollout([broken, 'Sorry.<|im_end|>']);
@@ -141,13 +104,6 @@ describe('the policy as a language model of the AI SDK', () => {
     });
     for await (const _part of fullStream);
     expect(errors).toMatchObject([{ code: 'SESSION_SEALED' }]);
-  });
-
-  it('says outside of a rollout what to do', async () => {
-    await expect(generateText({ model: policy('judge'), prompt: 'q' })).rejects.toMatchObject({
-      code: 'NO_ROLLOUT',
-      message: expect.stringMatching('the policy as role "judge" was called outside of a rollout'),
-    });
   });
 });
 

@@ -6,9 +6,9 @@ import { z } from 'zod';
 import type { ModelHandle } from '../../src/core/contracts.ts';
 import { PolicyModel } from '../../src/strands.ts';
 import { thinkingRenderer, thoughtfulReplies } from '../fixtures/gateway/client-thoughts.ts';
-import { expectLinear, specFor } from '../fixtures/gateway/served.ts';
+import { expectLinear } from '../fixtures/gateway/served.ts';
 import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
-import { bothWays, inRollout, type Played, rollout } from '../fixtures/integrations/both-ways.ts';
+import { bothWays, type Played, rollout } from '../fixtures/integrations/both-ways.ts';
 
 new PolicyModel() satisfies Model;
 
@@ -97,18 +97,6 @@ describe('an agent of Strands', () => {
 });
 
 describe('the policy as a model of Strands', () => {
-  it('is one object for many rollouts at once', async () => {
-    const { gateway } = rollout(Array(3).fill('Yes.<|im_end|>'));
-    const model = new PolicyModel();
-    const sessions = ['a', 'b', 'c'].map((id) => gateway.open(specFor(id)));
-    await Promise.all(
-      sessions.map((session, i) => inRollout(session, () => new Agent({ model, ...quietly }).invoke(`number ${i}`))),
-    );
-    for (const [i, session] of sessions.entries()) {
-      expect(session.seal().map(({ request }) => request.messages.at(-1)?.content)).toEqual([`number ${i}`]);
-    }
-  });
-
   it('counts what it read and said', async () => {
     const { session } = rollout(['Yes.<|im_end|>']);
     const agent = new Agent({ model: new PolicyModel(session.model()), ...quietly });
@@ -117,13 +105,6 @@ describe('the policy as a model of Strands', () => {
     expect(metrics?.accumulatedUsage).toMatchObject({
       inputTokens: turn!.promptIds.length,
       outputTokens: turn!.sampledIds.length,
-    });
-  });
-
-  it('says outside of a rollout what to do', async () => {
-    await expect(new Agent({ model: new PolicyModel(), ...quietly }).invoke('q')).rejects.toMatchObject({
-      message: expect.stringMatching('called outside of a rollout'),
-      cause: { code: 'NO_ROLLOUT' },
     });
   });
 

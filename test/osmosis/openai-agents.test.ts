@@ -2,25 +2,11 @@
 import { Agent, handoff, run as runAgent, setTracingDisabled, tool } from '@openai/agents';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { AgentWorkflow, type AgentWorkflowContext, Grader, type GraderContext, RolloutContext } from '../../src/osmosis.ts';
+import { type AgentWorkflowContext, RolloutContext } from '../../src/osmosis.ts';
 import { inputItems, OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel } from '../../src/osmosis-openai-agents.ts';
-import { bench, TASK } from './rollouts.ts';
+import { AlwaysRight, bench, doing, TASK } from './rollouts.ts';
 
 beforeAll(() => setTracingDisabled(true));
-
-class AlwaysRight extends Grader {
-  async grade(ctx: GraderContext): Promise<void> {
-    for (const id of Object.keys(ctx.samples)) ctx.setSampleReward(id, 1);
-  }
-}
-
-function doing(run: (ctx: AgentWorkflowContext) => Promise<void>) {
-  return class Told extends AgentWorkflow {
-    override async run(ctx: AgentWorkflowContext): Promise<void> {
-      await run(ctx);
-    }
-  };
-}
 
 /** Made once for all rollouts: its model is looked up at every call. */
 const agent = new OsmosisAgent({
@@ -180,11 +166,6 @@ describe('misuse', () => {
     await expect(runAgent(agent, 'hello')).rejects.toThrow('OsmosisRolloutModel requires an active RolloutContext');
     const plain = new Agent({ name: 'plain', model: new OsmosisRolloutModel() });
     await expect(runAgent(plain, 'hello')).rejects.toThrow('is a placeholder');
-  });
-
-  it('is two sessions of one name', async () => {
-    const twice = async () => void ['s', 's'].map((name) => new OsmosisMemorySession({ name }));
-    expect(await outcomeOf(twice)).toMatchObject({ message: expect.stringContaining('Session with s already exists') });
   });
 });
 

@@ -5,10 +5,33 @@ import type { Workflow } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import type { Gateway } from '../../src/gateway/gateway.ts';
+import {
+  AgentWorkflow,
+  type AgentWorkflowConfig,
+  type AgentWorkflowContext,
+  type AgentWorkflowReturn,
+  Grader,
+  type GraderContext,
+} from '../../src/osmosis.ts';
 import type { ScriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { rolloutsThrough, type Says, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 export const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'hi', metadata: { kind: 'greeting' } };
+
+export class AlwaysRight extends Grader {
+  async grade(ctx: GraderContext): Promise<void> {
+    for (const id of Object.keys(ctx.getSamples())) ctx.setSampleReward(id, 1);
+  }
+}
+
+/** A workflow that does as it is told. */
+export function doing<TConfig = AgentWorkflowConfig>(run: (ctx: AgentWorkflowContext<TConfig>) => Promise<AgentWorkflowReturn>) {
+  return class Told extends AgentWorkflow<TConfig> {
+    override async run(ctx: AgentWorkflowContext<TConfig>): Promise<AgentWorkflowReturn> {
+      return run(ctx);
+    }
+  };
+}
 
 export interface Bench {
   readonly workflow: Workflow;
@@ -30,9 +53,9 @@ export async function bench(exports: object, say?: Says, artifacts?: string): Pr
   const workflow = found((value) => asWorkflow(value, module))!;
   const grader = found((value) => asGrader(value, module));
   const { engine, gateway } = scriptedGateway(say);
-  const slots = workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency);
+  const concurrency = workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency);
   const through = rolloutsThrough(gateway);
   const run = (task: Task = TASK): Promise<Trajectory> =>
-    through({ workflow, grader, slots, artifacts, limits: { deadlineMs: 5000 } }, task);
+    through({ workflow, grader, concurrency, artifacts, limits: { deadlineMs: 5000 } }, task);
   return { workflow, gateway, engine, run };
 }

@@ -2,23 +2,9 @@
 import { Agent, Model, tool } from '@strands-agents/sdk';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { AgentWorkflow, AgentWorkflowConfig, type AgentWorkflowContext, Grader, type GraderContext } from '../../src/osmosis.ts';
+import { AgentWorkflow, AgentWorkflowConfig, type AgentWorkflowContext } from '../../src/osmosis.ts';
 import { OsmosisRolloutModel, OsmosisStrandsAgent } from '../../src/osmosis-strands.ts';
-import { bench, TASK } from './rollouts.ts';
-
-class AlwaysRight extends Grader {
-  async grade(ctx: GraderContext): Promise<void> {
-    for (const id of Object.keys(ctx.samples)) ctx.setSampleReward(id, 1);
-  }
-}
-
-function doing(run: (ctx: AgentWorkflowContext) => Promise<void>) {
-  return class Told extends AgentWorkflow {
-    override async run(ctx: AgentWorkflowContext): Promise<void> {
-      await run(ctx);
-    }
-  };
-}
+import { AlwaysRight, bench, doing, TASK } from './rollouts.ts';
 
 const model = new OsmosisRolloutModel({ params: { temperature: 0.5 } });
 const CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>';
@@ -88,14 +74,6 @@ describe('an agent built in run', () => {
     for (const { turns } of trajectories) {
       expect(turns.map(({ thread }) => thread).toSorted()).toEqual(['agent-1', 'agent-2', 'writer']);
     }
-  });
-
-  it('must have a name of its own', async () => {
-    const W = doing(async ({ prompt }) => {
-      for (const name of ['same', 'same']) new OsmosisStrandsAgent({ name, model, messages: prompt });
-    });
-    const { run } = await bench({ W, AlwaysRight });
-    expect((await run()).outcome).toMatchObject({ message: expect.stringContaining('Session with same already exists') });
   });
 
   it('with another model is a plain agent, of which nothing is recorded', async () => {

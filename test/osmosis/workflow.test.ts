@@ -1,5 +1,3 @@
-/** `AgentWorkflow` in real rollouts: what it is given, what it may return, how many run at once, and which samples it leaves. */
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it, vi } from 'vitest';
@@ -9,27 +7,10 @@ import {
   type AgentWorkflowContext,
   type AgentWorkflowReturn,
   ConcurrencyConfig,
-  Grader,
-  type GraderContext,
   getRolloutContext,
   RolloutContext,
 } from '../../src/osmosis.ts';
-import { bench, TASK } from './rollouts.ts';
-
-class AlwaysRight extends Grader {
-  async grade(ctx: GraderContext): Promise<void> {
-    for (const id of Object.keys(ctx.getSamples())) ctx.setSampleReward(id, 1);
-  }
-}
-
-/** A workflow that does as it is told. */
-function doing<TConfig = AgentWorkflowConfig>(run: (ctx: AgentWorkflowContext<TConfig>) => Promise<AgentWorkflowReturn>) {
-  return class Told extends AgentWorkflow<TConfig> {
-    override async run(ctx: AgentWorkflowContext<TConfig>): Promise<AgentWorkflowReturn> {
-      return run(ctx);
-    }
-  };
-}
+import { AlwaysRight, bench, doing, TASK } from './rollouts.ts';
 
 const ask = (ctx: AgentWorkflowContext<never> | AgentWorkflowContext, name = 'default') =>
   ctx.model().thread(name).generate({ messages: ctx.prompt });
@@ -94,20 +75,6 @@ describe('what a workflow is given', () => {
     }
     const { run } = await bench({ W, AlwaysRight });
     expect([(await run()).metrics, (await run()).metrics]).toEqual([{ runs: 1 }, { runs: 1 }]);
-  });
-
-  it('has no folder where none can be made, and goes on', async () => {
-    let seen: unknown = 'nothing';
-    const exports = {
-      W: doing(async (ctx) => {
-        seen = ctx.artifactsDir;
-        await ask(ctx);
-      }),
-      AlwaysRight,
-    };
-    const { run } = await bench(exports, undefined, join(import.meta.filename, 'no-folder'));
-    expect((await run()).outcome).toEqual({ kind: 'completed' });
-    expect(seen).toBe(null);
   });
 });
 

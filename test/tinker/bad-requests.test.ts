@@ -4,7 +4,7 @@ import { promisify } from 'node:util';
 import { zstdCompress } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
+import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
 import { type Datum, PROTOBUF, type Tensor } from '../../src/tinker/wire/messages.ts';
 import { encodePassRequest } from '../../src/tinker/wire/protobuf.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
@@ -42,60 +42,40 @@ const withInput = (name: string, tensor: Tensor) => (datum: Datum) => ({ ...datu
 
 describe('a datum', () => {
   const eleven = (value: number): number[] => Array(11).fill(value);
+  const zeros = (count: number): number[] => Array(count).fill(0);
   it.each<[string, (datum: Datum) => Datum, string]>([
+    ['NaN in its advantages', withInput('advantages', floats([...zeros(10), Number.NaN])), '"data[1]"): advantages holds NaN'],
+    ['an infinite log-probability', withInput('logprobs', floats([-Infinity, ...zeros(10)])), 'logprobs holds -Infinity'],
     [
-      'with NaN in its advantages',
-      withInput('advantages', floats([...Array(10).fill(0), Number.NaN])),
-      'data[1].loss_fn_inputs.advantages[10] is NaN',
-    ],
-    [
-      'with an infinite log-probability',
-      withInput('logprobs', floats([-Infinity, ...Array(10).fill(0)])),
-      'data[1].loss_fn_inputs.logprobs[0] is -Infinity',
-    ],
-    [
-      'with too few log-probabilities',
-      withInput('logprobs', floats(Array(10).fill(0))),
+      'too few log-probabilities',
+      withInput('logprobs', floats(zeros(10))),
       'data[1].loss_fn_inputs.logprobs has 10 entries, expected 11',
     ],
-    ['with too many advantages', withInput('advantages', floats(Array(12).fill(0))), 'advantages has 12 entries, expected 11'],
+    ['too many advantages', withInput('advantages', floats(zeros(12))), 'advantages has 12 entries, expected 11'],
     [
-      'with a target outside the vocabulary',
-      withInput('target_tokens', ints(eleven(REGULAR.vocabSize))),
-      'outside the vocabulary of 48',
+      'an id outside the vocabulary',
+      withInput('target_tokens', ints([...SAMPLE.tokens.slice(1, 11), 48])),
+      'token id 48 is outside the vocabulary of 48',
     ],
     [
-      'with a token outside the vocabulary',
-      (datum) => ({ ...datum, tokens: Int32Array.from(eleven(-1)) }),
-      'data[1].model_input[0] is the id -1',
-    ],
-    [
-      'with targets that are not its tokens moved by one',
+      'other targets than its tokens moved by one',
       withInput('target_tokens', ints([...SAMPLE.tokens.slice(0, 11)])),
       'moved by one',
     ],
+    ['targets of the wrong kind', withInput('target_tokens', floats(eleven(1))), 'target_tokens is of float32, expected int64'],
     [
-      'with targets of the wrong kind',
-      withInput('target_tokens', floats(eleven(1))),
-      'target_tokens is of float32, expected int64',
-    ],
-    [
-      'without advantages',
+      'no advantages',
       ({ tokens, inputs: { advantages: _, ...inputs } }) => ({ tokens, inputs }),
       'data[1].loss_fn_inputs.advantages is missing',
     ],
+    ['an input that the loss does not know', withInput('mask', floats(eleven(1))), 'mask is not an input of importance_sampling'],
+    ['no token', () => ({ tokens: new Int32Array(0), inputs: {} }), 'data[1].model_input is empty'],
     [
-      'with an input that the loss does not know',
-      withInput('mask', floats(eleven(1))),
-      'mask is not an input of importance_sampling',
-    ],
-    ['without a token', () => ({ tokens: new Int32Array(0), inputs: {} }), 'data[1].model_input is empty'],
-    [
-      'that is longer than the context',
+      'more tokens than the context',
       () => datumOf(randomSample(REGULAR, REGULAR.contextLength + 1, 2), 'importance_sampling'),
-      'expected less than the context of 96',
+      'it has 97 tokens, the context is 96',
     ],
-  ])('%s is refused, and it is said where', async (_, change, said) => {
+  ])('with %s is refused, and it is said where', async (_, change, said) => {
     expect(await refused(change)).toContain(said);
   });
 
@@ -185,13 +165,13 @@ describe('a sample request', () => {
   const good = { base_model: BASE, num_samples: 1, prompt: prompt([1, 2]), sampling_params: { max_tokens: 2 } };
   it.each<[string, object, string]>([
     ['an empty prompt', { prompt: prompt([]) }, 'prompt is empty'],
-    ['an id outside the vocabulary', { prompt: prompt([1, 48]) }, 'has the id 48 at 1'],
-    ['a prompt that fills the context', { prompt: prompt(Array(96).fill(1)) }, 'expected less than the context of 96'],
+    ['an id outside the vocabulary', { prompt: prompt([1, 48]) }, 'prompt id 48 is outside the vocabulary'],
+    ['a prompt that fills the context', { prompt: prompt(Array(96).fill(1)) }, 'the context is 96'],
     ['too many sequences', { num_samples: 257 }, 'num_samples is 257'],
     ['no sequence', { num_samples: 0 }, 'num_samples'],
-    ['no tokens to sample', { sampling_params: { max_tokens: 0 } }, 'max_tokens is 0'],
+    ['no tokens to sample', { sampling_params: { max_tokens: 0 } }, 'maxTokens is 0'],
     ['a negative temperature', { sampling_params: { temperature: -1 } }, 'temperature is -1'],
-    ['top_p 0', { sampling_params: { top_p: 0 } }, 'top_p is 0'],
+    ['top_p 0', { sampling_params: { top_p: 0 } }, 'topP is 0'],
     ['top_k below -1', { sampling_params: { top_k: -2 } }, 'top_k is -2'],
     ['likeliest tokens of the prompt', { topk_prompt_logprobs: 3 }, 'topk_prompt_logprobs'],
     ['an image', { prompt: { chunks: [{ type: 'image', data: '', format: 'png' }] } }, 'encoded_text'],

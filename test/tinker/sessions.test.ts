@@ -11,7 +11,8 @@ it('a session does not end because the machine’s clock was set', async () => {
     const ask = async (verb: string, body: object) =>
       server.answer({
         method: 'POST',
-        url: `/api/v1/${verb}`,
+        path: `/api/v1/${verb}`,
+        query: '',
         header: (name) => (name === 'x-api-key' ? KEY : undefined),
         body: async () => Buffer.from(JSON.stringify(body)),
         signal: new AbortController().signal,

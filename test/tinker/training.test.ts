@@ -6,7 +6,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
+import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
 import { passRequestToJson } from '../../src/tinker/wire/json.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';

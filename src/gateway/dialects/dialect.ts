@@ -1,39 +1,41 @@
 /**
- * What every dialect does: reads its wire format into one `Question` and writes the answer back in its own words, as one body or
- * as events. Sampling, recording, retries and delivery know nothing of dialects, and dialects nothing of them.
+ * What every dialect does: it reads its wire format into one `ModelRequest` and writes the answer back in its own form, as one body or as
+ * events. Below the contract stands what dialects share. Sampling, recording, retries and delivery know nothing of dialects, and dialects
+ * nothing of them.
  */
 import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { isObject } from '../../core/json.ts';
+import { defined, isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import type { DialectName, Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import { GATEWAY_LIMITS } from '../wire-protocol.ts';
-import type { ResponsesMemory } from './responses-memory.ts';
 
-/** What one model call asks, whatever its dialect. */
-export interface Question {
+/** One model call, whatever its dialect. */
+export interface ModelRequest {
   /** Empty where the prompt is given as ids. */
   readonly messages: readonly Message[];
   /** The prompt itself; in process only. */
   readonly promptIds?: Int32Array;
   readonly tools: readonly Tool[];
-  /** Present where the answer must be a call. */
+  /** Present where the answer must be a tool call. */
   readonly forced?: ForcedCall | undefined;
   readonly requested: Partial<SamplingSettings>;
   /** How many answers are wanted, each a turn. */
   readonly count: number;
-  /** The answer ends before the first of these that it would say. */
+  /** The answer ends before the first of these texts. */
   readonly stopTexts: readonly string[];
   readonly stream: boolean;
   /** Whether the writer wants each token with its log-probability. */
   readonly logprobs: boolean;
-  /** Parameters that were given, change nothing that is sampled, and have no effect. */
+  /** Names of given parameters that have no effect. */
   readonly ignored: readonly string[];
-  /** What is wrong with a content, where the client asked for a format. */
-  readonly formatErrorOf?: ((content: string) => string | undefined) | undefined;
+  /** Says what is wrong with a content, where the client asked for a format. */
+  readonly formatErrorOf?: FormatChecker | undefined;
 }
+
+export type FormatChecker = (content: string) => string | undefined;
 
 /** What is known of an answer when its first token is. */
 export interface AnswerHead {
@@ -50,29 +52,42 @@ export interface AnswerHead {
   text(sampledIds: Int32Array): string;
 }
 
-/** Writes the answer to one question. Its turns are in the order of the choices, as many as were asked for. */
+/** Writes the answer to one request. Its turns are in the order of the choices, as many as were asked for. */
 export interface Writer {
   whole(turns: readonly Turn[], head: AnswerHead): object;
   events(head: AnswerHead): EventEncoder;
 }
 
-/** What a session keeps for its dialects from one call to the next. */
-export interface DialectMemory {
-  readonly responses: ResponsesMemory;
-}
-
 export interface Dialect {
   readonly name: DialectName;
-  /** Throws REQUEST_INVALID naming the field, before anything is sampled. `body` is parsed JSON of any shape. */
-  read(body: unknown, memory: DialectMemory): { readonly question: Question; readonly writer: Writer };
+  /**
+   * Throws REQUEST_INVALID naming the field, before anything is sampled. `body`: parsed JSON of any shape. `session`: a dialect may keep
+   * what was answered as long as this object lives.
+   */
+  read(body: unknown, session: object): { readonly request: ModelRequest; readonly writer: Writer };
   /** The body of an error reply. */
   failure(failure: Failure): object;
 }
 
-// From parameters.ts: The three lists of a dialect's parameters. Honoured ones are for the dialect to read. Refused ones would change what is sampled,
-// or what the client expects back, without being recorded; a value under which they do not is let through. Everything else is ignored:
-// it has no effect, and its name is recorded with the turn and reported to the client.
+/** Throws REQUEST_INVALID where a well-formed request has more of something than is read. */
+export function checkSize({ messages, tools, ignored }: ModelRequest): void {
+  const most = GATEWAY_LIMITS;
+  if (messages.length > most.messages) throw tooMany(messages.length, 'messages', most.messages, 'messages');
+  if (tools.length > most.tools) throw tooMany(tools.length, 'tools', most.tools, 'tools');
+  if (ignored.length > most.ignored) throw tooMany(ignored.length, 'parameters without effect', most.ignored);
+}
 
+function tooMany(count: number, what: string, most: number, param?: string): TrainyardError {
+  return new TrainyardError('REQUEST_INVALID', `${count} ${what}; at most ${most} are read`, defined({ param }));
+}
+
+// ── parameters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/**
+ * The parameters of a dialect. Honoured ones are for the dialect to read. Refused ones would change what is sampled, or what the client
+ * expects back, without being recorded; values that change nothing pass. All others are ignored: they have no effect, and their names are
+ * recorded with the turn and reported to the client.
+ */
 export interface Parameters {
   readonly honoured: readonly string[];
   /** What stock clients are known to send. Names in no list are ignored too. */
@@ -88,10 +103,10 @@ export const is =
     values.includes(value);
 export const isEmpty = (value: unknown): boolean => typeof value === 'object' && Object.keys(value ?? {}).length === 0;
 
-/** Names and values of what is said about one thing in a message to a person. */
+/** Characters of a name or value in an error message. */
 const SHOWN = 80;
 
-/** The names that have no effect. Throws REQUEST_INVALID for the first that is refused. `null` is as good as absent. */
+/** The names that have no effect. Throws REQUEST_INVALID for the first that is refused. `null` counts as absent. */
 export function ignoredIn(body: object, { honoured, refused }: Parameters): readonly string[] {
   const ignored: string[] = [];
   for (const [name, value] of Object.entries(body)) {
@@ -111,19 +126,21 @@ export function refusal(param: string, value: unknown, hint?: string): Trainyard
 }
 
 export function invalid(param: string, message: string, hint?: string): TrainyardError {
-  return new TrainyardError('REQUEST_INVALID', `${param}: ${message}`, { param, ...(hint === undefined ? {} : { hint }) });
+  return new TrainyardError('REQUEST_INVALID', `${param}: ${message}`, defined({ param, hint }));
 }
 
-/** The body as the schema has it; throws REQUEST_INVALID naming the field. */
-export function parsed<T extends z.ZodType>(schema: T, body: unknown): z.infer<T> {
-  const result = schema.safeParse(body);
+/** The value as the schema has it; throws REQUEST_INVALID naming the field. `at`: where the value stands in the body. */
+export function parsed<T extends z.ZodType>(schema: T, value: unknown, at?: string): z.infer<T> {
+  const result = schema.safeParse(value);
   if (result.success) return result.data;
-  const issue = result.error.issues[0];
-  throw invalid(issue?.path.join('.') || 'body', issue?.message ?? 'is malformed');
+  const [issue] = result.error.issues;
+  const path = [...(at === undefined ? [] : [at]), ...(issue?.path ?? [])].join('.');
+  throw invalid(path || 'body', issue?.message ?? 'is malformed');
 }
 
-// From sampling-parameters.ts: How a client asks for tokens to be drawn: the same names and ranges in every dialect but for the limit, which has a name in each.
+// ── sampling ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+/** The same names and ranges in every dialect; the limit has a name of its own in each. */
 export const samplingFields = {
   temperature: z.number().min(0).max(2).nullish(),
   top_p: z.number().gt(0).max(1).nullish(),
@@ -131,21 +148,33 @@ export const samplingFields = {
 };
 export const tokenLimit = z.int().min(1).nullish();
 
-type Asked = { readonly [name in keyof typeof samplingFields]?: number | null | undefined };
+type SamplingFields = { readonly [name in keyof typeof samplingFields]?: number | null | undefined };
 
-/** What was asked for; whether it holds is for the session to say. */
-export function requestedSampling(asked: Asked, maxTokens: number | null | undefined): Partial<SamplingSettings> {
-  const { temperature, top_p: topP, top_k: topK } = asked;
-  return {
-    ...(temperature == null ? {} : { temperature }),
-    ...(topP == null ? {} : { topP }),
-    ...(topK == null ? {} : { topK }),
-    ...(maxTokens == null ? {} : { maxTokens }),
-  };
+/** What was asked for; the session decides what is used. */
+export function requestedSampling(wire: SamplingFields, maxTokens: number | null | undefined): Partial<SamplingSettings> {
+  const { temperature, top_p: topP, top_k: topK } = wire;
+  return defined({
+    temperature: temperature ?? undefined,
+    topP: topP ?? undefined,
+    topK: topK ?? undefined,
+    maxTokens: maxTokens ?? undefined,
+  });
 }
 
-// From forced-call.ts: That the policy must call a tool, as every dialect's `tool_choice` may say. What it is given for that is the renderer's to know.
+// ── tools and formats ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+interface WireFunction {
+  readonly name: string;
+  readonly description?: string | null | undefined;
+  readonly parameters?: unknown;
+}
+
+export function toolOf({ name, description, parameters }: WireFunction): Tool {
+  const given = { name, description: description ?? undefined, parameters: parameters ?? undefined };
+  return { type: 'function', function: defined(given) as Tool['function'] };
+}
+
+/** That the policy must call a tool. */
 export interface ForcedCall {
   /** Undefined: any of the tools. */
   readonly name: string | undefined;
@@ -158,19 +187,43 @@ export function forcedCall(name: unknown, tools: readonly Tool[]): ForcedCall {
   if (name === undefined) return { name: names.length === 1 ? names[0] : undefined };
   if (typeof name !== 'string') throw invalid('tool_choice', 'expected the name of a tool');
   if (names.includes(name)) return { name };
-  throw invalid(
-    'tool_choice',
-    `there is no tool ${JSON.stringify(name).slice(0, 80)}`,
-    `there are: ${names.join(', ').slice(0, 500)}`,
-  );
+  const found = `there is no tool ${JSON.stringify(name).slice(0, SHOWN)}`;
+  throw invalid('tool_choice', found, `there are: ${names.join(', ').slice(0, 500)}`);
 }
 
-// From json-format.ts: `response_format` and its like: checks what the policy said against what the client asked for. Sampling is not constrained, since that
-// would change the distribution; the answer is given as sampled, and what is wrong with it is marked on the turn.
+/** OpenAI's `tool_choice`. `nameIn`: where this API puts the name of the tool; `example`: how that is written. */
+export function openAIToolChoice(
+  choice: unknown,
+  tools: readonly Tool[],
+  nameIn: (choice: never) => unknown,
+  example: string,
+): ForcedCall | undefined {
+  if (choice == null || choice === 'auto' || choice === 'none') return undefined;
+  if (choice === 'required') return forcedCall(undefined, tools);
+  if ((choice as { type?: unknown }).type === 'function') return forcedCall(nameIn(choice as never) ?? null, tools);
+  throw refusal('tool_choice', choice, `use "auto", "none", "required" or ${example}`);
+}
 
-/** What is wrong with a text, or undefined. Without a schema any JSON object will do. Throws REQUEST_INVALID for a bad schema. */
-export function formatChecker(schema: unknown, param: string): (content: string) => string | undefined {
-  const expected = schema === undefined ? { type: 'object' } : schemaOf(schema, param);
+/** OpenAI's formats. `param`: the parameter; `path`: where in it the schema is. */
+export function openAIFormat(format: unknown, param: string, ...path: readonly string[]): FormatChecker | undefined {
+  if (format == null) return undefined;
+  const { type } = format as { type?: unknown };
+  if (type === 'text') return undefined;
+  if (type === 'json_object') return formatChecker(undefined, param);
+  if (type !== 'json_schema') throw refusal(param, format, 'use "text", "json_object" or "json_schema"');
+  const schema = path.reduce<unknown>((at, name) => (at as Readonly<Record<string, unknown>> | undefined)?.[name], format);
+  return formatChecker(schema, [param, ...path].join('.'));
+}
+
+/**
+ * Checks what the policy said. Sampling is not constrained, since that would change the distribution: the answer is given as sampled, and
+ * what is wrong with it is marked on the turn. Without a schema any JSON object will do. Throws REQUEST_INVALID for a bad schema.
+ */
+export function formatChecker(schema: unknown, param: string): FormatChecker {
+  if (schema !== undefined && typeof schema !== 'boolean' && !isObject(schema)) {
+    throw invalid(param, 'expected a JSON Schema: an object, true or false');
+  }
+  const expected = (schema ?? { type: 'object' }) as Schema;
   return (content) => {
     let value: unknown;
     try {
@@ -182,30 +235,13 @@ export function formatChecker(schema: unknown, param: string): (content: string)
   };
 }
 
-function schemaOf(schema: unknown, param: string): Schema {
-  const isSchema = typeof schema === 'boolean' || isObject(schema);
-  if (!isSchema) throw invalid(param, 'expected a JSON Schema: an object, true or false');
-  return schema as Schema;
-}
+// ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// From server-sent-event.ts: Not ends of a line to the standard, but to clients that split lines as Unicode has them.
-
+/** The standard does not end lines at these, but clients that split lines by Unicode's rules do. */
 const LINE_ENDS = /[\u0085\u2028\u2029]/g;
 
 /** One event of a stream; its data is one line to every client. */
 export function serverSentEvent(data: object, name?: string): string {
   const json = JSON.stringify(data).replace(LINE_ENDS, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`);
   return `${name === undefined ? '' : `event: ${name}\n`}data: ${json}\n\n`;
-}
-
-/** Throws REQUEST_INVALID where a question, read and well-formed, is more than a request may hold. */
-export function checkSize({ messages, tools, ignored }: Question): void {
-  const counts = { messages: messages.length, tools: tools.length, ignored: ignored.length };
-  for (const name of ['messages', 'tools', 'ignored'] as const) {
-    if (counts[name] <= GATEWAY_LIMITS[name]) continue;
-    const what = name === 'ignored' ? 'parameters without effect' : name;
-    throw new TrainyardError('REQUEST_INVALID', `${counts[name]} ${what}; at most ${GATEWAY_LIMITS[name]} are read`, {
-      ...(name === 'ignored' ? {} : { param: name }),
-    });
-  }
 }

@@ -1,8 +1,10 @@
 /**
- * A turn as an Anthropic message: blocks of thinking, text and tool use, why it ended, what it cost.
+ * A turn as an Anthropic message: blocks of thinking, text and tool use, why it ended, what it cost. As server-sent events:
+ * `message_start`, each block with its start, deltas and stop, `message_delta` with why it ended, `message_stop`; a failure after the start is
+ * an `error` event, which ends the stream.
  *
- * A call's `input` is the value of the sampled arguments, of whatever kind: usually an object, but a number stays a number, so that
- * it comes back as what was said. Its spelling is lost here, as in every client; the turn keeps it.
+ * A call's `input` is the value of the sampled arguments, of whatever kind: a number stays a number, so that it comes back as what was said.
+ * Text after a tool call is a block of its own when streamed, in the order it was sampled; read back, the texts join to the turn's content.
  */
 import type { Json, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
@@ -11,10 +13,10 @@ import type { EventEncoder } from '../event-stream.ts';
 import { gatewayFailure } from '../wire-protocol.ts';
 import { type AnswerHead, serverSentEvent } from './dialect.ts';
 
-/** Clients give thinking back only if it is signed. Nobody checks what it says. */
-export const SIGNATURE = 'trainyard';
+/** Clients send thinking back only if it is signed. Nobody checks the signature. */
+const SIGNATURE = 'trainyard';
 
-export function wholeMessage(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
+export function messageBody(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const blocks = [
     ...(reasoning ? [{ type: 'thinking', thinking: reasoning, signature: SIGNATURE }] : []),
@@ -29,14 +31,14 @@ export function wholeMessage(turn: Turn, head: AnswerHead, stopTexts: readonly s
   return { ...messageHead(head), content: blocks, ...endOf(turn, head, stopTexts), usage: usageOf(head, turn.sampledIds.length) };
 }
 
-export const messageHead = ({ id, model }: AnswerHead): object => ({
+const messageHead = ({ id, model }: AnswerHead): object => ({
   id: `msg_${id}`,
   type: 'message',
   role: 'assistant',
   model,
 });
 
-export function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): object {
+function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): object {
   return {
     input_tokens: promptTokens,
     cache_creation_input_tokens: 0,
@@ -46,14 +48,14 @@ export function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): ob
 }
 
 /** Calls that were made are to be run, whatever ended the answer after them. */
-export function endOf(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
+function endOf(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
   if (turn.stopReason === 'length') return { stop_reason: 'max_tokens', stop_sequence: null };
   if ((turn.response.tool_calls ?? []).length > 0) return { stop_reason: 'tool_use', stop_sequence: null };
   const stop = firstIn(stopTexts.length === 0 ? '' : head.text(turn.sampledIds), stopTexts);
   return { stop_reason: stop === undefined ? 'end_turn' : 'stop_sequence', stop_sequence: stop ?? null };
 }
 
-/** Of the texts that occur, the one that is complete first. */
+/** The stop text that is complete first in the text. */
 function firstIn(text: string, stopTexts: readonly string[]): string | undefined {
   let first: string | undefined;
   let end = Number.POSITIVE_INFINITY;
@@ -67,19 +69,13 @@ function firstIn(text: string, stopTexts: readonly string[]): string | undefined
 }
 
 /** Arguments are JSON; should a model's call format give others, they are a text. */
-export function inputOf(given: string): Json {
+function inputOf(given: string): Json {
   try {
     return JSON.parse(given);
   } catch {
     return given;
   }
 }
-
-// From messages-events.ts: An Anthropic message as server-sent events: `message_start`, each block with its start, deltas and stop, `message_delta` with why it
-// ended, `message_stop`. A failure after the start is an `error` event, which ends the stream.
-//
-// Only how it is written. What is said when is `event-stream.ts`. Text after a tool call is a block of its own, as the order of the
-// sampled words has it; read back, the texts join to the turn's content.
 
 export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): EventEncoder {
   const blocks = new Blocks(head);
@@ -88,7 +84,7 @@ export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): E
       const beginning = { content: [], stop_reason: null, stop_sequence: null, usage: usageOf(head, 0) };
       return event('message_start', { message: { ...messageHead(head), ...beginning } });
     },
-    pieces: (all) => all.map(({ piece }) => (piece.kind === 'tokens' ? '' : blocks.write(piece))).join(''),
+    pieces: (pieces) => pieces.map(({ piece }) => (piece.kind === 'tokens' ? '' : blocks.write(piece))).join(''),
     end: ([turn]) => {
       const usage = usageOf(head, turn!.sampledIds.length);
       return `${blocks.close()}${event('message_delta', { delta: endOf(turn!, head, stopTexts), usage })}${event('message_stop', {})}`;
@@ -153,8 +149,6 @@ function event(type: string, data: object): string {
   return serverSentEvent({ type, ...data }, type);
 }
 
-// From messages-errors.ts: Anthropic's error body. The type follows the status; our own code, field and hint come with it.
-
 const TYPES: Readonly<Record<number, string>> = {
   401: 'authentication_error',
   403: 'permission_error',
@@ -164,6 +158,7 @@ const TYPES: Readonly<Record<number, string>> = {
   529: 'overloaded_error',
 };
 
+/** Anthropic's error body. The type follows the status; our own code, field and hint come with it. */
 export function anthropicError({ status, code, message, hint, param, details }: Failure): object {
   const type = TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
   // Agents know an overflow by these words.

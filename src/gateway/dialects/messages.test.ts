@@ -3,7 +3,7 @@ import { type Block, create, messageTools, postTo, question, system } from '../.
 import { ANSWER, open, renderer, say } from '../../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../../core/contracts.ts';
 import type { Turn } from '../../core/types.ts';
-import { anthropicModels, messagesParameters } from './messages.ts';
+import { messagesParameters } from './messages.ts';
 
 const callOf = (item: string) => `<tool_call>{"name":"lookup","arguments":{"item": "${item}"}}</tool_call>`;
 const TWO_CALLS = `Let me see.${callOf('glove')}${callOf('hat')}<|im_end|>`;
@@ -317,7 +317,11 @@ describe('counting tokens', () => {
   });
 });
 
-it('the models are listed as Anthropic’s clients read them', () => {
+it('the models are listed as Anthropic’s clients read them', async () => {
+  const { session } = open();
+  const { baseURL, apiKey, fetch } = session.model();
+  const headers = { 'x-api-key': apiKey, 'anthropic-version': '2023-06-01' };
   const model = { type: 'model', id: 'policy', display_name: 'policy', created_at: expect.stringMatching(/^\d{4}-.*Z$/) };
-  expect(anthropicModels('policy')).toEqual({ data: [model], has_more: false, first_id: 'policy', last_id: 'policy' });
+  const told = await (await fetch(`${baseURL}/models`, { headers })).json();
+  expect(told).toEqual({ data: [model], has_more: false, first_id: 'policy', last_id: 'policy' });
 });

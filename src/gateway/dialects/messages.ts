@@ -1,9 +1,11 @@
 /**
- * Anthropic's Messages API, read into our nouns and written back.
- *
- * Reading is strict where silence would corrupt training; see `parameters.ts`. What the messages themselves hold is read in
- * `messages-blocks.ts`; answers are written in `messages-answer.ts` and `messages-events.ts`. No I/O, no session state: a message
+ * Anthropic's Messages API, read into a `ModelRequest`. Reading is strict where silence would corrupt training; see `Parameters`. A message
  * `thread` kept by the server is refused in the words that make Anthropic's own client send the whole conversation instead.
+ *
+ * The content of messages is text, tool calls, tool results and thinking; everything else is refused by name, since the policy could not
+ * read it. A string and one text block are the same. An assistant's blocks are one message, its texts joined as they were sampled. A user's
+ * tool results are messages of their own, in the order given, and so are the texts between them. Markers (`cache_control`, `citations`,
+ * `is_error`, `signature`) are not read: where a client puts them changes from turn to turn.
  */
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
@@ -16,48 +18,25 @@ import {
   ignoredIn,
   invalid,
   isEmpty,
+  type ModelRequest,
   type Parameters,
   parsed,
-  type Question,
   refusal,
   requestedSampling,
   samplingFields,
   tokenLimit,
+  toolOf,
 } from './dialect.ts';
-import { anthropicError, messageEvents, wholeMessage } from './messages-writer.ts';
+import { anthropicError, messageBody, messageEvents } from './messages-writer.ts';
 
 export const messagesParameters: Parameters = {
   honoured: [
-    'messages',
-    'model',
-    'system',
-    'tools',
-    'tool_choice',
-    'temperature',
-    'top_p',
-    'top_k',
-    'max_tokens',
-    'stop_sequences',
-    'stream',
-    'output_format',
-    'output_config',
+    ...['messages', 'model', 'system', 'tools', 'tool_choice', 'temperature', 'top_p', 'top_k', 'max_tokens'],
+    ...['stop_sequences', 'stream', 'output_format', 'output_config'],
   ],
   ignored: [
-    'betas',
-    'cache_control',
-    'compaction',
-    'container',
-    'context_management',
-    'diagnostics',
-    'fallback_credit_token',
-    'fallbacks',
-    'inference_geo',
-    'metadata',
-    'service_tier',
-    'speed',
-    'thinking',
-    'user_profile_id',
-    'workspace_id',
+    ...['betas', 'cache_control', 'compaction', 'container', 'context_management', 'diagnostics', 'fallback_credit_token'],
+    ...['fallbacks', 'inference_geo', 'metadata', 'service_tier', 'speed', 'thinking', 'user_profile_id', 'workspace_id'],
   ],
   refused: { mcp_servers: isEmpty, thread: refuseThread },
 };
@@ -99,7 +78,7 @@ export const messages: Dialect = {
     const ignored = ignoredIn(raw as object, messagesParameters);
     const { tools, leftOut } = toolsOf(wire);
     const stopTexts = wire.stop_sequences ?? [];
-    const question: Question = {
+    const request: ModelRequest = {
       messages: messagesOf(wire),
       tools,
       forced: forcedOf(wire, tools),
@@ -112,21 +91,15 @@ export const messages: Dialect = {
       formatErrorOf: formatOf(wire),
     };
     return {
-      question,
+      request,
       writer: {
-        whole: (turns, head) => wholeMessage(turns[0]!, head, stopTexts),
+        whole: (turns, head) => messageBody(turns[0]!, head, stopTexts),
         events: (head) => messageEvents(head, stopTexts),
       },
     };
   },
   failure: anthropicError,
 };
-
-/** `GET /models` as Anthropic's clients read it. */
-export function anthropicModels(name: string): object {
-  const model = { type: 'model', id: name, display_name: name, created_at: '1970-01-01T00:00:00Z' };
-  return { data: [model], has_more: false, first_id: name, last_id: name };
-}
 
 /** The details are what Anthropic's client looks for: it repeats the request, and sends all later ones, without a thread. */
 function refuseThread(thread: unknown): boolean {
@@ -138,8 +111,8 @@ function refuseThread(thread: unknown): boolean {
 }
 
 /**
- * What the policy is shown, and by name what it is not: tools that Anthropic's servers run or define, and those whose loading is
- * deferred. With the choice `none` it is shown no tools.
+ * The tools that the policy is shown; `leftOut` names the others: those that Anthropic's servers run or define, and those whose loading is
+ * deferred. With the choice `none` the policy is shown no tools.
  */
 function toolsOf({ tools, tool_choice: choice }: Wire): { readonly tools: readonly Tool[]; readonly leftOut: readonly string[] } {
   const shown: Tool[] = [];
@@ -151,7 +124,7 @@ function toolsOf({ tools, tool_choice: choice }: Wire): { readonly tools: readon
     }
     if (name == null) throw invalid(`tools.${i}.name`, 'expected the name of the tool');
     if (parameters == null) throw invalid(`tools.${i}.input_schema`, 'expected a JSON Schema');
-    shown.push({ type: 'function', function: { name, ...(description == null ? {} : { description }), parameters } });
+    shown.push(toolOf({ name, description, parameters }));
   }
   return { tools: choice?.type === 'none' ? [] : shown, leftOut };
 }
@@ -172,7 +145,7 @@ function ignoredWithin({ tool_choice, output_config }: Wire): readonly string[] 
   ];
 }
 
-function formatOf({ output_format, output_config }: Wire): Question['formatErrorOf'] {
+function formatOf({ output_format, output_config }: Wire): ModelRequest['formatErrorOf'] {
   const param = output_format == null ? 'output_config.format' : 'output_format';
   const asked = output_format ?? output_config?.format;
   if (asked == null) return undefined;
@@ -181,12 +154,7 @@ function formatOf({ output_format, output_config }: Wire): Question['formatError
   return formatChecker(asked.schema, `${param}.schema`);
 }
 
-// From messages-blocks.ts: The content of Anthropic's messages ↔ ours: text, tool calls, tool results and thinking; everything else is refused by name, since
-// the policy could not read it.
-//
-// A string and one text block are the same. An assistant's blocks are one message, its texts joined as they were sampled. A user's
-// tool results are messages of their own, in the order given, and what texts stand between them too. Markers (`cache_control`,
-// `citations`, `is_error`, `signature`) are not looked at: where a client puts them changes from turn to turn.
+// ── content ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 type Block = z.infer<typeof block>;
 type Content = z.infer<typeof content>;

@@ -1,14 +1,17 @@
 /**
- * An answer in the form of the Responses API: its output items, and the response object around them. Ids come from the answer's, so a
- * reply that is written twice has the same.
+ * An answer in the form of the Responses API: its output items and the response object around them, as one body or as server-sent events, and
+ * what a session remembers of it. Ids come from the answer's id, so a reply that is written twice has the same ones.
+ *
+ * As events, the response is created and in progress; each output item is added, filled and done; then comes the whole response, which lists the
+ * items as they were streamed. Text that follows a call is an item of its own. A failure after the start is told twice, as `response.failed` and
+ * as `error`: some clients throw at the one, some at the other.
  */
-import type { Turn } from '../../core/types.ts';
+import type { Message, Turn } from '../../core/types.ts';
 import type { ParsedCall } from '../../tokens/tool-calls.ts';
-import type { EventEncoder, Said } from '../event-stream.ts';
+import type { ChoicePiece, EventEncoder } from '../event-stream.ts';
 import { gatewayFailure, openAIError } from '../wire-protocol.ts';
 import { logprobsOf } from './chat-writer.ts';
 import { type AnswerHead, serverSentEvent } from './dialect.ts';
-import type { Item } from './responses-memory.ts';
 
 /** What a response repeats of its request. */
 export interface Echo {
@@ -24,40 +27,35 @@ export interface Echo {
   readonly metadata: unknown;
 }
 
-export type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
+type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
 
 export const responseId = ({ id }: AnswerHead): string => `resp_${id}`;
 export const statusOf = ({ stopReason }: Turn): Status => (stopReason === 'length' ? 'incomplete' : 'completed');
 
 /** `place`: of the item in the output. */
-export function itemId(kind: 'rs' | 'msg' | 'fc', answerId: string, place: number): string {
+function itemId(kind: 'rs' | 'msg' | 'fc', answerId: string, place: number): string {
   return `${kind}_${answerId}_${place}`;
 }
 
 /** Its `encrypted_content` is not its text but a name for it, which is all that some clients send back. */
-export function reasoningItem(id: string, parts: readonly object[]): Item {
+function reasoningItem(id: string, parts: readonly object[]): Item {
   return { id, type: 'reasoning', summary: [], content: parts, encrypted_content: id };
 }
 
-export const reasoningPart = (text: string): object => ({ type: 'reasoning_text', text });
+const reasoningPart = (text: string): object => ({ type: 'reasoning_text', text });
 
-export function messageItem(id: string, status: Status, parts: readonly object[]): Item {
+function messageItem(id: string, status: Status, parts: readonly object[]): Item {
   return { id, type: 'message', role: 'assistant', status, content: parts };
 }
 
-export const textPart = (text: string, logprobs: readonly object[]): object => ({
+const textPart = (text: string, logprobs: readonly object[]): object => ({
   type: 'output_text',
   text,
   annotations: [],
   logprobs,
 });
 
-export function callItem(
-  id: string,
-  callId: string,
-  status: Status,
-  call: { readonly name: string; readonly arguments: string },
-) {
+function callItem(id: string, callId: string, status: Status, call: { readonly name: string; readonly arguments: string }) {
   return { id, type: 'function_call', call_id: callId, name: call.name, arguments: call.arguments, status };
 }
 
@@ -112,12 +110,9 @@ function usageOf({ promptIds, sampledIds }: Turn): object {
   };
 }
 
-// From responses-events.ts: A Responses answer as server-sent events: the response is created and in progress; each output item is added, filled and done; then
-// the whole response, which lists the items as they were streamed. Text that follows a call is an item of its own.
-//
-// A failure after the start is told twice, as `response.failed` and as `error`: some clients throw at the one, some at the other.
+// ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-export interface Streaming {
+interface Streaming {
   readonly logprobs: boolean;
   /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
   readonly isReplay: boolean;
@@ -168,7 +163,7 @@ class Output {
   readonly #answerId: string;
   #open: OpenItem | undefined;
   /** Tokens that no text has been written for yet. */
-  #untold: object[] = [];
+  #pending: object[] = [];
   #sequence = 0;
 
   constructor(head: AnswerHead, { logprobs, isReplay }: Streaming) {
@@ -181,10 +176,10 @@ class Output {
     return serverSentEvent({ type, sequence_number: this.#sequence++, ...data }, type);
   }
 
-  say({ piece }: Said): string {
+  say({ piece }: ChoicePiece): string {
     if (piece.kind === 'call') return this.#close('completed') + this.#call(piece.index, piece.call);
     if (piece.kind !== 'tokens') return this.#fill(piece.kind, piece.text);
-    if (this.#withLogprobs) this.#untold.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
+    if (this.#withLogprobs) this.#pending.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
     return '';
   }
 
@@ -192,7 +187,7 @@ class Output {
   end(status: Status): string {
     const isSilent = this.items.every((item) => item['type'] === 'reasoning') && this.#open?.kind !== 'text';
     const opening = isSilent ? this.#close('completed') + this.#begin('text') : '';
-    if (this.#open?.kind === 'text') this.#open.logprobs.push(...this.#untold.splice(0));
+    if (this.#open?.kind === 'text') this.#open.logprobs.push(...this.#pending.splice(0));
     return opening + this.#close(status);
   }
 
@@ -201,7 +196,7 @@ class Output {
     const open = this.#open!;
     open.text += delta;
     if (kind === 'reasoning') return opening + this.#inPart('response.reasoning_text.delta', { delta });
-    const logprobs = this.#untold.splice(0);
+    const logprobs = this.#pending.splice(0);
     open.logprobs.push(...logprobs);
     return opening + this.#inPart('response.output_text.delta', { delta, logprobs });
   }
@@ -252,3 +247,77 @@ class Output {
     return this.event(type, { item_id: this.#open!.id, output_index: this.items.length, content_index: 0, ...data });
   }
 }
+
+// ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** One item of a conversation in the Responses API's own form. */
+export type Item = Readonly<Record<string, unknown>>;
+
+interface KeptItem {
+  readonly item: Item;
+  /** The response it is part of. */
+  readonly responseId: string;
+}
+
+export interface KeptResponse {
+  readonly id: string;
+  readonly previous: KeptResponse | undefined;
+  /** What was new in this call, its instructions left out, and what was answered. */
+  readonly messages: readonly Message[];
+  readonly items: readonly Item[];
+}
+
+const MOST_RESPONSES = 10_000;
+
+/**
+ * What a rollout remembers for clients that name what they were told instead of repeating it: `item_reference`, `previous_response_id`, and
+ * reasoning that comes back without its text. A response links to the one before it, so a long conversation is kept once. In a session that
+ * never ends the oldest responses are forgotten.
+ */
+export class ResponsesMemory {
+  readonly #responses = new Map<string, KeptResponse>();
+  /** Output items, by their own id and by the id of the call that they are. */
+  readonly #items = new Map<string, KeptItem>();
+
+  /** A response that is written again, for a retry, keeps the items of both writings. */
+  keep(response: KeptResponse): void {
+    const { id } = response;
+    const before = this.#responses.get(id)?.items ?? [];
+    const others = before.filter((item) => response.items.every((other) => other['id'] !== item['id']));
+    this.#responses.set(id, { ...response, items: [...others, ...response.items] });
+    for (const item of response.items) for (const name of namesOf(item)) this.#items.set(name, { item, responseId: id });
+    const [oldest] = this.#responses.keys();
+    if (this.#responses.size > MOST_RESPONSES) this.#forget(oldest!);
+  }
+
+  item(name: string): KeptItem | undefined {
+    return this.#items.get(name);
+  }
+
+  response(id: string): KeptResponse | undefined {
+    return this.#responses.get(id);
+  }
+
+  #forget(id: string): void {
+    for (const item of this.#responses.get(id)?.items ?? []) for (const name of namesOf(item)) this.#items.delete(name);
+    this.#responses.delete(id);
+  }
+}
+
+const memories = new WeakMap<object, ResponsesMemory>();
+
+/** The memory of one session; it dies with it. */
+export function memoryOf(session: object): ResponsesMemory {
+  const memory = memories.get(session) ?? new ResponsesMemory();
+  memories.set(session, memory);
+  return memory;
+}
+
+/** The whole conversation up to and with this response. */
+export function conversationOf(last: KeptResponse): readonly Message[] {
+  const parts: (readonly Message[])[] = [];
+  for (let at: KeptResponse | undefined = last; at !== undefined; at = at.previous) parts.push(at.messages);
+  return parts.toReversed().flat();
+}
+
+const namesOf = (item: Item): readonly string[] => [item['id'], item['call_id']].filter((name) => typeof name === 'string');

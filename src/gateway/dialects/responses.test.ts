@@ -4,7 +4,7 @@ import type { Message, Turn } from '../../core/types.ts';
 import { type Piece, piecesOf } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
 import { responses } from './responses.ts';
-import { conversationOf, type Item, ResponsesMemory } from './responses-memory.ts';
+import { conversationOf, type Item, memoryOf, ResponsesMemory } from './responses-writer.ts';
 
 const headOf = (id: string): AnswerHead => ({
   id,
@@ -35,13 +35,13 @@ function turnOf(pieces: readonly Piece[], head: AnswerHead): Turn {
   return { response, promptIds: ids, sampledIds: ids, logprobs: Float32Array.of(0, 0), stopReason: 'stop', endedAt: 0 } as never;
 }
 
-const json = (memory: ResponsesMemory, turn: Turn, head: AnswerHead): readonly Item[] => {
-  const { writer } = responses.read({ input: [user] }, { responses: memory });
+const json = (memory: object, turn: Turn, head: AnswerHead): readonly Item[] => {
+  const { writer } = responses.read({ input: [user] }, memory);
   return (writer.whole([turn], head) as { output: Item[] }).output;
 };
 
-function streamed(memory: ResponsesMemory, pieces: readonly Piece[], turn: Turn, head: AnswerHead): readonly Item[] {
-  const { writer } = responses.read({ input: [user], stream: true }, { responses: memory });
+function streamed(memory: object, pieces: readonly Piece[], turn: Turn, head: AnswerHead): readonly Item[] {
+  const { writer } = responses.read({ input: [user], stream: true }, memory);
   const events = writer.events(head);
   const text = events.start() + pieces.map((piece) => events.pieces([{ choice: 0, piece }])).join('') + events.end([turn]);
   const last = JSON.parse(
@@ -53,8 +53,8 @@ function streamed(memory: ResponsesMemory, pieces: readonly Piece[], turn: Turn,
   return last.response.output;
 }
 
-const readBack = (memory: ResponsesMemory, items: readonly unknown[]) =>
-  responses.read({ input: [user, ...items, user] }, { responses: memory }).question.messages;
+const readBack = (memory: object, items: readonly unknown[]) =>
+  responses.read({ input: [user, ...items, user] }, memory).request.messages;
 
 const word = fc.string({ unit: 'binary', minLength: 1, maxLength: 5 });
 const reasoned = word.map((text): Piece => ({ kind: 'reasoning', text }));
@@ -80,8 +80,8 @@ describe('any answer in the Responses API', () => {
         const turn = turnOf(pieces, head);
         const { content, reasoning, tool_calls: calls = [] } = turn.response;
         const whole = piecesOf({ content, toolCalls: calls.map((call) => call.function), ...(reasoning ? { reasoning } : {}) });
-        const apart = new ResponsesMemory();
-        const memory = new ResponsesMemory();
+        const apart = {};
+        const memory = {};
         const live = streamed(memory, pieces, turn, head);
         const replay = streamed(memory, whole, turn, head);
         const again = streamed(memory, whole, turn, head);
@@ -93,7 +93,7 @@ describe('any answer in the Responses API', () => {
         ] as const) {
           const told = [items, asReferences(items), withoutThoughts(items, 'id'), withoutThoughts(items, 'encrypted_content')];
           for (const given of told) expect(readBack(kept, given)).toEqual([user, turn.response, user]);
-          expect(conversationOf(kept.response('resp_r1-x')!)).toEqual([user, turn.response]);
+          expect(conversationOf(memoryOf(kept).response('resp_r1-x')!)).toEqual([user, turn.response]);
           expect(new Set(items.map(({ id }) => id)).size).toBe(items.length);
         }
       }),
@@ -108,18 +108,18 @@ describe('any answer in the Responses API', () => {
       { kind: 'text', text: 'Yes.' },
     ];
     const head = headOf('r1-x');
-    const output = streamed(new ResponsesMemory(), pieces, turnOf(pieces, head), head);
+    const output = streamed({}, pieces, turnOf(pieces, head), head);
     expect(output).toMatchObject([
       { id: 'rs_r1-x_0', type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'Hm, yes.' }] },
       { id: 'msg_r1-x_1', type: 'message', content: [{ text: 'Yes.' }] },
     ]);
-    expect(json(new ResponsesMemory(), turnOf(pieces, head), head)).toEqual(output);
+    expect(json({}, turnOf(pieces, head), head)).toEqual(output);
     expect(JSON.stringify(output[0]!['encrypted_content'])).not.toContain('Hm');
   });
 });
 
 describe('reasoning that a client sends', () => {
-  const read = (...items: object[]) => readBack(new ResponsesMemory(), items);
+  const read = (...items: object[]) => readBack({}, items);
   const said = { role: 'assistant', content: 'Yes.' };
 
   it('belongs to the message after it, from its content or its summary', () => {
@@ -153,7 +153,7 @@ describe('messages of a client', () => {
       { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' },
       { type: 'function_call_output', call_id: 'c', output: parts },
     ];
-    expect(responses.read({ input }, { responses: new ResponsesMemory() }).question.messages).toEqual([
+    expect(responses.read({ input }, {}).request.messages).toEqual([
       { role: 'system', content: 'a\nb' },
       { role: 'user', content: 'a\nb' },
       { role: 'assistant', content: 'ab', tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }] },

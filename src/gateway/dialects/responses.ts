@@ -1,9 +1,12 @@
 /**
- * OpenAI Responses, read into our nouns and written back.
+ * OpenAI Responses, read into a `ModelRequest`. Reading is strict where silence would corrupt training; see `Parameters`.
  *
- * Reading is strict where silence would corrupt training; see `parameters.ts`. A client may name earlier responses and items of its
- * rollout instead of repeating them: all answers are remembered while the rollout lasts, `store` or not, since whoever does not want
- * them remembered does not name them. Responses cannot be fetched or deleted.
+ * A client may name earlier responses and items of its rollout instead of repeating them: all answers are remembered while the rollout
+ * lasts, with `store` or without. Responses cannot be fetched or deleted.
+ *
+ * Reasoning, text and calls that follow each other are one assistant message, as they were one answer. Items that we issued know which answer
+ * they belong to, so two answers in a row stay two, and a call that a client moved behind the result of another comes back to its own. What
+ * we issued reads back to exactly the message that was recorded.
  */
 import { z } from 'zod';
 import type { Message, Tool, ToolCall, Turn } from '../../core/types.ts';
@@ -11,54 +14,44 @@ import { openAIError } from '../wire-protocol.ts';
 import {
   type AnswerHead,
   type Dialect,
-  type ForcedCall,
-  forcedCall,
-  formatChecker,
   ignoredIn,
   invalid,
   is,
   isEmpty,
+  type ModelRequest,
   never,
+  openAIFormat,
+  openAIToolChoice,
   type Parameters,
   parsed,
-  type Question,
   refusal,
   requestedSampling,
   samplingFields,
   tokenLimit,
+  toolOf,
 } from './dialect.ts';
-import { conversationOf, type Item, type KeptResponse, type ResponsesMemory } from './responses-memory.ts';
-import { type Echo, itemsOf, responseId, responseOf, responsesEvents, statusOf } from './responses-writer.ts';
+import {
+  conversationOf,
+  type Echo,
+  type Item,
+  itemsOf,
+  type KeptResponse,
+  memoryOf,
+  type ResponsesMemory,
+  responseId,
+  responseOf,
+  responsesEvents,
+  statusOf,
+} from './responses-writer.ts';
 
 export const responsesParameters: Parameters = {
   honoured: [
-    'input',
-    'instructions',
-    'previous_response_id',
-    'model',
-    'tools',
-    'tool_choice',
-    'temperature',
-    'top_p',
-    'top_k',
-    'max_output_tokens',
-    'stream',
-    'include',
-    'text',
+    ...['input', 'instructions', 'previous_response_id', 'model', 'tools', 'tool_choice', 'temperature', 'top_p', 'top_k'],
+    ...['max_output_tokens', 'stream', 'include', 'text'],
   ],
   ignored: [
-    'client_metadata',
-    'metadata',
-    'parallel_tool_calls',
-    'prompt_cache_key',
-    'prompt_cache_retention',
-    'reasoning',
-    'safety_identifier',
-    'seed',
-    'service_tier',
-    'store',
-    'stream_options',
-    'user',
+    ...['client_metadata', 'metadata', 'parallel_tool_calls', 'prompt_cache_key', 'prompt_cache_retention', 'reasoning'],
+    ...['safety_identifier', 'seed', 'service_tier', 'store', 'stream_options', 'user'],
   ],
   refused: {
     background: is(false),
@@ -111,31 +104,37 @@ type Wire = z.infer<typeof body>;
 
 export const responses: Dialect = {
   name: 'responses',
-  read(raw, { responses: memory }) {
+  read(raw, session) {
+    const memory = memoryOf(session);
     const wire = parsed(body, raw);
     const ignored = [...ignoredIn(raw as object, responsesParameters), ...ignoredWithin(wire)];
     const previous = previousOf(wire, memory);
     const fresh = inputOf(wire, memory);
     const instructions: Message[] = wire.instructions == null ? [] : [{ role: 'system', content: wire.instructions }];
     const tools = toolsOf(wire);
-    const question: Question = {
+    const request: ModelRequest = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
       tools,
-      forced: forcedOf(wire.tool_choice, tools),
+      forced: openAIToolChoice(
+        wire.tool_choice,
+        tools,
+        (choice: { name?: unknown }) => choice.name,
+        '{ type: "function", name }',
+      ),
       requested: requestedSampling(wire, wire.max_output_tokens),
       count: 1,
       stopTexts: [],
       stream: wire.stream ?? false,
       logprobs: wire.include?.includes(LOGPROBS) ?? false,
       ignored,
-      formatErrorOf: formatOf(wire.text?.format),
+      formatErrorOf: openAIFormat(wire.text?.format, 'text.format', 'schema'),
     };
-    const { logprobs } = question;
+    const { logprobs } = request;
     const echo = echoOf(wire);
     const keep = (head: AnswerHead, turn: Turn, items: readonly Item[]): void =>
       memory.keep({ id: responseId(head), previous, messages: [...fresh, turn.response], items });
     return {
-      question,
+      request,
       writer: {
         whole: ([turn], head) => {
           const output = itemsOf(turn!, head, logprobs);
@@ -170,19 +169,9 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
 function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
   const read = (tools ?? []).flatMap((tool, place): Tool[] => {
     if (tool.type !== 'function') return [];
-    const { name, description, parameters } = parsedAt(functionTool, tool, `tools.${place}`);
-    const given = { name, ...(description == null ? {} : { description }), ...(parameters == null ? {} : { parameters }) };
-    return [{ type: 'function', function: given }];
+    return [toolOf(parsed(functionTool, tool, `tools.${place}`))];
   });
   return choice === 'none' ? [] : read;
-}
-
-function forcedOf(choice: unknown, tools: readonly Tool[]): ForcedCall | undefined {
-  if (choice == null || choice === 'auto' || choice === 'none') return undefined;
-  if (choice === 'required') return forcedCall(undefined, tools);
-  const { type, name } = choice as { type?: unknown; name?: unknown };
-  if (type === 'function') return forcedCall(name ?? null, tools);
-  throw refusal('tool_choice', choice, 'use "auto", "none", "required" or { type: "function", name }');
 }
 
 /** What has no effect inside parameters that have one. */
@@ -191,15 +180,6 @@ function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
   const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
   const others = Object.entries(text ?? {}).filter(([name, value]) => name !== 'format' && value != null);
   return [...foreign, ...unknown, ...others.map(([name]) => `text.${name}`)].map((name) => name.slice(0, LONGEST_NAME));
-}
-
-function formatOf(format: unknown): Question['formatErrorOf'] {
-  if (format == null) return undefined;
-  const { type, schema } = format as { type?: unknown; schema?: unknown };
-  if (type === 'text') return undefined;
-  if (type === 'json_object') return formatChecker(undefined, 'text.format');
-  if (type === 'json_schema') return formatChecker(schema, 'text.format.schema');
-  throw refusal('text.format', format, 'use "text", "json_object" or "json_schema"');
 }
 
 function echoOf(wire: Wire): Echo {
@@ -217,11 +197,7 @@ function echoOf(wire: Wire): Echo {
   };
 }
 
-// From responses-input.ts: Items of the Responses API → messages.
-//
-// Reasoning, text and calls that follow each other are one assistant message, as they were one answer; items that we issued know which
-// answer they belong to, so two answers in a row stay two, and a call that a client moved behind the result of another comes back to its
-// own. What we issued reads back to exactly the message that was recorded.
+// ── items ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const TEXT_PARTS = ['input_text', 'output_text', 'text', 'reasoning_text', 'summary_text', 'refusal'];
 
@@ -238,7 +214,7 @@ const KINDS = {
 };
 type Kind = keyof typeof KINDS;
 
-/** Throws REQUEST_INVALID naming the item, by its place in `input`. */
+/** Items → messages. Throws REQUEST_INVALID naming the item, by its place in `input`. */
 export function messagesOf(input: readonly unknown[], memory: ResponsesMemory): readonly Message[] {
   const entries: Entry[] = [];
   for (const [place, item] of input.entries()) read(item, `input.${place}`, entries, memory);
@@ -248,21 +224,21 @@ export function messagesOf(input: readonly unknown[], memory: ResponsesMemory): 
 function read(raw: unknown, at: string, entries: Entry[], memory: ResponsesMemory): void {
   const kind = kindOf(raw, at);
   if (kind === 'item_reference') {
-    const wanted = parsedAt(KINDS.item_reference, raw, at);
+    const wanted = parsed(KINDS.item_reference, raw, at);
     const kept = memory.item(wanted.id);
     if (kept === undefined) throw invalid(`${at}.id`, `no item ${JSON.stringify(wanted.id)} was answered in this rollout`);
     read(kept.item, at, entries, memory);
   } else if (kind === 'function_call_output') {
-    const { call_id, output } = parsedAt(KINDS.function_call_output, raw, at);
+    const { call_id, output } = parsed(KINDS.function_call_output, raw, at);
     entries.push({ role: 'tool', content: textOf(output, `${at}.output`, '\n'), tool_call_id: call_id });
   } else if (kind === 'function_call') {
-    const call = parsedAt(KINDS.function_call, raw, at);
+    const call = parsed(KINDS.function_call, raw, at);
     const made = { name: call.name, arguments: call.arguments };
     spokenFor(entries, memory, call.id, call.call_id).calls.push({ id: call.call_id, type: 'function', function: made });
   } else if (kind === 'reasoning') {
-    readReasoning(parsedAt(KINDS.reasoning, raw, at), at, entries, memory);
+    readReasoning(parsed(KINDS.reasoning, raw, at), at, entries, memory);
   } else {
-    const { role, content: given, id: name } = parsedAt(KINDS.message, raw, at);
+    const { role, content: given, id: name } = parsed(KINDS.message, raw, at);
     const text = textOf(given, `${at}.content`, role === 'assistant' ? '' : '\n');
     if (role === 'assistant') {
       const spoken = spokenFor(entries, memory, name);
@@ -287,14 +263,6 @@ function kindOf(raw: unknown, at: string): Kind {
   const kind = type ?? (role === undefined && name !== undefined ? 'item_reference' : 'message');
   if (typeof kind === 'string' && Object.hasOwn(KINDS, kind)) return kind as Kind;
   throw refusal(`${at}.type`, kind, `use one of ${Object.keys(KINDS).join(', ')}`);
-}
-
-/** What the schema has at a place of the request; throws REQUEST_INVALID naming the field. */
-export function parsedAt<T extends z.ZodType>(schema: T, raw: unknown, at: string): z.infer<T> {
-  const result = schema.safeParse(raw);
-  if (result.success) return result.data;
-  const issue = result.error.issues[0]!;
-  throw invalid([at, ...issue.path].join('.'), issue.message);
 }
 
 function textOf(given: z.infer<typeof content>, at: string, separator: string): string {

@@ -45,7 +45,7 @@ export interface ConnectionSettings {
   /** Called once when trouble begins and once when it is over. */
   readonly onTrouble?: (message: string) => void;
   /** Runs as long as trouble lasts. */
-  readonly absence?: Downtime | undefined;
+  readonly downtime?: Downtime | undefined;
   /** How long an unreachable or busy server is waited for. */
   readonly patienceMs?: number;
   readonly signal?: AbortSignal;
@@ -111,10 +111,10 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   private constructor(settings: ConnectionSettings) {
-    const { baseURL, apiKey, onTrouble = () => undefined, absence, patienceMs = PATIENCE_MS, signal } = settings;
+    const { baseURL, apiKey, onTrouble = () => undefined, downtime, patienceMs = PATIENCE_MS, signal } = settings;
     this.#http = new HttpClient(baseURL, apiKey);
     this.#errors = new ReplyErrors(apiKey, this.#http.address);
-    this.#caller = new Caller({ http: this.#http, errors: this.#errors, onTrouble, downtime: absence, patienceMs });
+    this.#caller = new Caller({ http: this.#http, errors: this.#errors, onTrouble, downtime, patienceMs });
     this.#firstPatienceMs = Math.min(patienceMs, FIRST_PATIENCE_MS);
     this.#life = linkSignals(this.#closing.signal, ...(signal === undefined ? [] : [signal]));
   }

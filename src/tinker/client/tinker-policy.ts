@@ -20,7 +20,7 @@ const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 export function openTinkerPolicy(
   settings: PolicySettings,
   words: number,
-  { warn, stop, absence }: PolicyOptions,
+  { warn, stop, downtime }: PolicyOptions,
 ): Promise<Policy> {
   return openingWith(async (closers) => {
     const sizes = await sizesOf(settings.model);
@@ -30,7 +30,7 @@ export function openTinkerPolicy(
       await TinkerConnection.open({
         ...access(settings.baseURL ?? saved?.server),
         onTrouble: (message) => warn('POLICY_SERVER', message),
-        absence,
+        downtime,
         signal: stop,
       }).catch((thrown: unknown) => {
         throw stop.aborted ? stop.reason : thrown;

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { ApiError } from './api-error.ts';
-import { Futures, type Outcome } from './futures.ts';
+import type { Refusal } from '../../http/refusal.ts';
+import { type FutureResult, Futures } from './futures.ts';
+import { refused } from './requests.ts';
 
-const reply = (value: object): Outcome => ({ kind: 'reply', value });
-const large = (floats: number): Outcome => ({
+const reply = (value: object): FutureResult => ({ kind: 'reply', value });
+const large = (floats: number): FutureResult => ({
   kind: 'sample',
   reply: { sequences: [{ stopReason: 'stop', tokens: new Int32Array(floats), logprobs: new Float32Array(floats) }] },
 });
@@ -13,7 +14,7 @@ const kindOf = (work: () => unknown): string => {
     work();
     return 'kept';
   } catch (thrown) {
-    return (thrown as ApiError).kind;
+    return (thrown as Refusal).row.code;
   }
 };
 
@@ -54,7 +55,7 @@ describe('futures', () => {
         }),
         1000,
       );
-    expect(await outcomeOf(new ApiError('invalid_request', 'bad'))).toEqual({
+    expect(await outcomeOf(refused('invalid_request', 'bad'))).toEqual({
       kind: 'failed',
       failure: { error: 'bad', category: 'user' },
     });

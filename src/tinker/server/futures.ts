@@ -1,26 +1,28 @@
 /**
- * Results that are not there yet. A request that takes a while is answered with an id at once; what comes of it is asked for by the id,
- * as often as one likes, for as long as it is kept.
+ * Results that are not there yet, and the order in which a model's requests are carried out.
  *
- * Results are kept for a time and up to a number of bytes, the oldest going first; those that are not there yet are always kept. Ids
- * begin with a name of this process's life, so that one of an earlier life is told from one that never was.
+ * A request that takes a while is answered with an id at once; its result is asked for by the id, as often as one likes, for as long as it is
+ * kept: for a time and up to a number of bytes, the oldest going first. Those that are not there yet are always kept. Ids begin with a name
+ * of this process's life, so that one of an earlier life is told from one that never was.
  */
 import { randomBytes } from 'node:crypto';
+import { Mutex } from '../../core/async.ts';
+import { type HttpReply, jsonReply } from '../../http/message.ts';
 import type { PassResult, SampleReply } from '../wire/messages.ts';
-import { ApiError, type FutureFailure, futureFailureOf } from './api-error.ts';
+import { futureFailureOf, refused } from './requests.ts';
 
-export type Outcome =
+export type FutureResult =
   | { readonly kind: 'reply'; readonly value: object }
   | { readonly kind: 'pass'; readonly result: PassResult }
   | { readonly kind: 'sample'; readonly reply: SampleReply }
-  | { readonly kind: 'failed'; readonly failure: FutureFailure };
+  | { readonly kind: 'failed'; readonly failure: ReturnType<typeof futureFailureOf> };
 
-/** Light: whoever holds on to one does not hold on to its result. */
+/** Light: it does not hold on to its result. */
 export interface Future {
   readonly id: string;
   /** Whose it is, where it is a session's. */
   readonly sessionId: string | undefined;
-  /** Whether a client was told the outcome. */
+  /** Whether a client was told the result. */
   delivered: boolean;
   /** Stops what it waits for, where that can be stopped. */
   cancel(): void;
@@ -28,14 +30,14 @@ export interface Future {
 
 interface Kept {
   readonly future: Future;
-  readonly outcome: Promise<Outcome>;
+  readonly result: Promise<FutureResult>;
   bytes: number;
   /** When it was settled, by `performance.now()`. */
   at: number;
 }
 
 const FORM = /^([0-9a-f]{12})-\d+$/;
-/** Of a small reply and its entry here. */
+/** Bytes of a small reply and its entry here. */
 const SMALL = 500;
 
 export class Futures {
@@ -53,58 +55,60 @@ export class Futures {
     this.#maxAge = limits.ageMs;
   }
 
-  /** `work` must not be what throws first: it is begun here, and whatever it throws is the outcome. */
-  start(work: () => Promise<Outcome>, sessionId?: string, cancel: () => void = () => {}): Future {
+  /** `work` is begun here; what it throws is the result. */
+  start(work: () => Promise<FutureResult>, sessionId?: string, cancel: () => void = () => {}): Future {
     const id = `${this.#boot}-${++this.#made}`;
-    const outcome = Promise.resolve()
+    const result = Promise.resolve()
       .then(work)
-      .catch((thrown): Outcome => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
-    const future: Future = { id, sessionId, delivered: false, cancel };
-    const kept: Kept = { future, outcome, bytes: 0, at: 0 };
+      .catch((thrown): FutureResult => ({ kind: 'failed', failure: futureFailureOf(thrown) }));
+    const kept: Kept = { future: { id, sessionId, delivered: false, cancel }, result, bytes: 0, at: 0 };
     this.#pending.set(id, kept);
-    void outcome.then((settled) => this.#settle(id, kept, settled));
-    return future;
+    void result.then((settled) => this.#settle(kept, settled));
+    return kept.future;
   }
 
   /** Throws `unknown_future` for what never was, `future_gone` for what is no longer kept. */
   find(id: string): Future {
-    this.#forgetOld();
-    const kept = this.#pending.get(id) ?? this.#settled.get(id);
-    if (kept !== undefined) return kept.future;
-    const [, boot] = FORM.exec(id) ?? [];
-    if (boot === undefined) throw new ApiError('unknown_future', `there is no future ${JSON.stringify(id.slice(0, 80))}`);
-    const why = boot === this.#boot ? 'its result is no longer kept' : 'it is of an earlier life of this server';
-    throw new ApiError('future_gone', `future ${id} is gone: ${why}`, { hint: 'send the request again' });
+    return this.#find(id).future;
   }
 
-  /** The outcome, or undefined where it did not come in time. Throws `future_gone` where it is no longer kept. */
-  async wait({ id }: Future, ms: number, signal?: AbortSignal): Promise<Outcome | undefined> {
-    this.find(id);
-    const { outcome } = (this.#pending.get(id) ?? this.#settled.get(id))!;
+  /** The result, or undefined where it did not come in time. Throws as `find` does. */
+  async wait({ id }: Future, ms: number, signal?: AbortSignal): Promise<FutureResult | undefined> {
+    const { result } = this.#find(id);
     const over = Promise.withResolvers<undefined>();
-    const timer = setTimeout(over.resolve, ms, undefined);
-    const hangUp = (): void => over.resolve(undefined);
-    signal?.addEventListener('abort', hangUp, { once: true });
+    const giveUp = (): void => over.resolve(undefined);
+    const timer = setTimeout(giveUp, ms);
+    signal?.addEventListener('abort', giveUp, { once: true });
     try {
-      return await Promise.race([outcome, over.promise]);
+      return await Promise.race([result, over.promise]);
     } finally {
       clearTimeout(timer);
-      signal?.removeEventListener('abort', hangUp);
+      signal?.removeEventListener('abort', giveUp);
     }
   }
 
-  /** When there is nothing left to do for it. Never throws. */
+  /** Resolves when there is nothing left to do for it. Never throws. */
   async done({ id }: Future): Promise<void> {
-    await this.#pending.get(id)?.outcome;
+    await this.#pending.get(id)?.result;
   }
 
-  #settle(id: string, kept: Kept, outcome: Outcome): void {
-    kept.bytes = sizeOf(outcome);
+  #find(id: string): Kept {
+    this.#forgetOld();
+    const kept = this.#pending.get(id) ?? this.#settled.get(id);
+    if (kept !== undefined) return kept;
+    const [, boot] = FORM.exec(id) ?? [];
+    if (boot === undefined) throw refused('unknown_future', `there is no future ${JSON.stringify(id.slice(0, 80))}`);
+    const why = boot === this.#boot ? 'its result is no longer kept' : 'it is of an earlier life of this server';
+    throw refused('future_gone', `future ${id} is gone: ${why}`, { hint: 'send the request again' });
+  }
+
+  #settle(kept: Kept, result: FutureResult): void {
+    kept.bytes = sizeOf(result);
     kept.at = performance.now();
-    // Whoever holds on to the future does not hold on to what could have been stopped.
+    // Who holds on to the future does not hold on to what could have been stopped.
     kept.future.cancel = () => {};
-    this.#pending.delete(id);
-    this.#settled.set(id, kept);
+    this.#pending.delete(kept.future.id);
+    this.#settled.set(kept.future.id, kept);
     this.#bytes += kept.bytes;
     this.#forgetOld();
   }
@@ -120,16 +124,167 @@ export class Futures {
   }
 }
 
-function sizeOf(outcome: Outcome): number {
-  if (outcome.kind === 'pass') {
-    return outcome.result.outputs.reduce(
-      (sum, tensors) => sum + Object.values(tensors).reduce((bytes, { data }) => bytes + data.byteLength, SMALL),
-      SMALL,
-    );
+function sizeOf(result: FutureResult): number {
+  const rows: readonly (readonly (ArrayBufferView | undefined)[])[] =
+    result.kind === 'pass'
+      ? result.result.outputs.map((tensors) => Object.values(tensors).map(({ data }) => data))
+      : result.kind === 'sample'
+        ? result.reply.sequences.map(({ tokens, logprobs }) => [tokens, logprobs, result.reply.promptLogprobs])
+        : [];
+  return SMALL * (rows.length + 1) + rows.flat().reduce((sum, array) => sum + (array?.byteLength ?? 0), 0);
+}
+
+export function futureReply(future: Future, more: object = {}): HttpReply {
+  return jsonReply(200, { request_id: future.id, future_id: future.id, status: 'pending', ...more });
+}
+
+/** What was made for numbers that a client chose: a repetition gives what was made the first time, another body is refused. */
+export class Numbered<T> {
+  readonly made = new Map<number | string, { readonly digest: string; readonly what: T }>();
+  readonly #param: string;
+  readonly #most: number;
+
+  /** `param`: the field the number comes in. `most`: remembered; the oldest are forgotten. */
+  constructor(param: string, most: number) {
+    this.#param = param;
+    this.#most = most;
   }
-  if (outcome.kind === 'sample') {
-    const { sequences, promptLogprobs } = outcome.reply;
-    return sequences.reduce((sum, { tokens }) => sum + tokens.byteLength * 2 + SMALL, (promptLogprobs?.byteLength ?? 0) + SMALL);
+
+  /** What was made for this number before, or what `make` makes now. */
+  take(number: number | string, digest: string, make: () => T): T {
+    const known = this.made.get(number);
+    if (known !== undefined && known.digest === digest) return known.what;
+    if (known !== undefined) {
+      const found = `${this.#param} ${number} was used before, for another request`;
+      throw refused('seq_id_reused', found, { param: this.#param });
+    }
+    const what = make();
+    this.made.set(number, { digest, what });
+    const [oldest] = this.made.keys();
+    if (this.made.size > this.#most) this.made.delete(oldest!);
+    return what;
   }
-  return SMALL;
+}
+
+export interface OrderedRequest {
+  readonly seqId: number | undefined;
+  /** Of the whole body. */
+  readonly digest: string;
+  run(): Promise<FutureResult>;
+  /** In place of `run`, in its turn: the request failed without having been carried out. */
+  skipped(why: string): void | Promise<void>;
+}
+
+/** Requests whose digests are remembered: a client asks again for the latest ones only. */
+const MOST_SEEN = 10_000;
+/** A client that is so far ahead of itself is lost. */
+const MOST_AHEAD = 10_000;
+
+/**
+ * The requests of one model, one after another: by seq_id where they have one, else as they arrive.
+ *
+ * The same seq_id with the same body is the same future, with another body it is refused. A request whose predecessors are not there yet
+ * waits for them. If they do not come in time, everything that waits fails, nothing of it is carried out, and the order goes on behind it:
+ * what was missing is then refused, should it still come.
+ */
+export class RequestOrder {
+  readonly #start: (work: () => Promise<FutureResult>) => Future;
+  readonly #gapMs: number;
+  readonly #seen = new Numbered<Future>('seq_id', MOST_SEEN);
+  /** By seq_id: begun when all before them are. */
+  readonly #waiting = new Map<number, { readonly go: () => void; readonly giveUp: (missing: number) => void }>();
+  readonly #running = new Mutex();
+  #next = 1;
+  #gapTimer: NodeJS.Timeout | undefined;
+  #closed: string | undefined;
+
+  constructor(start: (work: () => Promise<FutureResult>) => Future, gapMs: number) {
+    this.#start = start;
+    this.#gapMs = gapMs;
+  }
+
+  /** The future of this request, made now or when it came for the first time. */
+  submit(request: OrderedRequest): Future {
+    const { seqId, digest } = request;
+    if (seqId === undefined) return this.#start(() => this.#run(request));
+    return this.#seen.take(seqId, digest, () => {
+      if (seqId < this.#next) throw tooLate(seqId, this.#next);
+      if (seqId > this.#next + MOST_AHEAD) {
+        throw refused('invalid_request', `seq_id is ${seqId}, expected ${this.#next} or little more`, { param: 'seq_id' });
+      }
+      return this.#start(() => this.#waitThenRun(request, seqId));
+    });
+  }
+
+  /** A request that was refused before it could have a future uses up its seq_id too: clients do not send that one again. */
+  skip(seqId: number, digest: string, skipped: OrderedRequest['skipped'], why: string): void {
+    if (this.#seen.made.has(seqId) || seqId < this.#next || seqId > this.#next + MOST_AHEAD) return;
+    const fail = async (): Promise<FutureResult> => {
+      await skipped(why);
+      throw refused('invalid_request', why);
+    };
+    this.submit({ seqId, digest, run: fail, skipped });
+  }
+
+  /** Requests that wait fail, and so do those that still come. Resolves when nothing runs any more. */
+  async close(why: string): Promise<void> {
+    this.#closed = why;
+    this.#stopClock();
+    for (const { go } of this.#waiting.values()) go();
+    this.#waiting.clear();
+    await this.#running.idle();
+  }
+
+  #run(request: OrderedRequest): Promise<FutureResult> {
+    return this.#running.run(() => {
+      if (this.#closed !== undefined) throw refused('unknown_model', this.#closed);
+      return request.run();
+    });
+  }
+
+  #waitThenRun(request: OrderedRequest, seqId: number): Promise<FutureResult> {
+    if (this.#closed !== undefined) return this.#run(request);
+    return new Promise((resolve, reject) => {
+      const go = (): void => void this.#run(request).then(resolve, reject);
+      const giveUp = (missing: number): void => {
+        const seconds = Math.round(this.#gapMs / 1000);
+        const why = `seq_id ${missing} did not come within ${seconds} s, so the request with seq_id ${seqId} was not carried out`;
+        reject(refused('invalid_request', why, { param: 'seq_id' }));
+        void this.#running.run(() => request.skipped(why));
+      };
+      this.#waiting.set(seqId, { go, giveUp });
+      this.#advance();
+    });
+  }
+
+  #advance(): void {
+    const before = this.#next;
+    for (let ready = this.#waiting.get(this.#next); ready !== undefined; ready = this.#waiting.get(this.#next)) {
+      this.#waiting.delete(this.#next++);
+      ready.go();
+    }
+    if (this.#next !== before) this.#stopClock();
+    if (this.#waiting.size > 0) this.#gapTimer ??= setTimeout(() => this.#giveUp(), this.#gapMs).unref();
+  }
+
+  #giveUp(): void {
+    this.#stopClock();
+    const missing = this.#next;
+    const waiting = [...this.#waiting].sort(([a], [b]) => a - b);
+    this.#waiting.clear();
+    this.#next = (waiting.at(-1)?.[0] ?? missing - 1) + 1;
+    for (const [, { giveUp }] of waiting) giveUp(missing);
+  }
+
+  #stopClock(): void {
+    clearTimeout(this.#gapTimer);
+    this.#gapTimer = undefined;
+  }
+}
+
+function tooLate(seqId: number, next: number): Error {
+  return refused('seq_id_reused', `seq_id ${seqId} came too late or too often: the next one is ${next}`, {
+    hint: 'give each request of a model a seq_id of its own: 1, 2, 3 …',
+    param: 'seq_id',
+  });
 }

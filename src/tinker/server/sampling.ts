@@ -1,73 +1,246 @@
 /**
- * One sample request on a model that serves the right weights: its checks, its sequences, their log-probabilities.
+ * Sampling: the models that are sampled from and the queue for them, one sample request on such a model, and the routes of samples, sampling
+ * sessions and futures.
  *
- * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were drawn with: that is what the
- * losses of the API compare with. Where tokens were drawn otherwise, they are computed by a pass of their own over the same weights.
+ * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were drawn with: the losses of the API
+ * compare with them. Where tokens were drawn otherwise, a pass of its own over the same weights computes them.
  */
 import { createHash, randomInt } from 'node:crypto';
-import type { OnTokens } from '../../core/policy.ts';
+import { checkRequest, type OnTokens } from '../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../core/types.ts';
+import { type HttpReply, jsonReply } from '../../http/message.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { Tokenizer } from '../../tokens/tokenizer.ts';
-import type { SampleCall, SampledSequence, SampleReply } from '../wire/messages.ts';
-import { ApiError } from './api-error.ts';
-import { TINKER_LIMITS } from './limits.ts';
-import type { Shape } from './training-data.ts';
+import { passResultToJson, sampleCallFromJson, sampleReplyToJson } from '../wire/json.ts';
+import { PROTOBUF, type SampleCall, type SampledSequence, type SampleReply } from '../wire/messages.ts';
+import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
+import { createSamplingSessionRequest, futureRequest, parseWeightsPath, readAs } from '../wire/verbs.ts';
+import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
+import { invalid, jsonOf, type Routes, readBody, readRequest, refused, TINKER_LIMITS, type Waits } from './requests.ts';
+import type { SessionModel, Sessions } from './sessions.ts';
+import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
+
+// The pool.
+
+interface Instance {
+  readonly opened: Promise<EmbeddedModel>;
+  /** Settled when the weights of `holds` are served. */
+  ready: Promise<EmbeddedModel>;
+  holds: string | undefined;
+  /** When it was given them, by `performance.now()`. */
+  since: number;
+  calls: number;
+  lastUsed: number;
+  loads: number;
+}
+
+export interface SamplerPoolOptions {
+  readonly most: number;
+  /** Sequences under way from which on a session that has some waits. */
+  readonly sequences: number;
+  /** How long weights are sampled from, at least, before others that are waited for take their place. */
+  readonly turnMs: number;
+  isSilent(sessionId: string): boolean;
+  /** Opens a model with the base weights. */
+  open(): Promise<EmbeddedModel>;
+}
+
+interface SamplerCall {
+  readonly weights: Weights;
+  /** Empty for calls outside of any session. */
+  readonly sessionId: string;
+  readonly sequences: number;
+  readonly signal: AbortSignal;
+}
+
+/** What one session wants of one set of weights, in the order it was asked for. */
+interface Queue {
+  readonly sessionId: string;
+  readonly weights: Weights;
+  /** With what begins each of them. */
+  readonly waiting: Map<SamplerCall, (instance: Instance) => void>;
+}
+
+/**
+ * A few models, each holding one set of weights at a time. A call is given the model that holds its weights; otherwise an idle one loads
+ * them, the one that was longest without a call; otherwise another is opened; otherwise the call waits. Sessions take turns: one that queues
+ * thousands of calls holds up no other. A silent session waits until it is heard of again, or its calls are cancelled with it.
+ *
+ * Weights are told apart by the id they were saved with, never by their name or place. A model changes its weights only while nobody uses it,
+ * so that a call sees one set of weights from its beginning to its end.
+ */
+export class SamplerPool implements AsyncDisposable {
+  readonly #options: SamplerPoolOptions;
+  /** Those that hold their weights longest come first. */
+  #instances: Instance[] = [];
+  /** The session whose turn it is comes first. */
+  #queues: Queue[] = [];
+  readonly #underway = new Set<SamplerCall>();
+  #uses = 0;
+
+  constructor(options: SamplerPoolOptions) {
+    this.#options = options;
+  }
+
+  /** Runs `work` on a model that serves these weights, and these only, until it is done. */
+  async use<T>(call: SamplerCall, work: (model: EmbeddedModel) => Promise<T>): Promise<T> {
+    const instance = await this.#turnOf(call);
+    try {
+      return await work(await instance.ready);
+    } finally {
+      instance.calls--;
+      this.#underway.delete(call);
+      this.beginWaiting();
+    }
+  }
+
+  /** Begins every call that can begin. To be called too when sessions may have been heard of again. */
+  beginWaiting(): void {
+    while (this.#beginNext());
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#queues = [];
+    await Promise.all(this.#instances.splice(0).map(async ({ opened }) => (await opened.catch(() => undefined))?.close()));
+  }
+
+  #turnOf(call: SamplerCall): Promise<Instance> {
+    const { weights, sessionId, signal } = call;
+    const { promise, resolve, reject } = Promise.withResolvers<Instance>();
+    const known = this.#queues.find((one) => one.sessionId === sessionId && one.weights.id === weights.id);
+    const queue: Queue = known ?? { sessionId, weights, waiting: new Map() };
+    if (known === undefined) this.#queues.push(queue);
+    queue.waiting.set(call, resolve);
+    const cancel = (): void => {
+      queue.waiting.delete(call);
+      reject(refused('invalid_request', 'the request was cancelled'));
+    };
+    signal.addEventListener('abort', cancel, { once: true });
+    if (signal.aborted) cancel();
+    this.beginWaiting();
+    return promise;
+  }
+
+  #beginNext(): boolean {
+    this.#queues = this.#queues.filter(({ waiting }) => waiting.size > 0);
+    for (const queue of this.#queues) {
+      const [call, begin] = queue.waiting.entries().next().value!;
+      const instance = this.#mayBegin(queue.sessionId) ? this.#find(queue.weights) : undefined;
+      if (instance === undefined) continue;
+      queue.waiting.delete(call);
+      this.#underway.add(call);
+      instance.calls++;
+      instance.lastUsed = ++this.#uses;
+      const rank = (one: Queue): number => Number(one.sessionId === queue.sessionId) + Number(one === queue);
+      this.#queues.sort((a, b) => rank(a) - rank(b));
+      begin(instance);
+      return true;
+    }
+    return false;
+  }
+
+  /** A session that has nothing under way need not wait for others' calls to end. */
+  #mayBegin(sessionId: string): boolean {
+    if (this.#options.isSilent(sessionId)) return false;
+    const underway = [...this.#underway];
+    if (!underway.some((call) => call.sessionId === sessionId)) return true;
+    return underway.reduce((sum, { sequences }) => sum + sequences, 0) < this.#options.sequences;
+  }
+
+  /** Nothing is awaited between looking and taking. */
+  #find(weights: Weights): Instance | undefined {
+    const holder = this.#holderOf(weights);
+    if (holder !== undefined) return this.#givesWay(holder) ? undefined : holder;
+    const idle = this.#instances.filter(({ calls }) => calls === 0).toSorted((a, b) => a.lastUsed - b.lastUsed)[0];
+    if (idle !== undefined) return this.#load(idle, weights);
+    return this.#instances.length < this.#options.most ? this.#load(this.#open(), weights) : undefined;
+  }
+
+  #holderOf({ id }: Weights): Instance | undefined {
+    return this.#instances.find(({ holds }) => holds === id);
+  }
+
+  /** Otherwise calls for the weights that are there could keep all others waiting for ever. */
+  #givesWay(instance: Instance): boolean {
+    if (instance !== this.#instances[0] || performance.now() - instance.since < this.#options.turnMs) return false;
+    return this.#queues.some(({ weights, sessionId }) => !this.#holderOf(weights) && !this.#options.isSilent(sessionId));
+  }
+
+  #open(): Instance {
+    const opened = this.#options.open();
+    const instance: Instance = { opened, ready: opened, holds: undefined, since: 0, calls: 0, lastUsed: 0, loads: 0 };
+    this.#instances.push(instance);
+    return instance;
+  }
+
+  #load(instance: Instance, weights: Weights): Instance {
+    instance.holds = weights.id;
+    instance.since = performance.now();
+    this.#instances = [...this.#instances.filter((one) => one !== instance), instance];
+    instance.ready = instance.opened.then(async (model) => {
+      await weights.check();
+      await model.load(weights.folder, { optimizer: false });
+      await weights.check();
+      await model.publish(++instance.loads);
+      return model;
+    });
+    // What it holds now is not known: nobody may find it.
+    instance.ready.catch(() => this.#drop(instance));
+    return instance;
+  }
+
+  #drop(instance: Instance): void {
+    this.#instances = this.#instances.filter((one) => one !== instance);
+    void instance.opened.then((model) => model.close()).catch(() => undefined);
+    this.beginWaiting();
+  }
+}
+
+// One request.
 
 /** Below it a softmax leaves the range of float32; clients mean 0 by it. */
 const LEAST_TEMPERATURE = 1e-3;
 
-/** Throws for what cannot be sampled. Before the request is taken: a client that asks for nonsense is told at once. */
-export function checkSampleCall(call: SampleCall, { vocabSize, contextLength }: Shape, tokenizer: Tokenizer | undefined): void {
-  const { prompt, count, maxTokens, temperature, topK, topP, stop } = call;
-  if (prompt.length === 0) throw invalid('prompt', 'is empty, expected at least one token');
-  if (prompt.length >= contextLength) {
-    throw invalid('prompt', `has ${prompt.length} tokens, expected less than the context of ${contextLength}`);
-  }
-  const bad = prompt.findIndex((id) => id < 0 || id >= vocabSize);
-  if (bad >= 0) throw invalid('prompt', `has the id ${prompt[bad]} at ${bad}, outside the vocabulary of ${vocabSize}`);
-  if (count > TINKER_LIMITS.samples) throw invalid('num_samples', `is ${count}, expected at most ${TINKER_LIMITS.samples}`);
-  if (maxTokens !== undefined && maxTokens < 1)
-    throw invalid('sampling_params.max_tokens', `is ${maxTokens}, expected at least 1`);
+/** Throws for what cannot be sampled, before the request is taken: its client is told at once. */
+function checkSampleCall(call: SampleCall, { shape, tokenizer }: BaseModel): void {
+  const { prompt, count, temperature, topK, stop, seed = 0 } = call;
+  const { samples: most } = TINKER_LIMITS;
+  if (count > most) throw invalid('num_samples', `is ${count}, expected at most ${most}`);
   if (!(temperature >= 0)) throw invalid('sampling_params.temperature', `is ${temperature}, expected at least 0`);
-  if (!(topP > 0 && topP <= 1)) throw invalid('sampling_params.top_p', `is ${topP}, expected more than 0 and at most 1`);
   if (topK < -1) throw invalid('sampling_params.top_k', `is ${topK}, expected -1 or more`);
+  checkRequest({ promptIds: prompt, sampling: settingsOf(call, shape.contextLength), stopIds: [], seed }, shape);
   if (stop.some((one) => one === '')) throw invalid('sampling_params.stop', 'holds an empty text');
   if (typeof stop[0] === 'string' && tokenizer === undefined) {
     throw invalid('sampling_params.stop', 'holds texts, but the model folder has no tokenizer', 'give the ids of stop tokens');
   }
 }
 
-export interface SamplingParts {
+interface SamplingParts {
   readonly model: EmbeddedModel;
   readonly tokenizer: Tokenizer | undefined;
   readonly signal: AbortSignal;
 }
 
-export async function sampleReplyOf(call: SampleCall, { model, tokenizer, signal }: SamplingParts): Promise<SampleReply> {
+async function sampleReplyOf(call: SampleCall, { model, tokenizer, signal }: SamplingParts): Promise<SampleReply> {
+  const { prompt, count } = call;
   const sampling = settingsOf(call, model.contextLength);
   const stopIds = call.stop.filter((stop) => typeof stop === 'number');
   const stopTexts = call.stop.filter((stop) => typeof stop === 'string');
   const seed = call.seed ?? randomInt(2 ** 47);
   // They share the prompt, so they are better off on one worker.
-  const affinity = call.count > 1 ? `${seed}` : undefined;
+  const affinity = count > 1 ? { affinity: `${seed}` } : {};
   const drawn = await Promise.all(
-    Array.from({ length: call.count }, (_, i) =>
-      model.sample(
-        { promptIds: call.prompt, sampling, stopIds, seed: seedOf(seed, i), ...(affinity === undefined ? {} : { affinity }) },
-        signal,
-        stopTexts.length > 0 && tokenizer ? watcherOf(stopTexts, tokenizer) : undefined,
-      ),
-    ),
+    Array.from({ length: count }, (_, i) => {
+      const request = { promptIds: prompt, sampling, stopIds, seed: seedOf(seed, i), ...affinity };
+      return model.sample(request, signal, stopTexts.length > 0 && tokenizer ? watcherOf(stopTexts, tokenizer) : undefined);
+    }),
   );
   const isPlain = sampling.temperature === 1 && sampling.topP === 1 && sampling.topK === 0;
-  const plain = isPlain
-    ? drawn.map(({ logprobs }) => logprobs)
-    : await model.forward(drawn.map(({ ids }) => scored(call.prompt, ids)));
-  const sequences = drawn.map(({ ids, stopReason }, i): SampledSequence => ({ stopReason, tokens: ids, logprobs: plain[i]! }));
+  const logprobs = isPlain ? drawn.map((one) => one.logprobs) : await model.forward(drawn.map(({ ids }) => scored(prompt, ids)));
+  const sequences = drawn.map(({ ids, stopReason }, i): SampledSequence => ({ stopReason, tokens: ids, logprobs: logprobs[i]! }));
   if (!call.wantsPromptLogprobs) return { sequences };
-  const promptLogprobs = new Float32Array(call.prompt.length).fill(Number.NaN);
-  const [found] = await model.forward([scored(call.prompt.subarray(0, 1), call.prompt.subarray(1))]);
+  const promptLogprobs = new Float32Array(prompt.length).fill(Number.NaN);
+  const [found] = await model.forward([scored(prompt.subarray(0, 1), prompt.subarray(1))]);
   promptLogprobs.set(found!, 1);
   return { sequences, promptLogprobs };
 }
@@ -102,7 +275,7 @@ function watcherOf(stopTexts: readonly string[], tokenizer: Tokenizer): OnTokens
   };
 }
 
-/** What the plain softmax makes of `ids` behind a prompt. */
+/** A sample that asks for the plain softmax's log-probabilities of `ids` behind a prompt. */
 function scored(prompt: Int32Array, ids: Int32Array): Sample {
   const length = prompt.length + ids.length;
   const tokens = new Int32Array(length);
@@ -110,19 +283,110 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
   tokens.set(ids, prompt.length);
   const none = new Float32Array(length);
   const mask = new Uint8Array(length).fill(1, prompt.length);
+  const versions = new Int32Array(length);
+  const unused = { logprobs: none, advantages: none, versions, weight: 1, rolloutId: 'scored', groupId: 'scored' };
+  return { ...unused, tokens, mask, temperature: 1 };
+}
+
+// Routes.
+
+export interface SamplingRoutesParts {
+  readonly base: BaseModel;
+  readonly futures: Futures;
+  readonly sessions: Sessions<SessionModel>;
+  readonly samplers: SamplerPool;
+  readonly weights: WeightsFolder;
+  readonly waits: Waits;
+}
+
+export function samplingRoutes({ base, futures, sessions, samplers, weights, waits }: SamplingRoutesParts): Routes {
+  let waiting = 0;
+  const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
+
+  const start = (call: SampleCall, from: Weights, sessionId?: string): Future => {
+    checkSampleCall(call, base);
+    if (waiting >= TINKER_LIMITS.samplesWaiting) {
+      throw refused('too_busy', `${waiting} samples wait already`, { hint: 'wait for earlier ones' });
+    }
+    waiting++;
+    const controller = new AbortController();
+    const { signal } = controller;
+    const work = async (): Promise<FutureResult> => {
+      try {
+        const asked = { weights: from, sessionId: sessionId ?? '', sequences: call.count, signal };
+        const reply = await samplers.use(asked, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
+        return { kind: 'sample', reply };
+      } finally {
+        waiting--;
+      }
+    };
+    return futures.start(work, sessionId, () => controller.abort());
+  };
+
   return {
-    tokens,
-    mask,
-    logprobs: none,
-    advantages: none,
-    versions: new Int32Array(length),
-    temperature: 1,
-    weight: 1,
-    rolloutId: 'scored',
-    groupId: 'scored',
+    'POST /create_sampling_session': async (request) => {
+      const body = await readBody(request);
+      const { session_id, sampling_session_seq_id, base_model, model_path } = readAs(createSamplingSessionRequest, jsonOf(body));
+      const session = sessions.session(session_id);
+      const path = model_path ?? undefined;
+      if (base_model) checkBaseModel(base, base_model);
+      else if (path === undefined) throw refused('invalid_request', 'neither base_model nor model_path was given');
+      const from = path === undefined ? base.weights : await pinned(path);
+      const add = () => sessions.addSampler(session, path, from);
+      const sampler = session.samplers.take(sampling_session_seq_id, body.digest, add);
+      return jsonReply(200, { type: 'create_sampling_session', sampling_session_id: sampler.id });
+    },
+
+    'GET /samplers/{id}': async ({ names: { id = '' } }) => {
+      const { path } = sessions.sampler(id);
+      // The SDK takes it for where the tokenizer is; where the client runs on the same machine, it is found there.
+      const base_model = base.tokenizer === undefined ? base.name : base.folder;
+      return jsonReply(200, { sampler_id: id, base_model, model_path: path ?? null });
+    },
+
+    'POST /asample': async (request) => {
+      const body = await readBody(request);
+      const call = sampleCallFromJson(jsonOf(body, TINKER_LIMITS.jsonBytes));
+      const { source } = call;
+      if (source.kind === 'base') {
+        checkBaseModel(base, source.baseModel);
+        return sampleFuture(start(call, base.weights), call);
+      }
+      if (source.kind === 'path') return sampleFuture(start(call, await pinned(source.path)), call);
+      const { samples, weights: from, sessionId } = sessions.sampler(source.samplingSessionId);
+      const future = samples.take(source.seqId, body.digest, () => start(call, from, sessionId));
+      return sampleFuture(future, call);
+    },
+
+    'POST /retrieve_future': async (request) => {
+      const { request_id } = await readRequest(futureRequest, request);
+      const future = futures.find(request_id);
+      sessions.touch(future.sessionId);
+      const result = await futures.wait(future, waits.poll, request.signal);
+      if (result === undefined) return jsonReply(408, { type: 'try_again', request_id, queue_state: 'active' });
+      future.delivered = true;
+      return resultReply(result, request.header('accept')?.includes(PROTOBUF) ?? false);
+    },
+
+    /** Only sampling can be stopped; a step that was asked for is taken. */
+    'POST /cancel_future': async (request) => {
+      futures.find((await readRequest(futureRequest, request)).request_id).cancel();
+      return jsonReply(200, { status: 'cancelled' });
+    },
   };
 }
 
-function invalid(param: string, found: string, hint?: string): ApiError {
-  return new ApiError('invalid_request', `${param} ${found}`, { param, ...(hint === undefined ? {} : { hint }) });
+/** Clients want a name for each sequence before it is there. */
+function sampleFuture(future: Future, { count }: SampleCall): HttpReply {
+  return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
+}
+
+function resultReply(result: FutureResult, wantsProtobuf: boolean): HttpReply {
+  if (result.kind === 'reply') return jsonReply(200, result.value);
+  if (result.kind === 'failed') return jsonReply(200, result.failure);
+  if (wantsProtobuf) {
+    const body = result.kind === 'pass' ? encodePassResult(result.result) : encodeSampleReply(result.reply);
+    return { status: 200, headers: { 'content-type': PROTOBUF }, body };
+  }
+  return jsonReply(200, result.kind === 'pass' ? passResultToJson(result.result) : sampleReplyToJson(result.reply));
 }

@@ -1,26 +1,30 @@
 /**
- * A server of the Tinker API on the embedded policy, as a function from request to reply. The socket is the listener's.
+ * A server of the Tinker API on the embedded policy.
  *
- * It has one base model, any number of sessions, a few models in training and a few to sample from. Samples never come from the weights
- * that are being trained, only from what was saved for sampling. What is saved outlives the process, everything else ends with it.
+ * It has one base model, any number of sessions, a few models in training and a few to sample from. Samples never come from the weights that
+ * are being trained, only from what was saved for sampling. What is saved outlives the process, everything else ends with it.
+ * `serveTinker` opens the folder that keeps saved weights, for this process alone, and listens.
  */
-import { hash, timingSafeEqual } from 'node:crypto';
+import { hash, randomBytes, timingSafeEqual } from 'node:crypto';
+import { readFile, writeFile } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { openingWith, yieldToEventLoop } from '../../core/async.ts';
 import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../http/guard.ts';
-import { errorBody, type HttpFailure, httpFailureOf } from './api-error.ts';
-import { openBaseModel } from './base-model.ts';
+import { type HttpHandler, type Listener, serve } from '../../http/http-server.ts';
+import type { HttpReply, HttpRequest } from '../../http/message.ts';
+import { decoded, Router, routeFor } from '../../http/router.ts';
+import { checkModelFolder } from '../../run/checkpoint.ts';
+import { lockFolder } from '../../run/directory.ts';
 import { Futures } from './futures.ts';
-import { TINKER_LIMITS, WAITS, type Waits } from './limits.ts';
-import { jsonReply, type TinkerReply, type TinkerRequest } from './message.ts';
-import { type Parts, RouteTable } from './routes.ts';
-import { SamplerPool } from './sampler-pool.ts';
-import { SAMPLING_ROUTES } from './sampling-routes.ts';
-import { SESSION_ROUTES } from './session-routes.ts';
-import { Sessions } from './sessions.ts';
-import { NOT_OFFERED, TRAINING_ROUTES } from './training-routes.ts';
-import { WeightsFolder } from './weights-folder.ts';
-import { WEIGHTS_ROUTES } from './weights-routes.ts';
+import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';
+import { SamplerPool, samplingRoutes } from './sampling.ts';
+import { Sessions, sessionRoutes } from './sessions.ts';
+import { type Model, notOffered, trainingRoutes } from './training.ts';
+import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './weights.ts';
+
+type OnFailure = (failure: TinkerFailure, path: string) => void;
 
 export interface TinkerServerOptions {
   /** Model folder of the base model. */
@@ -32,85 +36,122 @@ export interface TinkerServerOptions {
   readonly waits?: Partial<Waits> | undefined;
   readonly clock?: Clock | undefined;
   /** Told of every request that was refused. */
-  readonly onFailure?: ((failure: HttpFailure, path: string) => void) | undefined;
+  readonly onFailure?: OnFailure | undefined;
 }
 
-const ROUTES = new RouteTable(SESSION_ROUTES, TRAINING_ROUTES, SAMPLING_ROUTES, WEIGHTS_ROUTES);
-const OPEN = '/api/v1/healthz';
+interface ServerRoute {
+  readonly method: string;
+  readonly path: string;
+  readonly route: Route;
+}
+
+const ROOT = '/api/v1';
+const OPEN = `${ROOT}/healthz`;
 const SWEEP_MS = 10_000;
+/** Milliseconds. `request` is for the whole of a large batch over a slow line. */
+const TIMEOUTS = { request: 120_000, keepAlive: 75_000 };
 /** Stands still while the machine sleeps, and does not jump when its clock is set: clients that slept too are not gone. */
 const ELAPSED: Clock = { now: () => performance.now() };
 
-export class TinkerServer implements AsyncDisposable {
-  readonly #parts: Parts;
+export class TinkerServer implements HttpHandler, AsyncDisposable {
+  readonly #base: BaseModel;
+  readonly #sessions: Sessions<Model>;
+  readonly #samplers: SamplerPool;
+  readonly #router: Router<ServerRoute>;
   readonly #key: Buffer;
   readonly #wrongKeys: WrongKeys;
-  readonly #onFailure: (failure: HttpFailure, path: string) => void;
+  readonly #onFailure: OnFailure;
   readonly #sweep: NodeJS.Timeout;
 
-  private constructor(parts: Parts, { key, onFailure = () => {} }: TinkerServerOptions) {
-    this.#parts = parts;
+  private constructor(
+    base: BaseModel,
+    weights: WeightsFolder,
+    { key, onFailure = () => {}, clock, waits: given }: TinkerServerOptions,
+  ) {
+    const waits = { ...WAITS, ...given };
+    this.#base = base;
+    const sessions = new Sessions<Model>(clock ?? ELAPSED, waits);
+    const futures = new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result });
+    const samplers = new SamplerPool({
+      most: TINKER_LIMITS.samplers,
+      sequences: TINKER_LIMITS.sequences,
+      turnMs: waits.turn,
+      isSilent: (id) => sessions.isSilent(id),
+      open: base.open,
+    });
+    const routes = {
+      ...sessionRoutes(sessions, base),
+      ...trainingRoutes({ base, sessions, futures, weights, gapMs: waits.gap }),
+      ...samplingRoutes({ base, futures, sessions, samplers, weights, waits }),
+      ...weightsRoutes(weights),
+    };
+    this.#sessions = sessions;
+    this.#samplers = samplers;
+    this.#router = new Router(
+      Object.entries(routes).map(([key, route]) => {
+        const [method = '', path = ''] = key.split(' ');
+        return { method, path: ROOT + path, route };
+      }),
+    );
     this.#key = digest(key);
-    this.#wrongKeys = new WrongKeys(parts.clock);
+    this.#wrongKeys = new WrongKeys(clock ?? Date);
     this.#onFailure = onFailure;
     this.#sweep = setInterval(() => this.endIdle(), SWEEP_MS).unref();
   }
 
   static async open(options: TinkerServerOptions): Promise<TinkerServer> {
-    const { model, state, threads, clock = Date } = options;
-    const waits = { ...WAITS, ...options.waits };
-    const base = await openBaseModel(model, threads);
-    const sessions = new Sessions(options.clock ?? ELAPSED, waits);
-    const isSilent = (id: string): boolean => sessions.isSilent(id);
-    const { samplers: most, sequences } = TINKER_LIMITS;
-    const parts: Parts = {
-      base,
-      sessions,
-      futures: new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result }),
-      samplers: new SamplerPool({ most, sequences, turnMs: waits.turn, isSilent, open: base.open }),
-      weights: await WeightsFolder.open(state, base.folder, base.name),
-      waits,
-      clock,
-      load: { bytes: 0, samples: 0 },
-    };
-    return new TinkerServer(parts, options);
+    const base = await openBaseModel(options.model, options.threads);
+    return new TinkerServer(base, await WeightsFolder.open(options.state, base), options);
   }
 
   get modelName(): string {
-    return this.#parts.base.name;
+    return this.#base.name;
   }
 
-  /** Never throws. */
-  async answer(request: TinkerRequest): Promise<TinkerReply> {
-    const [path = '', query] = request.url.split('?', 2);
+  /** On loopback unless somebody chose the key. */
+  listen(options: { readonly host: string; readonly port: number; readonly chosenKey?: string | undefined }): Promise<Listener> {
+    const { host, port, chosenKey } = options;
+    return serve(this, { host, port, secret: { name: 'key', value: chosenKey }, timeouts: TIMEOUTS });
+  }
+
+  /** Never rejects. */
+  async answer(request: HttpRequest): Promise<HttpReply> {
+    await yieldToEventLoop();
+    const { path } = request;
     try {
       if (path !== OPEN) this.#checkKey(request);
-      const { route, names } = ROUTES.find(request.method, path) ?? { route: NOT_OFFERED, names: [] };
-      return await route(this.#parts, { ...request, header: request.header, names, query: new URLSearchParams(query) });
+      const match = this.#router.match(path);
+      const route = match === undefined ? notOffered(this.#sessions) : routeFor(match, request.method, path).route;
+      const names = Object.fromEntries(Object.entries(match?.segments ?? {}).map(([name, part]) => [name, decoded(part)]));
+      return await route({ ...request, names });
     } catch (thrown) {
-      return this.refuse(this.#wrongKeys.count(thrown, request.address), path);
+      return this.#failed(this.#wrongKeys.count(thrown, request.address), path);
     }
   }
 
-  refuse(thrown: unknown, path: string): TinkerReply {
-    const failure = httpFailureOf(thrown);
-    this.#onFailure(failure, path);
-    return jsonReply(errorBody(failure), failure.status);
+  refuse(thrown: unknown): HttpReply {
+    return this.#failed(thrown, '/');
   }
 
   /** Ends sessions that gave no sign of life; samples of those that were heard of again go on. */
   endIdle(): void {
-    for (const model of this.#parts.sessions.endIdle()) void model.close('its session gave no sign of life');
-    this.#parts.samplers.beginWaiting();
+    this.#sessions.endIdle();
+    this.#samplers.beginWaiting();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#sweep);
-    await Promise.all(this.#parts.sessions.models.map((model) => model.close('the server stops')));
-    await this.#parts.samplers[Symbol.asyncDispose]();
+    await Promise.all(this.#sessions.models.map((model) => model.close('the server stops')));
+    await this.#samplers[Symbol.asyncDispose]();
   }
 
-  #checkKey({ header }: TinkerRequest): void {
+  #failed(thrown: unknown, path: string): HttpReply {
+    const failure = failureIn(thrown);
+    this.#onFailure(failure, path);
+    return failureReply(failure);
+  }
+
+  #checkKey({ header }: HttpRequest): void {
     const given = header('x-api-key') ?? /^Bearer (.+)$/i.exec(header('authorization') ?? '')?.[1];
     if (given !== undefined && timingSafeEqual(digest(given), this.#key)) return;
     throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'there is no X-API-Key' : 'the X-API-Key is wrong', {
@@ -122,4 +163,59 @@ export class TinkerServer implements AsyncDisposable {
 /** Of equal length whatever the key's, so that the comparison tells nothing. */
 function digest(key: string): Buffer {
   return hash('sha256', key, 'buffer');
+}
+
+export interface TinkerServerSettings {
+  readonly model: string;
+  readonly host: string;
+  readonly port: number;
+  /** Where none is given, the state folder's own: made up once, so that a server started again is reached with it. Must be given to bind
+   * anything but loopback. */
+  readonly apiKey: string | undefined;
+  /** Folder that saved weights are kept in. */
+  readonly state: string;
+  readonly threads: number;
+}
+
+export interface ServedTinker extends AsyncDisposable {
+  readonly origin: string;
+  readonly apiKey: string;
+  /** What clients name as their base model. */
+  readonly baseModel: string;
+}
+
+/** Official clients refuse keys that do not begin with it. */
+const KEY_PREFIX = 'tml-';
+const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
+
+/** Serves until disposed. */
+export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure): Promise<ServedTinker> {
+  return openingWith(async (closers) => {
+    const { model, host, port, apiKey: chosenKey, threads } = settings;
+    if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
+      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
+        hint: `clients want keys such as ${newKey()}`,
+      });
+    }
+    await checkModelFolder(model);
+    closers.add(await lockFolder(settings.state, '--state'));
+    const state = resolve(settings.state);
+    const key = chosenKey ?? (await keyOf(state));
+    const server = closers.add(await TinkerServer.open({ model, state, key, threads, onFailure }));
+    const { origin } = closers.add(await server.listen({ host, port, chosenKey }));
+    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
+  });
+}
+
+async function keyOf(state: string): Promise<string> {
+  const path = join(state, 'api-key');
+  const kept = await readFile(path, 'utf8').catch(() => undefined);
+  if (kept !== undefined && KEPT_KEY.test(kept.trim())) return kept.trim();
+  const key = newKey();
+  await writeFile(path, `${key}\n`, { mode: 0o600 });
+  return key;
+}
+
+function newKey(): string {
+  return `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;
 }

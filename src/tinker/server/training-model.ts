@@ -1,23 +1,24 @@
 /**
  * One model in training: the verbs of the Tinker API on an embedded model, and what must hold between them.
  *
- * A step is taken with the gradient of every forward_backward since the last one, or not at all: when one of them failed, what the
- * others left behind is dropped, and the step that follows fails. Begun anew is only with a forward_backward that came after a client
- * was told of the failure. Order and repetitions are not seen here.
+ * A step is taken with the gradient of every forward_backward since the last one, or not at all: when one of them failed, what the others
+ * left behind is dropped, and the step that follows fails. Only a forward_backward that came after a client was told of the failure begins
+ * anew. Order and repetitions are not seen here. Below the class: the way from datums to samples, and the losses by their names.
  */
-import { TrainyardError } from '../../core/errors.ts';
-import type { AdamSettings } from '../../core/policy.ts';
+import { yieldToEventLoop } from '../../core/async.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
+import type { AdamSettings, Loss, LossInput } from '../../core/policy.ts';
+import type { Sample } from '../../core/types.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
-import { evaluateBatch } from '../../trainer/evaluate-batch.ts';
-import type { PassRequest, PassResult } from '../wire/messages.ts';
+import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer/losses.ts';
+import { evaluateBatch } from '../evaluate-batch.ts';
+import type { Datum, PassRequest, PassResult, Tensor } from '../wire/messages.ts';
 import { adamToWire } from '../wire/verbs.ts';
-import { ApiError } from './api-error.ts';
-import { lossNamed } from './named-loss.ts';
-import type { Weights } from './sampler-pool.ts';
-import { samplesOf } from './training-data.ts';
+import { invalid, refused, TINKER_LIMITS } from './requests.ts';
+import type { Weights } from './weights.ts';
 
 /** A forward_backward, or what came in its place, that left no gradient. */
-export interface Broken {
+export interface BrokenPass {
   /** Words for it. */
   readonly what: string;
   /** Whether a client was told. */
@@ -26,7 +27,7 @@ export interface Broken {
 
 export class TrainingModel {
   readonly #model: EmbeddedModel;
-  #broken: Broken[] = [];
+  #broken: BrokenPass[] = [];
   /** Forward_backwards since the last step. */
   #passes = 0;
   /** Whether anything was done with it: weights are only loaded into a model that is new. */
@@ -39,20 +40,20 @@ export class TrainingModel {
     this.#model = model;
   }
 
-  /** The failures that a client knows of now. What it sends from now on may be meant to begin anew. */
-  knownFailures(): ReadonlySet<Broken> {
+  /** The failures that a client knows of now. A request that it sends from now on may be meant to begin anew. */
+  knownFailures(): ReadonlySet<BrokenPass> {
     return new Set(this.#broken.filter((broken) => broken.known()));
   }
 
   /** `known`: the failures its client knew of when the request came. */
-  async pass(request: PassRequest, failure: Broken, known: ReadonlySet<Broken>): Promise<PassResult> {
+  async pass(request: PassRequest, failure: BrokenPass, known: ReadonlySet<BrokenPass>): Promise<PassResult> {
     this.#checkWhole();
     this.#touched = true;
     if (request.forwardOnly) return await this.#forward(request);
     await this.#beginAnew(known);
     try {
       const loss = lossNamed(request.loss, request.lossSettings);
-      const samples = await samplesOf(request, this.#model);
+      const samples = await samplesOf(request);
       const { logprobs, loss: sum, metrics } = await this.#model.forwardBackward(samples, loss);
       this.#passes++;
       return resultOf(logprobs, sum, metrics);
@@ -62,21 +63,9 @@ export class TrainingModel {
     }
   }
 
-  /** Does nothing the second time: a batch of several requests begins anew once. */
-  async #beginAnew(known: ReadonlySet<Broken>): Promise<void> {
-    if (!this.#broken.some((broken) => known.has(broken))) return;
-    this.#broken = this.#broken.filter((broken) => !known.has(broken));
-    await this.#dropGradient();
-  }
-
   /** The gradient gathered so far is not to be used: whoever comes next drops it first. */
-  breakOff(failure: Broken): void {
+  breakOff(failure: BrokenPass): void {
     this.#broken.push(failure);
-  }
-
-  async #dropGradient(): Promise<void> {
-    this.#passes = 0;
-    await this.#model.dropGradient();
   }
 
   async step(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
@@ -86,12 +75,12 @@ export class TrainingModel {
     if (broken !== undefined) {
       this.#broken = [];
       await this.#dropGradient();
-      throw new ApiError('invalid_request', `${broken.what}; no step was taken and the weights are unchanged`, {
+      throw refused('invalid_request', `${broken.what}; no step was taken and the weights are unchanged`, {
         hint: 'send the whole batch again, then optim_step',
       });
     }
     if (this.#passes === 0) {
-      throw new ApiError('invalid_request', 'there was no forward_backward since the last optim_step; nothing was changed', {
+      throw refused('invalid_request', 'there was no forward_backward since the last optim_step; nothing was changed', {
         hint: 'send forward_backward first',
       });
     }
@@ -101,7 +90,7 @@ export class TrainingModel {
       return result;
     } catch (thrown) {
       await this.#dropGradient();
-      if (!this.#model.weights().every(Number.isFinite)) this.#lost = (thrown as Error).message;
+      if (!this.#model.weights().every(Number.isFinite)) this.#lost = messageOf(thrown);
       throw thrown;
     }
   }
@@ -115,7 +104,7 @@ export class TrainingModel {
   /** Throws unless the model is new. `optimizer`: its state too, or a fresh one. */
   async load({ folder, check }: Weights, optimizer: boolean): Promise<void> {
     if (this.#touched) {
-      throw new ApiError('invalid_request', 'load_weights came after other requests of this model', {
+      throw refused('invalid_request', 'load_weights came after other requests of this model', {
         hint: 'weights are loaded into a new model, as its first request: make one with create_model',
       });
     }
@@ -126,8 +115,8 @@ export class TrainingModel {
     this.#touched = true;
   }
 
-  /** What was sent behind it counts on weights that are not there: nothing is trained, scored or saved with others in their place. */
-  loadFailed(failure: Broken, why: string): void {
+  /** Requests behind it count on weights that are not there: nothing is trained, scored or saved with others in their place. */
+  loadFailed(failure: BrokenPass, why: string): void {
     if (this.#touched) this.breakOff(failure);
     else this.#missing = why;
   }
@@ -136,9 +125,21 @@ export class TrainingModel {
     return this.#model.close();
   }
 
+  /** Does nothing the second time: a batch of several requests begins anew once. */
+  async #beginAnew(known: ReadonlySet<BrokenPass>): Promise<void> {
+    if (!this.#broken.some((broken) => known.has(broken))) return;
+    this.#broken = this.#broken.filter((broken) => !known.has(broken));
+    await this.#dropGradient();
+  }
+
+  async #dropGradient(): Promise<void> {
+    this.#passes = 0;
+    await this.#model.dropGradient();
+  }
+
   async #forward(request: PassRequest): Promise<PassResult> {
     const loss = lossNamed(request.loss, request.lossSettings);
-    const samples = await samplesOf(request, this.#model);
+    const samples = await samplesOf(request);
     const logprobs = await this.#model.forward(samples);
     const { result } = await evaluateBatch(loss, samples, logprobs);
     return resultOf(logprobs, result.loss, result.metrics);
@@ -146,7 +147,7 @@ export class TrainingModel {
 
   #checkWhole(): void {
     if (this.#missing !== undefined) {
-      throw new ApiError('invalid_request', `the weights that this model was to begin with were not loaded: ${this.#missing}`, {
+      throw refused('invalid_request', `the weights that this model was to begin with were not loaded: ${this.#missing}`, {
         hint: 'load others, or make a new model',
       });
     }
@@ -157,7 +158,7 @@ export class TrainingModel {
   }
 }
 
-const WIRE_NAMES: Readonly<Record<string, string>> = {
+const METRICS: Readonly<Record<string, string>> = {
   trained: 'tokens:sum',
   ratio: 'ratio:sum',
   offPolicyKl: 'off_policy_kl:sum',
@@ -165,7 +166,7 @@ const WIRE_NAMES: Readonly<Record<string, string>> = {
 };
 
 function resultOf(logprobs: readonly Float32Array[], loss: number, sums: Readonly<Record<string, number>>): PassResult {
-  const named = Object.entries(sums).flatMap(([name, value]) => (WIRE_NAMES[name] ? [[WIRE_NAMES[name], value]] : []));
+  const named = Object.entries(sums).flatMap(([name, value]) => (METRICS[name] ? [[METRICS[name], value]] : []));
   return {
     outputType: 'TensorData',
     outputs: logprobs.map((data) => ({ logprobs: { dtype: 'float32', data, shape: [data.length] } })),
@@ -178,7 +179,151 @@ function checkAdam(adam: AdamSettings): AdamSettings {
     const isBeta = name.startsWith('beta');
     if (Number.isFinite(Math.fround(value)) && value >= 0 && (!isBeta || value < 1)) continue;
     const expected = isBeta ? 'a number in [0, 1)' : 'a number of at least 0 that float32 can hold';
-    throw new ApiError('invalid_request', `adam_params: ${name} is ${value}, expected ${expected}`, { param: 'adam_params' });
+    throw invalid('adam_params', `has ${name} ${value}, expected ${expected}`);
   }
   return adam;
+}
+
+// From datums to samples.
+
+const INPUTS = {
+  cross_entropy: { needed: ['target_tokens'], known: ['target_tokens', 'weights'] },
+  offPolicy: { needed: ['target_tokens', 'logprobs', 'advantages'], known: ['target_tokens', 'logprobs', 'advantages'] },
+} as const;
+
+/** Throws for the first thing that is no sample, and says where it is. The model itself checks ids, numbers and lengths before it computes. */
+async function samplesOf({ data, loss }: PassRequest): Promise<Sample[]> {
+  if (data.length === 0) throw invalid('data', 'is empty, expected at least one datum');
+  if (data.length > TINKER_LIMITS.data)
+    throw invalid('data', `has ${data.length} datums, expected at most ${TINKER_LIMITS.data}`);
+  const samples: Sample[] = [];
+  for (const [i, datum] of data.entries()) {
+    await yieldToEventLoop();
+    samples.push(sampleOf(datum, `data[${i}]`, loss));
+  }
+  return samples;
+}
+
+/**
+ * A datum is a sequence without its last token, with what belongs to the token after each position beside it; a sample is the whole sequence,
+ * with what belongs to each token at the token itself. So everything moves one to the right. There is no mask on the wire: log-probabilities
+ * are wanted for every position, and a position without weight (or without advantage and sampled log-probability) is context, which the
+ * loss does not see.
+ */
+function sampleOf({ tokens, inputs }: Datum, where: string, loss: string): Sample {
+  const { length } = tokens;
+  if (length === 0) throw invalid(`${where}.model_input`, 'is empty, expected at least one token');
+  const isCrossEntropy = loss === 'cross_entropy';
+  const { needed, known } = isCrossEntropy ? INPUTS.cross_entropy : INPUTS.offPolicy;
+  for (const name of needed) if (inputs[name] === undefined) throw invalid(`${where}.loss_fn_inputs.${name}`, 'is missing');
+  for (const [name, tensor] of Object.entries(inputs)) {
+    if (!known.some((other) => other === name)) {
+      throw invalid(`${where}.loss_fn_inputs.${name}`, `is not an input of ${loss}, expected ${known.join(', ')}`);
+    }
+    checkTensor(tensor, `${where}.loss_fn_inputs.${name}`, name, length);
+  }
+  const targets = inputs['target_tokens']!.data as Int32Array;
+  const weights = inputs[isCrossEntropy ? 'weights' : 'advantages']?.data as Float32Array | undefined;
+  checkShift(tokens, targets, weights, where);
+  const all = new Int32Array(length + 1);
+  all.set(tokens);
+  all[length] = targets[length - 1]!;
+  return {
+    tokens: all,
+    mask: new Uint8Array(length + 1).fill(1, 1),
+    logprobs: shifted(inputs['logprobs']?.data as Float32Array | undefined, length, 0),
+    advantages: shifted(weights, length, 1),
+    versions: new Int32Array(length + 1),
+    temperature: 1,
+    weight: 1,
+    rolloutId: where,
+    groupId: where,
+  };
+}
+
+/** One to the right; `otherwise` everywhere where the input was left out. */
+function shifted(values: Float32Array | undefined, length: number, otherwise: number): Float32Array {
+  const moved = new Float32Array(length + 1);
+  if (values === undefined) moved.fill(otherwise, 1);
+  else moved.set(values, 1);
+  return moved;
+}
+
+function checkTensor({ dtype, data, shape }: Tensor, where: string, name: string, length: number): void {
+  const wanted = name === 'target_tokens' ? 'int64' : 'float32';
+  if (dtype !== wanted) throw invalid(where, `is of ${dtype}, expected ${wanted}`);
+  if (data.length !== length) throw invalid(where, `has ${data.length} entries, expected ${length} as model_input has tokens`);
+  if (shape !== undefined && shape.length > 1) throw invalid(where, `has the shape [${shape.join(', ')}], expected [${length}]`);
+}
+
+/** What is predicted at a position is the token that follows it: a model that reads other tokens than it learns is another task. */
+function checkShift(tokens: Int32Array, targets: Int32Array, weights: Float32Array | undefined, where: string): void {
+  for (let i = 0; i + 1 < tokens.length; i++) {
+    if (targets[i] === tokens[i + 1] || weights?.[i] === 0) continue;
+    throw invalid(
+      `${where}.loss_fn_inputs.target_tokens[${i}]`,
+      `is ${targets[i]}, expected ${tokens[i + 1]}: the targets are the tokens of model_input moved by one, and one more`,
+    );
+  }
+}
+
+// Losses by name. The API's bounds of a ratio are absolute (0.8 and 1.2), ours are distances from 1.
+
+type Settings = Readonly<Record<string, number>>;
+
+const DEFAULT_BOUNDS = { clip_low_threshold: 0.8, clip_high_threshold: 1.2 };
+
+const LOSSES: Readonly<Record<string, { readonly defaults: Settings; make(settings: Settings): Loss }>> = {
+  cross_entropy: { defaults: {}, make: crossEntropy },
+  importance_sampling: { defaults: {}, make: importanceSampling },
+  ppo: { defaults: DEFAULT_BOUNDS, make: (settings) => ppo(clipOf(settings)) },
+  cispo: { defaults: DEFAULT_BOUNDS, make: (settings) => cispo(clipOf(settings)) },
+  dro: { defaults: { beta: 0.05 }, make: ({ beta }) => dro({ beta: beta! }) },
+};
+
+export const LOSS_NAMES: readonly string[] = Object.keys(LOSSES);
+
+/** Throws where the name or a setting is not known, or a setting makes no sense. */
+function lossNamed(name: string, given: Settings): Loss {
+  const entry = Object.hasOwn(LOSSES, name) ? LOSSES[name] : undefined;
+  if (entry === undefined) {
+    const found = `loss_fn is ${JSON.stringify(name)}, expected one of ${LOSS_NAMES.join(', ')}`;
+    throw refused('not_offered', found, { param: 'loss_fn' });
+  }
+  for (const [setting, value] of Object.entries(given)) {
+    const param = `loss_fn_config.${setting}`;
+    if (!Object.hasOwn(entry.defaults, setting)) {
+      const expected = Object.keys(entry.defaults).join(', ') || 'none';
+      throw refused('not_offered', `${param} is not a setting of ${name}, which has: ${expected}`, { param });
+    }
+    if (!Number.isFinite(value) || value < 0) throw invalid(param, `is ${value}, expected a number of at least 0`);
+  }
+  return withoutContext(entry.make({ ...entry.defaults, ...given }));
+}
+
+function clipOf({ clip_low_threshold: low, clip_high_threshold: high }: Settings): { clipLow: number; clipHigh: number } {
+  if (low! <= 1 && high! >= 1) return { clipLow: 1 - low!, clipHigh: high! - 1 };
+  const found = `clip_low_threshold is ${low} and clip_high_threshold ${high}, expected bounds around 1`;
+  const hint = 'they are bounds of the ratio, such as 0.8 and 1.2';
+  throw refused('invalid_request', found, { hint, param: 'loss_fn_config' });
+}
+
+/**
+ * The same loss of the tokens that carry weight, or that were sampled with some probability. The others have no part in it: a quadratic pull,
+ * or a count of ratios, must not see tokens that nobody sampled.
+ */
+function withoutContext(loss: Loss): Loss {
+  return {
+    ...loss,
+    evaluate({ logprobs, sampled, advantages }: LossInput) {
+      const trained: number[] = [];
+      for (let i = 0; i < logprobs.length; i++) if (advantages[i] !== 0 || sampled[i] !== 0) trained.push(i);
+      const at = (values: Float32Array) => new Float32Array(trained.map((i) => values[i]!));
+      const own = { logprobs: at(logprobs), sampled: at(sampled), advantages: at(advantages), reference: undefined };
+      const output = loss.evaluate(own);
+      const gradient = new Float32Array(logprobs.length);
+      for (const [i, place] of trained.entries()) gradient[place] = output.gradient[i]!;
+      return { ...output, gradient, metrics: { ...output.metrics, trained: trained.length } };
+    },
+  };
 }

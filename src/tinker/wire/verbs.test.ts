@@ -41,10 +41,6 @@ describe('small bodies', () => {
         'adam_params.beta1: expected number, found "x"',
       ],
       [
-        () => readAs(optimStepRequest, { model_id: 'm', optimizer_params: { type: 'dimuon' } }),
-        'adam_params: expected object, found nothing',
-      ],
-      [
         () => readAs(optimStepRequest, { model_id: 'm', seq_id: 0, adam_params: {} }),
         'seq_id: expected number to be >=1, found 0',
       ],

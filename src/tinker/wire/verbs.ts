@@ -105,8 +105,13 @@ export function adamToWire(adam: AdamSettings): Readonly<Record<string, number>>
   };
 }
 
-/** The settings of another optimizer come in `optimizer_params`, without `adam_params`: such a request is not this. */
-export const optimStepRequest = z.object({ model_id: id, seq_id: seqId, adam_params: adamParams });
+/** The settings of another optimizer come in `optimizer_params`, without `adam_params`. */
+export const optimStepRequest = z.object({
+  model_id: id,
+  seq_id: seqId,
+  adam_params: adamParams.optional(),
+  optimizer_params: z.object({ type: z.string() }).nullish(),
+});
 export const optimStepReply = z.object({ metrics: z.record(z.string(), z.number()).nullish() });
 
 // Sampling sessions.
@@ -135,9 +140,8 @@ export const saveWeightsReply = z.object({ path: z.string() });
 export const saveWeightsForSamplerRequest = saveWeightsRequest.omit({ overwrite: true });
 export const saveWeightsForSamplerReply = z.object({ path: z.string().nullish(), sampling_session_id: id.nullish() });
 
-/** Some servers make a new model where `model_id` is left out. */
 export const loadWeightsRequest = z.object({
-  model_id: id.nullish(),
+  model_id: id,
   seq_id: seqId,
   path: z.string(),
   /** Whether the optimizer's state is loaded too. */
