@@ -16,7 +16,7 @@ import { messageOf } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/call.ts';
-import { removeFolder, temporaryFolder } from '../processes/temporary-folder.ts';
+import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradeOf } from '../rollout/record.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
