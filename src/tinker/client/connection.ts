@@ -8,7 +8,6 @@
 import { type Downtime, linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
-import { PROTOBUF, WireError } from '../wire/messages.ts';
 import {
   type ClientConfigReply,
   capabilitiesReply,
@@ -16,8 +15,10 @@ import {
   createSamplingSessionReply,
   createSessionReply,
   futureReply,
+  PROTOBUF,
   readAs,
-} from '../wire/verbs.ts';
+  WireError,
+} from '../wire/messages.ts';
 import {
   ExchangeFailure,
   type ExchangeRequest,

@@ -8,8 +8,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Downtime } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { PROTOBUF } from '../wire/messages.ts';
-import { completeMetadataReply, failedReply, tryAgainReply } from '../wire/verbs.ts';
+import { completeMetadataReply, failedReply, PROTOBUF, tryAgainReply } from '../wire/messages.ts';
 import {
   ExchangeFailure,
   type ExchangeRequest,

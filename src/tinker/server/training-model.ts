@@ -13,7 +13,7 @@ import type { EmbeddedModel } from '../../nn/policy.ts';
 import { evaluateBatch } from '../../trainer/evaluate-batch.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer/losses.ts';
 import type { Datum, PassRequest, PassResult, Tensor } from '../wire/messages.ts';
-import { adamToWire } from '../wire/verbs.ts';
+import { adamToWire } from '../wire/messages.ts';
 import { invalid, refused, TINKER_LIMITS } from './requests.ts';
 import type { Weights } from './weights.ts';
 
