@@ -23,9 +23,8 @@ import {
   saveWeightsReply,
 } from '../wire/messages.ts';
 import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
-import type { Submission, TinkerConnection } from './connection.ts';
+import type { Payload, Submission, TinkerConnection } from './connection.ts';
 import { isLost } from './exchange.ts';
-import type { Payload } from './retry.ts';
 
 /** Accepted by the server; the result is on its way. */
 export interface Underway<T> {
