@@ -182,34 +182,4 @@ describe('what an agent returns', () => {
     const { 0: first, 1: second, 2: third } = (grade as { reward: { byTurn: Record<string, number> } }).reward.byTurn;
     expect([first, second, third].map((reward) => Number(reward?.toFixed(9)))).toEqual([8.1, 9, 10]);
   });
-
-  it('as one number is earned by the end of each branch, so sub-agents that take turns never earn for each other', async () => {
-    const { grade, turns } = await rollout(
-      async (data, extras) => {
-        const other = { ...data, messages: [{ role: 'user', content: 'someone else' }] } as EpisodeData;
-        await Promise.all([converse(extras, data, 2), converse(extras, other, 2)]);
-        return 10;
-      },
-      { turnDiscount: 0.5 },
-    );
-    const { byTurn } = (grade as { reward: { byTurn: Record<string, number> } }).reward;
-    const depth = (index: number): number => (turns[index]?.after === undefined ? 0 : 1);
-    expect(turns.map(({ index }) => [depth(index), byTurn[index]]).toSorted()).toEqual([
-      [0, 5],
-      [0, 5],
-      [1, 10],
-      [1, 10],
-    ]);
-  });
-
-  it('in concat style gives every completion of a row what its last one earned', async () => {
-    const { grade } = await rollout(
-      async (data, extras) => {
-        const [one, two] = await converse(extras, data, 2);
-        return { [one!]: 5, [two!]: 1 };
-      },
-      { export: 'concat', turnDiscount: 0.9 },
-    );
-    expect(grade).toMatchObject({ reward: { value: 6, byTurn: { 0: 1, 1: 1 } } });
-  });
 });

@@ -92,11 +92,6 @@ describe('the concat style', () => {
     expect(rows['r-3']?.versions).toEqual([[-1, 0, 0, -1, 1, 1, -1, 2, 2, -1, 3, 3]]);
     expect(rows['r-4']?.loss_mask).toEqual([[0, 0, 0, 0, 1, 1]]);
   });
-
-  it('never merges what was said in other tokens', () => {
-    const rewritten = { ...turn(1, a), promptIds: Int32Array.of(100, 10, 99, 101) };
-    expect(Object.keys(exportInteractions(trajectory([a, rewritten]), { style: 'concat' }))).toEqual(['r-0', 'r-1']);
-  });
 });
 
 describe('an export', () => {

@@ -10,7 +10,7 @@ import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import type { Grant } from '../gateway/keys.ts';
 import { sealed } from '../gateway/sessions.ts';
-import { graderInput } from '../grader/input.ts';
+import { graderInput } from '../grader/call.ts';
 import { httpRefusal, Refusal } from '../http/refusal.ts';
 import { NotTaken, OtherChannel } from '../rollout/group-pool.ts';
 import { onlyTrained, outcomeByCalls, recordOf } from '../rollout/record.ts';

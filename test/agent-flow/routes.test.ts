@@ -239,13 +239,6 @@ describe('init, register, complete', () => {
     ]);
   });
 
-  it('leaves a trajectory whose prompt nobody named alone in its group', async () => {
-    const bench = flowBench();
-    const { body } = await bench.send('/init_trajectory');
-    await bench.send(`${body.base_url}/complete_trajectory`);
-    expect(await bench.stored()).toMatchObject([{ groupId: body.trajectory_uid }]);
-  });
-
   it('says what steps there are', async () => {
     const bench = flowBench();
     const { step } = await generated(bench, 't1');

@@ -33,23 +33,13 @@ describe('a pass request in JSON', () => {
     expect(passRequestFromJson(request({ chunks }), false).data[0]!.tokens).toEqual(Int32Array.of(1, 2, 3));
   });
 
-  it('keeps a shape of more than one dimension', () => {
-    const weights = { data: [1, 2], dtype: 'int64', shape: [2, 1] };
-    const expected = { dtype: 'int64', data: Int32Array.of(1, 2), shape: [2, 1] };
-    expect(passRequestFromJson(request({ weights }), false).data[0]!.inputs['weights']).toEqual(expected);
-  });
-
   it.each([
     ['nothing', undefined, 'the body: expected object, found nothing'],
-    ['a list', [], 'the body: expected object, found an array of 0'],
     ['no input', { model_id: 'm' }, 'forward_backward_input: expected object, found nothing'],
-    ['a number as its model', request({ body: { model_id: 3 } }), 'model_id: expected string, found 3'],
     ['a seq_id of 0', request({ body: { seq_id: 0 } }), 'seq_id: expected number to be >=1, found 0'],
     ['a text in numbers', request(tensor([1, '2'])), `${place}.data[1]: expected a number that fits float32, found "2"`],
     ['null in numbers', request(tensor([null])), `${place}.data[0]: expected a number that fits float32, found null`],
     ['a number beyond float32', request(tensor([1e39])), `${place}.data[0]: expected a number that fits float32, found 1e+39`],
-    ['true in ids', request(tensor([true], 'int64')), `${place}.data[0]: expected an integer of 32 bits, found true`],
-    ['half an id', request(tensor([1.5], 'int64')), `${place}.data[0]: expected an integer of 32 bits, found 1.5`],
     ['a vast id', request(tensor([2 ** 31], 'int64')), `${place}.data[0]: expected an integer of 32 bits, found 2147483648`],
     ['another dtype', request(tensor([1], 'float64')), `${place}.dtype: expected float32 or int64`],
     ['a shape of another size', request({ weights: { data: [1], dtype: 'float32', shape: [2] } }), `${place}.shape`],
@@ -135,9 +125,6 @@ describe('a sample call in JSON', () => {
     [call({ sampling_session_id: 's' }), 'seq_id: expected an integer of 0 or more, found nothing'],
     [call({ num_samples: 0 }), 'num_samples: expected number to be >=1, found 0'],
     [call({}, { stop: ['a', 1] }), 'sampling_params.stop: expected ids or texts, found an array of 2'],
-    [call({}, { temperature: '1' }), 'sampling_params.temperature: expected number, found "1"'],
-    [call({}, { max_tokens: 1.5 }), 'sampling_params.max_tokens: expected int, found 1.5'],
-    [call({ prompt_logprobs: 1 }), 'prompt_logprobs: expected boolean, found 1'],
     [call({ topk_prompt_logprobs: 5 }), 'topk_prompt_logprobs: expected nothing: this is not supported, found 5'],
     [call({ topk_sample_logprobs: 1 }), 'topk_sample_logprobs'],
     [call({ target_prompt_logprobs: {} }), 'target_prompt_logprobs'],
