@@ -6,7 +6,7 @@ import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.t
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
-import { type HttpSeat, httpModel } from '../gateway/http-model.ts';
+import { type HttpSeat, httpModel } from '../gateway/chat-client.ts';
 import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from '../rollout/rollout-context.ts';
 
 export interface RolloutOrder {
