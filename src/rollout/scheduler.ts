@@ -48,7 +48,7 @@ export interface Position {
 export const START: Position = { next: 1, pending: [] };
 
 /** What one step gets, each list in the order of the groups' numbers. */
-export interface Harvest {
+export interface StepGroups {
   readonly groups: readonly Group[];
   readonly withoutSignal: readonly Group[];
   /** Sampled too many versions ago; never trained. */
@@ -95,7 +95,7 @@ export class GroupScheduler {
    * The next batch: `batchSize` groups, or fewer when `refill` times as many were tried. Throws the first error of a rollout
    * after the running ones ended.
    */
-  async take(): Promise<Harvest> {
+  async take(): Promise<StepGroups> {
     this.#account();
     for (;;) {
       this.#dropStale();
@@ -208,7 +208,7 @@ export class GroupScheduler {
     return full || tried || (this.#open.size === 0 && this.#runningRollouts === 0);
   }
 
-  #harvest(): Harvest {
+  #harvest(): StepGroups {
     const inOrder = (groups: readonly Numbered[]): Numbered[] => groups.toSorted((a, b) => a.number - b.number);
     const waiting = inOrder(this.#waiting);
     const harvest = {
