@@ -1,27 +1,27 @@
 /** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
 export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
-export { type GradedCase, gradeOnce } from './grader/grade-once.ts';
+export { type GradedCase, gradeOnce } from './grader/inline.ts';
+export type { ReadSaid, TextOptions } from './graders/answers.ts';
 export type { CodeLanguage } from './graders/code/code-in-text.ts';
+export { type UnitTestsOptions, unitTests } from './graders/code/unit-tests.ts';
 export {
   type ClipOptions,
   clipped,
+  formatPenalty,
   type GatedOptions,
   gated,
+  type LengthPenaltyOptions,
+  lengthPenalty,
   maximum,
   minimum,
+  type RepetitionPenaltyOptions,
+  repetitionPenalty,
   type ScaleOptions,
   scaled,
   type WeightedOptions,
   weighted,
-} from './graders/compose/combine.ts';
-export {
-  formatPenalty,
-  type LengthPenaltyOptions,
-  lengthPenalty,
-  type RepetitionPenaltyOptions,
-  repetitionPenalty,
-} from './graders/compose/penalties.ts';
+} from './graders/compose.ts';
 export { countdown } from './graders/countdown.ts';
 export { type JsonMatchOptions, jsonMatch } from './graders/json-match.ts';
 export {
@@ -32,10 +32,9 @@ export {
   type RubricOptions,
   rubric,
 } from './graders/judge/judge.ts';
-export { type MathMatchOptions, mathMatch } from './graders/math-match.ts';
+export { type MathMatchOptions, mathMatch } from './graders/math/math-match.ts';
 export { type MultipleChoiceOptions, multipleChoice } from './graders/multiple-choice.ts';
 export { type NumberMatchOptions, numberMatch } from './graders/number-match.ts';
-export type { ReadSaid, TextOptions } from './graders/options.ts';
 export {
   type ExactMatchOptions,
   exactMatch,
@@ -44,7 +43,6 @@ export {
   regexMatch,
 } from './graders/text-match.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './graders/tool-calls.ts';
-export { type UnitTestsOptions, unitTests } from './graders/unit-tests.ts';
 export {
   type ConfinedProcess,
   openSandbox,

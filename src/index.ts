@@ -95,11 +95,11 @@ export type {
   Turn,
 } from './core/types.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
-export { agentEnvironment } from './processes/agent-environment.ts';
 export {
   type AgentProcessEnd,
   type AgentProcessOptions,
   type AgentProcessResult,
+  agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
 export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';

@@ -135,7 +135,7 @@ interface TemporaryFolder extends AsyncDisposable {
 
 /** Disposing removes it where nothing was kept. */
 async function temporaryFolder(): Promise<TemporaryFolder> {
-  // By its real name: walls are put up around that.
+  // By its real name, which is what an isolated rollout is told.
   const path = await mkdtemp(join(tmpdir(), 'trainyard-try-')).then(
     (made) => realpath(made),
     () => undefined,

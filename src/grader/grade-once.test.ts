@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { GraderInput } from '../core/contracts.ts';
 import { defineGrader, rejected, unscorable } from '../core/define.ts';
-import { gradeOnce } from './grade-once.ts';
+import { gradeOnce } from './inline.ts';
 
 const sum = defineGrader(({ task, messages }) => {
   const said = messages.at(-1)?.content ?? '';

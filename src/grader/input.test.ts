@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Message, Turn } from '../core/types.ts';
-import { graderInput } from './input.ts';
+import { graderInput } from './call.ts';
 
 const task = { id: 't', prompt: [{ role: 'user', content: 'Add 1 and 2.' }], answer: 3 } as const;
 

@@ -11,27 +11,30 @@
 import { hash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import { toReward } from '../core/reward.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
-import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
-import { checkedDeadline, startError } from '../processes/call-errors.ts';
-import { moduleUrl } from '../processes/imported-module.ts';
-import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
-import { lineage, siblingScript } from '../processes/protocol.ts';
-import { SharedPools } from '../processes/shared-pools.ts';
+import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript } from '../processes/channel.ts';
+import { checkedDeadline } from '../processes/limits.ts';
+import {
+  moduleUrl,
+  openProcessPool,
+  type ProcessPool,
+  SharedPools,
+  startError,
+  UnusableProcess,
+} from '../processes/process-pool.ts';
 import {
   type Attempt,
   type AttemptCounts,
   cancelled,
   checkedRetries,
   DEFAULT_DEADLINE_MS,
+  failed,
+  type GraderCall,
   mayPass,
   timedOut,
   withRetries,
-} from './attempts.ts';
-import { failed, type GraderCall, shortWhy } from './call.ts';
+} from './call.ts';
 
 const MOST_DEFAULT_WORKERS = 8;
 /** Generous: graders load models and data. */
@@ -49,10 +52,8 @@ export interface GraderPoolOptions {
   readonly deadlineMs?: number;
   /** How often a grading that failed is tried again. Default: never. */
   readonly retries?: number;
-  /** Of one process with all it starts, buffers included. Default 2048. */
+  /** Resident memory of one process with all it starts. Default 2048. */
   readonly memoryMb?: number;
-  /** As on a system without namespaces and control groups: to see what is left of containment there. Default false. */
-  readonly bare?: boolean;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
   readonly sources?: ChildProgram['sources'];
@@ -69,16 +70,15 @@ const pools = new SharedPools<ProcessPool>();
 /** Resolves when every process has imported the module. Rejects with why one could not. */
 export async function openGraderPool(options: GraderPoolOptions): Promise<GraderPool> {
   const workers = options.workers ?? Math.min(availableParallelism(), MOST_DEFAULT_WORKERS);
-  if (lineage().includes('grader')) {
+  if (poolKind() !== undefined) {
     throw new TrainyardError('USAGE', 'a grader pool was opened inside a grading process', {
       hint: 'the module with the grader is imported to grade: start runs only under `if (import.meta.main)`, or from another module',
     });
   }
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
   const retries = checkedRetries(options.retries ?? 0);
-  const contained = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
-  const bare = options.bare === true ? { namespace: false, controlGroup: false } : {};
-  const program = { ...contained, ...bare, sources: options.sources };
+  const memoryMb = checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB);
+  const program = { ...graderProgram(options.module, options.exportName, memoryMb), sources: options.sources };
   const user = new PoolUser(keyOf(program, workers, await options.sources?.()), { deadlineMs, retries });
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;
@@ -86,13 +86,13 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
 
 export function graderProgram(module: string, exportName: string, memoryMb: number = DEFAULT_MEMORY_MB): ChildProgram {
   const args = [moduleUrl(module), exportName];
-  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb, namespace: true };
+  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb };
 }
 
 /** Processes keep the folder, the environment and the code they were started with. */
-function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number, sources: unknown): string {
+function keyOf({ args, memoryMb }: ChildProgram, workers: number, sources: unknown): string {
   const around = hash('sha256', JSON.stringify([process.cwd(), process.env]), 'hex');
-  return JSON.stringify([args, memoryMb, namespace, workers, around, sources]);
+  return JSON.stringify([args, memoryMb, workers, around, sources]);
 }
 
 class PoolUser implements GraderPool {
@@ -175,7 +175,7 @@ class PoolUser implements GraderPool {
           process = number;
         },
       });
-      return attemptOf(answer, call.input.turns.length);
+      return attemptOf(answer);
     });
   }
 }
@@ -187,16 +187,17 @@ function checkedMemory(memoryMb: number): number {
   });
 }
 
-function attemptOf(answer: Answer, turns: number): Attempt {
-  const grade = gradeOf(answer, turns);
+function attemptOf(answer: Answer): Attempt {
+  const grade = gradeOf(answer);
   const isLost = answer.kind === 'late' || answer.kind === 'ended' || answer.kind === 'threw';
   return { grade, mayPass: isLost || (answer.kind === 'answered' && mayPass(grade)) };
 }
 
-function gradeOf(answer: Answer, turns: number): Grade {
+function gradeOf(answer: Answer): Grade {
   switch (answer.kind) {
     case 'answered':
-      return checkedGrade(answer.value, turns);
+      // Checked there, by `callGrader`.
+      return answer.value as Grade;
     case 'late':
       return timedOut(answer.deadlineMs);
     case 'closed':
@@ -213,24 +214,6 @@ function gradeOf(answer: Answer, turns: number): Grade {
     case 'ended':
       return failed(`the grader's process ${answer.how} before it answered${likely(answer.how)}`);
   }
-}
-
-/** Checked there already; a module that replaced what the check relies on must not get past it here too. */
-function checkedGrade(value: unknown, turns: number): Grade {
-  const given = (typeof value === 'object' && value !== null ? value : {}) as Partial<Record<string, unknown>>;
-  try {
-    if (given['kind'] === 'graded') return { kind: 'graded', reward: toReward(given['reward'], 'the grader', turns) };
-  } catch (refusal) {
-    return { kind: 'failed', code: 'GRADER_BAD_REWARD', message: messageOf(refusal) };
-  }
-  if (given['kind'] === 'ungraded' && typeof given['why'] === 'string') {
-    return { kind: 'ungraded', why: shortWhy(given['why']) };
-  }
-  const { code, message } = given;
-  if (given['kind'] === 'failed' && typeof code === 'string' && typeof message === 'string') {
-    return { kind: 'failed', code, message: shortWhy(message) };
-  }
-  return failed(`the grader's process answered ${describeValue(value)}, expected a grade`);
 }
 
 /** Nothing that goes wrong exits with 0. */

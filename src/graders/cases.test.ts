@@ -14,7 +14,7 @@ import {
 } from '../../test/fixtures/graders/text-cases.ts';
 import type { Grader } from '../core/contracts.ts';
 import { countdown } from './countdown.ts';
-import { mathMatch } from './math-match.ts';
+import { mathMatch } from './math/math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
 import { exactMatch, normalisedMatch } from './text-match.ts';

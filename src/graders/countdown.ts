@@ -9,12 +9,23 @@ import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
 import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
-import { lastLine, markedAnswers, spokenPart } from './final-answer.ts';
-import { plainCharacters } from './math/characters.ts';
-import { fromNumber, minus, over, plus, type Rational, same, times, whole } from './math/rational.ts';
-import { newWork, readable, spend, Unreadable, type Work } from './math/work.ts';
-import { checkOptions, type TextOptions } from './options.ts';
-import { saidBy } from './said.ts';
+import { checkOptions, lastLine, markedAnswers, saidBy, spokenPart, type TextOptions } from './answers.ts';
+import {
+  fromNumber,
+  minus,
+  newWork,
+  over,
+  plus,
+  type Rational,
+  readable,
+  same,
+  spend,
+  times,
+  Unreadable,
+  type Work,
+  whole,
+} from './math/rational.ts';
+import { plainCharacters } from './math/tokens.ts';
 
 const FOR_FORMAT = 0.1;
 const MOST_CHARS = 1_000;

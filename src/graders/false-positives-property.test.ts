@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { gradeOf } from '../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../core/contracts.ts';
 import type { Json } from '../core/types.ts';
-import { mathMatch, sameMath } from './math-match.ts';
+import { mathMatch, sameMath } from './math/math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
 

@@ -2,8 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf } from '../../test/fixtures/grader/rollout-input.ts';
 import type { Schema } from '../core/json-schema.ts';
 import type { Json } from '../core/types.ts';
-import { jsonInText } from './json-answers.ts';
-import { type JsonMatchOptions, jsonMatch } from './json-match.ts';
+import { type JsonMatchOptions, jsonInText, jsonMatch } from './json-match.ts';
 
 describe('the JSON in a text', () => {
   it.each<[string, Json | undefined]>([

@@ -9,10 +9,21 @@
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
 import type { Json } from '../core/types.ts';
-import { allBoxed, allTagged, lastLine, lastLineWithHashes, spokenPart, withoutReason } from './final-answer.ts';
-import { plainCharacters } from './math/characters.ts';
-import { checkOptions, type TextOptions } from './options.ts';
-import { acceptedAnswers, answerOf, rightOrWrong, saidBy } from './said.ts';
+import {
+  acceptedAnswers,
+  allBoxed,
+  allTagged,
+  answerOf,
+  checkOptions,
+  lastLine,
+  lastLineWithHashes,
+  rightOrWrong,
+  saidBy,
+  spokenPart,
+  type TextOptions,
+  withoutReason,
+} from './answers.ts';
+import { plainCharacters } from './math/tokens.ts';
 import { normalised } from './text-match.ts';
 
 export interface MultipleChoiceOptions extends TextOptions {

@@ -8,25 +8,33 @@
  */
 import type { Grader } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
-import { markedAnswers, referenceAnswer, spokenPart } from './final-answer.ts';
-import { plainCharacters } from './math/characters.ts';
+import {
+  acceptedAnswers,
+  checkOptions,
+  markedAnswers,
+  referenceAnswer,
+  rightOrWrong,
+  saidBy,
+  spokenPart,
+  type TextOptions,
+} from './answers.ts';
 import {
   absolute,
   atMost,
   fromDecimal,
   fromNumber,
   minus,
+  newWork,
   over,
   plus,
   type Rational,
+  readable,
   same,
   times,
+  type Work,
   whole,
 } from './math/rational.ts';
-import { SCALES } from './math/vocabulary.ts';
-import { newWork, readable, type Work } from './math/work.ts';
-import { checkOptions, type TextOptions } from './options.ts';
-import { acceptedAnswers, rightOrWrong, saidBy } from './said.ts';
+import { plainCharacters, SCALES } from './math/tokens.ts';
 
 export interface NumberMatchOptions extends TextOptions {
   /** How far off it may be; default 0. The wider of the two tolerances counts. */

@@ -4,7 +4,7 @@ import type { Grader, GraderInput } from '../core/contracts.ts';
 import type { Json, Task } from '../core/types.ts';
 import { callGrader } from '../grader/call.ts';
 import { countdown } from './countdown.ts';
-import { mathMatch } from './math-match.ts';
+import { mathMatch } from './math/math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
 import { exactMatch, normalisedMatch } from './text-match.ts';

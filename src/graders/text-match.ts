@@ -6,8 +6,7 @@ import { createContext, Script } from 'node:vm';
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { checkOptions, type TextOptions } from './options.ts';
-import { acceptedAnswers, answerOf, rightOrWrong, saidBy } from './said.ts';
+import { acceptedAnswers, answerOf, checkOptions, rightOrWrong, saidBy, type TextOptions } from './answers.ts';
 
 export interface ExactMatchOptions extends TextOptions {
   /** Default true. */

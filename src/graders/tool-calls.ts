@@ -10,9 +10,8 @@ import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { asJson, isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import type { Json, ToolCall } from '../core/types.ts';
-import { isList, type JsonEquality, jsonEqual, mostPairs } from './json-answers.ts';
-import { checkOptions, type OptionKinds } from './options.ts';
-import { answerOf, ownTurns } from './said.ts';
+import { answerOf, checkOptions, type OptionKinds, ownTurns } from './answers.ts';
+import { isList, type JsonEquality, jsonEqual, mostPairs } from './json-match.ts';
 
 export interface ExpectedCall {
   readonly name: string;

@@ -9,7 +9,7 @@ import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Message, Reward, RolloutIdentity, Task } from '../core/types.ts';
-import { saidOfItself } from '../grader/input.ts';
+import { saidOfItself } from '../grader/call.ts';
 import { resultOf, type SettledResult } from '../rollout/result.ts';
 import { jsonOnly } from './callbacks.ts';
 import type { Completion, ErrorCategory, GradedSample, RolloutRequest } from './execution.ts';

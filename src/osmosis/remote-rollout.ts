@@ -9,8 +9,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { toReward } from '../core/reward.ts';
 import type { Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { ungradedOf } from '../grader/call.ts';
-import { contextOf, type OwnContext } from '../rollout/rollout-context.ts';
-import type { StartedWorkflow } from '../rollout/runner.ts';
+import { runInSession, type StartedWorkflow } from '../rollout/runner.ts';
 import type { Completion, ExecutionHooks, Grading, RolloutRequest, RolloutState } from './execution.ts';
 import { type Finished, failureOf, finishedWith, graderInputOf, returnedBy, SUCCESS, samplesOf } from './graded-samples.ts';
 import { RemotePolicy } from './remote-policy.ts';
@@ -77,27 +76,18 @@ async function runWorkflow(
 ): Promise<{ readonly finished: Finished; readonly rejected: string | undefined }> {
   const { rolloutId, chatCompletionsUrl: url, llmApiKey: apiKey } = request;
   const identity: RolloutIdentity = { rolloutId, groupId: rolloutId, taskId: rolloutId, purpose: 'train' };
-  const { workflow } = started;
-  let own: OwnContext | undefined;
-  let policy: RemotePolicy | undefined;
-  try {
-    const returned = await deadline.within(cancel, async (signal) => {
-      policy = new RemotePolicy({ url, apiKey, rolloutId, fetch: hooks.fetch, signal });
-      own = contextOf({ identity, task: taskOf(request), workflow, session: policy, signal, seed: 0, artifacts, now: Date.now });
-      try {
-        return await started.runWorkflow(own, taskOf(request));
-      } catch (thrown) {
-        if (own.rejected() === undefined) throw thrown;
-        return undefined;
-      }
-    });
-    const rejected = own?.rejected()?.message;
-    const warn = (text: string): void => hooks.warn(`rollout ${rolloutId}: ${text}`);
-    const result = rejected === undefined ? returnedBy(returned, identity, warn) : {};
-    return { finished: finishedWith(result, policy?.calls ?? [], own?.artifactsDir() ?? null), rejected };
-  } finally {
-    policy?.seal();
-  }
+  const { ending, session, own } = await runInSession(
+    { ...started, deadlineMs: deadline.leftMs(), seed: 0, artifacts, clock: { now: Date.now }, signal: cancel },
+    { identity, task: taskOf(request) },
+    (signal) => new RemotePolicy({ url, apiKey, rolloutId, fetch: hooks.fetch, signal }),
+  );
+  deadline.check(cancel);
+  if (ending.kind === 'deadline') throw deadline.exceeded();
+  const rejected = own.rejected()?.message;
+  if (ending.kind === 'threw' && rejected === undefined) throw ending.thrown;
+  const warn = (text: string): void => hooks.warn(`rollout ${rolloutId}: ${text}`);
+  const result = ending.kind === 'returned' ? returnedBy(ending.result, identity, warn) : {};
+  return { finished: finishedWith(result, session.calls, own.artifactsDir()), rejected };
 }
 
 async function grade(
@@ -185,13 +175,13 @@ export class Deadline {
 
   /** Waits for a permit; the wait is part of the window. Without a semaphore there is no wait. */
   async acquire(slots: Semaphore | undefined, cancel: AbortSignal): Promise<Disposable | undefined> {
-    this.#check(cancel);
+    this.check(cancel);
     const since = performance.now();
-    using limit = deadlineSignal(this.#leftMs(), () => this.#exceeded(performance.now() - since), cancel);
+    using limit = deadlineSignal(this.leftMs(), () => this.exceeded(performance.now() - since), cancel);
     const permit = await slots?.acquire(limit.signal);
     this.#queuedMs = performance.now() - since;
     try {
-      this.#check(cancel);
+      this.check(cancel);
       return permit;
     } catch (thrown) {
       permit?.[Symbol.dispose]();
@@ -201,24 +191,25 @@ export class Deadline {
 
   /** Throws a TimeoutError when it is over, the reason of `cancel` when that came first. */
   async within<T>(cancel: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    this.#check(cancel);
-    using limit = deadlineSignal(this.#leftMs(), () => this.#exceeded(), cancel);
+    this.check(cancel);
+    using limit = deadlineSignal(this.leftMs(), () => this.exceeded(), cancel);
     const [settled] = await Promise.allSettled([orAborted(work(limit.signal), limit.signal)]);
-    this.#check(cancel);
+    this.check(cancel);
     if (settled.status === 'rejected') throw settled.reason;
     return settled.value;
   }
 
-  #check(cancel: AbortSignal): void {
+  /** Throws where it is over, or was cancelled. */
+  check(cancel: AbortSignal): void {
     cancel.throwIfAborted();
-    if (this.#leftMs() <= 0) throw this.#exceeded();
+    if (this.leftMs() <= 0) throw this.exceeded();
   }
 
-  #leftMs(): number {
+  leftMs(): number {
     return this.#startedAt + this.#seconds * 1000 - performance.now();
   }
 
-  #exceeded(waitingMs = 0): DeadlineError {
+  exceeded(waitingMs = 0): DeadlineError {
     const queued = this.#queuedMs + waitingMs;
     const suffix = queued < WORTH_A_WORD_MS ? '' : ` (${(queued / 1000).toFixed(1)}s of it spent queued)`;
     return new DeadlineError(`${this.#what} exceeded its ${this.#seconds.toFixed(1)}s deadline${suffix}`);

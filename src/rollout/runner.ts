@@ -6,11 +6,10 @@
  */
 import { abortWith, type Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
-import type { Clock, RunHost, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
+import type { Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import type { Warn } from '../core/events.ts';
 import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
-import type { ChildProgram } from '../processes/answer.ts';
+import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
 import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
@@ -34,19 +33,17 @@ export interface IsolationOptions {
   readonly workers: number;
   /** Ends the processes when it aborts. */
   readonly signal: AbortSignal;
-  /** Put up around each process where the system can; else `warn` is told. */
-  readonly walls?: RunWalls | undefined;
-  readonly warn?: Warn;
+  /** What they must not see. Absent: they run in no sandbox. */
+  readonly files?: HiddenFiles | undefined;
   readonly sources?: ChildProgram['sources'];
 }
 
-export interface RunWalls {
-  /** Folders are empty, files too; what does not exist is passed over. */
-  readonly hidden: readonly string[];
-  /** With all that is in them. */
-  readonly readOnly: readonly string[];
-  /** The folder under which rollouts may keep files. */
-  readonly artifacts?: string | undefined;
+/** What isolated rollouts of a run must not see. */
+export interface HiddenFiles {
+  /** The directory of a run that is kept on disk; made where it is not there yet. */
+  readonly run?: string | undefined;
+  /** Paths of files with answers; what is no path of a file is passed over. */
+  readonly tasks: readonly unknown[];
 }
 
 /**
@@ -126,24 +123,20 @@ export interface RolloutSpec {
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
   using _permit = await parts.concurrency?.acquire(parts.signal);
   await yieldToEventLoop();
-  const { identity, task, sampling } = spec;
-  const { workflow, seed, limits, clock, artifacts, observer, trainable } = parts;
+  const { identity, sampling } = spec;
+  const { workflow, seed, limits, clock, observer, trainable } = parts;
   const startedAt = clock.now();
-  using bounds = new RolloutBounds(parts.signal, limits.deadlineMs, parts.downtime);
-  const { signal } = bounds;
   const { roles, othersTrainable } = workflow;
-  const session = parts.sessions.open({
-    ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal },
-    ...(observer === undefined ? {} : { observer }),
-  });
-  using _sealed = { [Symbol.dispose]: () => void session.seal() };
-  const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now });
-  clearFolder(own.folder);
-  const ended = await bounds.within(() => (parts.runWorkflow ?? ((one) => runHere(workflow, one)))(own, task));
-  bounds[Symbol.dispose]();
-  // Sealed first: which answers nobody got is known then, and they are no part of what a turn led to.
+  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal) =>
+    parts.sessions.open({
+      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal },
+      ...(observer === undefined ? {} : { observer }),
+    }),
+  );
+  const { session, own } = run;
+  // Sealed before the result is read: which answers nobody got is known then, and they are no part of what a turn led to.
   const turns = session.seal();
-  const ending = settled(rejectedOr(ended, own), identity, turns);
+  const ending = settled(run.ending, identity, turns);
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
@@ -155,6 +148,32 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   parts.signal.throwIfAborted();
   await parts.store.append(trajectory);
   return trajectory;
+}
+
+export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkflow'>> {
+  readonly workflow: Workflow;
+  readonly deadlineMs: number;
+  readonly downtime?: Downtime;
+  readonly seed: number;
+  readonly clock: Clock;
+  readonly artifacts?: string | undefined;
+  readonly signal: AbortSignal;
+}
+
+/** Runs the workflow's code in a session of its own, which is sealed when this resolves: a gateway's, or one with a policy elsewhere. */
+export async function runInSession<Opened extends Pick<Session, 'model'> & { seal(): unknown }>(
+  parts: SessionRunParts,
+  { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
+  open: (signal: AbortSignal) => Opened,
+): Promise<{ readonly ending: Ending<unknown>; readonly session: Opened; readonly own: OwnContext }> {
+  const { workflow, seed, clock, artifacts, runWorkflow = (one) => runHere(workflow, one) } = parts;
+  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, parts.downtime);
+  const { signal } = bounds;
+  const session = open(signal);
+  using _sealed = { [Symbol.dispose]: () => void session.seal() };
+  const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now });
+  clearFolder(own.folder);
+  return { ending: rejectedOr(await bounds.within(() => runWorkflow(own, task)), own), session, own };
 }
 
 /** What ends a rollout from outside: the run's signal, or its deadline, which waits for as long as the policy was away. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { DEFAULT_RETRIES } from '../grader/attempts.ts';
+import { DEFAULT_RETRIES } from '../grader/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/policy.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';

@@ -10,14 +10,14 @@ import type { Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
+import { graderInput } from '../grader/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
-import { graderInput } from '../grader/input.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
-import { watchStalls } from '../processes/stall-watch.ts';
+import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
+import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openingWith } from './closers.ts';
@@ -26,7 +26,6 @@ import { sourcesOfModule } from './preflight.ts';
 import { Recovery } from './resume.ts';
 import type { RunSettings, TrainSettings } from './settings.ts';
 import { tokensIn } from './signal.ts';
-import { reserved, wallsOf } from './walls.ts';
 
 export interface RunParts extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
@@ -66,7 +65,7 @@ export interface PartsOptions {
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   readonly observer?: RolloutObserver | undefined;
   /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
-  readonly files?: { readonly run?: string | undefined; readonly tasks: readonly unknown[] };
+  readonly files?: HiddenFiles;
   /** Whether to find and name what blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
@@ -82,8 +81,6 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
   checkTrainable(entry, trainable);
   return await openingWith<RunParts>(async (closers) => {
-    const isIsolated = entry.workflow.isolation === 'process';
-    if (isIsolated && files.run !== undefined) closers.add(await reserved(files.run));
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
     const downtime = new Downtime();
@@ -98,13 +95,12 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule;
-    const walls = isIsolated ? wallsOf({ ...files, module }) : undefined;
-    const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
+    const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
     const sampled = engine(policy.engine);
     const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
-    if (options.watchStalls) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
+    if (options.watchStalls) closers.add(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },

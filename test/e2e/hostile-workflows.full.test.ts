@@ -6,8 +6,8 @@ import type { DefaultModelRequest, GraderInput, GraderResult, Workflow, Workflow
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { versionsBehind } from '../../src/rollout/scheduler.ts';
 import { memoryStore } from '../../src/store/memory.ts';

@@ -10,8 +10,8 @@ import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.t
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
 import { FailureBudget } from '../../src/rollout/budget.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';

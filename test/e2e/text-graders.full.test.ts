@@ -4,8 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { grader as ownGrader } from '../../examples/shop/agent.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
-import { callGrader } from '../../src/grader/call.ts';
-import { graderInput } from '../../src/grader/input.ts';
+import { callGrader, graderInput } from '../../src/grader/call.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { ROOT, scratch, trainyard } from '../cli/command.ts';
 

@@ -293,7 +293,14 @@ describe('roles', () => {
     expect(elsewhere.turns).toHaveLength(1);
   });
 
-  it('refuse the model in training as a default model, and an empty name', async () => {
+  it('refuse as a default model what is none, and the model in training; and an empty name', async () => {
+    for (const [defaultModel, found] of [
+      [3, '3'],
+      [{}, 'an object with nothing'],
+    ] as const) {
+      const wrong = workflowOf(async (_, tuner) => tuner.registerModel('a', { defaultModel: defaultModel as never }));
+      expect(messageOf(await bench()(wrong))).toContain(`role "a": expected a default model, found ${found}`);
+    }
     const itself = workflowOf(async (_, tuner) => tuner.registerModel('a', { defaultModel: tuner }));
     expect(messageOf(await bench()(itself))).toMatch(/role "a": its default model is the model in training/);
     const nameless = workflowOf(async (_, tuner) => tuner.registerModel(''));
@@ -330,6 +337,12 @@ describe('the reward', () => {
     const trajectory = await bench({ grader: judge })(returning({ reward, metadata: { final_answer: '2' } }));
     expect(trajectory.grade).toEqual({ kind: 'graded', reward: { value: 0.25, success: true } });
     expect(calls).toEqual([['the secret answer', { final_answer: '2' }]]);
+  });
+
+  it('of 0 is a reward', async () => {
+    const { calls, judge } = counting();
+    expect((await bench({ grader: judge })(returning({ reward: 0 }))).grade).toMatchObject({ reward: { value: 0 } });
+    expect(calls).toEqual([]);
   });
 
   it('that nobody gives ends the run with what to do', async () => {

@@ -5,8 +5,8 @@ import type { GraderResult, WorkflowContext, WorkflowResult } from '../../src/co
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Grade } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
+import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { graderInput } from '../../src/grader/input.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';

@@ -12,7 +12,7 @@ import { constants, mkdir, open, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path';
 import { isObject, parsedJson } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
-import { bracketedIn, jsonEqual } from '../json-answers.ts';
+import { bracketedIn, jsonEqual } from '../json-match.ts';
 import type { JudgedBy } from './question.ts';
 
 type Said = { readonly [name: string]: Json };

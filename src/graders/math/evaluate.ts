@@ -1,10 +1,11 @@
 /**
- * The value of an expression at a point: exactly, as a fraction, where that is possible; else as a floating-point number with a bound of its
- * error, so that "equal" can mean "equal as far as the arithmetic can tell", whatever the size of the numbers.
+ * What a written answer is, once it is read, and the value of an expression at a point: exactly, as a complex number of fractions, where that
+ * is possible; else as a floating-point number with a bound of its error, so that "equal" can mean "equal as far as the arithmetic can
+ * tell", whatever the size of the numbers.
  *
- * Undefined: not known in this way, or not defined there (a pole, the root of a negative number).
+ * Subtraction and division are sums and products with a negative or inverse: fewer kinds, and fewer spellings of one thing. A value is
+ * undefined where it is not known in this way, or not defined there (a pole, the logarithm of a negative number).
  */
-import { CALLS, type FunctionName, type Kind, type Node } from './nodes.ts';
 import {
   absolute,
   bitsOf,
@@ -14,62 +15,91 @@ import {
   plus,
   power,
   type Rational,
-  same,
+  readable,
+  spend,
   times,
   toNumber,
+  type Work,
   whole,
   ZERO,
 } from './rational.ts';
-import { readable, spend, type Work } from './work.ts';
+
+/** What functions give, each with the size of its derivative. */
+export const CALLS = {
+  sin: (x) => [Math.sin(x), 1],
+  cos: (x) => [Math.cos(x), 1],
+  tan: (x) => [Math.tan(x), 1 + Math.tan(x) ** 2],
+  cot: (x) => [1 / Math.tan(x), 1 + Math.tan(x) ** -2],
+  sec: (x) => [1 / Math.cos(x), Math.abs(Math.tan(x) / Math.cos(x))],
+  csc: (x) => [1 / Math.sin(x), Math.abs(1 / Math.tan(x) / Math.sin(x))],
+  arcsin: (x) => [Math.asin(x), 1 / Math.sqrt(1 - x * x)],
+  arccos: (x) => [Math.acos(x), 1 / Math.sqrt(1 - x * x)],
+  arctan: (x) => [Math.atan(x), 1],
+  sinh: (x) => [Math.sinh(x), Math.cosh(x)],
+  cosh: (x) => [Math.cosh(x), Math.abs(Math.sinh(x))],
+  tanh: (x) => [Math.tanh(x), 1],
+  ln: (x) => [Math.log(x), Math.abs(1 / x)],
+  log: (x) => [Math.log10(x), Math.abs(1 / x)],
+  exp: (x) => [Math.exp(x), Math.exp(x)],
+  abs: (x) => [Math.abs(x), 1],
+  floor: (x) => [Math.floor(x), Number.NaN],
+  ceil: (x) => [Math.ceil(x), Number.NaN],
+  factorial: () => [Number.NaN, 0],
+} satisfies Readonly<Record<string, (x: number) => readonly [value: number, slope: number]>>;
+export type FunctionName = keyof typeof CALLS;
+
+export type RelationSign = '=' | '≈' | '≠' | '<' | '≤' | '>' | '≥';
+
+export type Node =
+  | { readonly kind: 'number'; readonly value: Rational }
+  | { readonly kind: 'constant'; readonly name: 'pi' | 'e' | 'infinity' }
+  | { readonly kind: 'variable'; readonly name: string }
+  | { readonly kind: 'sum' | 'product'; readonly items: readonly Node[] }
+  | { readonly kind: 'power'; readonly base: Node; readonly exponent: Node }
+  | { readonly kind: 'call'; readonly name: FunctionName; readonly of: Node }
+  /** Both signs at once; `sign` says which of them comes first. */
+  | { readonly kind: 'either-sign'; readonly sign: 1 | -1; readonly of: Node }
+  | { readonly kind: 'percent' | 'degree'; readonly of: Node }
+  | { readonly kind: 'measured'; readonly of: Node; readonly unit: string }
+  /** In order, with the brackets around it: ordered pairs and intervals. A ratio has colons. */
+  | { readonly kind: 'tuple'; readonly brackets: string; readonly items: readonly Node[] }
+  /** In no order; a list without brackets too. */
+  | { readonly kind: 'set' | 'union'; readonly items: readonly Node[] }
+  | { readonly kind: 'relation'; readonly signs: readonly RelationSign[]; readonly items: readonly Node[] }
+  | { readonly kind: 'matrix'; readonly rows: readonly (readonly Node[])[] };
+
+export type Kind<K extends Node['kind']> = Extract<Node, { readonly kind: K }>;
+
+export const number = (value: Rational): Node => ({ kind: 'number', value });
+const MINUS_ONE = number(whole(-1));
+
+export const sum = (items: readonly Node[]): Node => (items.length === 1 ? items[0]! : { kind: 'sum', items });
+export const product = (items: readonly Node[]): Node => (items.length === 1 ? items[0]! : { kind: 'product', items });
+export const negative = (of: Node): Node =>
+  of.kind === 'number' ? number({ n: -of.value.n, d: of.value.d }) : { kind: 'product', items: [MINUS_ONE, of] };
+export const inverse = (base: Node): Node => ({ kind: 'power', base, exponent: MINUS_ONE });
+export const root = (base: Node, degree: Node = number(whole(2))): Node => ({ kind: 'power', base, exponent: inverse(degree) });
+export const call = (name: FunctionName, of: Node): Node => ({ kind: 'call', name, of });
+
+/** The nodes directly below. */
+export function below(node: Node): readonly Node[] {
+  const found: Node[] = [];
+  rebuilt(node, (child) => {
+    found.push(child);
+    return child;
+  });
+  return found;
+}
+
+/** The same node over other ones. */
+export function rebuilt(node: Node, change: (child: Node) => Node): Node {
+  if ('items' in node) return { ...node, items: node.items.map(change) };
+  if ('of' in node) return { ...node, of: change(node.of) };
+  if (node.kind === 'power') return { ...node, base: change(node.base), exponent: change(node.exponent) };
+  return node.kind === 'matrix' ? { ...node, rows: node.rows.map((row) => row.map(change)) } : node;
+}
 
 export type Point = ReadonlyMap<string, Rational>;
-
-export interface Approximation {
-  readonly value: number;
-  /** How far the true value may be from it. */
-  readonly error: number;
-}
-
-const ULP = 2 ** -52;
-/** What is smaller has lost digits, or is not there at all. */
-const TINIEST = 1e-280;
-/** A term that is smaller than this share of a sum is mostly rounded away: 10^20 + √2 and 10^20 + √3 look alike. */
-const SMALLEST_SHARE = 2 ** -26;
-/** Of a fraction that a floating-point number stands for well enough. */
-const MOST_FRACTION_BITS = 112;
-const MOST_FACTORIAL = 170;
-
-/** Too long a fraction is not known exactly either. */
-export function exactly(node: Node, point: Point, work: Work): Rational | undefined {
-  return readable(() => exact(node, point, work));
-}
-
-function exact(node: Node, point: Point, work: Work): Rational | undefined {
-  spend(work, 1);
-  switch (node.kind) {
-    case 'number':
-      return node.value;
-    case 'variable':
-      return point.get(node.name);
-    case 'sum':
-      return folded(node.items, ZERO, exact, plus, point, work);
-    case 'product':
-      return folded(node.items, ONE, exact, times, point, work);
-    case 'power':
-      return exactPower(node, point, work);
-    case 'percent': {
-      const of = exact(node.of, point, work);
-      return of && times(of, { n: 1n, d: 100n }, work);
-    }
-    case 'degree':
-    case 'measured':
-      return exact(node.of, point, work);
-    case 'call':
-      return exactCall(node, point, work);
-    default:
-      return undefined;
-  }
-}
 
 /** The values of all items, put together; undefined where one is not known. */
 function folded<T>(
@@ -89,25 +119,125 @@ function folded<T>(
   return total;
 }
 
-function exactPower({ base, exponent }: Kind<'power'>, point: Point, work: Work): Rational | undefined {
-  const below = exact(base, point, work);
-  const above = below && exact(exponent, point, work);
-  return below && above && power(below, above, work);
+// ── exactly ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface Complex {
+  readonly re: Rational;
+  readonly im: Rational;
 }
 
-function exactCall({ name, of }: Kind<'call'>, point: Point, work: Work): Rational | undefined {
-  const value = exact(of, point, work);
-  if (value === undefined) return undefined;
-  const down = value.n / value.d - (value.n < 0n && value.n % value.d !== 0n ? 1n : 0n);
-  if (name === 'abs') return absolute(value);
-  if (name === 'floor') return whole(down);
-  if (name === 'ceil') return whole(value.d === 1n ? down : down + 1n);
-  if (name !== 'factorial' || value.d !== 1n || value.n < 0n || value.n > MOST_FACTORIAL) return undefined;
-  let product = 1n;
-  for (let factor = 2n; factor <= value.n; factor++) product *= factor;
-  spend(work, 1 + Number(value.n));
-  return whole(product);
+const MOST_POWER = 64n;
+const MOST_FACTORIAL = 170;
+const HALF: Rational = { n: 1n, d: 2n };
+const real = (re: Rational): Complex => ({ re, im: ZERO });
+const isReal = ({ im }: Complex): boolean => im.n === 0n;
+
+/** Undefined where it is no real number, too. */
+export function exactly(node: Node, point: Point, work: Work): Rational | undefined {
+  const value = complexly(node, point, work);
+  return value && isReal(value) ? value.re : undefined;
 }
+
+/** With i as the imaginary unit, unless it has a value. Too long a fraction is not known. */
+export const complexly = (node: Node, point: Point, work: Work): Complex | undefined => readable(() => exact(node, point, work));
+
+function exact(node: Node, point: Point, work: Work): Complex | undefined {
+  spend(work, 1);
+  switch (node.kind) {
+    case 'number':
+      return real(node.value);
+    case 'variable': {
+      const value = point.get(node.name);
+      return value === undefined ? (node.name === 'i' ? { re: ZERO, im: ONE } : undefined) : real(value);
+    }
+    case 'sum':
+      return folded(node.items, real(ZERO), exact, exactSum, point, work);
+    case 'product':
+      return folded(node.items, real(ONE), exact, exactProduct, point, work);
+    case 'power': {
+      const base = exact(node.base, point, work);
+      const exponent = base && exact(node.exponent, point, work);
+      return base && exponent && isReal(exponent) ? exactPower(base, exponent.re, work) : undefined;
+    }
+    case 'percent': {
+      const of = exact(node.of, point, work);
+      return of && exactProduct(of, real({ n: 1n, d: 100n }), work);
+    }
+    case 'degree':
+    case 'measured':
+      return exact(node.of, point, work);
+    case 'call': {
+      const of = exact(node.of, point, work);
+      return of && exactCall(node.name, of, work);
+    }
+    default:
+      return undefined;
+  }
+}
+
+const exactSum = (a: Complex, b: Complex, work: Work): Complex => ({
+  re: plus(a.re, b.re, work),
+  im: isReal(a) && isReal(b) ? ZERO : plus(a.im, b.im, work),
+});
+
+function exactProduct(a: Complex, b: Complex, work: Work): Complex {
+  if (isReal(a) && isReal(b)) return real(times(a.re, b.re, work));
+  return {
+    re: minus(times(a.re, b.re, work), times(a.im, b.im, work), work),
+    im: plus(times(a.re, b.im, work), times(a.im, b.re, work), work),
+  };
+}
+
+/** Of complex numbers only whole powers; the square root of a negative number is imaginary. */
+function exactPower(base: Complex, exponent: Rational, work: Work): Complex | undefined {
+  if (isReal(base)) {
+    const isImaginary = base.re.n < 0n && exponent.n === 1n && exponent.d === 2n;
+    const found = power(isImaginary ? { n: -base.re.n, d: base.re.d } : base.re, exponent, work);
+    return found && (isImaginary ? { re: ZERO, im: found } : real(found));
+  }
+  const size = exponent.n < 0n ? -exponent.n : exponent.n;
+  if (exponent.d !== 1n || size > MOST_POWER) return undefined;
+  let total = real(ONE);
+  for (let i = 0n; i < size; i++) total = exactProduct(total, base, work);
+  if (exponent.n >= 0n) return total;
+  const square = squareOf(total, work);
+  return { re: over(total.re, square, work), im: over({ n: -total.im.n, d: total.im.d }, square, work) };
+}
+
+const squareOf = ({ re, im }: Complex, work: Work): Rational => plus(times(re, re, work), times(im, im, work), work);
+
+function exactCall(name: FunctionName, of: Complex, work: Work): Complex | undefined {
+  if (name === 'abs') {
+    const size = isReal(of) ? absolute(of.re) : power(squareOf(of, work), HALF, work);
+    return size && real(size);
+  }
+  if (!isReal(of)) return undefined;
+  const { n, d } = of.re;
+  const down = n / d - (n < 0n && n % d !== 0n ? 1n : 0n);
+  if (name === 'floor') return real(whole(down));
+  if (name === 'ceil') return real(whole(d === 1n ? down : down + 1n));
+  if (name !== 'factorial' || d !== 1n || n < 0n || n > MOST_FACTORIAL) return undefined;
+  let total = 1n;
+  for (let factor = 2n; factor <= n; factor++) total *= factor;
+  spend(work, 1 + Number(n));
+  return real(whole(total));
+}
+
+// ── nearly ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface Approximation {
+  readonly value: number;
+  /** How far the true value may be from it. */
+  readonly error: number;
+}
+
+const ULP = 2 ** -52;
+/** What is smaller has lost digits, or is not there at all. */
+const TINIEST = 1e-280;
+/** A term that is smaller than this share of a sum is mostly rounded away: 10^20 + √2 and 10^20 + √3 look alike. */
+const SMALLEST_SHARE = 2 ** -26;
+/** Of a fraction that a floating-point number stands for well enough. */
+const MOST_FRACTION_BITS = 112;
 
 export function nearly(node: Node, point: Point, work: Work): Approximation | undefined {
   const found = approximate(node, point, work);
@@ -140,8 +270,8 @@ function approximate(node: Node, point: Point, work: Work): Approximation | unde
     case 'measured':
       return nearly(node.of, point, work);
     case 'call': {
-      const exact = exactly(node, point, work);
-      if (exact !== undefined) return rounded(toNumber(exact));
+      const known = exactly(node, point, work);
+      if (known !== undefined) return rounded(toNumber(known));
       const of = nearly(node.of, point, work);
       return of && called(node.name, of);
     }
@@ -192,83 +322,4 @@ function called(name: FunctionName, of: Approximation): Approximation | undefine
   if (value === 0 && name === 'exp') return undefined;
   const error = 2 * slope * of.error + 4 * Math.abs(value) * ULP;
   return Number.isFinite(value) && Number.isFinite(error) ? { value, error } : undefined;
-}
-
-// ── with i as the imaginary unit ────────────────────────────────────────────────────────────────────────────────────────
-
-interface Complex {
-  readonly re: Rational;
-  readonly im: Rational;
-}
-
-const MOST_POWER = 64n;
-
-/**
- * Sums, products and whole powers of fractions, and roots of negative squares: exact, or undefined. Too long a number, or a division by zero,
- * is not known.
- */
-export const complexly = (node: Node, point: Point, work: Work): Complex | undefined =>
-  readable(() => complex(node, point, work));
-
-export const sameComplexNumber = (a: Complex, b: Complex): boolean => same(a.re, b.re) && same(a.im, b.im);
-
-function complex(node: Node, point: Point, work: Work): Complex | undefined {
-  spend(work, 1);
-  switch (node.kind) {
-    case 'number':
-      return { re: node.value, im: ZERO };
-    case 'variable': {
-      const value = node.name === 'i' ? ZERO : point.get(node.name);
-      return value && { re: value, im: node.name === 'i' ? ONE : ZERO };
-    }
-    case 'sum':
-      return folded(node.items, { re: ZERO, im: ZERO }, complex, complexSum, point, work);
-    case 'product':
-      return folded(node.items, { re: ONE, im: ZERO }, complex, complexProduct, point, work);
-    case 'power':
-      return raised(node, point, work);
-    case 'call':
-      return node.name === 'abs' ? sizeOf(complex(node.of, point, work), work) : undefined;
-    default:
-      return undefined;
-  }
-}
-
-const complexSum = (a: Complex, b: Complex, work: Work): Complex => ({ re: plus(a.re, b.re, work), im: plus(a.im, b.im, work) });
-
-const complexProduct = (a: Complex, b: Complex, work: Work): Complex => ({
-  re: minus(times(a.re, b.re, work), times(a.im, b.im, work), work),
-  im: plus(times(a.re, b.im, work), times(a.im, b.re, work), work),
-});
-
-const squareOf = ({ re, im }: Complex, work: Work): Rational => plus(times(re, re, work), times(im, im, work), work);
-
-function inverseOf(of: Complex, work: Work): Complex {
-  const square = squareOf(of, work);
-  return { re: over(of.re, square, work), im: over({ n: -of.im.n, d: of.im.d }, square, work) };
-}
-
-function raised({ base, exponent }: Kind<'power'>, point: Point, work: Work): Complex | undefined {
-  const below = complex(base, point, work);
-  const above = below && complex(exponent, point, work);
-  if (below === undefined || above === undefined || above.im.n !== 0n) return undefined;
-  if (above.re.d !== 1n) return rootOf(below, above.re, work);
-  const times = above.re.n < 0n ? -above.re.n : above.re.n;
-  if (times > MOST_POWER) return undefined;
-  let total: Complex = { re: ONE, im: ZERO };
-  for (let i = 0n; i < times; i++) total = complexProduct(total, below, work);
-  return above.re.n < 0n ? inverseOf(total, work) : total;
-}
-
-/** Of what is real; the square root of a negative one is imaginary. */
-function rootOf(below: Complex, exponent: Rational, work: Work): Complex | undefined {
-  if (below.im.n !== 0n) return undefined;
-  const isImaginary = below.re.n < 0n && exponent.n === 1n && exponent.d === 2n;
-  const root = power(isImaginary ? { n: -below.re.n, d: below.re.d } : below.re, exponent, work);
-  return root && (isImaginary ? { re: ZERO, im: root } : { re: root, im: ZERO });
-}
-
-function sizeOf(of: Complex | undefined, work: Work): Complex | undefined {
-  const size = of && power(squareOf(of, work), { n: 1n, d: 2n }, work);
-  return size && { re: size, im: ZERO };
 }

@@ -1,9 +1,36 @@
 /**
- * Fractions of whole numbers of any size up to a bound: exact arithmetic for what people write with digits.
+ * Exact arithmetic for what people write with digits: fractions of whole numbers of any size up to a bound. Invariant: the denominator is
+ * positive and the fraction is in lowest terms, so two are equal where their parts are.
  *
- * Invariant: the denominator is positive and the fraction is in lowest terms, so two are equal where their parts are.
+ * Everything that reads or computes what a model wrote spends from a `Work`, so that no text takes long: one unit is a token, a node or a
+ * small operation, at most some microseconds. `Unreadable` is thrown where a text is not mathematics that can be compared here, or is too
+ * much of it. It never leaves the graders.
  */
-import { spend, Unreadable, type Work } from './work.ts';
+export class Unreadable extends Error {}
+
+export interface Work {
+  spent: number;
+  readonly most: number;
+}
+
+export const MOST_WORK = 40_000;
+
+export const newWork = (most = MOST_WORK): Work => ({ spent: 0, most });
+
+export function spend(work: Work, units: number): void {
+  work.spent += units;
+  if (work.spent > work.most) throw new Unreadable('too much to compute');
+}
+
+/** What `read` gives; undefined where it is unreadable. Other errors are faults of ours and pass. */
+export function readable<T>(read: () => T): T | undefined {
+  try {
+    return read();
+  } catch (thrown) {
+    if (thrown instanceof Unreadable) return undefined;
+    throw thrown;
+  }
+}
 
 export interface Rational {
   readonly n: bigint;

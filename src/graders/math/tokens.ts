@@ -3,10 +3,209 @@
  *
  * A comma between groups of three digits is part of the number, unless `commas` says that it separates, or a bracket is open: (1,234) is a pair.
  */
-import { plainCharacters } from './characters.ts';
-import { CALLS } from './nodes.ts';
-import { COMMANDS, FONT_COMMANDS, GREEK, IDLE_COMMANDS, NAMES, SHORT_WORDS, TEXT_COMMANDS, UNITS } from './vocabulary.ts';
-import { spend, Unreadable, type Work } from './work.ts';
+import { CALLS } from './evaluate.ts';
+import { spend, Unreadable, type Work } from './rational.ts';
+
+// ── one spelling for characters that mean the same ───────────────────────────────────────────────────────────────────
+
+const INVISIBLE = /[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]/g;
+const SUPERSCRIPTS = /[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u207f]+/g;
+const SUBSCRIPTS = /[\u2080-\u2089]+/g;
+const VULGAR_FRACTION = /[\u00bc-\u00be\u2150-\u215e]/g;
+
+/** Behind NFKC, which leaves these apart. */
+const SAME = bySpelling({
+  '-': '− – ‐ ‑',
+  '/': '⁄ ∕ ÷',
+  '*': '× · ⋅ ∙',
+  '(': '⟨',
+  ')': '⟩',
+});
+const DIFFERENT = new RegExp(`[${Object.keys(SAME).join('')}]`, 'g');
+
+/**
+ * Full-width digits, the minus signs, superscripts and vulgar fractions in one spelling. What cannot be seen (direction marks, zero-width
+ * characters) is left out: it changes what is shown, never what is meant. Digits of other scripts stay what they are, which is no digits.
+ */
+export function plainCharacters(text: string): string {
+  return text
+    .toWellFormed()
+    .replace(INVISIBLE, '')
+    .replace(SUPERSCRIPTS, (run) => `^{${run.normalize('NFKC')}}`)
+    .replace(SUBSCRIPTS, (run) => `_{${run.normalize('NFKC')}}`)
+    .replace(VULGAR_FRACTION, (one) => one.normalize('NFKC').replace(/^(\d+)\u2044(\d+)$/, '\\frac{$1}{$2}'))
+    .normalize('NFKC')
+    .replace(DIFFERENT, (one) => SAME[one] ?? one);
+}
+
+// ── the words, commands and units of written mathematics ─────────────────────────────────────────────────────────────
+
+/** From each spelling to what it means, made from what is meant with all its spellings. */
+function bySpelling(meanings: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  return Object.fromEntries(
+    Object.entries(meanings).flatMap(([meant, spellings]) => spellings.split(' ').map((spelling) => [spelling, meant])),
+  );
+}
+
+/** Commands that mean what a character or another command means. */
+const COMMANDS = bySpelling({
+  '*': 'cdot times ast',
+  '/': 'div',
+  '≤': 'le leq leqslant',
+  '≥': 'ge geq geqslant',
+  '<': 'lt',
+  '>': 'gt',
+  '≠': 'ne neq',
+  '≈': 'approx',
+  '∈': 'in',
+  '∪': 'cup',
+  '±': 'pm',
+  '∓': 'mp',
+  '∞': 'infty',
+  '°': 'circ degree',
+  '\\{': 'lbrace {',
+  '\\}': 'rbrace }',
+  '(': 'langle',
+  ')': 'rangle',
+  '|': 'lvert rvert vert',
+  '⌊': 'lfloor',
+  '⌋': 'rfloor',
+  '⌈': 'lceil',
+  '⌉': 'rceil',
+  '%': '%',
+  '\\\\': '\\',
+  '\\frac': 'dfrac tfrac cfrac frac',
+  '\\binom': 'dbinom tbinom binom',
+  '\\sqrt': 'sqrt',
+  π: 'pi',
+  ':': 'colon',
+  ',': 'land',
+  "'": 'prime',
+  '∅': 'emptyset varnothing',
+});
+
+/** Commands and characters that only space, size or delimit. */
+const IDLE_COMMANDS = new Set(
+  '! , ; : ( ) [ ] quad qquad enspace thinspace displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr middle hfill nonumber mathstrut rm bf it'.split(
+    ' ',
+  ),
+);
+/** Around words. */
+const TEXT_COMMANDS = new Set('text textbf textit textrm textnormal mbox textsf texttt'.split(' '));
+/** Around mathematics in another font. */
+const FONT_COMMANDS = new Set('mathrm mathbf mathbb mathcal mathit mathsf boldsymbol bm operatorname boxed fbox'.split(' '));
+
+const GREEK = new Set(
+  'alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell'.split(
+    ' ',
+  ),
+);
+
+export const MATRICES = new Set(['matrix', 'pmatrix', 'bmatrix', 'Bmatrix', 'smallmatrix', 'array']);
+
+/** Names without a backslash that are no words. */
+const NAMES = bySpelling({
+  π: 'pi',
+  '\\sqrt': 'sqrt',
+  '∞': 'inf infinity infty',
+  arcsin: 'asin',
+  arccos: 'acos',
+  arctan: 'atan',
+});
+
+/** Written before the number, as words or in place of their signs. */
+export const CURRENCIES = new Set(['usd', 'eur', 'gbp', 'rs', 'yen', 'rupee']);
+
+/** Words that separate the items of a list. */
+export const SEPARATORS = new Set(['or', 'and']);
+
+/** Factors that are written as words. */
+export const SCALES: Readonly<Record<string, number>> = {
+  hundred: 100,
+  thousand: 1000,
+  million: 1e6,
+  billion: 1e9,
+  trillion: 1e12,
+};
+
+/** Two and three letters that are a word, not a product of variables. */
+const SHORT_WORDS = new Set(
+  'no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day pm win sum set new old mon tue wed thu fri sat sun'.split(
+    ' ',
+  ),
+);
+
+/** Each with the name that it is compared by. Words that are not here are compared as they are, without a plural s. */
+const UNITS = bySpelling({
+  millimeter: 'mm millimetre',
+  centimeter: 'cm centimetre',
+  meter: 'm metre',
+  kilometer: 'km kilometre',
+  inch: 'in inches',
+  foot: 'ft feet',
+  yard: 'yd',
+  mile: 'mi',
+  milligram: 'mg',
+  gram: 'g gm',
+  kilogram: 'kg',
+  pound: 'lb lbs',
+  ounce: 'oz',
+  milliliter: 'ml',
+  liter: 'l litre',
+  second: 's sec secs',
+  minute: 'min mins',
+  hour: 'h hr hrs',
+  millisecond: 'ms',
+  dollar: 'usd',
+  rupee: 'rs',
+  euro: 'eur',
+  'pound sterling': 'gbp',
+  'mile per hour': 'mph',
+  'kilometer per hour': 'kph kmh',
+  hertz: 'hz',
+  point: 'pts',
+  degree: 'deg',
+  radian: 'rad radians',
+  square: 'sq',
+});
+
+/** Words that say something of the number instead of what it counts: behind one of them it is not the answer any more. */
+const NO_UNIT = new Set(
+  [
+    'not no wrong incorrect false nor never except excluded impossible if but unless otherwise instead rather isn correct true right answer',
+    'than less more least most about around approximately roughly nearly almost maybe perhaps possibly probably below under above over between beyond',
+    'half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths',
+    'hundredth hundredths thousandth thousandths millionth millionths billionth billionths tens hundreds thousands millions billions',
+    'dozen dozens score scores pair pairs couple couples gross double doubled triple tripled twice thrice halved fold',
+    'plus minus times negative positive factorial reciprocal inverse opposite negated root power base modulo divided multiplied',
+    'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty',
+    'thirty forty fifty sixty seventy eighty ninety hundred thousand million billion trillion percentage',
+  ].flatMap((line) => line.split(' ')),
+);
+
+const MOST_WORDS = 6;
+const UNIT_POWERS: Readonly<Record<string, string>> = { square: '^2', squared: '^2', cubic: '^3', cubed: '^3' };
+
+/**
+ * Units and what else is counted: the words behind a number, in one spelling. Nothing is converted: 50 cm is not 0.5 m here. Throws
+ * `Unreadable` where the words say something of the number instead: "5 is wrong".
+ */
+export function unitOf(words: readonly string[]): string {
+  const found = words.map((word) => word.toLowerCase());
+  if (found.length > MOST_WORDS || found.some((word) => NO_UNIT.has(word))) throw new Unreadable('words that are no unit');
+  const power = found.map((word) => UNIT_POWERS[word] ?? '').join('');
+  const names = found.filter((word) => !Object.hasOwn(UNIT_POWERS, word) && word !== 'of');
+  if (names.length === 0) throw new Unreadable('a power of no unit');
+  const spelt = names.map(unitName);
+  return spelt.filter((name, index) => name !== spelt[index - 1]).join(' ') + power;
+}
+
+function unitName(word: string): string {
+  const single = Object.hasOwn(UNITS, word) || !/[^s]s$/.test(word) || word.length < 4 ? word : word.slice(0, -1);
+  return Object.hasOwn(UNITS, single) ? UNITS[single]! : single === '/' ? 'per' : single;
+}
+
+// ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export type Token =
   | {

@@ -1,0 +1,414 @@
+/**
+ * Graders made of graders: `weighted`, a sum; `minimum` and `maximum`, the worst and the best of several; `gated`, one that is asked only where
+ * another calls it a success; `clipped` and `scaled`, one with its rewards changed. And penalties, which are meant to be parts of a sum: their
+ * value is 0 where all is well and below 0 where it is not.
+ *
+ * One rule for what is absent: a part that cannot score makes the whole fail, and one that rejects makes the whole rejected. There is never a
+ * sum of only some of the parts, because that would be a reward nobody meant. A failure wins over a rejection.
+ */
+import { abortWith } from '../core/async.ts';
+import type { Grader, GraderContext, GraderInput, GraderTurn } from '../core/contracts.ts';
+import { defineGrader, rejected, unscorable } from '../core/define.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { defined, isObject } from '../core/json.ts';
+import { toReward } from '../core/reward.ts';
+import type { Reward } from '../core/types.ts';
+import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grader/call.ts';
+import { checkOptions, ownTurns, saidBy, type TextOptions } from './answers.ts';
+import { regexWithin, statelessRegex } from './text-match.ts';
+
+// ── sums and extremes: parts that are asked at the same time ────────────────────────────────────────────────────────────
+
+export interface WeightedOptions {
+  /** The part whose success is the whole's; absent: a sum of 1 or more is a success. */
+  readonly success?: string;
+}
+
+const BY = ['byTurn', 'byThread', 'byRole'] as const;
+
+/**
+ * `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. Its parts are the graders' own values, before weights. Rewards by turn, thread
+ * or role are summed where every part gives them for the same ones; where only some do the grading fails.
+ */
+export function weighted(
+  parts: Readonly<Record<string, readonly [grader: Grader, weight: number]>>,
+  options: WeightedOptions = {},
+): Grader {
+  checkOptions('weighted', options, { success: 'any' });
+  const { success } = options;
+  const names = checkedNames(parts, 'weighted');
+  const weights = names.map((name) => {
+    const pair: unknown = parts[name];
+    if (!Array.isArray(pair) || pair.length !== 2) throw invalid(`weighted: ${name}: expected [grader, weight]`);
+    return finite(pair[1], `weighted: the weight of ${name}`);
+  });
+  if (success !== undefined && !names.includes(success)) {
+    throw invalid(`weighted: success is ${JSON.stringify(success)}, expected one of ${names.join(', ')}`);
+  }
+  const graders = Object.fromEntries(names.map((name) => [name, parts[name]![0]]));
+  return together('weighted', names, graders, (rewards) => {
+    const value = sum(rewards.map((reward, i) => weights[i]! * reward.value));
+    const deciding = success === undefined ? { value } : rewards[names.indexOf(success)]!;
+    return { value, success: isSuccess(deciding), ...summedBy(names, rewards, weights) };
+  });
+}
+
+/** The lowest of the values; a success where all are. */
+export function minimum(parts: Readonly<Record<string, Grader>>): Grader {
+  return extreme('minimum', parts, Math.min, (rewards) => rewards.every(isSuccess));
+}
+
+/** The highest of the values; a success where one is. */
+export function maximum(parts: Readonly<Record<string, Grader>>): Grader {
+  return extreme('maximum', parts, Math.max, (rewards) => rewards.some(isSuccess));
+}
+
+function extreme(
+  kind: string,
+  parts: Readonly<Record<string, Grader>>,
+  of: (...values: number[]) => number,
+  success: (rewards: readonly Reward[]) => boolean,
+): Grader {
+  return together(kind, checkedNames(parts, kind), parts, (rewards) => {
+    const by = BY.find((name) => rewards.some((reward) => reward[name] !== undefined));
+    if (by !== undefined) throw badReward(`${kind}: a part gives ${by}, of which there is no ${kind}; use weighted`);
+    return { value: of(...rewards.map((reward) => reward.value)), success: success(rewards) };
+  });
+}
+
+/** Parts are stored as `name.part`: a dot in a name would make two parts one. */
+function checkedNames(parts: unknown, kind: string): readonly string[] {
+  if (!isObject(parts)) {
+    throw invalid(`${kind}: expected an object of graders by name, found ${parts === null ? 'null' : typeof parts}`);
+  }
+  const names = Object.keys(parts);
+  if (names.length === 0) throw invalid(`${kind}: expected at least one grader by name, found none`);
+  const odd = names.find((name) => name === '' || name.includes('.') || name === '__proto__');
+  if (odd !== undefined) throw invalid(`${kind}: a part is named ${JSON.stringify(odd)}, expected a name without dots`);
+  return names;
+}
+
+function together(
+  kind: string,
+  names: readonly string[],
+  parts: Readonly<Record<string, Grader>>,
+  combine: (rewards: readonly Reward[]) => Reward,
+): Grader {
+  for (const name of names) checkGrader(parts[name], `${kind}: ${name}`);
+  const graders = names.map((name) => parts[name]!);
+  return composed(`${kind}(${names.join(', ')})`, graders, 'together', async (input, ctx) => {
+    const rewards = await rewardsOf(names, graders, input, ctx);
+    return { ...combine(rewards), ...shownOf(names.map((name, i) => [name, rewards[i]!])) };
+  });
+}
+
+function summedBy(names: readonly string[], rewards: readonly Reward[], weights: readonly number[]): Partial<Reward> {
+  const summed = BY.flatMap((by) => {
+    const given = rewards.find((reward) => reward[by] !== undefined)?.[by];
+    if (given === undefined) return [];
+    const keys = Object.keys(given);
+    const other = rewards.findIndex(
+      (reward) =>
+        Object.keys(reward[by] ?? {})
+          .sort()
+          .join('\n') !== keys.toSorted().join('\n'),
+    );
+    if (other !== -1) {
+      throw badReward(
+        `weighted: ${by} of ${names[other]} is not for the same ones as another part's; expected all parts to give it for the same ones, or none`,
+      );
+    }
+    const total = (key: string): number => sum(rewards.map((reward, i) => weights[i]! * reward[by]![key]!));
+    return [[by, Object.fromEntries(keys.map((key) => [key, total(key)]))] as const];
+  });
+  return Object.fromEntries(summed);
+}
+
+// ── one grader after or around another ──────────────────────────────────────────────────────────────────────────────────
+
+export interface GatedOptions {
+  /** The value where the gate is closed. Default 0. */
+  readonly floor?: number;
+}
+
+/**
+ * Asks the grader only where the gate calls the rollout a success: for tests that are cheap and must hold before an expensive judgement is
+ * worth anything. Its parts are `gate` and, where it was asked, `score`. Where the gate is open, the reward is the grader's.
+ */
+export function gated(gate: Grader, grader: Grader, options: GatedOptions = {}): Grader {
+  checkGrader(gate, 'gated: the gate');
+  checkGrader(grader, 'gated: the grader');
+  checkOptions('gated', options, { floor: 'number' });
+  const { floor = 0 } = options;
+  return composed(`gated(${gate.name}, ${grader.name})`, [gate, grader], 'in turn', async (input, ctx) => {
+    const opened = await rewardOf('gate', gate, input, ctx);
+    if (!isSuccess(opened)) return { value: floor, success: false, ...shownOf([['gate', opened]]) };
+    const score = await rewardOf('score', grader, input, ctx);
+    const shown = shownOf([
+      ['gate', opened],
+      ['score', score],
+    ]);
+    return { ...score, success: isSuccess(score), ...shown };
+  });
+}
+
+export interface ClipOptions {
+  readonly min?: number;
+  readonly max?: number;
+}
+
+export interface ScaleOptions {
+  /** Default 1. */
+  readonly by?: number;
+  /** Added afterwards. Default 0. */
+  readonly plus?: number;
+}
+
+/** Rewards kept within bounds. Its metric `clipped` is 1 where something was outside of them. */
+export function clipped(grader: Grader, options: ClipOptions): Grader {
+  checkGrader(grader, 'clipped');
+  checkOptions('clipped', options, { min: 'number', max: 'number' });
+  const { min, max } = options;
+  if (min === undefined && max === undefined) throw invalid('clipped: expected min, max or both, found neither');
+  const [low, high] = [min ?? -Infinity, max ?? Infinity];
+  if (low > high) throw invalid(`clipped: min is ${low}, expected at most max, which is ${high}`);
+  return adjusted(`clipped(${grader.name})`, grader, (reward) => {
+    let outside = 0;
+    const changed = changedIn(reward, (value) => {
+      const kept = Math.min(high, Math.max(low, value));
+      if (kept !== value) outside = 1;
+      return kept;
+    });
+    return { ...changed, metrics: { ...reward.metrics, clipped: outside } };
+  });
+}
+
+/** Rewards multiplied and shifted. */
+export function scaled(grader: Grader, options: ScaleOptions): Grader {
+  checkGrader(grader, 'scaled');
+  checkOptions('scaled', options, { by: 'number', plus: 'number' });
+  const { by = 1, plus = 0 } = options;
+  return adjusted(`scaled(${grader.name})`, grader, (reward) => changedIn(reward, (value) => value * by + plus));
+}
+
+/** Whether the rollout is a success stays as the grader said it: that is decided before the number is changed. */
+function adjusted(name: string, grader: Grader, change: (reward: Reward) => Reward): Grader {
+  return composed(name, [grader], 'in turn', async (input, ctx) => {
+    const reward = await rewardOf(grader.name, grader, input, ctx);
+    return { ...change(reward), success: isSuccess(reward) };
+  });
+}
+
+/** Rewards by turn, thread and role are treated like the value. */
+function changedIn(reward: Reward, change: (value: number) => number): Reward {
+  const by = BY.flatMap((name) => {
+    const given = reward[name];
+    if (given === undefined) return [];
+    return [[name, Object.fromEntries(Object.entries(given).map(([key, value]) => [key, change(value)]))] as const];
+  });
+  return { ...reward, value: change(reward.value), ...Object.fromEntries(by) };
+}
+
+// ── what all of them have in common ─────────────────────────────────────────────────────────────────────────────────────
+
+/** A whole is a success from 1 up, give or take the rounding of a sum. */
+const ROUNDING = 1e-9;
+
+const isSuccess = ({ success, value }: Pick<Reward, 'success' | 'value'>): boolean => success ?? value >= 1 - ROUNDING;
+const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+const badReward = (message: string): TrainyardError => new TrainyardError('GRADER_BAD_REWARD', message);
+const invalid = (message: string): TrainyardError => new TrainyardError('GRADER_INVALID', message);
+
+function finite(value: unknown, where: string): number {
+  if (typeof value === 'number' && Number.isFinite(value)) return value;
+  throw invalid(`${where}: expected a finite number, found ${String(value)}`);
+}
+
+/** A part rejects the rollout. */
+class Rejection extends Error {}
+
+/**
+ * The whole inherits the strictest concurrency, the most retries, time enough for all parts, and all variables. `asked`: whether their
+ * deadlines pass one after the other. Where only some have a deadline the others count with the usual one.
+ */
+function composed(name: string, parts: readonly Grader[], asked: 'together' | 'in turn', grade: Grader['grade']): Grader {
+  const given = (of: 'concurrency' | 'deadlineMs' | 'retries'): number[] => parts.flatMap((part) => part[of] ?? []);
+  const deadlines = parts.map(({ deadlineMs = DEFAULT_DEADLINE_MS }) => deadlineMs);
+  const needsEnv = [...new Set(parts.flatMap((part) => part.needsEnv ?? []))];
+  const orNone = (of: 'concurrency' | 'deadlineMs' | 'retries', value: number): number | undefined =>
+    given(of).length === 0 ? undefined : value;
+  return defineGrader({
+    name,
+    ...defined({
+      concurrency: orNone('concurrency', Math.min(...given('concurrency'))),
+      deadlineMs: orNone('deadlineMs', asked === 'together' ? Math.max(...deadlines) : sum(deadlines)),
+      retries: orNone('retries', Math.max(...given('retries'))),
+      asksPolicy: parts.some((part) => part.asksPolicy) || undefined,
+      judges: parts.some((part) => part.judges) || undefined,
+      needsEnv: needsEnv.length === 0 ? undefined : needsEnv,
+    }),
+    async grade(input, ctx) {
+      try {
+        return await grade(input, ctx);
+      } catch (thrown) {
+        if (thrown instanceof Rejection) return rejected(thrown.message);
+        throw thrown;
+      }
+    },
+  });
+}
+
+/** Throws what the grader throws, GRADER_BAD_REWARD, and `Rejection`. */
+async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: GraderContext): Promise<Reward> {
+  const result: unknown = await grader.grade(input, ctx);
+  const nothing = ungradedOf(result);
+  if (nothing !== undefined) throw new Rejection(`${name}: ${nothing.why}`);
+  return toReward(result, `the grader ${JSON.stringify(name)}`, input.turns.length);
+}
+
+/** All of them, asked at the same time. When one fails the others are told to stop, and the whole throws what that one threw. */
+async function rewardsOf(
+  names: readonly string[],
+  graders: readonly Grader[],
+  input: GraderInput,
+  ctx: GraderContext,
+): Promise<readonly Reward[]> {
+  const controller = new AbortController();
+  const unlink = abortWith(controller, ctx.signal);
+  const failures: unknown[] = [];
+  const asked = graders.map(async (grader, i) => {
+    try {
+      return await rewardOf(names[i]!, grader, input, { ...ctx, signal: controller.signal });
+    } catch (thrown) {
+      failures.push(thrown);
+      if (!(thrown instanceof Rejection)) controller.abort(thrown);
+      return undefined;
+    }
+  });
+  try {
+    const rewards = await Promise.all(asked);
+    if (failures.length > 0) throw failures.find((thrown) => !(thrown instanceof Rejection)) ?? failures[0];
+    return rewards.filter((reward) => reward !== undefined);
+  } finally {
+    unlink();
+  }
+}
+
+/** Each value under its name, and what it is made of under `name.part`; metrics likewise. Threads that are not trained, whichever said so. */
+function shownOf(named: readonly (readonly [string, Reward])[]): Partial<Reward> {
+  const below = (name: string, inner: Reward['parts'] = {}): [string, number][] =>
+    Object.entries(inner).map(([part, value]) => [`${name}.${part}`, value]);
+  const untrained = [...new Set(named.flatMap(([, reward]) => reward.untrained ?? []))];
+  return {
+    parts: Object.fromEntries(named.flatMap(([name, { value, parts }]) => [[name, value] as const, ...below(name, parts)])),
+    metrics: Object.fromEntries(named.flatMap(([name, { metrics }]) => below(name, metrics))),
+    ...(untrained.length === 0 ? {} : { untrained }),
+  };
+}
+
+// ── penalties ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface LengthPenaltyOptions {
+  /** What is counted of all that the policy said in the rollout: sampled tokens, or characters. */
+  readonly unit: 'tokens' | 'characters';
+  /** So many cost nothing. */
+  readonly free: number;
+  /** So many beyond those cost 1. */
+  readonly per: number;
+  /** The most it can cost. Default 1. */
+  readonly most?: number;
+}
+
+/** Minus (length − free) / per, from 0 down to −most. The length is its metric. */
+export function lengthPenalty(options: LengthPenaltyOptions): Grader {
+  const kinds = { unit: ['tokens', 'characters'], free: 'amount', per: 'amount', most: 'amount' } as const;
+  checkOptions('lengthPenalty', options, kinds, () => lengthFaults(options));
+  const { unit, free, per, most = 1 } = options;
+  const lengthOf = unit === 'tokens' ? sampledTokens : spokenCharacters;
+  return defineGrader({
+    name: 'lengthPenalty',
+    grade(input) {
+      const length = sum(ownTurns(input).map(lengthOf));
+      const cost = Math.min(most, Math.max(0, length - free) / per);
+      return { value: cost === 0 ? 0 : -cost, success: cost === 0, metrics: { [unit]: length } };
+    },
+  });
+}
+
+function* lengthFaults({ unit, free, per }: Partial<LengthPenaltyOptions>): Generator<string> {
+  if (unit === undefined) yield "unit: expected 'tokens' or 'characters'";
+  if (free === undefined) yield 'free: expected how many cost nothing';
+  if (per === undefined) yield 'per: expected how many cost 1';
+  if (per === 0) yield 'per is 0, expected more than 0';
+}
+
+const sampledTokens = ({ sampledIds }: GraderTurn): number =>
+  sampledIds?.length ?? unscorable('the tokens of this rollout are not known; use lengthPenalty in characters');
+
+const spokenCharacters = ({ response: { content, reasoning, tool_calls: calls = [] } }: GraderTurn): number =>
+  (content?.length ?? 0) + (reasoning?.length ?? 0) + sum(calls.map((call) => call.function.arguments.length));
+
+/** 0 where the test holds for the final answer, else minus `cost`. An expression is tried under a time limit. */
+export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: number, options: TextOptions = {}): Grader {
+  checkOptions('formatPenalty', options, { of: 'function' });
+  if (finite(cost, 'formatPenalty: cost') <= 0) throw invalid(`formatPenalty: cost is ${cost}, expected more than 0`);
+  if (!(test instanceof RegExp) && typeof test !== 'function') {
+    throw invalid(`formatPenalty: expected a regular expression or a function from text to true or false, found ${typeof test}`);
+  }
+  const holds = test instanceof RegExp ? regexWithin(statelessRegex(test)) : test;
+  return defineGrader({
+    name: 'formatPenalty',
+    grade(input) {
+      const held: unknown = holds(saidBy(input, options.of));
+      if (typeof held !== 'boolean')
+        return unscorable(`the test of formatPenalty returned ${typeof held}, expected true or false`);
+      return { value: held ? 0 : -cost, success: held };
+    },
+  });
+}
+
+export interface RepetitionPenaltyOptions {
+  readonly cost: number;
+  /** How often in a row a word, or a phrase of up to five, may be said. Default 10. */
+  readonly words?: number;
+  /** The same of a character, or of up to four. Default 200. */
+  readonly characters?: number;
+}
+
+/** Lengths of what is repeated. */
+const LONGEST_PHRASE = { words: 5, characters: 4 } as const;
+
+/** Minus `cost` where the policy said one thing over and over in one of its turns. How often is in its metrics. */
+export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
+  checkOptions('repetitionPenalty', options, { cost: 'number', words: 'number', characters: 'number' });
+  const { cost, words = 10, characters = 200 } = options;
+  for (const [name, value] of Object.entries({ cost, words, characters })) {
+    if (finite(value, `repetitionPenalty: ${name}`) <= 0)
+      throw invalid(`repetitionPenalty: ${name} is ${value}, expected more than 0`);
+  }
+  return defineGrader({
+    name: 'repetitionPenalty',
+    grade(input) {
+      const texts = ownTurns(input).flatMap(({ response: { content, reasoning } }) => [content ?? '', reasoning ?? '']);
+      const most = (of: (text: string) => readonly string[], longest: number): number =>
+        Math.max(0, ...texts.map((text) => mostInARow(of(text), longest)));
+      const repeatedWords = most((text) => text.split(/\s+/u).filter((word) => word !== ''), LONGEST_PHRASE.words);
+      const repeatedCharacters = most((text) => [...text.replace(/\s+/gu, ' ')], LONGEST_PHRASE.characters);
+      const isFine = repeatedWords <= words && repeatedCharacters <= characters;
+      return { value: isFine ? 0 : -cost, success: isFine, metrics: { repeatedWords, repeatedCharacters } };
+    },
+  });
+}
+
+/** How often the same `longest` items or fewer come one after another, at most. */
+function mostInARow(items: readonly string[], longest: number): number {
+  let most = items.length === 0 ? 0 : 1;
+  for (let period = 1; period <= longest; period += 1) {
+    let alike = 0;
+    for (let place = period; place < items.length; place += 1) {
+      alike = items[place] === items[place - period] ? alike + 1 : 0;
+      most = Math.max(most, Math.floor(alike / period) + 1);
+    }
+  }
+  return most;
+}

@@ -1,0 +1,441 @@
+/**
+ * `mathMatch`: right where the final answer is mathematically the same as the reference, however it is written. Both are read by a parser and
+ * compared as numbers, expressions, sets, intervals, matrices, equations; nothing is ever evaluated as code.
+ *
+ * What cannot be read as mathematics in the model's text is wrong. A reference that cannot be read is compared as text. How much is computed
+ * for one grading is bounded (`Work`): what would take longer is wrong.
+ */
+import type { Grader } from '../../core/contracts.ts';
+import { defineGrader } from '../../core/define.ts';
+import {
+  acceptedAnswers,
+  checkOptions,
+  lastLine,
+  markedAnswers,
+  onlyFormula,
+  referenceAnswer,
+  rightOrWrong,
+  saidBy,
+  spokenPart,
+  type TextOptions,
+} from '../answers.ts';
+import { lastNumber } from '../number-match.ts';
+import {
+  type Approximation,
+  below,
+  complexly,
+  exactly,
+  type Kind,
+  type Node,
+  nearly,
+  negative,
+  number,
+  type Point,
+  product,
+  type RelationSign,
+  rebuilt,
+  sum,
+} from './evaluate.ts';
+import { parseMath } from './parse.ts';
+import { bitsOf, newWork, over, type Rational, rational, readable, same, spend, type Work } from './rational.ts';
+import { type Commas, plainCharacters } from './tokens.ts';
+
+/** A text that is longer is only the same as itself. */
+const MOST_PLAIN_CHARS = 20_000;
+
+export interface MathMatchOptions extends TextOptions {
+  /** What is read where nothing is marked as the answer; `wrong`: nothing, it is wrong. Default `last-line`. */
+  readonly unmarked?: 'last-line' | 'last-number' | 'wrong';
+}
+
+export function mathMatch(options: MathMatchOptions = {}): Grader {
+  checkOptions('mathMatch', options, { of: 'function', unmarked: ['last-line', 'last-number', 'wrong'] });
+  const { of, unmarked = 'last-line' } = options;
+  return defineGrader({
+    name: 'mathMatch',
+    grade: (input) => {
+      const said = saidAnswers(saidBy(input, of), unmarked);
+      const references = acceptedAnswers(input).map(referenceAnswer);
+      const work = newWork();
+      return rightOrWrong(references.some((reference) => isAnswer(said, reference, work)));
+    },
+  });
+}
+
+/** The answer, or several that were given side by side. */
+function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmarked']>): readonly string[] {
+  const spoken = spokenPart(text);
+  const marked = markedAnswers(spoken);
+  if (marked !== undefined) return marked;
+  if (unmarked === 'wrong') return [];
+  return [(unmarked === 'last-number' ? lastNumber(spoken) : lastLine(spoken)) ?? ''];
+}
+
+/** Of several answers each has to be right, or all of them together are the list that was asked for. */
+function isAnswer(said: readonly string[], reference: string, work: Work): boolean {
+  if (said.length === 0 || said.some((one) => one === '')) return false;
+  const isRight = (one: string): boolean => sameMath(one, reference, work) || sameMath(onlyFormula(one) ?? '', reference, work);
+  return said.every(isRight) || (said.length > 1 && sameMath(said.join(', '), reference, work));
+}
+
+/** Whether two texts are the same answer. Never throws; symmetric; a text is always the same as itself. */
+export function sameMath(said: string, reference: string, work: Work = newWork()): boolean {
+  const [left, right] = [plainText(said), plainText(reference)];
+  if (left === right) return left !== '' || said === reference;
+  if (left === '' || right === '') return false;
+  const seed = textHash(said) ^ textHash(reference);
+  let wasRead = false;
+  for (const commas of ['group', 'separate'] as const) {
+    const [a, b] = [readAs(said, commas, work), readAs(reference, commas, work)];
+    if (a === undefined || b === undefined) continue;
+    wasRead = true;
+    if (readable(() => sameValue(a, b, { work, seed })) === true) return true;
+    if ((a.kind === 'measured') === (b.kind === 'measured')) continue;
+    // Where the other one has a unit in words, m is metres and no variable.
+    const [c, d] = a.kind === 'measured' ? [a, readAs(reference, commas, work, true)] : [readAs(said, commas, work, true), b];
+    if (c?.kind !== 'measured' || d?.kind !== 'measured') continue;
+    if (readable(() => sameValue(c, d, { work, seed })) === true) return true;
+  }
+  // In formulas x and X are two things; in words they are one.
+  return !wasRead && left.toLowerCase() === right.toLowerCase();
+}
+
+const readAs = (text: string, commas: Commas, work: Work, unitLetters = false): Node | undefined =>
+  readable(() => parseMath(text, { commas, unitLetters }, work));
+
+const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
+const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|^\s*\*\*|\*\*\s*$|\$|\s+/g;
+
+/** Without what only spaces, wraps or emphasises; signs and brackets stay, but around a single word. */
+function plainText(text: string): string {
+  if (text.length > MOST_PLAIN_CHARS) return text;
+  const plain = plainCharacters(text).replace(WORDS, ' $1 ').replace(IDLE, ' ').replace(/ +/g, ' ').trim();
+  // Behind a word it is an exclamation mark, behind n a factorial.
+  const bare = plain.replace(/\.$|(?<=\p{L}{3})!$/u, '').replace(/ (?=[,;:)\]])/g, '');
+  return /^\(\s?(\p{L}+)\s?\)$/u.exec(bare)?.[1] ?? bare;
+}
+
+function textHash(text: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
+  return hash;
+}
+
+// ── whether two answers are the same ─────────────────────────────────────────────────────────────────────────────────
+
+/**
+ * Expressions, and what is made of them. A unit, a degree sign or a percent sign that only one of the two has is not held against it; two that
+ * differ are. Sets, lists and unions have no order; tuples, intervals and matrices have one.
+ */
+function sameValue(a: Node, b: Node, comparing: Comparing): boolean {
+  return compare(bothSigns(a, comparing.work), bothSigns(b, comparing.work), comparing);
+}
+
+function compare(a: Node, b: Node, comparing: Comparing): boolean {
+  spend(comparing.work, 1);
+  if (isMarked(a) || isMarked(b)) return sameMarked(a, b, comparing);
+  if (a.kind === 'relation' || b.kind === 'relation') return sameRelated(a, b, comparing);
+  if (a.kind === 'set' && b.kind === 'set') return sameInAnyOrder(a.items, b.items, comparing);
+  if (a.kind === 'union' || b.kind === 'union') return sameInAnyOrder(partsOf(a), partsOf(b), comparing);
+  if (a.kind === 'tuple' && b.kind === 'tuple') return a.brackets === b.brackets && sameInOrder(a.items, b.items, comparing);
+  if (a.kind === 'matrix' && b.kind === 'matrix') return sameShape(a, b) && sameInOrder(below(a), below(b), comparing);
+  return isExpression(a) && isExpression(b) && sameExpression(a, b, comparing);
+}
+
+type Marked = Kind<'measured' | 'percent' | 'degree'>;
+const isMarked = (node: Node): node is Marked => node.kind === 'measured' || node.kind === 'percent' || node.kind === 'degree';
+
+function sameMarked(a: Node, b: Node, comparing: Comparing): boolean {
+  if (isMarked(a) && isMarked(b)) return markOf(a) === markOf(b) && compare(a.of, b.of, comparing);
+  const [marked, other] = isMarked(a) ? [a, b] : [b as Marked, a];
+  if (other.kind === 'relation') return sameRelated(marked, other, comparing);
+  if (compare(marked.of, other, comparing)) return true;
+  return marked.kind === 'percent' && compare(product([marked.of, number(rational(1n, 100n, comparing.work))]), other, comparing);
+}
+
+const markOf = (node: Marked): string => (node.kind === 'measured' ? node.unit : node.kind);
+
+/** "x = 5" says 5, and x > 2 is the interval from 2 up. */
+function sameRelated(a: Node, b: Node, comparing: Comparing): boolean {
+  if (a.kind === 'relation' && b.kind === 'relation') return sameRelation(a, b, comparing);
+  const [relation, other] = a.kind === 'relation' ? [a, b] : [b as Kind<'relation'>, a];
+  const said = other.kind === 'tuple' || other.kind === 'union' ? withInterval(relation) : undefined;
+  const value = said ?? valueSaid(relation, comparing);
+  return value !== undefined && compare(value, other, comparing);
+}
+
+/** The parts of a union; a list of relations is one too: "x < 1 or x > 2". */
+const partsOf = (node: Node): readonly Node[] => (node.kind === 'union' || node.kind === 'set' ? node.items : [node]);
+
+const sameInOrder = (a: readonly Node[], b: readonly Node[], comparing: Comparing): boolean =>
+  a.length === b.length && a.every((item, index) => compare(item, b[index]!, comparing));
+
+const sameInAnyOrder = (a: readonly Node[], b: readonly Node[], comparing: Comparing): boolean =>
+  areAlike(a, b, (item, other) => compare(item, other, comparing));
+
+/** Whether each has one of the others to itself that is the same. */
+function areAlike<T>(a: readonly T[], b: readonly T[], isSame: (one: T, other: T) => boolean): boolean {
+  if (a.length !== b.length) return false;
+  const left = [...b];
+  return a.every((item) => {
+    const found = left.findIndex((other) => isSame(item, other));
+    if (found !== -1) left.splice(found, 1);
+    return found !== -1;
+  });
+}
+
+const sameShape = (a: Kind<'matrix'>, b: Kind<'matrix'>): boolean =>
+  a.rows.map((row) => row.length).join() === b.rows.map((row) => row.length).join();
+
+const NO_EXPRESSION: ReadonlySet<Node['kind']> = new Set(['tuple', 'set', 'union', 'relation', 'matrix']);
+const isExpression = (node: Node): boolean => isInfinite(node) || !NO_EXPRESSION.has(node.kind);
+
+/** Two values in place of one with ±: 1 ± √2 is the list of both. */
+function bothSigns(node: Node, work: Work): Node {
+  if (!hasEitherSign(node, work)) return node;
+  if (node.kind === 'set' || node.kind === 'tuple' || node.kind === 'union') {
+    const items = node.items.flatMap((item) => {
+      const both = bothSigns(item, work);
+      return both !== item && both.kind === 'set' ? both.items : [both];
+    });
+    return { ...node, items };
+  }
+  return { kind: 'set', items: [signed(node, 1), signed(node, -1)] };
+}
+
+function hasEitherSign(node: Node, work: Work): boolean {
+  spend(work, 1);
+  return node.kind === 'either-sign' || below(node).some((child) => hasEitherSign(child, work));
+}
+
+function signed(node: Node, sign: 1 | -1): Node {
+  if (node.kind !== 'either-sign') return rebuilt(node, (child) => signed(child, sign));
+  const of = signed(node.of, sign);
+  return node.sign * sign === 1 ? sum([of]) : negative(of);
+}
+
+// ── equations and inequalities ──────────────────────────────────────────────────────────────────────────────────────────
+
+type Relation = Kind<'relation'>;
+
+/** `side` stands in `sign` to zero. */
+interface Link {
+  readonly sign: '=' | '≠' | '<' | '≤';
+  readonly side: Node;
+}
+
+/**
+ * Two are the same where one is the other times a number: y = 2x + 1 and 2x - y + 1 = 0, x > 5 and 5 < x. Chains (1 < x < 5) are the same
+ * where their links are, in any order.
+ */
+function sameRelation(a: Relation, b: Relation, comparing: Comparing): boolean {
+  if (isNaming(a) && isNaming(b)) {
+    return sameExpression(a.items[0]!, b.items[0]!, comparing) && sameExpression(a.items.at(-1)!, b.items.at(-1)!, comparing);
+  }
+  return areAlike(linksOf(a), linksOf(b), (one, other) => sameLink(one, other, comparing));
+}
+
+function linksOf({ signs, items }: Relation): readonly Link[] {
+  return signs.map((sign, index) => {
+    const [left, right] = [items[index]!, items[index + 1]!];
+    const difference = (from: Node, to: Node): Node => sum([from, negative(to)]);
+    if (sign === '>' || sign === '≥') return { sign: sign === '>' ? '<' : '≤', side: difference(right, left) };
+    return { sign: sign === '≈' ? '=' : sign, side: difference(left, right) };
+  });
+}
+
+function sameLink(a: Link, b: Link, comparing: Comparing): boolean {
+  if (a.sign !== b.sign) return false;
+  const { work } = comparing;
+  const names = [...new Set([...variablesOf(a.side, work), ...variablesOf(b.side, work)])].sort();
+  if (names.length === 0) return false;
+  const points = pointsFor(names, comparing);
+  const isDirected = a.sign === '<' || a.sign === '≤';
+  const factors = points.flatMap((point) => exactFactor(a.side, b.side, point, work) ?? []);
+  if (factors.length === points.length) {
+    const [factor] = factors;
+    return factor !== undefined && (!isDirected || factor.n > 0n) && factors.every((other) => same(factor, other));
+  }
+  const known = points.flatMap((point) => nearFactor(a.side, b.side, point, work) ?? []);
+  const [first] = known;
+  if (first === undefined || known.length < 3 || first === 0 || !Number.isFinite(first)) return false;
+  return (!isDirected || first > 0) && known.every((factor) => Math.abs(factor - first) <= 1e-12 * Math.abs(first));
+}
+
+function exactFactor(a: Node, b: Node, point: Point, work: Work): Rational | undefined {
+  const [left, right] = [exactly(a, point, work), exactly(b, point, work)];
+  return left === undefined || right === undefined || left.n === 0n || right.n === 0n ? undefined : over(left, right, work);
+}
+
+function nearFactor(a: Node, b: Node, point: Point, work: Work): number | undefined {
+  const [left, right] = [valueAt(a, point, work), valueAt(b, point, work)];
+  return left === undefined || right === undefined ? undefined : left / right;
+}
+
+function valueAt(node: Node, point: Point, work: Work): number | undefined {
+  const value = exactly(node, point, work);
+  return value === undefined ? nearly(node, point, work)?.value : Number(value.n) / Number(value.d);
+}
+
+/** "x = …", "f(x) = …": the left side is a name for the right one. */
+const isNaming = ({ signs, items }: Relation): boolean =>
+  signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
+
+/** A variable; a function of one, f(x); a segment, AB. */
+const isName = (node: Node): boolean => {
+  if (node.kind === 'variable') return true;
+  if (node.kind !== 'product' || node.items.length !== 2) return false;
+  const [first, second] = node.items as readonly [Node, Node];
+  if (first.kind !== 'variable' || second.kind !== 'variable') return false;
+  return /^[fghpqrs]/.test(first.name) || (/^[A-Z]/.test(first.name) && /^[A-Za-z]/.test(second.name));
+};
+
+/**
+ * What an equation says its value is; undefined where it says none. A chain has to be true as far as it can be followed: "2 + 2 = 5" does not
+ * say 5. Of "√27 ≈ 5.2" it is the exact side.
+ */
+function valueSaid(relation: Relation, comparing: Comparing): Node | undefined {
+  const { signs, items } = relation;
+  if (signs.some((sign) => sign !== '=' && sign !== '≈')) return undefined;
+  const backwards = signs.length === 1 && !isName(items[0]!) && isName(items[1]!) ? items[0] : undefined;
+  if (backwards !== undefined) return backwards;
+  const values = isName(items[0]!) && items.length > 1 ? items.slice(1) : items;
+  const firstSign = items.length - values.length;
+  const about = signs.indexOf('≈', firstSign);
+  const exactOnes = about === -1 ? values : values.slice(0, about - firstSign + 1);
+  const last = exactOnes.at(-1)!;
+  if (about !== -1 && !areClose(last, values[about - firstSign + 1]!, comparing.work)) return undefined;
+  return exactOnes.every((value) => value === last || sameExpression(value, last, comparing)) ? last : undefined;
+}
+
+/** Whether one may be a rounded other: 5 ≈ 6 says nothing. */
+function areClose(a: Node, b: Node, work: Work): boolean {
+  const [left, right] = [valueAt(a, new Map(), work), valueAt(b, new Map(), work)];
+  return left !== undefined && right !== undefined && Math.abs(left - right) <= 0.02 * Math.max(Math.abs(left), Math.abs(right));
+}
+
+/** The interval of an inequality in one variable that stands alone; undefined where it is none. */
+function withInterval({ signs, items }: Relation): Node | undefined {
+  const flipped: Partial<Record<RelationSign, RelationSign>> = { '>': '<', '≥': '≤' };
+  const isFalling = signs.every((sign) => flipped[sign] !== undefined);
+  const ordered = isFalling ? items.toReversed() : items;
+  const upward = isFalling ? signs.toReversed().map((sign) => flipped[sign]!) : signs;
+  if (!upward.every((sign) => sign === '<' || sign === '≤')) return undefined;
+  const infinity: Node = { kind: 'constant', name: 'infinity' };
+  const [first, second, third] = ordered;
+  const made = (from: Node, fromSign: RelationSign, to: Node, toSign: RelationSign): Node => ({
+    kind: 'tuple',
+    brackets: `${fromSign === '<' ? '(' : '['}${toSign === '<' ? ')' : ']'}`,
+    items: [from, to],
+  });
+  if (ordered.length === 3 && second!.kind === 'variable') return made(first!, upward[0]!, third!, upward[1]!);
+  if (ordered.length !== 2) return undefined;
+  if (first!.kind === 'variable') return made(negative(infinity), '<', second!, upward[0]!);
+  return second!.kind === 'variable' ? made(first!, upward[0]!, infinity, '<') : undefined;
+}
+
+// ── whether two expressions are the same one ─────────────────────────────────────────────────────────────────────────
+
+interface Comparing {
+  readonly work: Work;
+  /** From which points are drawn. */
+  readonly seed: number;
+}
+
+const POINTS = 6;
+/** From here on half of the variables are negative, where functions may be undefined on one side only. */
+const POSITIVE_POINTS = 4;
+const FEWEST_POINTS = 3;
+/** Fractions below this are further from each other, and from what is no fraction, than floating point errs. */
+const MOST_KNOWN_BITS = 44;
+const NOWHERE: Point = new Map();
+
+/**
+ * By their written form, exactly where they are fractions, else at several points, exact where the point gives a fraction and as far as floating
+ * point can tell where it does not. The points are drawn from both texts, so that nobody can write an expression that is only right at them.
+ * Where too few points could be compared, expressions are not the same.
+ */
+function sameExpression(a: Node, b: Node, comparing: Comparing): boolean {
+  const { work } = comparing;
+  if (writtenForm(a, work) === writtenForm(b, work)) return true;
+  if (isInfinite(a) || isInfinite(b)) return false;
+  const names = [...new Set([...variablesOf(a, work), ...variablesOf(b, work)])].sort();
+  if (names.includes('i') && sameComplex(a, b, names, comparing)) return true;
+  if (names.length === 0) return agreeAt(a, b, NOWHERE, work) === true;
+  const found = pointsFor(names, comparing).map((point) => agreeAt(a, b, point, work));
+  return !found.includes(false) && found.filter((agrees) => agrees === true).length >= FEWEST_POINTS;
+}
+
+/** With i as the imaginary unit; only where it can be computed exactly. */
+function sameComplex(a: Node, b: Node, names: readonly string[], comparing: Comparing): boolean {
+  const { work } = comparing;
+  const others = names.filter((name) => name !== 'i');
+  const points = others.length === 0 ? [NOWHERE] : pointsFor(others, comparing);
+  return points.every((point) => {
+    const [left, right] = [complexly(a, point, work), complexly(b, point, work)];
+    return left !== undefined && right !== undefined && same(left.re, right.re) && same(left.im, right.im);
+  });
+}
+
+/** Undefined where it cannot be told. */
+function agreeAt(a: Node, b: Node, point: Point, work: Work): boolean | undefined {
+  const [left, right] = [exactly(a, point, work), exactly(b, point, work)];
+  if (left !== undefined && right !== undefined) return same(left, right);
+  // A long decimal is near to every root; only a short one can be meant to be equal to it.
+  const known = left ?? right;
+  if (point === NOWHERE && known !== undefined && bitsOf(known.n) + bitsOf(known.d) > MOST_KNOWN_BITS) return false;
+  const [nearLeft, nearRight] = [nearly(a, point, work), nearly(b, point, work)];
+  return nearLeft && nearRight && withinError(nearLeft, nearRight);
+}
+
+function withinError(a: Approximation, b: Approximation): boolean | undefined {
+  const error = 2 * (a.error + b.error);
+  const size = Math.max(Math.abs(a.value), Math.abs(b.value));
+  const difference = Math.abs(a.value - b.value);
+  if (difference > error) return false;
+  // With an error as large as this, anything would agree.
+  return error <= 1e-10 * size || error <= 1e-12 ? true : undefined;
+}
+
+function pointsFor(names: readonly string[], { work, seed }: Comparing): readonly Point[] {
+  let state = seed >>> 0;
+  const draw = (below: number): number => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+  return Array.from({ length: POINTS }, (_, index) => {
+    const coordinate = (name: string, variable: number): readonly [string, Rational] => {
+      const sign = index >= POSITIVE_POINTS && (index + variable) % 2 === 0 ? -1 : 1;
+      return [name, rational(BigInt(sign * (1 + draw(211))), BigInt(53 + draw(40)), work)];
+    };
+    return new Map(names.map(coordinate));
+  });
+}
+
+function variablesOf(node: Node, work: Work): readonly string[] {
+  spend(work, 1);
+  return node.kind === 'variable' ? [node.name] : below(node).flatMap((child) => variablesOf(child, work));
+}
+
+/** An infinity by itself, or a number of them. */
+function isInfinite(node: Node): boolean {
+  if (node.kind === 'product')
+    return node.items.some(isInfinite) && node.items.every((item) => item.kind === 'number' || isInfinite(item));
+  return node.kind === 'constant' && node.name === 'infinity';
+}
+
+const BELOW = new Set(['items', 'rows', 'base', 'exponent', 'of']);
+
+/** A text that is the same for expressions that differ only in the order of sums and products, or in how numbers are written. */
+function writtenForm(node: Node, work: Work): string {
+  const value = exactly(node, NOWHERE, work);
+  if (value !== undefined) return `${value.n}/${value.d}`;
+  spend(work, 1);
+  const { kind } = node;
+  const forms = below(node).map((child) => writtenForm(child, work));
+  if (kind === 'sum' || kind === 'product' || kind === 'set' || kind === 'union') forms.sort();
+  // What tells two of one kind apart, beside what is below them.
+  const ownText = JSON.stringify(node, (key, value: unknown) => (BELOW.has(key) ? undefined : value));
+  const shape = node.kind === 'matrix' ? node.rows.map((row) => row.length).join('+') : '';
+  return `${ownText}${shape}(${forms.join(' ')})`;
+}
