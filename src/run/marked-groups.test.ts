@@ -3,7 +3,7 @@ import type { Mark, Reward, Trajectory, Turn } from '../core/types.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import { turnAdvantagesOf } from '../trainer/advantages.ts';
 import { withoutMarked } from './groups.ts';
-import { rolloutReport } from './signal.ts';
+import { rolloutReport } from './results.ts';
 
 const turn = (index: number): Turn =>
   ({ index, role: 'policy', thread: 'main', trainable: true, sampledIds: Int32Array.of(1, 2) }) as unknown as Turn;

@@ -12,7 +12,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { unscorable } from '../../core/define.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { siblingScript } from '../../processes/protocol.ts';
+import { siblingScript } from '../../processes/channel.ts';
 import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../../processes/sandbox.ts';
 import type { CodeLanguage } from './code-in-text.ts';
 import type { CodeTests, ProgramTest } from './tests-of.ts';

@@ -14,7 +14,7 @@ import {
   chatRequest,
   whyUnreachable,
   withoutKey,
-} from '../../gateway/chat-completions.ts';
+} from '../../gateway/chat-client.ts';
 import { type JudgedBy, questionOf, type Shown } from './question.ts';
 import { type Verdict, verdictIn } from './verdict.ts';
 

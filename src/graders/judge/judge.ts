@@ -11,7 +11,7 @@ import { defineGrader, unscorable } from '../../core/define.ts';
 import { unknownOptions } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { defined } from '../../core/json.ts';
-import type { ChatServer } from '../../gateway/chat-completions.ts';
+import type { ChatServer } from '../../gateway/chat-client.ts';
 import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answers.ts';
 import { type Asked, askJudge, MOST_WAIT_MS, type OptionalParameter, type Patience } from './asking.ts';
 import { type Criterion, cleaned, type JudgedBy, type Shown } from './question.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { chatAnswerIn, chatRequest } from './chat-completions.ts';
+import { chatAnswerIn, chatRequest } from './chat-client.ts';
 
 const server = { name: 'm', baseURL: 'http://policy.example/v1/' };
 const messages = [{ role: 'user', content: 'hello' }] as const;

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
-const source = JSON.stringify(new URL('./temporary-folder.ts', import.meta.url).href);
+const source = JSON.stringify(new URL('./limits.ts', import.meta.url).href);
 let folder: string;
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'temporary-folder-'));

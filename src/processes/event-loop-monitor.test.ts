@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
-import { blamed } from './stall-watch.ts';
+import { blamed } from './event-loop-monitor.ts';
 
 /** A program of its own: what runs under a test's loader has other line numbers. */
 const program = fileURLToPath(new URL('../../test/fixtures/processes/stalls.ts', import.meta.url));
