@@ -14,7 +14,7 @@ const MAY_START_PROGRAMS: ReadonlySet<string> = new Set([
   'src/dataset/task-file.test.ts',
   'src/grader/hostile.full.test.ts',
   'src/grader/parent-death.test.ts',
-  'src/graders/judge/hostile.test.ts',
+  'src/graders/judge-request.test.ts',
   'src/isolation/take-out.test.ts',
   'src/isolation/walls.test.ts',
   'src/processes/agent-process.test.ts',
