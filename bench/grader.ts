@@ -2,7 +2,7 @@
  * What it costs to grade in another process: a trivial grader, called one after the other and 256 at once on 2 processes, beside the same
  * grader called in this process and beside two processes that send every message back. All in turn within one run, medians of the rounds.
  *
- * Also how long a process takes to be there, with its namespace and its memory limit and without.
+ * Also how long a process takes to be there, with its memory limit and without.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { loadavg } from 'node:os';
@@ -120,7 +120,7 @@ function echoes(): { call(): Promise<void>; end(): void } {
 
 async function startTimes(module: string): Promise<Readonly<Record<string, number>>> {
   const contained = graderProgram(module, 'trivial');
-  const { namespace: _namespace, memoryMb: _memoryMb, ...bare } = contained;
+  const { memoryMb: _memoryMb, ...bare } = contained;
   const times = { startMs: [] as number[], bareStartMs: [] as number[] };
   for (let round = 0; round < STARTS; round += 1) {
     for (const [name, program] of [['startMs', contained] as const, ['bareStartMs', bare] as const]) {

@@ -95,17 +95,17 @@ export type {
   Turn,
 } from './core/types.ts';
 export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
-export { agentEnvironment } from './processes/agent-environment.ts';
 export {
   type AgentProcessEnd,
   type AgentProcessOptions,
   type AgentProcessResult,
+  agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
 export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
-export type { RolloutResult, TaskResult } from './run/evaluation-results.ts';
 export type { RolloutBatchRequest } from './run/groups.ts';
 export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
+export type { RolloutResult, TaskResult } from './run/results.ts';
 export {
   BASE_MODEL,
   type EvaluationRequest,

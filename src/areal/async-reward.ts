@@ -14,7 +14,7 @@ import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../processes/function-pool.ts';
-import { SharedPools } from '../processes/shared-pools.ts';
+import { SharedPools } from '../processes/process-pool.ts';
 import { closeWithWorkflows } from './episode.ts';
 
 export interface RewardReference {

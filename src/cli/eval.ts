@@ -7,7 +7,7 @@ import type { Emit, EvaluationReport } from '../core/events.ts';
 import { checkpointIn } from '../run/checkpoint.ts';
 import { isDevice, writeWhole } from '../run/directory.ts';
 import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
-import { meanRewardIn, solvedIn, type TaskResult } from '../run/evaluation-results.ts';
+import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
 import { EVAL_DEFAULTS, type EvaluationRequest, usualRun } from '../run/settings.ts';
 import { entryGiven, type LimitFlags, withLimits } from './flags.ts';
 import { guarded } from './guard.ts';

@@ -20,7 +20,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
     .exitOverride()
     .configureOutput({ outputError: () => {} })
     // Before any code of a user is loaded.
-    .hook('preAction', async () => (await import('../processes/environment.ts')).quietFrameworks());
+    .hook('preAction', async () => (await import('../processes/agent-process.ts')).quietFrameworks());
   addVerbs(program, ended);
   return program;
 }

@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import { invalid, parsed } from '../gateway/dialects/dialect.ts';
 import { Gateway } from '../gateway/gateway.ts';
-import { SignedIds } from '../gateway/keys.ts';
+import { SignedIds } from '../gateway/identity.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isLoopback } from '../http/guard.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';

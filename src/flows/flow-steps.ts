@@ -11,7 +11,7 @@ import type { Message, Purpose, Turn } from '../core/types.ts';
 import { isMarkedRetry } from '../gateway/answers.ts';
 import { chat } from '../gateway/dialects/chat.ts';
 import { invalid, parsed } from '../gateway/dialects/dialect.ts';
-import type { Grant, SignedIds } from '../gateway/keys.ts';
+import type { Grant, SignedIds } from '../gateway/identity.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
 import type { GroupPool } from '../rollout/group-pool.ts';

@@ -8,7 +8,7 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Grade, Json, Message, Outcome, Task, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
-import type { Grant } from '../gateway/keys.ts';
+import type { Grant } from '../gateway/identity.ts';
 import { sealed } from '../gateway/sessions.ts';
 import { graderInput } from '../grader/call.ts';
 import { httpRefusal, Refusal } from '../http/refusal.ts';

@@ -11,7 +11,7 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { StopReason, Turn } from '../core/types.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
 import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
-import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from './chat-completions.ts';
+import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
 
 export function defaultModelOf(given: DefaultModelLike): DefaultModel {

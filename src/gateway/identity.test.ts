@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { bearer, call, MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { ANSWER, open, renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
 import { scriptedEngine } from '../testing/scripted-engine.ts';
-import { DIALECTS, Gateway } from './gateway.ts';
+import { DIALECTS, Gateway, listen } from './gateway.ts';
 import { CAPABILITIES, ROUTES } from './wire-protocol.ts';
 
 const chat = MINIMAL['chat/completions']!;
@@ -206,5 +206,18 @@ describe('the routes', () => {
     expect((await call(gateway, 'GET', '/models/org%2Fpolicy', run)).body).toMatchObject({ id: 'org/policy' });
     expect((await call(gateway, 'GET', '/v1/models/org/policy', run)).body).toMatchObject({ id: 'org/policy' });
     expect((await call(gateway, 'GET', '/v1/models/gpt-6', run)).status).toBe(404);
+  });
+});
+
+describe('a gateway that listens elsewhere', () => {
+  it('takes its token as an admin key, and slows down who guesses, but nobody with a right key', async () => {
+    const { gateway } = open();
+    const token = 'correct-horse-battery';
+    await using bound = await listen(gateway, { host: '0.0.0.0', token });
+    const ask = async (key: string) => (await fetch(`${bound.origin}/sessions`, { headers: { 'x-api-key': key } })).status;
+    expect([await ask(token), await ask(`${token}x`), await ask(gateway.key('agent'))]).toEqual([200, 401, 403]);
+    const guesses = await Promise.all(Array.from({ length: 300 }, () => ask('ty-guess')));
+    expect(new Set(guesses)).toEqual(new Set([401, 429]));
+    expect(await ask(token)).toBe(200);
   });
 });

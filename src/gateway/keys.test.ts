@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Grant, Keyring } from './keys.ts';
+import { type Grant, Keyring } from './identity.ts';
 import { CAPABILITIES } from './wire-protocol.ts';
 
 const grants: fc.Arbitrary<Grant> = fc.record({

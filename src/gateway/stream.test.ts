@@ -160,53 +160,6 @@ describe('a streamed answer', () => {
   });
 });
 
-describe('the stock client’s helpers', () => {
-  it.each([
-    ['over HTTP', false],
-    ['in process', true],
-  ])('put a stream together, %s', async (_, inProcess) => {
-    const { gateway, session } = open({ replies: [LOOKUP] });
-    await using __ = await listen(gateway);
-    const stream = clientOf(session, inProcess).chat.completions.stream({ model: 'policy', messages: ask, tools });
-    const message = await stream.finalMessage();
-    const [turn] = session.seal();
-    expect(message.tool_calls).toMatchObject(turn!.response.tool_calls as object);
-    expect(message.content).toBe(null);
-    expect((await stream.totalUsage()).completion_tokens).toBeTypeOf('number');
-  });
-
-  it('run tools over two streamed turns, the second extending the first', async () => {
-    const { gateway, session } = open({ replies: [LOOKUP, ANSWER] });
-    await using _ = await listen(gateway);
-    const asked: unknown[] = [];
-    const runner = clientOf(session).chat.completions.runTools({
-      model: 'policy',
-      stream: true,
-      messages: ask,
-      tools: [
-        {
-          type: 'function',
-          function: {
-            name: 'lookup',
-            description: 'price',
-            parameters: { type: 'object', properties: {} },
-            parse: JSON.parse,
-            function: (given: object) => {
-              asked.push(given);
-              return '{"price":81}';
-            },
-          },
-        },
-      ],
-    });
-    expect(await runner.finalContent()).toBe('It costs $81. 🙂');
-    expect(asked).toEqual([{ item: 'Binklex glove' }]);
-    const [first, second] = session.seal();
-    const soFar = [...first!.promptIds, ...first!.sampledIds];
-    expect([...second!.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
-  });
-});
-
 describe('a stream that fails', () => {
   const engineFailure = () => new TrainyardError('ENGINE_FAILED', 'the engine broke');
 

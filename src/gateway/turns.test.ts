@@ -1,6 +1,18 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { all, ask, clientOf, LOOKUP, open, post, say, slowly, tools, until } from '../../test/fixtures/gateway/streams.ts';
+import {
+  ANSWER,
+  all,
+  ask,
+  clientOf,
+  LOOKUP,
+  open,
+  post,
+  say,
+  slowly,
+  tools,
+  until,
+} from '../../test/fixtures/gateway/streams.ts';
 import { scriptedLogprob } from '../testing/scripted-engine.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { listen } from './gateway.ts';
@@ -282,5 +294,55 @@ describe('an idempotency key given to another request', () => {
     const reply = await post(session, JSON.stringify({ messages: [...ask, ...ask] }), named);
     expect(reply.status).toBe(409);
     expect(session.seal().length).toBe(1);
+  });
+});
+
+describe('a call in flight when its rollout ends', () => {
+  it.each([
+    ['sealed', 'over HTTP', 1],
+    ['sealed', 'over HTTP', 3],
+    ['sealed', 'in process', 1],
+    ['cancelled', 'over HTTP', 1],
+    ['cancelled', 'in process', 3],
+  ])('hears that it has, whatever the engine says then (%s, %s, n: %i)', async (how, where, n) => {
+    const rollout = new AbortController();
+    const reply = (_: unknown, __: unknown, signal?: AbortSignal) => slowly(say(ANSWER.repeat(30)), 20, signal);
+    const { gateway, session, engine } = open({ reply, spec: { signal: rollout.signal } });
+    await using _ = await listen(gateway);
+    const model = session.model();
+    const headers = { authorization: `Bearer ${model.apiKey}`, 'content-type': 'application/json' };
+    const body = JSON.stringify({ messages: ask, n });
+    const ownFetch = where === 'in process' ? model.fetch : fetch;
+    const answer = ownFetch(`${model.baseURL}/chat/completions`, { method: 'POST', headers, body });
+    await until(() => engine.requests.length === n);
+    if (how === 'sealed') session.seal();
+    else rollout.abort(new Error('too late'));
+    expect((await answer).status).toBe(410);
+    expect(await (await answer).json()).toMatchObject({ error: { code: 'rollout_ended' } });
+    expect(session.turns).toEqual([]);
+  });
+});
+
+describe('the words of a conversation', () => {
+  it('are kept once, however many turns repeat them, and as each request wrote them', async () => {
+    const { session } = open({ replies: ['Hm.<|im_end|>', 'Well.<|im_end|>'] });
+    const call = { id: 'c', type: 'function', function: { name: 'lookup', arguments: '{}' } };
+    const called = (content: string | null) => ({ role: 'assistant', content, tool_calls: [call] });
+    const result = { role: 'tool', content: '3' };
+    const more = [
+      { role: 'assistant', content: 'Hm.' },
+      { role: 'user', content: 'And now?' },
+    ];
+    for (const messages of [
+      [...ask, called(''), result],
+      [...ask, called(null), result, ...more],
+    ]) {
+      await post(session, JSON.stringify({ messages, tools }));
+    }
+    const [first, second] = session.seal();
+    expect(second!.after).toBe(0);
+    expect(second!.request.messages[0]).toBe(first!.request.messages[0]);
+    expect(second!.request.tools).toBe(first!.request.tools);
+    expect(second!.request.messages).toEqual([...ask, called(null), result, ...more]);
   });
 });

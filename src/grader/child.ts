@@ -6,9 +6,7 @@
 
 import { asGrader, moduleOf } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Grade } from '../core/types.ts';
-import { importedModule, namesOf } from '../processes/imported-module.ts';
-import { serveCalls } from '../processes/serve-calls.ts';
+import { importedModule, namesOf, serveCalls } from '../processes/serve-calls.ts';
 import { callGrader, type GraderCall } from './call.ts';
 
 await serveCalls(async (url = '', exportName = '') => {
@@ -25,6 +23,5 @@ await serveCalls(async (url = '', exportName = '') => {
       const { input, model } = call as GraderCall;
       return callGrader(grader, input, { signal, model });
     },
-    failed: (grade) => (grade as Grade).kind === 'failed' && (grade as Grade & { kind: 'failed' }).code !== 'GRADER_UNSCORABLE',
   };
 });

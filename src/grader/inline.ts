@@ -12,7 +12,7 @@ import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { deepCopy, defined } from '../core/json.ts';
 import type { Grade, Json, Message, PromptMessage } from '../core/types.ts';
-import { checkedDeadline } from '../processes/call-errors.ts';
+import { checkedDeadline } from '../processes/limits.ts';
 import {
   type Attempt,
   callGrader,

@@ -13,12 +13,16 @@ import { availableParallelism } from 'node:os';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
-import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
-import { checkedDeadline, startError } from '../processes/call-errors.ts';
-import { moduleUrl } from '../processes/imported-module.ts';
-import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
-import { lineage, siblingScript } from '../processes/protocol.ts';
-import { SharedPools } from '../processes/shared-pools.ts';
+import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript } from '../processes/channel.ts';
+import { checkedDeadline } from '../processes/limits.ts';
+import {
+  moduleUrl,
+  openProcessPool,
+  type ProcessPool,
+  SharedPools,
+  startError,
+  UnusableProcess,
+} from '../processes/process-pool.ts';
 import {
   type Attempt,
   type AttemptCounts,
@@ -48,10 +52,8 @@ export interface GraderPoolOptions {
   readonly deadlineMs?: number;
   /** How often a grading that failed is tried again. Default: never. */
   readonly retries?: number;
-  /** Of one process with all it starts, buffers included. Default 2048. */
+  /** Resident memory of one process with all it starts. Default 2048. */
   readonly memoryMb?: number;
-  /** As on a system without namespaces and control groups: to see what is left of containment there. Default false. */
-  readonly bare?: boolean;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
   readonly sources?: ChildProgram['sources'];
@@ -68,16 +70,15 @@ const pools = new SharedPools<ProcessPool>();
 /** Resolves when every process has imported the module. Rejects with why one could not. */
 export async function openGraderPool(options: GraderPoolOptions): Promise<GraderPool> {
   const workers = options.workers ?? Math.min(availableParallelism(), MOST_DEFAULT_WORKERS);
-  if (lineage().includes('grader')) {
+  if (poolKind() !== undefined) {
     throw new TrainyardError('USAGE', 'a grader pool was opened inside a grading process', {
       hint: 'the module with the grader is imported to grade: start runs only under `if (import.meta.main)`, or from another module',
     });
   }
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
   const retries = checkedRetries(options.retries ?? 0);
-  const contained = graderProgram(options.module, options.exportName, checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB));
-  const bare = options.bare === true ? { namespace: false, controlGroup: false } : {};
-  const program = { ...contained, ...bare, sources: options.sources };
+  const memoryMb = checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB);
+  const program = { ...graderProgram(options.module, options.exportName, memoryMb), sources: options.sources };
   const user = new PoolUser(keyOf(program, workers, await options.sources?.()), { deadlineMs, retries });
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;
@@ -85,13 +86,13 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
 
 export function graderProgram(module: string, exportName: string, memoryMb: number = DEFAULT_MEMORY_MB): ChildProgram {
   const args = [moduleUrl(module), exportName];
-  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb, namespace: true };
+  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb };
 }
 
 /** Processes keep the folder, the environment and the code they were started with. */
-function keyOf({ args, memoryMb, namespace }: ChildProgram, workers: number, sources: unknown): string {
+function keyOf({ args, memoryMb }: ChildProgram, workers: number, sources: unknown): string {
   const around = hash('sha256', JSON.stringify([process.cwd(), process.env]), 'hex');
-  return JSON.stringify([args, memoryMb, namespace, workers, around, sources]);
+  return JSON.stringify([args, memoryMb, workers, around, sources]);
 }
 
 class PoolUser implements GraderPool {

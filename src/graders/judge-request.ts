@@ -20,7 +20,7 @@ import {
   chatRequest,
   whyUnreachable,
   withoutKey,
-} from '../gateway/chat-completions.ts';
+} from '../gateway/chat-client.ts';
 import { bracketedIn, jsonEqual } from './json-match.ts';
 
 export interface Criterion {

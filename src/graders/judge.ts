@@ -14,7 +14,7 @@ import { defineGrader, unscorable } from '../core/define.ts';
 import { unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
-import type { ChatServer } from '../gateway/chat-completions.ts';
+import type { ChatServer } from '../gateway/chat-client.ts';
 import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answers.ts';
 import {
   askJudge,

@@ -11,7 +11,7 @@ import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts
 import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
-import { quietFrameworks } from '../processes/environment.ts';
+import { quietFrameworks } from '../processes/agent-process.ts';
 
 quietFrameworks();
 

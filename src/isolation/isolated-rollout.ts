@@ -6,9 +6,8 @@ import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.t
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
-import { type HttpSeat, httpModel } from '../gateway/http-model.ts';
+import { type HttpSeat, httpModel } from '../gateway/chat-client.ts';
 import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from '../rollout/rollout-context.ts';
-import { ownInbox } from './inboxes.ts';
 
 export interface RolloutOrder {
   readonly task: TaskView;
@@ -25,8 +24,7 @@ export interface RolloutOrder {
 /** Said while it runs, so that it is kept even if the process is killed. */
 export type RolloutNote =
   | { readonly kind: 'log'; readonly text: string }
-  /** `inbox`: of its process, where it has one. */
-  | { readonly kind: 'folder'; readonly inbox?: string | undefined }
+  | { readonly kind: 'folder' }
   | { readonly kind: 'rejected'; readonly reason: string };
 
 export type RolloutEnding =
@@ -53,7 +51,7 @@ export function isolatedContext(
     get artifactsDir() {
       if (folder === undefined) {
         folder = makeFolder(order.folder);
-        if (folder !== null) note({ kind: 'folder', inbox: ownInbox(folder) });
+        if (folder !== null) note({ kind: 'folder' });
       }
       return folder;
     },

@@ -1,99 +1,136 @@
 /**
  * `isolation: 'process'`: rollouts run in child processes that import the entry by themselves, one rollout at a time in each.
  *
- * A process is told its task without the answer, and reaches the policy over HTTP with keys of this one rollout. Its environment is
- * reduced to what programs need and what the workflow names. A rollout that is cut and goes on, even in a loop, is killed with everything
- * it started, and its process replaced; one whose process ends fails with the process's last words. Where the system has namespaces, walls
- * keep the run's files out of its sight and the grader's sources as they are.
+ * A process is told its task without the answer, and reaches the policy over HTTP with keys of this one rollout. Its environment is reduced
+ * to what programs need and what the workflow names, and it runs in the sandbox (`rollout-sandbox.ts`). A rollout that is cut and goes on,
+ * even in a loop, is killed with everything it started, and its process replaced; one whose process ends fails with the process's last words.
  */
+import { existsSync } from 'node:fs';
+import { mkdir, rmdir } from 'node:fs/promises';
+import { dirname, resolve } from 'node:path';
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Answer, ChildProgram, StartFailure } from '../processes/answer.ts';
-import { startError } from '../processes/call-errors.ts';
-import { reducedEnvironment } from '../processes/environment.ts';
-import { openProcessPool, type ProcessPool, UnusableProcess } from '../processes/process-pool.ts';
-import { lineage, siblingScript, type Thrown } from '../processes/protocol.ts';
+import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
+import { findBubblewrap } from '../processes/bubblewrap.ts';
+import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript, type Thrown } from '../processes/channel.ts';
+import { openProcessPool, type ProcessPool, startError, UnusableProcess } from '../processes/process-pool.ts';
+import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection } from '../rollout/rollout-context.ts';
-import type { IsolationOptions } from '../rollout/runner.ts';
-import { Inboxes } from './inboxes.ts';
+import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
 import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
-import { explained } from './wall-errors.ts';
-import { findWalls, type Walls } from './walls.ts';
+import { RolloutFiles } from './rollout-files.ts';
+import { explained, HOME_INSIDE, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
 
-export interface IsolatedWorkflow extends AsyncDisposable {
+interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */
   run(own: OwnContext): Promise<unknown>;
 }
 
-/** Resolves when every process has imported the module and set the workflow up. Rejects with why one could not. */
+/**
+ * Resolves when every process has imported the module and set the workflow up. Rejects with why one could not, and with SANDBOX_MISSING
+ * where there is no sandbox.
+ */
 export async function openIsolated(workflow: Workflow, options: IsolationOptions): Promise<IsolatedWorkflow> {
-  const { module, workers, signal } = options;
+  const { workers, signal, sources } = options;
+  const module = importable(workflow, options.module);
+  await using opened = new AsyncDisposableStack();
+  const { files, explain, ...surroundings } = await surroundingsOf(workflow, module, options.files, opened);
+  const program = {
+    kind: 'workflow',
+    script: siblingScript(import.meta.url, 'workflow-child'),
+    args: [module.url, module.exportName],
+    sources,
+    ...surroundings,
+  };
+  const pool = opened.use(await started(openProcessPool({ program, workers, signal }), explain));
+  const held = opened.move();
+  return {
+    run: async (own) => {
+      let process: number | undefined;
+      let keepsFiles = false;
+      const answer = await pool.call(orderOf(workflow, own), {
+        signal: own.ctx.signal,
+        onNote: (note) => {
+          keepsFiles = heed(own, note) || keepsFiles;
+        },
+        onBegun: (number) => {
+          process = number;
+        },
+      });
+      if (own.folder !== null && keepsFiles) await files?.collect(process, own.folder);
+      return endingOf(answer, own.ctx.signal, explain);
+    },
+    [Symbol.asyncDispose]: () => held.disposeAsync(),
+  };
+}
+
+function importable(workflow: Workflow, module: ModuleExport | undefined): ModuleExport {
   if (module === undefined) {
-    throw new TrainyardError(
-      'WORKFLOW_INVALID',
-      `workflow ${workflow.name} was given as a value, which no other process can import`,
-      {
-        hint: "isolation: 'process' takes the path of a module that exports the workflow",
-      },
-    );
+    const message = `workflow ${workflow.name} was given as a value, which no other process can import`;
+    const hint = "isolation: 'process' takes the path of a module that exports the workflow";
+    throw new TrainyardError('WORKFLOW_INVALID', message, { hint });
   }
-  if (lineage().includes('workflow')) {
+  if (poolKind() !== undefined) {
     throw new TrainyardError('USAGE', 'a run was started inside a process of a workflow', {
       hint: 'the module with the workflow is imported to run it: start runs only under `if (import.meta.main)`, or from another module',
     });
   }
-  const script = siblingScript(import.meta.url, 'workflow-child');
-  const env = reducedEnvironment(workflow.env);
-  const inboxes = new Inboxes();
-  const { explain, ...within } = await wallsOf(options, inboxes);
-  const program = { kind: 'workflow', script, args: [module.url, module.exportName], env, sources: options.sources, ...within };
-  let pool: ProcessPool;
-  try {
-    pool = await opened(openProcessPool({ program, workers, signal }), explain);
-  } catch (thrown) {
-    await inboxes[Symbol.asyncDispose]();
-    throw thrown;
-  }
+  return module;
+}
+
+/** Adds to a message why a file is not there, or cannot be written. */
+type Explain = (message: string) => string;
+
+interface Surroundings extends Pick<ChildProgram, 'env' | 'within' | 'left'> {
+  readonly explain: Explain;
+  readonly files: RolloutFiles | undefined;
+}
+
+async function surroundingsOf(
+  workflow: Workflow,
+  { url }: ModuleExport,
+  hidden: HiddenFiles | undefined,
+  opened: AsyncDisposableStack,
+): Promise<Surroundings> {
+  if (hidden === undefined) return { env: reducedEnvironment(workflow.env), explain: (message) => message, files: undefined };
+  const env = environmentIn({ home: HOME_INSIDE, tmp: TMP_INSIDE }, workflow.env);
+  const bubblewrap = findBubblewrap();
+  if (hidden.run !== undefined) opened.use(await reserved(hidden.run));
+  const files = opened.use(new RolloutFiles());
+  const view = viewOf(hidden, url, [files.root]);
   return {
-    run: async (own) => {
-      let inbox: unknown;
-      const onNote = (note: unknown): void => {
-        inbox ??= heed(own, note);
-      };
-      const answer = await pool.call(orderOf(workflow, own), { signal: own.ctx.signal, onNote });
-      if (own.folder !== null) await inboxes.collect(inbox, own.folder);
-      return endingOf(answer, own.ctx.signal, explain);
-    },
-    [Symbol.asyncDispose]: async () => {
-      await pool[Symbol.asyncDispose]();
-      await inboxes[Symbol.asyncDispose]();
+    env,
+    files,
+    explain: (message) => explained(message, view),
+    within: (process) => sandboxCommand(bubblewrap, view, files.open(process)),
+    left: (process) => void files.leave(process),
+  };
+}
+
+/**
+ * Makes a folder before there is anything to put into it; whoever needs it says why it could not be made. Disposing removes what was made, as
+ * far as it stayed empty.
+ */
+async function reserved(folder: string): Promise<AsyncDisposable> {
+  const made: string[] = [];
+  const missing: string[] = [];
+  for (let path = resolve(folder); !existsSync(path); path = dirname(path)) missing.unshift(path);
+  try {
+    for (const path of missing) {
+      await mkdir(path);
+      made.unshift(path);
+    }
+  } catch {}
+  return {
+    async [Symbol.asyncDispose]() {
+      try {
+        for (const path of made) await rmdir(path);
+      } catch {}
     },
   };
 }
 
-/** Says of a message whether a wall is behind it. */
-type Explain = (message: string) => string;
-
-interface Surroundings extends Pick<ChildProgram, 'within' | 'namespace'> {
-  readonly explain: Explain;
-}
-
-/** What each process is started through: walls, else what else the system has. */
-async function wallsOf({ walls, warn }: IsolationOptions, inboxes: Inboxes): Promise<Surroundings> {
-  const explain: Explain = (message) => message;
-  if (walls === undefined) return { explain };
-  const { readOnly, artifacts } = walls;
-  const hidden = [...walls.hidden, inboxes.root];
-  const wanted = (): Walls => ({ hidden, readOnly, ...(artifacts && { shown: { folder: inboxes.open(), at: artifacts } }) });
-  const found = await findWalls(wanted());
-  if (found.kind === 'walls') {
-    return { within: () => found.around(wanted()), explain: (message) => explained(message, { hidden, readOnly }, artifacts) };
-  }
-  warn?.('ISOLATION_WEAK', `rollouts have processes of their own, and can still read and change this user's files: ${found.why}`);
-  return { namespace: true, explain };
-}
-
-async function opened(opening: Promise<ProcessPool>, explain: Explain): Promise<ProcessPool> {
+async function started(opening: Promise<ProcessPool>, explain: Explain): Promise<ProcessPool> {
   try {
     return await opening;
   } catch (error) {
@@ -111,15 +148,15 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
   return { task, rolloutId, groupId, purpose, seed, folder, seats };
 }
 
-/** Gives the inbox that a note names. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
-function heed({ ctx }: OwnContext, said: unknown): unknown {
-  if (typeof said !== 'object' || said === null) return undefined;
+/** Whether the rollout keeps files. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
+function heed({ ctx }: OwnContext, said: unknown): boolean {
+  if (typeof said !== 'object' || said === null) return false;
   const note = said as Partial<RolloutNote>;
   if (note.kind === 'log' && typeof note.text === 'string') ctx.log(note.text);
   // Asking for it is what keeps it for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
   if (note.kind === 'rejected' && typeof note.reason === 'string') rejectLikewise(ctx, note.reason);
-  return note.kind === 'folder' ? note.inbox : undefined;
+  return note.kind === 'folder';
 }
 
 /** What it throws was thrown where the workflow is. */

@@ -5,16 +5,14 @@
  */
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
-import type { Workflow, WorkflowResult } from '../core/contracts.ts';
+import type { Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
 import { asWorkflow, moduleOf } from '../core/define.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { exactJson } from '../core/json.ts';
-import { agentEnvironment } from '../processes/agent-environment.ts';
-import { importedModule, namesOf } from '../processes/imported-module.ts';
-import { type ServedCall, serveCalls } from '../processes/serve-calls.ts';
+import { agentEnvironment } from '../processes/agent-process.ts';
+import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { Rejection } from '../rollout/rollout-context.ts';
 import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
-import { enterEnvironment } from './own-environment.ts';
 
 // As in the run's own process: what a rollout forgot to wait for is told, and ends neither it nor the one after it.
 process.on('unhandledRejection', stray);
@@ -66,4 +64,28 @@ function sendable(returned: unknown): unknown {
     ...(output === undefined ? {} : { output: exactJson(output, 'output') }),
     ...(metadata === undefined ? {} : { metadata: exactJson(metadata, 'metadata') }),
   };
+}
+
+// ── the variables by which stock clients find the policy ────────────────────────────────────────────────────────────────
+// What an earlier rollout left running finds those of its own rollout, whose key is dead, never those of the one that runs now: it would
+// speak in another's conversation.
+
+const variablesOf = new WeakMap<WorkflowContext, Readonly<Record<string, string>>>();
+let entered: WorkflowContext | undefined;
+
+/** From now on these are the process's; what `ctx` leaves running keeps them. */
+function enterEnvironment(ctx: WorkflowContext, variables: Readonly<Record<string, string>>): void {
+  if (entered === undefined) {
+    // With a setter of its own: Node refuses to define properties of `process.env` by a proxy's default one.
+    process.env = new Proxy(process.env, { get: lookedUp, set: (whole, name, value) => Reflect.set(whole, name, value) });
+  }
+  entered = ctx;
+  variablesOf.set(ctx, variables);
+  Object.assign(process.env, variables);
+}
+
+function lookedUp(whole: NodeJS.ProcessEnv, name: string | symbol): unknown {
+  const asking = currentRollout();
+  const own = asking === undefined || asking === entered ? undefined : variablesOf.get(asking);
+  return own !== undefined && typeof name === 'string' && Object.hasOwn(own, name) ? own[name] : Reflect.get(whole, name);
 }

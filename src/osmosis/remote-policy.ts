@@ -7,8 +7,8 @@ import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { Message, StopReason } from '../core/types.ts';
+import { httpModel } from '../gateway/chat-client.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
-import { httpModel } from '../gateway/http-model.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 
 /** What the policy is called on the wire, whichever it is. */

@@ -1,13 +1,13 @@
 /**
  * Bubblewrap on this machine: where it is, whether it works, and what every use of it has in common. `sandbox.ts` runs untrusted programs in
- * it, `isolation/walls.ts` starts isolated rollouts through it.
+ * it, `isolation/rollout-sandbox.ts` starts isolated rollouts through it.
  *
  * It is taken from an absolute path and never looked up by name: a rollout could have put a program of its own into a folder of PATH.
  */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
 import { TrainyardError } from '../core/errors.ts';
-import { tried } from './process-group.ts';
+import { tried } from './limits.ts';
 
 export interface Bubblewrap {
   readonly path: string;

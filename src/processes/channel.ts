@@ -1,18 +1,151 @@
 /**
- * Messages between a pool and one of its processes, over a pipe of their own: structured clones, each behind its length.
+ * What a pool and its child processes say to each other, and how: structured clones, each behind its length, over a pipe of their own.
  *
  * Not Node's own channel: there, bytes that are no message are an exception in whoever reads them, and every module of a child can listen
- * and speak. Here such bytes end the channel, and only who opened it has it. `send` throws for what cannot be copied, before anything
- * is written.
+ * and speak. Here such bytes end the channel, and only who opened it has it. A child is asked one thing at a time. Each call has an id that
+ * cannot be guessed, and only a message with that id is its answer: an isolated agent shares its process with the child's end.
  */
 import type { Duplex } from 'node:stream';
-import v8 from 'node:v8';
+import { deserialize, serialize } from 'node:v8';
+import { ERROR_CODES, type ErrorCode } from '../core/errors.ts';
 
-/** Kept from a user's module that replaces them. */
-const { serialize, deserialize } = v8;
+/** The descriptor of the channel. 0–2 are the standard streams. */
+export const CHANNEL_FD = 3;
+/** The descriptor of the pipe whose end tells a child that its parent is gone. */
+export const PARENT_PIPE_FD = 4;
+
+export type ToChild =
+  | { readonly kind: 'call'; readonly id: string; readonly input: unknown }
+  /** The call's signal aborts in the child, with this as the message of its reason. */
+  | { readonly kind: 'abort'; readonly id: string; readonly reason: string }
+  /** The child closes what it holds, and exits. */
+  | { readonly kind: 'close' };
+
+/** What was thrown in the child. Nothing of it is a live object. */
+export interface Thrown {
+  readonly message: string;
+  /** With the kind of error and, for an Error, where. */
+  readonly description: string;
+  readonly code: ErrorCode | undefined;
+  /** For an Error: as it was there, cut to a bound. */
+  readonly stack?: string | undefined;
+}
+
+/** Characters of a stack that are sent, and believed. */
+export const MOST_STACK = 8_000;
+
+export type FromChild =
+  /** `closes`: whether it has something to close before it is ended. */
+  | { readonly kind: 'ready'; readonly closes: boolean }
+  /** It cannot serve: its module cannot be imported, or exports no such thing. The child exits after it. */
+  | { readonly kind: 'unusable'; readonly code: ErrorCode | undefined; readonly message: string }
+  /** Said during a call, before its answer. */
+  | { readonly kind: 'note'; readonly id: string; readonly value: unknown }
+  | { readonly kind: 'answer'; readonly id: string; readonly value: unknown }
+  | { readonly kind: 'threw'; readonly id: string; readonly thrown: Thrown };
+
+export function isFromChild(message: unknown): message is FromChild {
+  if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
+  if (message.kind === 'ready') return 'closes' in message;
+  if (message.kind === 'unusable') return isThrown({ description: '', ...message });
+  if (message.kind === 'threw') return 'id' in message && 'thrown' in message && isThrown(message.thrown);
+  return (message.kind === 'answer' || message.kind === 'note') && 'id' in message && 'value' in message;
+}
+
+/** It is stored and shown: another code or no text would fail whoever does that. */
+function isThrown(given: unknown): given is Thrown {
+  if (typeof given !== 'object' || given === null) return false;
+  const { message, description, code, stack } = given as Partial<Record<keyof Thrown, unknown>>;
+  const isKnown = code === undefined || (typeof code === 'string' && Object.hasOwn(ERROR_CODES, code));
+  const isStack = stack === undefined || (typeof stack === 'string' && stack.length <= MOST_STACK);
+  return typeof message === 'string' && typeof description === 'string' && isKnown && isStack;
+}
+
+// ── what is asked of a process, and what can become of it ───────────────────────────────────────────────────────────────
+
+/** What a pool's processes run. */
+export interface ChildProgram {
+  /** What the processes are for, in one word: see `poolKind`. */
+  readonly kind: string;
+  /** A script that calls `serveCalls`. */
+  readonly script: URL;
+  /** For its `open`. Visible to everyone on the machine. */
+  readonly args?: readonly string[];
+  /** The whole environment; absent: this process's. */
+  readonly env?: NodeJS.ProcessEnv;
+  /** Resident memory of a process with all it starts. Absent: no limit but the system's. */
+  readonly memoryMb?: number;
+  /** What a process is started through, asked for each by its number: a command that ends in starting the one after it. */
+  readonly within?: (process: number) => readonly string[];
+  /** Told when a process is gone, by its number. */
+  readonly left?: (process: number) => void;
+  /** Digests, by file, of the user's code that each process imports: one that would import other code than the first is not used. */
+  readonly sources?: (() => Promise<Readonly<Record<string, string>>>) | undefined;
+}
+
+export interface CallOptions {
+  /** From when a process begins with it. Absent: none. */
+  readonly deadlineMs?: number | undefined;
+  /** Gives the call up: the child's own signal aborts, and a moment later the process is killed if it goes on. */
+  readonly signal?: AbortSignal | undefined;
+  /** What the child says before it answers. */
+  readonly onNote?: (value: unknown) => void;
+  /** Told which process begins with it, by a number that no other process of the pool has. */
+  readonly onBegun?: (process: number) => void;
+  /** The process that shall not have it, unless there is no other. */
+  readonly notBy?: number | undefined;
+}
+
+export type Answer =
+  | { readonly kind: 'answered'; readonly value: unknown }
+  | { readonly kind: 'threw'; readonly thrown: Thrown }
+  /** Killed at its deadline. */
+  | { readonly kind: 'late'; readonly deadlineMs: number }
+  /** The process ended before it answered; `how` goes after "the process". */
+  | { readonly kind: 'ended'; readonly how: string }
+  /** The input has something in it that cannot be copied. */
+  | { readonly kind: 'unsendable'; readonly message: string }
+  /** Its signal aborted before there was an answer. */
+  | { readonly kind: 'aborted' }
+  /** There is no process, and none could be started. */
+  | { readonly kind: 'unusable'; readonly failure: StartFailure }
+  | { readonly kind: 'closed' };
+
+/** Why there is no process to ask. */
+export type StartFailure =
+  | { readonly kind: 'late'; readonly deadlineMs: number }
+  /** In the child's own words. */
+  | { readonly kind: 'refused'; readonly code: ErrorCode | undefined; readonly message: string }
+  | { readonly kind: 'ended'; readonly how: string; readonly when: 'starting' | 'idle' }
+  /** The system gave none. */
+  | { readonly kind: 'unstartable'; readonly message: string };
+
+// ── for whoever starts one ──────────────────────────────────────────────────────────────────────────────────────────────
+
+/** The script of this name beside a module: TypeScript when run from source, JavaScript when run from the package. */
+export function siblingScript(moduleUrl: string, name: string): URL {
+  return new URL(`./${name}${moduleUrl.endsWith('.ts') ? '.ts' : '.js'}`, moduleUrl);
+}
+
+/** On the global object, so that two copies of the package agree. */
+const kindSymbol = Symbol.for('trainyard.pool-kind');
+
+/**
+ * What the pool is for that started this process; undefined where none did. A module that opens a pool when it is imported, and is imported
+ * by that pool's processes, would start processes without end: so a pool's process opens none, but for functions, and theirs none at all.
+ */
+export function poolKind(): string | undefined {
+  return (globalThis as Record<symbol, string | undefined>)[kindSymbol];
+}
+
+export function setPoolKind(kind: string): void {
+  Object.assign(globalThis, { [kindSymbol]: kind });
+}
+
+// ── the pipe ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const HEADER_BYTES = 4;
-/** More is no message, but someone filling this process's memory. */
+/** Whoever announces more is filling this process's memory. */
 const MOST_BYTES = 2 ** 28;
 
 export interface Channel {
@@ -20,13 +153,13 @@ export interface Channel {
   send(message: unknown, sent?: () => void): void;
 }
 
-interface ChannelEars {
+interface ChannelListener {
   message(message: unknown): void;
   /** Once. No message comes after it. `why` is undefined where the other side just closed it. */
   ended(why: string | undefined): void;
 }
 
-export function openChannel(pipe: Duplex, { message, ended }: ChannelEars): Channel {
+export function openChannel(pipe: Duplex, { message, ended }: ChannelListener): Channel {
   let isOver = false;
   const end = (why: string | undefined): void => {
     if (isOver) return;
@@ -37,14 +170,14 @@ export function openChannel(pipe: Duplex, { message, ended }: ChannelEars): Chan
   const frames = new Frames();
   pipe.on('data', (chunk: Buffer) => {
     if (isOver) return;
-    let heard: unknown[];
+    let received: unknown[];
     try {
-      heard = frames.add(chunk).map((frame) => deserialize(frame) as unknown);
+      received = frames.add(chunk).map((frame) => deserialize(frame) as unknown);
     } catch (thrown) {
       end(thrown instanceof TooLong ? thrown.message : 'bytes that are no message');
       return;
     }
-    for (const one of heard) message(one);
+    for (const one of received) message(one);
   });
   pipe.on('error', () => end(undefined));
   pipe.on('end', () => end(undefined));

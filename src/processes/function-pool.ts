@@ -8,11 +8,10 @@
 import { availableParallelism } from 'node:os';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import type { Answer, StartFailure } from './answer.ts';
-import { checkedDeadline, startError } from './call-errors.ts';
-import { moduleUrl } from './imported-module.ts';
-import { openProcessPool, UnusableProcess } from './process-pool.ts';
-import { lineage, siblingScript } from './protocol.ts';
+import { type Answer, poolKind, type StartFailure } from './channel.ts';
+import { checkedDeadline } from './limits.ts';
+import { moduleUrl, openProcessPool, startError, UnusableProcess } from './process-pool.ts';
+import { importedModule, namesOf, serveCalls } from './serve-calls.ts';
 
 interface FunctionPoolOptions {
   /** Path or file URL of the module. */
@@ -47,13 +46,13 @@ export interface FunctionPool extends AsyncDisposable {
 /** Resolves when every process has imported the module. Throws USAGE where it cannot be imported or exports no such function. */
 export async function openFunctionPool(options: FunctionPoolOptions): Promise<FunctionPool> {
   const { exportName, workers = availableParallelism(), signal } = options;
-  if (lineage().includes('function')) {
+  if (poolKind() === 'function') {
     throw new TrainyardError('USAGE', `a pool for ${exportName} was opened inside a process of such a pool`, {
       hint: 'the module with the function is imported to call it: open the pool when it is first needed, not when the module is imported',
     });
   }
   const args = [moduleUrl(options.module), exportName];
-  const program = { kind: 'function', script: siblingScript(import.meta.url, 'function-child'), args };
+  const program = { kind: 'function', script: new URL(import.meta.url), args };
   const opening = openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal });
   const pool = await opening.catch((error: unknown) => {
     throw error instanceof UnusableProcess ? unusable(exportName, error.failure) : error;
@@ -102,5 +101,20 @@ function unusable(name: string, failure: StartFailure): TrainyardError {
     code: 'USAGE',
     late: { code: 'USAGE', what: 'module was not imported' },
     hint: `the module that exports ${name} is imported by every process that calls it: check that it can be imported on its own`,
+  });
+}
+
+/** The program of the processes: this file, with the module's URL and the name of the exported function as arguments. */
+if (import.meta.main) {
+  void serveCalls(async (url = '', exportName = '') => {
+    const exports = await importedModule(url, 'function', 'USAGE');
+    const called = exports[exportName];
+    if (typeof called !== 'function') {
+      throw new TrainyardError(
+        'USAGE',
+        `export ${JSON.stringify(exportName)} of ${url} is not a function; it exports ${namesOf(exports)}`,
+      );
+    }
+    return { answer: (args) => (called as (...given: readonly unknown[]) => unknown)(...(args as readonly unknown[])) };
   });
 }

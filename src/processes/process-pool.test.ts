@@ -41,22 +41,13 @@ describe('a call', () => {
     expect(notes).toEqual(['began hello']);
   });
 
-  it('that crashes keeps its notes, and the slot is filled again', async () => {
+  it('that crashes keeps its notes, and its process is replaced', async () => {
     await using pool = await open();
     const notes: unknown[] = [];
     const answer = await pool.call('exit', { onNote: (note) => notes.push(note) });
     expect(answer).toEqual({ kind: 'ended', how: 'exited with code 4' });
     expect(notes).toEqual(['began exit']);
     expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
-  });
-
-  it.runIf(process.platform === 'linux')('that crashes takes along what was detached, without a namespace too', async () => {
-    await using pool = await open();
-    const answer = await pool.call('detach');
-    const left = answer.kind === 'answered' ? (answer.value as number) : 0;
-    expect(isRunning(left)).toBe(true);
-    expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
-    expect(await eventually(() => !isRunning(left))).toBe(true);
   });
 
   it('that is answered in its name does no harm to the next, and its process is asked nothing more', async () => {
@@ -91,7 +82,7 @@ describe('a call', () => {
     expect(await pidOf(pool)).toBe(pid);
   });
 
-  it('that is given up and goes on is killed, and the slot is filled again', async () => {
+  it('that is given up and goes on is killed, and its process is replaced', async () => {
     await using pool = await open();
     const pid = await pidOf(pool);
     const given = new AbortController();

@@ -1,24 +1,26 @@
 /**
  * A fixed number of child processes that each answer one call at a time, calls being taken in the order they came.
  *
- * Contract: `call` never rejects; whatever happens is an `Answer`. A process that hung, crashed or died idle is replaced. A slot whose
- * processes cannot be started rests before it is tried again. Closing leaves no process behind, and neither does the death of this
+ * Contract: `call` never rejects; whatever happens is an `Answer`. A process that hung, crashed or died idle is replaced. A pool
+ * whose processes cannot be started rests before it tries again. Closing leaves no process behind, and neither does the death of this
  * process.
  *
  * A call that failed is not tried again here. Code that leaves timers or promises behind can crash its process during a later call, which
  * then bears the failure. The queue is not bounded: its callers are.
  */
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import type { Answer, CallOptions, ChildProgram, StartFailure } from './answer.ts';
+import { resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { Answer, CallOptions, ChildProgram, StartFailure } from './channel.ts';
 import { PooledProcess } from './pooled-process.ts';
 
 /** For importing the user's module, which may load a lot. */
 const START_DEADLINE_MS = 60_000;
 
-/** A slot stays empty after this many processes in a row that could not be started or died without being asked anything. */
+/** No more are started after this many a worker, in a row, that could not be started or died without being asked anything. */
 const START_TRIES = 3;
 
-/** How long an empty slot stays empty before a call makes it try again. */
+/** How long that lasts before a call makes the pool try again. */
 const REST_MS = 1_000;
 
 export interface ProcessPoolOptions {
@@ -74,8 +76,10 @@ class Pool implements ProcessPool {
   #idle: PooledProcess[] = [];
   readonly #queue: Job[] = [];
   readonly #running = new Set<Job>();
-  /** Slots that gave up. A slot is either empty, or busy, idle or starting a process, and then serves the queue sooner or later. */
-  #emptySlots = 0;
+  /** Processes that are there or being started. Each serves the queue sooner or later, or is replaced. */
+  #filled = 0;
+  /** Processes in a row that could not be started, or died without being asked anything. */
+  #fruitless = 0;
   #lastFailure: { readonly failure: StartFailure; readonly at: number } | undefined;
   #closed = false;
   /** As they were when the pool was opened. */
@@ -96,7 +100,7 @@ class Pool implements ProcessPool {
       signal?.throwIfAborted();
       this.#sources = await this.#program.sources?.();
       const started = await Promise.all(Array.from({ length: this.#workers }, () => this.#start()));
-      for (const child of started) void this.#keepFilled(child);
+      for (const child of started) this.#keep(child);
     } catch (error) {
       await this[Symbol.asyncDispose]();
       if (signal?.aborted) throw new TrainyardError('CANCELLED', 'closed while its processes were started', { cause: error });
@@ -108,9 +112,8 @@ class Pool implements ProcessPool {
     if (this.#closed) return Promise.resolve({ kind: 'closed' });
     if (options.signal?.aborted) return Promise.resolve({ kind: 'aborted' });
     this.#refillAfterRest();
-    const last = this.#lastFailure;
-    if (this.#emptySlots === this.#workers && last !== undefined) {
-      return Promise.resolve({ kind: 'unusable', failure: last.failure });
+    if (this.#filled === 0 && this.#lastFailure !== undefined) {
+      return Promise.resolve({ kind: 'unusable', failure: this.#lastFailure.failure });
     }
     // The caller's async context needs no care: code awaiting this promise goes on in its own.
     return new Promise((settle) => {
@@ -136,9 +139,9 @@ class Pool implements ProcessPool {
   /** What no process has begun with need not be begun. */
   #leavingOnAbort({ signal }: CallOptions, job: () => Job): () => void {
     const leave = (): void => {
-      const place = this.#queue.indexOf(job());
-      if (place === -1) return;
-      this.#queue.splice(place, 1);
+      const index = this.#queue.indexOf(job());
+      if (index === -1) return;
+      this.#queue.splice(index, 1);
       job().settle({ kind: 'aborted' });
     };
     signal?.addEventListener('abort', leave, { once: true });
@@ -147,22 +150,22 @@ class Pool implements ProcessPool {
 
   #pump(): void {
     this.#idle = this.#idle.filter((child) => child.usable);
-    for (let place = 0; place < this.#queue.length && this.#idle.length > 0; ) {
-      const child = this.#idleFor(this.#queue[place]!);
-      if (child === undefined) place += 1;
-      else void this.#serve(child, this.#queue.splice(place, 1)[0]!);
+    for (let index = 0; index < this.#queue.length && this.#idle.length > 0; ) {
+      const child = this.#idleFor(this.#queue[index]!);
+      if (child === undefined) index += 1;
+      else void this.#serve(child, this.#queue.splice(index, 1)[0]!);
     }
   }
 
   /** Takes one that may have it, where there is one. */
   #idleFor({ options: { notBy } }: Job): PooledProcess | undefined {
-    const onlyOne = this.#workers - this.#emptySlots === 1;
-    const index = onlyOne ? 0 : this.#idle.findIndex(({ number }) => number !== notBy);
+    const index = this.#filled === 1 ? 0 : this.#idle.findIndex(({ number }) => number !== notBy);
     return index === -1 ? undefined : this.#idle.splice(index, 1)[0];
   }
 
   async #serve(child: PooledProcess, job: Job): Promise<void> {
     this.#running.add(job);
+    this.#fruitless = 0;
     job.begun();
     job.options.onBegun?.(child.number);
     const answer = await child.ask(job.input, job.options);
@@ -204,42 +207,127 @@ class Pool implements ProcessPool {
     return [...Object.keys(before), ...Object.keys(now)].find((file) => before[file] !== now[file]);
   }
 
-  /** Keeps one slot filled until the pool closes or starting is hopeless. */
-  async #keepFilled(first?: PooledProcess): Promise<void> {
-    let child = first;
-    let fruitless = 0;
-    while (!this.#closed && fruitless < START_TRIES) {
-      try {
-        child ??= await this.#start();
-        await child.gone;
-        fruitless = child.wasAsked ? 0 : fruitless + 1;
-        if (!child.wasAsked) this.#noteFailure({ kind: 'ended', how: child.ending ?? 'ended', when: 'idle' });
-      } catch (error) {
-        fruitless += 1;
-        this.#noteFailure((error as UnusableProcess).failure);
-      }
-      child = undefined;
+  /** Replaces the process when it is gone. */
+  #keep(child: PooledProcess): void {
+    this.#filled += 1;
+    void child.gone.then(() => {
+      this.#filled -= 1;
+      if (child.wasAsked) this.#refill();
+      else this.#failed({ kind: 'ended', how: child.ending ?? 'ended', when: 'idle' });
+    });
+  }
+
+  #refill(): void {
+    for (; this.#filled < this.#workers && !this.#closed; ) {
+      this.#filled += 1;
+      const started = this.#start().finally(() => {
+        this.#filled -= 1;
+      });
+      started.then(
+        (child) => this.#keep(child),
+        (error) => this.#failed((error as UnusableProcess).failure),
+      );
     }
-    if (!this.#closed) this.#giveUpSlot();
   }
 
-  #noteFailure(failure: StartFailure): void {
+  /** After too many failures in a row nothing is started until a call comes after a rest. */
+  #failed(failure: StartFailure): void {
+    this.#fruitless += 1;
     this.#lastFailure = { failure, at: performance.now() };
-  }
-
-  #giveUpSlot(): void {
-    this.#emptySlots += 1;
+    if (this.#fruitless < START_TRIES * this.#workers) {
+      this.#refill();
+      return;
+    }
     this.#pump();
-    if (this.#emptySlots < this.#workers || this.#lastFailure === undefined) return;
-    const { failure } = this.#lastFailure;
+    if (this.#filled > 0 || this.#closed) return;
     for (const job of this.#queue.splice(0)) job.settle({ kind: 'unusable', failure });
   }
 
   #refillAfterRest(): void {
-    if (this.#emptySlots === 0 || this.#lastFailure === undefined) return;
-    if (performance.now() - this.#lastFailure.at < REST_MS) return;
-    const slots = this.#emptySlots;
-    this.#emptySlots = 0;
-    for (let slot = 0; slot < slots; slot += 1) void this.#keepFilled();
+    if (this.#filled === this.#workers || this.#lastFailure === undefined) return;
+    if (performance.now() - this.#lastFailure.at >= REST_MS) this.#refill();
   }
+}
+
+// ── around a pool ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** The URL of a user's module, as processes import it. A path is taken from the current folder. */
+export function moduleUrl(pathOrUrl: string): string {
+  return pathOrUrl.startsWith('file:') ? pathOrUrl : pathToFileURL(resolve(pathOrUrl)).href;
+}
+
+interface StartWords {
+  /** `the grader`. */
+  readonly whose: string;
+  /** What it was doing, if it ended before it was ready: `while importing its module`. */
+  readonly starting: string;
+  readonly code: ErrorCode;
+  readonly late: { readonly code: ErrorCode; readonly what: string };
+  readonly hint: string;
+}
+
+export function startError(failure: StartFailure, { whose, starting, code, late, hint }: StartWords): TrainyardError {
+  switch (failure.kind) {
+    case 'late':
+      return new TrainyardError(late.code, `${whose}'s ${late.what} within ${failure.deadlineMs} ms`, { hint });
+    case 'refused':
+      return new TrainyardError(failure.code ?? code, failure.message, { hint });
+    case 'unstartable':
+      return new TrainyardError(code, `${whose}'s process could not be started: ${failure.message}`);
+    case 'ended': {
+      const when = failure.when === 'idle' ? 'while it was idle' : starting;
+      return new TrainyardError(code, `${whose}'s process ${failure.how} ${when}`, { hint });
+    }
+  }
+}
+
+interface SharedPool<Pool> {
+  readonly opening: Promise<Pool>;
+  readonly users: Set<object>;
+  readonly end: AbortController;
+}
+
+/**
+ * Pools that several users in this process have in common: opened by the first that needs one, closed with the last that leaves.
+ *
+ * Which pools are the same is for the key to say. A pool that could not be opened is opened anew by the next user. A user that leaves while
+ * its pool is still being opened ends that, unless others wait for it too.
+ */
+export class SharedPools<Pool extends AsyncDisposable> {
+  readonly #pools = new Map<string, SharedPool<Pool>>();
+
+  /** The same user may ask again. `open` gets a signal that closes the pool. */
+  async use(key: string, user: object, open: (signal: AbortSignal) => Promise<Pool>): Promise<Pool> {
+    let shared = this.#pools.get(key);
+    if (shared === undefined) {
+      const end = new AbortController();
+      const made: SharedPool<Pool> = { opening: open(end.signal), users: new Set(), end };
+      this.#pools.set(key, made);
+      made.opening.catch(() => this.#pools.get(key) === made && this.#pools.delete(key));
+      shared = made;
+    }
+    shared.users.add(user);
+    return await shared.opening;
+  }
+
+  /** Resolves when the pool is closed, where this was its last user. Who is no user leaves nothing. */
+  async leave(key: string, user: object): Promise<void> {
+    const shared = this.#pools.get(key);
+    if (shared?.users.delete(user) !== true || shared.users.size > 0) return;
+    this.#pools.delete(key);
+    await closed(shared);
+  }
+
+  /** Whoever uses them. */
+  async closeAll(): Promise<void> {
+    const open = [...this.#pools.values()];
+    this.#pools.clear();
+    await Promise.all(open.map(closed));
+  }
+}
+
+async function closed<Pool extends AsyncDisposable>({ opening, end }: SharedPool<Pool>): Promise<void> {
+  end.abort();
+  const pool = await opening.catch(() => undefined);
+  await pool?.[Symbol.asyncDispose]();
 }

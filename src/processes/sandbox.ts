@@ -11,8 +11,7 @@ import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSyn
 import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { asNobody, type Bubblewrap, COMMON_OPTIONS, findBubblewrap, procOptions, type ReadableFile } from './bubblewrap.ts';
-import { BYTES_PER_MB, watchMemory } from './limits.ts';
-import { killGroup, spawned, tried } from './process-group.ts';
+import { BYTES_PER_MB, killGroup, spawned, tried, watchMemory } from './limits.ts';
 
 export type { ReadableFile };
 

@@ -1,23 +1,25 @@
 /**
- * The child's side of a pool: the program of a child process calls `serveCalls`, which makes ready, says so, and then answers one
- * call after another until the parent is gone.
+ * The child's side of a pool: the program of a child process calls `serveCalls`, which makes ready, says so, and then answers one call
+ * after another until the parent is gone.
  *
- * Talks over its channel only. Ends with its parent, and with it whatever it started. The exit code of this process never means anything: only
- * an answer on the channel does.
+ * It talks over its channel only, and ends with its parent, together with whatever it started. The exit code of this process never means
+ * anything: only an answer on the channel does.
  */
 import { Socket } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { describeThrown } from '../core/describe.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import { openChannel } from './channel.ts';
-import { watchDamage } from './damage.ts';
-import { endOwnGroup, tried } from './process-group.ts';
-import { CHANNEL_FD, type FromChild, MOST_STACK, setLineage, siblingScript, type Thrown, type ToChild } from './protocol.ts';
-
-/** A process that is being killed closes its pipes a little before its children get another parent. */
-const PARENT_DEATH_MS = 50;
-/** How often a process is looked over whole whose calls go well: it takes longer than a trivial call. */
-const LOOK_MS = 5;
+import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import {
+  CHANNEL_FD,
+  type FromChild,
+  MOST_STACK,
+  openChannel,
+  PARENT_PIPE_FD,
+  setPoolKind,
+  type Thrown,
+  type ToChild,
+} from './channel.ts';
+import { tried } from './limits.ts';
 
 /** One call, besides its input. */
 export interface ServedCall {
@@ -29,11 +31,6 @@ export interface ServedCall {
 
 interface Served {
   answer(input: unknown, call: ServedCall): unknown;
-  /**
-   * Whether an answer stands for a failure. Where it is there, the process is looked over for damage after every failed call, and after
-   * others now and then, and is not used again once it has some.
-   */
-  failed?(answer: unknown): boolean;
   /** Before the process is ended in good order; not when it is killed. */
   close?(): Promise<void>;
 }
@@ -42,9 +39,9 @@ type Say = (message: FromChild, sent?: () => void) => void;
 
 /** `open` gets the arguments that the pool was given for its program. What it throws makes the process unusable. */
 export async function serveCalls(open: (...args: readonly string[]) => Promise<Served> | Served): Promise<void> {
-  const [kinds, ...args] = process.argv.slice(2) as [string, ...string[]];
-  const { say, hear } = openOwnChannel();
-  setLineage(kinds.split(','));
+  const [kind = '', ...args] = process.argv.slice(2);
+  const { say, listen } = openOwnChannel();
+  setPoolKind(kind);
   // Before the user's module: importing it may already hang.
   endWithParent();
   let served: Served;
@@ -56,27 +53,22 @@ export async function serveCalls(open: (...args: readonly string[]) => Promise<S
     say({ kind: 'unusable', code, message }, () => process.exit(1));
     return;
   }
-  hear(answering(served, say));
+  listen(answering(served, say));
   say({ kind: 'ready', closes: served.close !== undefined });
 }
 
 function answering(served: Served, say: Say): (message: ToChild) => void {
-  const lookedOver = lookingOver(served);
   let current: { readonly id: string; readonly abort: AbortController } | undefined;
   const answer = async (id: string, input: unknown): Promise<void> => {
     const abort = new AbortController();
     current = { id, abort };
-    let said: LastWord;
+    const note = (value: unknown): void => say({ kind: 'note', id, value });
     try {
-      const value = await served.answer(input, {
-        signal: abort.signal,
-        note: (noted) => say({ kind: 'note', id, value: noted }),
-      });
-      said = { kind: 'answer', id, value };
+      const value = await served.answer(input, { signal: abort.signal, note });
+      sayAnswer(say, id, value);
     } catch (thrown) {
-      said = { kind: 'threw', id, thrown: thrownOf(thrown) };
+      say({ kind: 'threw', id, thrown: thrownOf(thrown) });
     }
-    sayLast(say, lookedOver(said));
     if (current.id === id) current = undefined;
   };
   const close = async (): Promise<void> => {
@@ -93,30 +85,12 @@ function answering(served: Served, say: Say): (message: ToChild) => void {
   };
 }
 
-type LastWord = Extract<FromChild, { readonly kind: 'answer' | 'threw' }>;
-
-/** Gives the last word of a call, or what is to be said in its place. */
-function lookingOver({ failed }: Served): (said: LastWord) => FromChild {
-  if (failed === undefined) return (said) => said;
-  const { method, builtIn, hasLeftovers } = watchDamage();
-  const clock = performance.now.bind(performance);
-  let looked = clock();
-  return (said) => {
-    const isFailure = said.kind === 'threw' || failed(said.value);
-    const isWhole = isFailure || clock() - looked >= LOOK_MS;
-    const changed = isWhole ? builtIn() : method();
-    if (isWhole) looked = clock();
-    if (!isFailure) return changed === undefined ? said : { kind: 'damaged', id: said.id, builtIn: changed };
-    return changed === undefined && !hasLeftovers() ? said : { ...said, spent: true };
-  };
-}
-
-function sayLast(say: Say, said: FromChild): void {
+function sayAnswer(say: Say, id: string, value: unknown): void {
   try {
-    say(said);
+    say({ kind: 'answer', id, value });
   } catch (thrown) {
     const message = `the result cannot be sent to another process: ${messageOf(thrown)}`;
-    if ('id' in said) say({ kind: 'threw', id: said.id, thrown: { message, description: message, code: undefined } });
+    say({ kind: 'threw', id, thrown: { message, description: message, code: undefined } });
   }
 }
 
@@ -133,7 +107,7 @@ function thrownOf(thrown: unknown): Thrown {
 }
 
 /** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */
-function openOwnChannel(): { readonly say: Say; hear(call: (message: ToChild) => void): void } {
+function openOwnChannel(): { readonly say: Say; listen(call: (message: ToChild) => void): void } {
   let call: ((message: ToChild) => void) | undefined;
   const early: ToChild[] = [];
   const pipe = new Socket({ fd: CHANNEL_FD, readable: true, writable: true });
@@ -143,14 +117,33 @@ function openOwnChannel(): { readonly say: Say; hear(call: (message: ToChild) =>
   });
   return {
     say: (message, sent) => channel.send(message, sent),
-    hear: (given) => {
+    listen: (given) => {
       call = given;
       for (const message of early.splice(0)) given(message);
     },
   };
 }
 
-/** However the parent's death is noticed first, what the user's code spawned must not be left behind. */
+// ── the end of the parent ───────────────────────────────────────────────────────────────────────────────────────────────
+
+/** The pool starts this process in a group of its own, so nobody else is hit. */
+function endOwnGroup(): void {
+  process.kill(process.platform === 'win32' ? process.pid : 0, 'SIGKILL');
+}
+
+/** A process that is being killed closes its pipes a little before its children get another parent. */
+const PARENT_DEATH_MS = 50;
+
+/**
+ * Ends the group when the parent is gone, however the parent ended and whatever the user's code is doing: the main thread may be in a loop
+ * that never returns to its event loop, this thread is not. The parent never writes to the pipe; the kernel closes it when the parent dies.
+ */
+const PARENT_WATCH = `
+const pipe = new (require('node:net').Socket)({ fd: ${PARENT_PIPE_FD}, readable: true, writable: false });
+const end = () => process.kill(process.platform === 'win32' ? process.pid : 0, 'SIGKILL');
+pipe.on('close', end).on('error', end).resume();
+`;
+
 function endWithParent(): void {
   const parent = process.ppid;
   process.on('exit', () => {
@@ -161,5 +154,22 @@ function endWithParent(): void {
     if (process.ppid !== parent) endOwnGroup();
   });
   // The thread comes up by itself, even if this one never returns to its event loop; waiting for it would only delay the start.
-  new Worker(siblingScript(import.meta.url, 'parent-watch')).unref();
+  new Worker(PARENT_WATCH, { eval: true }).unref();
+}
+
+// ── the user's module ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+type Exports = Readonly<Record<string, unknown>>;
+
+/** `what`: whose module it is, for the message. */
+export async function importedModule(url: string, what: string, code: ErrorCode): Promise<Exports> {
+  try {
+    return (await import(url)) as Exports;
+  } catch (thrown) {
+    throw new TrainyardError(code, `the ${what}'s module ${url} cannot be imported: ${describeThrown(thrown)}`);
+  }
+}
+
+export function namesOf(exports: Exports): string {
+  return Object.keys(exports).join(', ') || 'nothing';
 }

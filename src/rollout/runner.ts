@@ -8,9 +8,8 @@ import { abortWith, type Downtime, Semaphore, yieldToEventLoop } from '../core/a
 import { runInRollout } from '../core/context.ts';
 import type { Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import type { Warn } from '../core/events.ts';
 import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
-import type { ChildProgram } from '../processes/answer.ts';
+import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
 import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
@@ -34,19 +33,17 @@ export interface IsolationOptions {
   readonly workers: number;
   /** Ends the processes when it aborts. */
   readonly signal: AbortSignal;
-  /** Put up around each process where the system can; else `warn` is told. */
-  readonly walls?: RunWalls | undefined;
-  readonly warn?: Warn;
+  /** What they must not see. Absent: they run in no sandbox. */
+  readonly files?: HiddenFiles | undefined;
   readonly sources?: ChildProgram['sources'];
 }
 
-export interface RunWalls {
-  /** Folders are empty, files too; what does not exist is passed over. */
-  readonly hidden: readonly string[];
-  /** With all that is in them. */
-  readonly readOnly: readonly string[];
-  /** The folder under which rollouts may keep files. */
-  readonly artifacts?: string | undefined;
+/** What isolated rollouts of a run must not see. */
+export interface HiddenFiles {
+  /** The directory of a run that is kept on disk; made where it is not there yet. */
+  readonly run?: string | undefined;
+  /** Paths of files with answers; what is no path of a file is passed over. */
+  readonly tasks: readonly unknown[];
 }
 
 /**

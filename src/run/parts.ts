@@ -2,7 +2,7 @@
  * What a run works with while it lives: model, grader, workflow, gateway. Opened in the order that finds mistakes before anything is spent;
  * the gateway listens last. Closed in reverse.
  */
-import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
+import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -14,19 +14,17 @@ import { graderInput } from '../grader/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { openGraderPool } from '../grader/pool.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
-import { watchStalls } from '../processes/stall-watch.ts';
+import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
+import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
-import { openingWith } from './closers.ts';
 import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
 import { sourcesOfModule } from './preflight.ts';
+import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
 import type { RunSettings, TrainSettings } from './settings.ts';
-import { tokensIn } from './signal.ts';
-import { reserved, wallsOf } from './walls.ts';
 
 export interface RunParts extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
@@ -66,7 +64,7 @@ export interface PartsOptions {
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   readonly observer?: RolloutObserver | undefined;
   /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
-  readonly files?: { readonly run?: string | undefined; readonly tasks: readonly unknown[] };
+  readonly files?: HiddenFiles;
   /** Whether to find and name what blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
@@ -82,8 +80,6 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
   checkTrainable(entry, trainable);
   return await openingWith<RunParts>(async (closers) => {
-    const isIsolated = entry.workflow.isolation === 'process';
-    if (isIsolated && files.run !== undefined) closers.add(await reserved(files.run));
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
     const downtime = new Downtime();
@@ -98,13 +94,12 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule;
-    const walls = isIsolated ? wallsOf({ ...files, module }) : undefined;
-    const isolation = { module, workers: settings.workflowWorkers, signal: stop, walls, warn, sources: sourcesOfModule(module) };
+    const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
     const sampled = engine(policy.engine);
     const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
-    if (options.watchStalls) closers.add(watchStalls({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
+    if (options.watchStalls) closers.add(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     closers.add(await listen(gateway));
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },

@@ -16,7 +16,7 @@ import { messageOf } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/call.ts';
-import { removeFolder, temporaryFolder } from '../processes/temporary-folder.ts';
+import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradeOf } from '../rollout/record.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
@@ -24,8 +24,7 @@ import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, lockRun, readRunFile } from './directory.ts';
-import { Results, reportOf, scoreOf } from './evaluation-results.ts';
-import { evaluationId, numbered, spread } from './held-out.ts';
+import { evaluationId, numbered, spread } from './evaluate.ts';
 import { openStoreOf } from './inspect.ts';
 import { openGrader } from './parts.ts';
 import {
@@ -37,6 +36,7 @@ import {
   type TrainPlan,
 } from './plan.ts';
 import { openPolicy, type Policy } from './policy.ts';
+import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
 import { samplesDigest, update } from './step.ts';

@@ -6,9 +6,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
-import { checkFilter, keepManifest, keepMark, keepTrajectory } from './keep.ts';
-import { checkManifest } from './manifest-rules.ts';
-import { closedError, conflictError, unmarkable } from './store-errors.ts';
+import { checkFilter, keepManifest, keepMark, keepTrajectory } from './records.ts';
+import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
 
 export function memoryStore(): Store {
   return new MemoryStore();

@@ -137,7 +137,7 @@ function checkFormat(path: string, database: DatabaseSync): boolean {
 }
 
 /**
- * NORMAL leaves syncing the log after a commit to us (log-sync.ts); everything else that must be on the disk before something else,
+ * NORMAL leaves syncing the log after a commit to us (group-commit.ts); everything else that must be on the disk before something else,
  * SQLite syncs itself, also past the drive's cache on macOS.
  */
 function makeDurable(path: string, database: DatabaseSync): void {

@@ -12,7 +12,7 @@ import type { RaceSettings } from '../../test/fixtures/store-open-race.ts';
 import { writtenBy } from '../../test/fixtures/store-writer.ts';
 import type { Trajectory } from '../core/types.ts';
 import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
-import { LogSync } from './log-sync.ts';
+import { LogSync } from './group-commit.ts';
 import { openSqliteStore } from './sqlite.ts';
 import { openStoreFile } from './sqlite-file.ts';
 

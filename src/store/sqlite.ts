@@ -5,10 +5,12 @@
  * the digest written with the record, so damage is an error and never a different trajectory. Nothing is ever updated or
  * deleted. SQLite runs on the calling thread; only the wait for the disk does not.
  */
-import type { DatabaseSync } from 'node:sqlite';
+import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import type { BatchManifest, Mark, Outcome, RolloutIdentity, Trajectory } from '../core/types.ts';
+import { GroupCommit, LogSync } from './group-commit.ts';
 import {
+  checkFilter,
   DecodeError,
   decodeManifest,
   decodeMark,
@@ -17,15 +19,13 @@ import {
   type EncodedTrajectory,
   encodeRecord,
   encodeTrajectory,
+  keepManifest,
+  keepMark,
+  keepTrajectory,
   sameBytes,
-} from './codec.ts';
-import { GroupCommit } from './group-commit.ts';
-import { checkFilter, keepManifest, keepMark, keepTrajectory } from './keep.ts';
-import { LogSync } from './log-sync.ts';
-import { checkManifest } from './manifest-rules.ts';
+} from './records.ts';
 import { openStoreFile } from './sqlite-file.ts';
-import { blobIn, integerIn, type Row, Statements, selection, textIn } from './sqlite-statements.ts';
-import { closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
+import { checkManifest, closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
 
 /**
  * Opens the store in this file, creating it when there is none. The folder must exist. `run`: the id of the run whose store it is; another
@@ -48,7 +48,7 @@ class SqliteStore implements Store {
   constructor(path: string, database: DatabaseSync) {
     this.#path = path;
     this.#database = database;
-    this.#statements = new Statements(database);
+    this.#statements = prepared(database);
     this.#log = new LogSync(path);
     this.#writes = new GroupCommit(database, this.#log);
   }
@@ -202,4 +202,70 @@ function manifestOf(row: Row): BatchManifest {
 
 function recordIn(row: Row): EncodedRecord {
   return { record: textIn(row, 'record'), digest: blobIn(row, 'digest') };
+}
+
+// ── SQL ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Values are always bound, never spliced into the text.
+
+type Row = Readonly<Record<string, SQLOutputValue>>;
+
+type Statements = ReturnType<typeof prepared>;
+
+function prepared(database: DatabaseSync) {
+  const sql = (text: string) => database.prepare(text);
+  return {
+    trajectory: sql('SELECT seq, record, digest FROM trajectories WHERE rollout_id = ?'),
+    turns: sql('SELECT words, prompt_ids, sampled_ids, logprobs FROM turns WHERE trajectory = ? ORDER BY position'),
+    insertTrajectory: sql(
+      'INSERT INTO trajectories (rollout_id, group_id, task_id, purpose, outcome, record, digest) VALUES (?, ?, ?, ?, ?, ?, ?)',
+    ),
+    insertTurn: sql(
+      'INSERT INTO turns (trajectory, position, words, prompt_ids, sampled_ids, logprobs) VALUES (?, ?, ?, ?, ?, ?)',
+    ),
+    manifests: sql('SELECT record, digest FROM manifests ORDER BY step'),
+    lastManifest: sql('SELECT record, digest FROM manifests ORDER BY step DESC LIMIT 1'),
+    stepOf: sql('SELECT step FROM manifest_rollouts WHERE rollout_id = ?'),
+    insertManifest: sql('INSERT INTO manifests (step, record, digest) VALUES (?, ?, ?)'),
+    insertMember: sql('INSERT INTO manifest_rollouts (rollout_id, step) VALUES (?, ?)'),
+    hasTurn: sql("SELECT 1 FROM turns WHERE trajectory = ? AND json_extract(words, '$.index') = ?"),
+    marks: sql('SELECT record, digest FROM marks ORDER BY seq'),
+    insertMark: sql('INSERT INTO marks (rollout_id, record, digest) VALUES (?, ?, ?)'),
+  };
+}
+
+/** The rows of `trajectories` that a filter means, in the order of appending. */
+function selection(filter: TrajectoryFilter): { readonly where: string; readonly values: readonly (string | number)[] } {
+  const conditions: string[] = [];
+  const values: (string | number)[] = [];
+  const columns = { purpose: filter.purpose, group_id: filter.groupId, task_id: filter.taskId, outcome: filter.outcome };
+  for (const [column, value] of Object.entries(columns)) {
+    if (value === undefined) continue;
+    conditions.push(`${column} = ?`);
+    values.push(value);
+  }
+  if (filter.trained !== undefined) {
+    conditions.push(`rollout_id ${filter.trained ? '' : 'NOT '}IN (SELECT rollout_id FROM manifest_rollouts)`);
+  }
+  const where = conditions.length === 0 ? '' : `WHERE ${conditions.join(' AND ')}`;
+  if (filter.limit === undefined) return { where: `${where} ORDER BY seq`, values };
+  return { where: `${where} ORDER BY seq LIMIT ?`, values: [...values, filter.limit] };
+}
+
+function textIn(row: Row, column: string): string {
+  const value = row[column];
+  if (typeof value !== 'string') throw new DecodeError(`column ${column} holds ${typeof value}, expected text`);
+  return value;
+}
+
+function blobIn(row: Row, column: string): Uint8Array {
+  const value = row[column];
+  if (!(value instanceof Uint8Array)) throw new DecodeError(`column ${column} holds ${typeof value}, expected bytes`);
+  return value;
+}
+
+function integerIn(row: Row | undefined, column: string): number {
+  const value = row?.[column];
+  if (typeof value !== 'number') throw new DecodeError(`column ${column} holds ${typeof value}, expected an integer`);
+  return value;
 }

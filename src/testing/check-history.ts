@@ -49,16 +49,8 @@ type Find = (kind: Fault | 'recovered', id: string, why: string) => void;
 /** Throws STORE_FORMAT if the history cannot be read. */
 export function checkHistory({ history, trajectories, manifests, staleness }: HistoryCheck): HistoryReport {
   const { processes, operations } = readHistory(history);
-  const found: Record<Fault | 'recovered', Finding[]> = {
-    lost: [],
-    altered: [],
-    duplicated: [],
-    unexpected: [],
-    foreign: [],
-    mixedVersion: [],
-    stale: [],
-    recovered: [],
-  };
+  const kinds = [...FAULTS, 'recovered'] as const;
+  const found = Object.fromEntries(kinds.map((kind) => [kind, []])) as unknown as Record<Fault | 'recovered', Finding[]>;
   const find: Find = (kind, id, why) => void found[kind].push({ id, why });
   checkRecords(attemptsOf(operations, 'append'), trajectories.map(trajectoryRecord), find);
   const commits = attemptsOf(operations, 'commit');
@@ -114,21 +106,16 @@ function checkRecords(attempts: readonly Attempt[], kept: readonly Kept[], find:
     const acknowledged = new Set(asked.filter(({ state }) => state === 'ok').map(({ content }) => content));
     if (held.length > 1) find('duplicated', id, `it is kept ${held.length} times`);
     if (acknowledged.size > 1) find('duplicated', id, `${acknowledged.size} different records of it were acknowledged`);
-    for (const { content } of held)
-      checkKept(
-        id,
-        asked.filter((attempt) => attempt.content === content),
-        asked.length,
-        find,
-      );
+    for (const { content } of held) checkKept(id, content, asked, find);
     const isAltered = held.some(({ content }) => asked.every((attempt) => attempt.content !== content));
     const missing = [...acknowledged].filter((content) => held.every((record) => record.content !== content));
     if (missing.length > 0 && !isAltered) find('lost', id, 'it was acknowledged and is not there');
   }
 }
 
-function checkKept(id: string, matching: readonly Attempt[], asked: number, find: Find): void {
-  if (asked === 0) find('unexpected', id, 'it is there, and nobody asked for it');
+function checkKept(id: string, content: string, asked: readonly Attempt[], find: Find): void {
+  const matching = asked.filter((attempt) => attempt.content === content);
+  if (asked.length === 0) find('unexpected', id, 'it is there, and nobody asked for it');
   else if (matching.length === 0) find('altered', id, 'what is there is not what was given');
   else if (matching.every(({ state }) => state === 'failed')) find('unexpected', id, 'it is there although writing it failed');
   else if (matching.every(({ state }) => state !== 'ok')) find('recovered', id, 'nobody saw it end, and it is there');
@@ -136,10 +123,8 @@ function checkKept(id: string, matching: readonly Attempt[], asked: number, find
 
 /** No step is acknowledged twice, no version made twice, no rollout trained twice. An append may be repeated, a commit may not. */
 function checkSteps(manifests: readonly BatchManifest[], commits: readonly Attempt[], find: Find): void {
-  for (const [step, accepted] of Map.groupBy(
-    commits.filter(({ state }) => state === 'ok'),
-    ({ id }) => id,
-  )) {
+  const acknowledged = commits.filter(({ state }) => state === 'ok');
+  for (const [step, accepted] of Map.groupBy(acknowledged, ({ id }) => id)) {
     if (accepted.length > 1) find('duplicated', step, `it was acknowledged ${accepted.length} times`);
   }
   for (const [version, steps] of Map.groupBy(manifests, ({ policyVersion }) => policyVersion)) {
@@ -188,11 +173,8 @@ function checkMembers({ trajectories, manifests, staleness }: Omit<HistoryCheck,
     for (const id of manifest.rolloutIds) {
       const trajectory = keptAs.get(id);
       if (trajectory?.purpose !== 'train') {
-        find(
-          'foreign',
-          id,
-          `${stepName(manifest)} names it, and it is ${trajectory === undefined ? 'not kept' : 'for evaluation'}`,
-        );
+        const found = trajectory === undefined ? 'not kept' : 'for evaluation';
+        find('foreign', id, `${stepName(manifest)} names it, and it is ${found}`);
       }
       for (const turn of trajectory?.turns.filter(({ trainable }) => trainable) ?? []) {
         const why = `sampled by version ${turn.policyVersion}, trained in ${stepName(manifest)} from version ${newest}`;

@@ -30,6 +30,8 @@ export interface EnvironmentOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+type Fields = Readonly<Record<string, Json>>;
+
 export interface StepResult {
   /** What the environment says: mostly messages. */
   readonly state: Json;
@@ -63,54 +65,24 @@ export class EnvironmentClient {
   }
 
   /** Ids of the tasks that the service has. */
-  async taskIds(split = 'train', params: Readonly<Record<string, Json>> = {}): Promise<readonly string[]> {
-    const data = await this.#call('get_env_profile', { params: { ...params, split } });
+  async taskIds(split = 'train', params: Fields = {}): Promise<readonly string[]> {
+    const data = await callService(this.#options, 'get_env_profile', { params: { ...params, split } });
     return checked(idsSchema, data, 'a list of task ids').map(String);
   }
 
-  async create(taskId: string, params: Readonly<Record<string, Json>> = {}): Promise<EnvironmentInstance> {
+  async create(taskId: string, params: Fields = {}): Promise<EnvironmentInstance> {
     // Chosen here: also an instance whose creation was never answered can be released.
     const instanceId = randomUUID().replaceAll('-', '');
-    const call: CallRoute = (route, fields, isRepeatable) =>
-      this.#call(route, { instance_id: instanceId, ...fields }, isRepeatable);
-    const release = async (): Promise<void> => {
-      // Also when the rollout was cut: the service must not keep what nobody uses.
-      const options = { ...this.#options, signal: undefined, timeoutMs: RELEASE_TIMEOUT_MS };
-      await new EnvironmentClient(options).#call('release', { instance_id: instanceId });
-    };
     try {
-      const { state, info } = checked(createdSchema, await call('create', { task_id: taskId, params }), 'a state');
-      return new EnvironmentInstance(instanceId, { state, info } as { state: Json; info: Json }, call, release);
+      const data = await callService(this.#options, 'create', { instance_id: instanceId, task_id: taskId, params });
+      const { state, info } = checked(createdSchema, data, 'a state');
+      return new EnvironmentInstance(this.#options, instanceId, { state, info } as { state: Json; info: Json });
     } catch (thrown) {
-      await release().catch(() => {});
+      await release(this.#options, instanceId).catch(() => {});
       throw thrown;
     }
   }
-
-  async #call(route: string, fields: Call['fields'], isRepeatable = true): Promise<unknown> {
-    const { url, envType, timeoutMs = TIMEOUT_MS, signal } = this.#options;
-    const call: Call = {
-      url: `${url.replace(/\/+$/, '')}/${route}`,
-      timeoutMs,
-      signal,
-      fields: { env_type: envType, ...fields },
-    };
-    for (let attempt = 0; ; attempt++) {
-      signal?.throwIfAborted();
-      try {
-        const { success, data } = checked(answerSchema, await send(call), '{success, data}');
-        if (success !== false) return data;
-        throw failed(`${call.url} answered that it did not succeed: ${describeValue(data)}`);
-      } catch (thrown) {
-        const mayRepeat = thrown instanceof Unanswered && (isRepeatable || !thrown.mayHaveArrived);
-        if (signal?.aborted || !mayRepeat || attempt === RETRIES) throw asFailure(thrown, call.url, attempt + 1);
-        await sleep(FIRST_PAUSE_MS * 2 ** attempt * (0.5 + Math.random() / 2), undefined, signal && { signal });
-      }
-    }
-  }
 }
-
-type CallRoute = (route: string, fields: Call['fields'], isRepeatable?: boolean) => Promise<unknown>;
 
 /** One environment; dispose of it, or call `release`. */
 export class EnvironmentInstance implements AsyncDisposable {
@@ -118,43 +90,36 @@ export class EnvironmentInstance implements AsyncDisposable {
   /** What the environment says at first: mostly messages. */
   readonly state: Json;
   readonly info: Json;
-  readonly #call: CallRoute;
-  readonly #release: () => Promise<void>;
+  readonly #options: EnvironmentOptions;
   #released: Promise<void> | undefined;
 
   /** Made by EnvironmentClient.create. */
-  constructor(
-    instanceId: string,
-    { state, info }: { readonly state: Json; readonly info: Json },
-    call: CallRoute,
-    release: () => Promise<void>,
-  ) {
+  constructor(options: EnvironmentOptions, instanceId: string, created: { readonly state: Json; readonly info: Json }) {
+    this.#options = options;
     this.instanceId = instanceId;
-    this.state = state ?? null;
-    this.info = info ?? null;
-    this.#call = call;
-    this.#release = release;
+    this.state = created.state ?? null;
+    this.info = created.info ?? null;
   }
 
   /** `action`: mostly the assistant's message. */
-  async step(action: Json, params: Readonly<Record<string, Json>> = {}): Promise<StepResult> {
-    const found = checked(stepSchema, await this.#call('step', { messages: action, params }, false), 'the result of a step');
+  async step(action: Json, params: Fields = {}): Promise<StepResult> {
+    const found = checked(stepSchema, await this.#call('step', action, params, false), 'the result of a step');
     const { state = null, reward = null, is_terminated: isTerminated = false, info = null } = found;
     return { state: state as Json, reward, isTerminated, info: info as Json };
   }
 
   /** The score; never one that was not given. */
-  async evaluate(messages: Json = {}, params: Readonly<Record<string, Json>> = {}): Promise<number> {
-    return checked(z.number(), await this.#call('evaluate', { messages, params }), 'a finite number');
+  async evaluate(messages: Json = {}, params: Fields = {}): Promise<number> {
+    return checked(z.number(), await this.#call('evaluate', messages, params), 'a finite number');
   }
 
-  async getInfo(messages: Json = {}, params: Readonly<Record<string, Json>> = {}): Promise<Json> {
-    return ((await this.#call('get_info', { messages, params })) ?? null) as Json;
+  async getInfo(messages: Json = {}, params: Fields = {}): Promise<Json> {
+    return ((await this.#call('get_info', messages, params)) ?? null) as Json;
   }
 
   /** Once, however often it is asked for. */
   release(): Promise<void> {
-    this.#released ??= this.#release();
+    this.#released ??= release(this.#options, this.instanceId);
     return this.#released;
   }
 
@@ -162,17 +127,43 @@ export class EnvironmentInstance implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release().catch(() => {});
   }
+
+  #call(route: string, messages: Json, params: Fields, isRepeatable?: boolean): Promise<unknown> {
+    return callService(this.#options, route, { instance_id: this.instanceId, messages, params }, isRepeatable);
+  }
+}
+
+/** Also when the rollout was cut: the service must not keep what nobody uses. */
+async function release(options: EnvironmentOptions, instanceId: string): Promise<void> {
+  await callService({ ...options, signal: undefined, timeoutMs: RELEASE_TIMEOUT_MS }, 'release', { instance_id: instanceId });
+}
+
+async function callService(options: EnvironmentOptions, route: string, fields: Fields, isRepeatable = true): Promise<unknown> {
+  const { envType, timeoutMs = TIMEOUT_MS, signal } = options;
+  const url = `${options.url.replace(/\/+$/, '')}/${route}`;
+  const body = JSON.stringify({ messages: {}, params: {}, env_type: envType, ...fields });
+  for (let attempt = 0; ; attempt++) {
+    signal?.throwIfAborted();
+    try {
+      const { success, data } = checked(answerSchema, await send(url, body, timeoutMs, signal), '{success, data}');
+      if (success !== false) return data;
+      throw failed(`${url} answered that it did not succeed: ${describeValue(data)}`);
+    } catch (thrown) {
+      if (!(thrown instanceof Unanswered)) throw thrown;
+      const mayRepeat = isRepeatable || !thrown.mayHaveArrived;
+      if (signal?.aborted || !mayRepeat || attempt === RETRIES) {
+        const attempts = attempt === 0 ? '1 attempt' : `${attempt + 1} attempts`;
+        throw failed(`${url} gave no answer in ${attempts}: ${messageOf(thrown)}`, thrown);
+      }
+      await sleep(FIRST_PAUSE_MS * 2 ** attempt * (0.5 + Math.random() / 2), undefined, signal && { signal });
+    }
+  }
 }
 
 function checked<T>(schema: z.ZodType<T>, value: unknown, expected: string): T {
   const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
   throw failed(`the environment service answered ${describeValue(value)}, expected ${expected}`);
-}
-
-function asFailure(thrown: unknown, url: string, attempts: number): unknown {
-  if (!(thrown instanceof Unanswered)) return thrown;
-  return failed(`${url} gave no answer in ${attempts} ${attempts === 1 ? 'attempt' : 'attempts'}: ${messageOf(thrown)}`, thrown);
 }
 
 function failed(message: string, cause?: unknown): TrainyardError {
@@ -186,13 +177,6 @@ const MAX_ANSWER_BYTES = 64 * 2 ** 20;
 /** The connection was never made. */
 const NEVER_ARRIVED: ReadonlySet<unknown> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
 
-interface Call {
-  readonly url: string;
-  readonly timeoutMs: number;
-  readonly signal: AbortSignal | undefined;
-  readonly fields: Readonly<Record<string, Json>>;
-}
-
 /** No answer, or one that says "not now": it may help to ask again. */
 class Unanswered extends Error {
   readonly mayHaveArrived: boolean;
@@ -204,17 +188,16 @@ class Unanswered extends Error {
 }
 
 /** One POST: bounded in time and size. Redirects are not followed. */
-async function send({ url, timeoutMs, signal, fields }: Call): Promise<unknown> {
+async function send(url: string, body: string, timeoutMs: number, signal: AbortSignal | undefined): Promise<unknown> {
   const deadline = AbortSignal.timeout(timeoutMs);
-  const request = {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ messages: {}, params: {}, ...fields }),
-    redirect: 'manual',
-    signal: signal === undefined ? deadline : AbortSignal.any([deadline, signal]),
-  } as const;
   try {
-    const response = await fetch(url, request);
+    const response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body,
+      redirect: 'manual',
+      signal: signal === undefined ? deadline : AbortSignal.any([deadline, signal]),
+    });
     if (response.status >= 300 && response.status < 400) {
       await response.body?.cancel();
       // The task and the action of an agent are for the service that was named, and no other.
@@ -229,17 +212,19 @@ async function send({ url, timeoutMs, signal, fields }: Call): Promise<unknown> 
     if (thrown instanceof Unanswered || thrown instanceof TrainyardError) throw thrown;
     signal?.throwIfAborted();
     if (deadline.aborted) throw new Unanswered(`no answer within ${timeoutMs} ms`, true);
-    if (thrown instanceof SyntaxError) throw new TrainyardError('WORKFLOW_FAILED', `${url} answered no JSON`);
     const code = (thrown as { readonly cause?: { readonly code?: unknown } }).cause?.code;
     throw new Unanswered(code === undefined ? describeThrown(thrown) : String(code), !NEVER_ARRIVED.has(code));
   }
 }
 
 function jsonIn(text: string, url: string): unknown {
-  if (nestingOf(text) > MAX_NESTING) {
+  if (nestingOf(text) > MAX_NESTING)
     throw new TrainyardError('WORKFLOW_FAILED', `${url} answered JSON nested deeper than ${MAX_NESTING} levels`);
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered no JSON`);
   }
-  return JSON.parse(text);
 }
 
 async function textOf(response: Response, url: string): Promise<string> {

@@ -16,7 +16,7 @@ import {
 import { isConcrete, methodKind } from '../core/define.ts';
 import { checkedFields, checkNames, describeThrown, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { isObject } from '../core/json.ts';
+import { defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
 import { ModelTuner } from './model-tuner.ts';
 
@@ -205,39 +205,31 @@ const FIELDS = ['reward', 'isSuccess', 'metadata', 'logMetrics'];
 
 /** Throws WORKFLOW_BAD_RESULT, for everything that is wrong with it. */
 export function resultOf(returned: unknown, who: string): WorkflowResult {
-  if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) {
-    throw bad([`${who} returned ${describeValue(returned)}`]);
-  }
-  const mistakes = [...unknownOptions(returned, FIELDS, `what ${who} returned`)];
+  if (!isObject(returned)) throw bad([`${who} returned ${describeValue(returned)}`]);
   const { reward, isSuccess, metadata, logMetrics } = returned as WorkflowOutputFields;
-  mistakes.push(...rewardMistakes(reward, who));
-  if (isSuccess !== undefined && isSuccess !== null && typeof isSuccess !== 'boolean') {
-    mistakes.push(`${who} returned isSuccess ${describeValue(isSuccess)}, expected true or false`);
-  }
+  const numbers: readonly unknown[] = Array.isArray(reward) ? reward : reward == null || isObject(reward) ? [] : [reward];
+  const mistakes = [
+    ...unknownOptions(returned, FIELDS, `what ${who} returned`),
+    ...numbers
+      .filter((one) => !Number.isFinite(one))
+      .map((one) => `${who} returned reward ${describeValue(one)}, expected a finite number`),
+    ...(isSuccess == null || typeof isSuccess === 'boolean'
+      ? []
+      : [`${who} returned isSuccess ${describeValue(isSuccess)}, expected true or false`]),
+  ];
   if (mistakes.length > 0) throw bad(mistakes);
-  return {
-    ...(reward === undefined || reward === null ? {} : { reward: rewardOf(reward) }),
-    ...(typeof isSuccess === 'boolean' ? { success: isSuccess } : {}),
-    ...(metadata === undefined || metadata === null ? {} : { metadata }),
-    ...(logMetrics === undefined || logMetrics === null ? {} : { metrics: logMetrics }),
-  };
-}
-
-function rewardMistakes(reward: unknown, who: string): string[] {
-  if (reward === undefined || reward === null) return [];
-  const numbers = Array.isArray(reward) ? (reward as unknown[]) : [typeof reward === 'object' ? 0 : reward];
-  const strange = numbers.filter((one) => typeof one !== 'number' || !Number.isFinite(one));
-  return strange.map((one) => `${who} returned reward ${describeValue(one)}, expected a finite number`);
+  return defined({
+    reward: reward == null ? undefined : rewardOf(reward),
+    success: isSuccess ?? undefined,
+    metadata: metadata ?? undefined,
+    metrics: logMetrics ?? undefined,
+  });
 }
 
 /** The value of a list is its sum: what the episode earned step by step. */
 function rewardOf(reward: OutputReward): GraderResult {
-  if (!isList(reward)) return reward;
-  return { value: reward.reduce((sum, one) => sum + one, 0), byTurn: reward };
-}
-
-function isList(reward: OutputReward): reward is readonly number[] {
-  return Array.isArray(reward);
+  const isList = (given: OutputReward): given is readonly number[] => Array.isArray(given);
+  return isList(reward) ? { value: reward.reduce((sum, one) => sum + one, 0), byTurn: reward } : reward;
 }
 
 function bad(mistakes: readonly string[]): TrainyardError {

@@ -2,10 +2,8 @@
 import { readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { findWalls } from '../../src/isolation/walls.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
 import { scratch, trainyard } from './command.ts';
-
-const hasWalls = (await findWalls({ hidden: [], readOnly: [] })).kind === 'walls';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let tasks: string;
@@ -156,25 +154,22 @@ describe('trainyard try', () => {
     expect(stdout).not.toContain('src/isolation/workflow-child.ts');
   });
 
-  it.skipIf(!hasWalls)(
-    'says why an isolated workflow cannot write beside its entry, and where it may (needs namespaces)',
-    async () => {
-      const file = await home.write(
-        'beside.ts',
-        `import { writeFileSync } from 'node:fs';
+  it.skipIf(!hasSandbox)('says why an isolated workflow cannot write beside its entry, and where it may', async () => {
+    const file = await home.write(
+      'beside.ts',
+      `import { writeFileSync } from 'node:fs';
       import { defineGrader, defineWorkflow } from 'trainyard';
       export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
         writeFileSync(new URL('log.txt', import.meta.url), 'seen');
       } });\n${GRADER}`,
-      );
-      const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
-      expect(code).toBe(1);
-      expect(stdout).toMatch(/at .*beside\.ts:4/);
-      expect(stdout).toMatch(
-        /WORKFLOW_FAILED: EROFS: .*log\.txt' \(the project is read-only under isolation: write to ctx\.artifactsDir or os\.tmpdir\(\)\)/,
-      );
-    },
-  );
+    );
+    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/at .*beside\.ts:4/);
+    expect(stdout).toMatch(
+      /WORKFLOW_FAILED: EROFS: .*log\.txt' \(files are read-only under isolation: write to ctx\.artifactsDir or os\.tmpdir\(\)\)/,
+    );
+  });
 
   it('says which tasks there are when there is no such one', async () => {
     const file = await entry('good.ts', CALL, GRADER);

@@ -13,16 +13,14 @@ import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/gateway.ts';
 import { graderInput } from '../../src/grader/call.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
-import { findWalls } from '../../src/isolation/walls.ts';
 import { runRollout, type StartedWorkflow, startWorkflow } from '../../src/rollout/runner.ts';
-import { wallsOf } from '../../src/run/walls.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { scratch } from '../cli/command.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
 import { scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const SECRET = 'the-answer-93c1e7';
 const KEY = 'the-run-key-93c1e7';
-const hasWalls = (await findWalls({ hidden: [], readOnly: [] })).kind === 'walls';
 
 interface Bench extends AsyncDisposable {
   readonly project: string;
@@ -32,7 +30,7 @@ interface Bench extends AsyncDisposable {
   text(name: string): string;
 }
 
-async function bench(isWalled: boolean): Promise<Bench> {
+async function bench(isSandboxed: boolean): Promise<Bench> {
   const home = await scratch();
   const project = home.dir;
   const run = join(project, 'runs/this');
@@ -54,9 +52,9 @@ async function bench(isWalled: boolean): Promise<Bench> {
   const { default: workflow } = (await import(pathToFileURL(entry).href)) as { default: Workflow };
   const module = { url: pathToFileURL(entry).href, exportName: 'default' };
   const { signal } = new AbortController();
-  const walls = isWalled ? wallsOf({ run, tasks: [tasks], module }) : undefined;
+  const files = isSandboxed ? { run, tasks: [tasks] } : undefined;
   const [started, grader]: [StartedWorkflow, GraderRunner] = await Promise.all([
-    startWorkflow(workflow, { module, workers: 1, signal, walls }),
+    startWorkflow(workflow, { module, workers: 1, signal, files }),
     openGraderPool({ module: entry, exportName: 'grader', workers: 1 }),
   ]);
   mountAgentFlow(gateway, { grader, taskOf: () => task });
@@ -101,21 +99,21 @@ const counted = ({ outcome, grade, output, turns }: Trajectory): unknown => ({
 });
 const got = ({ logs }: Trajectory): string => logs?.map(({ text }) => text).join('\n') ?? '';
 
-let walled: Bench;
+let confined: Bench;
 let open: Bench;
 let honest: unknown;
 let honestTurns: unknown;
 beforeAll(async () => {
   process.env['TINKER_API_KEY'] = KEY;
-  [walled, open] = await Promise.all([bench(true), bench(false)]);
-  const trajectory = await walled.try('nothing');
+  [confined, open] = await Promise.all([bench(hasSandbox), bench(false)]);
+  const trajectory = await confined.try('nothing');
   honest = counted(trajectory);
   honestTurns = trajectory.turns.map(({ response, sampledIds }) => [response.content, sampledIds]);
   expect(trajectory).toMatchObject({ output: 'wrong', grade: { kind: 'graded', reward: { value: 0, parts: { match: 0 } } } });
 });
 afterAll(async () => {
   delete process.env['TINKER_API_KEY'];
-  await walled?.[Symbol.asyncDispose]();
+  await confined?.[Symbol.asyncDispose]();
   await open?.[Symbol.asyncDispose]();
 });
 
@@ -123,24 +121,24 @@ describe('an agent that claims a reward gets none', () => {
   it.each(['print a reward', 'forge answers on the channel', 'use reward routes', 'leave something behind'])(
     'to %s; nor does the rollout after it in the same process',
     async (trick) => {
-      const trajectory = await walled.try(trick);
+      const trajectory = await confined.try(trick);
       if (trajectory.outcome.kind === 'completed') expect(counted(trajectory)).toEqual(honest);
       else expect(trajectory.grade.kind).not.toBe('graded');
       await new Promise((resolve) => setTimeout(resolve, 60));
-      const next = await walled.try('nothing');
+      const next = await confined.try('nothing');
       if (next.outcome.kind === 'completed') expect(counted(next)).toEqual(honest);
       else expect(next.grade.kind).not.toBe('graded');
     },
   );
 
   it('by breaking the channel to the run: its process is ended, and another takes its place', async () => {
-    const broken = await walled.try('break the channel');
+    const broken = await confined.try('break the channel');
     expect(broken).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
-    expect(counted(await walled.try('nothing'))).toEqual(honest);
+    expect(counted(await confined.try('nothing'))).toEqual(honest);
   });
 
   it('by speaking for its own process, though what it says of its output is heard as if it had returned it', async () => {
-    const { output, grade } = await walled.try('an end of its own');
+    const { output, grade } = await confined.try('an end of its own');
     expect({ output, grade }).toMatchObject({ output: 'forged', grade: { kind: 'graded', reward: { value: 0 } } });
   });
 
@@ -152,10 +150,10 @@ describe('an agent that claims a reward gets none', () => {
     'an error of no kind',
     'notes that are no texts',
   ])('by saying %s in the name of its process; nothing of the run breaks by it', async (said) => {
-    const trajectory = await walled.try(said);
+    const trajectory = await confined.try(said);
     if (trajectory.outcome.kind === 'completed') expect(counted(trajectory)).toEqual(honest);
     else expect(trajectory).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
-    expect(counted(await walled.try('nothing'))).toEqual(honest);
+    expect(counted(await confined.try('nothing'))).toEqual(honest);
   });
 
   it.each([
@@ -166,7 +164,7 @@ describe('an agent that claims a reward gets none', () => {
     'an output that changes',
     'metrics named like ours',
   ])('by returning %s', async (returned) => {
-    const { turns: _turns, ...stored } = await walled.try(returned);
+    const { turns: _turns, ...stored } = await confined.try(returned);
     const { outcome, grade } = stored;
     if (outcome.kind === 'completed') expect(grade).toMatchObject({ kind: 'graded', reward: { value: 0, parts: { match: 0 } } });
     else expect({ outcome, grade }).toMatchObject({ outcome: { kind: 'failed' }, grade: { kind: 'ungraded' } });
@@ -176,14 +174,14 @@ describe('an agent that claims a reward gets none', () => {
   });
 
   it('by speaking with its key after its end, while it is graded or later', async () => {
-    const trajectory = await walled.try('speak after its end');
+    const trajectory = await confined.try('speak after its end');
     expect(counted(trajectory)).toEqual(honest);
-    expect(got(await walled.try('tell what was left'))).toBe('410');
+    expect(got(await confined.try('tell what was left'))).toBe('410');
     expect(trajectory.turns).toHaveLength(1);
   });
 
   it('by the routes that give rewards: each refuses its key, while its model is there', async () => {
-    const statuses = got(await walled.try('use reward routes'))
+    const statuses = got(await confined.try('use reward routes'))
       .split(',')
       .map(Number);
     expect(statuses).toHaveLength(10);
@@ -193,38 +191,36 @@ describe('an agent that claims a reward gets none', () => {
   });
 
   it('for another rollout: its key is for its own', async () => {
-    const trajectory = await walled.try('speak for another rollout');
+    const trajectory = await confined.try('speak for another rollout');
     expect(got(trajectory)).toMatch(/^(401|403|404),401,(401|403|404)$/);
     expect(counted(trajectory)).toEqual(honest);
   });
 
   it('by returning one, unless the developer lets the agent reward itself', async () => {
-    expect(counted(await walled.try('print a reward'))).toEqual(honest);
-    const trusted = await walled.try('print a reward', { grading: 'when-missing' });
+    expect(counted(await confined.try('print a reward'))).toEqual(honest);
+    const trusted = await confined.try('print a reward', { grading: 'when-missing' });
     expect(trusted.grade).toMatchObject({ reward: { value: 1, source: 'workflow' } });
   });
 
   it('by what is in its environment and arguments', async () => {
-    expect(got(await walled.try('look for keys in its environment'))).not.toMatch(new RegExp(`${KEY}|${SECRET}`));
+    expect(got(await confined.try('look for keys in its environment'))).not.toMatch(new RegExp(`${KEY}|${SECRET}`));
   });
 });
 
-// Elsewhere a process can read and change what its user can; the run says so once.
-describe.skipIf(!hasWalls)('behind walls an agent', () => {
+describe.skipIf(!hasSandbox)('in its sandbox an agent', () => {
   it.each(['read the tasks', 'read the store', 'read an earlier run', 'read what others kept'])('cannot %s', async (trick) => {
-    const trajectory = await walled.try(trick);
+    const trajectory = await confined.try(trick);
     expect(got(trajectory)).not.toContain(SECRET);
     expect(counted(trajectory)).toEqual(honest);
     expect(got(await open.try(trick))).toContain(SECRET);
   });
 
   it('cannot look into the run or its neighbours, nor reach them', async () => {
-    const looked = got(await walled.try('look into other processes'));
-    expect(looked).not.toContain('PATH=');
+    const looked = got(await confined.try('look into other processes'));
+    expect(looked).not.toContain('dist/workers');
     expect(looked).toMatch(/^memory (EACCES|ENOENT), root (EACCES|ENOENT), files (EACCES|ENOENT)\n/);
-    expect(got(await walled.try('reach the run'))).toBe('ESRCH');
-    // What a user's other processes were started with is readable without walls.
-    expect(got(await open.try('look into other processes'))).toMatch(/^memory open, root \d+, files \d+\n.*PATH=/s);
+    expect(got(await confined.try('reach the run'))).toBe('ESRCH');
+    expect(got(await open.try('look into other processes'))).toMatch(/^memory open, root \d+, files \d+\n.*dist\/workers/s);
     expect(got(await open.try('reach the run'))).toBe('true');
   });
 
@@ -234,16 +230,16 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
     ['change the tasks', 'train.jsonl', /"changed":1/],
     ['change what others kept', 'runs/this/artifacts/other/kept.txt', /^changed$/],
   ])('cannot %s', async (trick, file, changed) => {
-    const before = walled.text(file);
-    const trajectory = await walled.try(trick);
-    expect(walled.text(file)).toBe(before);
+    const before = confined.text(file);
+    const trajectory = await confined.try(trick);
+    expect(confined.text(file)).toBe(before);
     expect(counted(trajectory)).toEqual(honest);
     await open.try(trick);
     expect(open.text(file)).toMatch(changed);
   });
 
   it('cannot change what the grader reads, which would pay', async () => {
-    const trajectory = await walled.try('change what the grader reads');
+    const trajectory = await confined.try('change what the grader reads');
     expect(got(trajectory)).toBe('EROFS');
     expect(counted(trajectory)).toEqual(honest);
     const unhindered = await open.try('change what the grader reads');
@@ -258,17 +254,17 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
       const kept = join('runs/this/artifacts', rolloutId);
       return [bench.text(join(kept, 'own.txt')), existsSync(join(bench.project, kept, 'by-name'))];
     };
-    expect(await changed(walled)).toEqual(['own....', false]);
+    expect(await changed(confined)).toEqual(['own....', false]);
     expect(await changed(open)).toEqual(['changed', true]);
   });
 
   it('keeps files where its grader finds them, without links that lead out of them', async () => {
-    const { rolloutId } = await walled.try('keep a link to the tasks');
+    const { rolloutId } = await confined.try('keep a link to the tasks');
     const kept = join('runs/this/artifacts', rolloutId);
-    expect(walled.text(join(kept, 'own.txt'))).toBe('own');
-    expect(walled.text(join(kept, 'link.txt'))).toBe('own');
-    expect(existsSync(join(walled.project, kept, 'deep'))).toBe(true);
-    expect(existsSync(join(walled.project, kept, 'deep/kept.txt'))).toBe(false);
+    expect(confined.text(join(kept, 'own.txt'))).toBe('own');
+    expect(confined.text(join(kept, 'link.txt'))).toBe('own');
+    expect(existsSync(join(confined.project, kept, 'deep'))).toBe(true);
+    expect(existsSync(join(confined.project, kept, 'deep/kept.txt'))).toBe(false);
     const unhindered = await open.try('keep a link to the tasks');
     expect(open.text(join('runs/this/artifacts', unhindered.rolloutId, 'deep/kept.txt'))).toContain(SECRET);
   });
@@ -277,7 +273,7 @@ describe.skipIf(!hasWalls)('behind walls an agent', () => {
 // Last, because its process is of no use after it.
 it('an agent that changes what its process is made of gets no reward, and spoils only its own rollouts there', async () => {
   for (const trick of ['change what the process is made of', 'nothing']) {
-    const { turns, grade } = await walled.try(trick);
+    const { turns, grade } = await confined.try(trick);
     expect(grade).not.toMatchObject({ reward: { value: 1 } });
     expect(turns.map(({ response, sampledIds }) => [response.content, sampledIds])).toEqual(honestTurns);
   }

@@ -178,27 +178,6 @@ describe('a rollout for a controller', () => {
     expect(turns[1]!.after).toBe(0);
     expect(samples['clerk']!.reward).toBe(1);
   });
-
-  it('never mixes with others that run at the same time', async () => {
-    const names = Array.from({ length: 20 }, (_, i) => `r${i}`);
-    const workflow = defineWorkflow({
-      concurrency: 20,
-      run: async (ctx) => {
-        const model = ctx.model().thread(`of-${ctx.rolloutId}`);
-        await model.generate({ messages: [{ role: 'user', content: ctx.rolloutId }] });
-      },
-    });
-    const grader = defineGrader(({ messages }) => Number(messages[0]!.content!.slice(1)));
-    await using server = createRolloutServer({ backend: new LocalBackend({ workflow, grader }) });
-    const { origin } = await server.listen();
-    const begun = names.map((name) => ({ name, ...controller.begin(name) }));
-    await Promise.all(begun.map(({ body }) => send(origin, '/rollout', body)));
-    for (const { name, session } of begun) {
-      const [, grade] = await controller.heard(name, 2);
-      expect(grade!.body.sample!.reward).toBe(Number(name.slice(1)));
-      expect(session.seal().map(({ thread, request }) => [thread, request.messages[0]!.content])).toEqual([[`of-${name}`, name]]);
-    }
-  });
 });
 
 describe('examples/osmosis/server.ts', () => {

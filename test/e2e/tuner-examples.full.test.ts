@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Player, play, ROLES } from '../../examples/tuner/werewolves/game.ts';
 import type { TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { isSuccess } from '../../src/run/signal.ts';
+import { isSuccess } from '../../src/run/results.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { ROOT, scratch, trainyard } from '../cli/command.ts';

@@ -8,7 +8,7 @@ import { turnText } from '../../src/cli/rollout-text.ts';
 import { turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { graderInput } from '../../src/grader/call.ts';
-import { tokensIn } from '../../src/run/signal.ts';
+import { tokensIn } from '../../src/run/results.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { checkHistory } from '../../src/testing/check-history.ts';
 import { recordHistory } from '../../src/testing/record-history.ts';

@@ -186,8 +186,8 @@ describe('what a grader sees', () => {
     }
   });
 
-  it.each(Object.entries(AGENTS))('has tool calls that toolCalls compares, by %s', async (_, agent) => {
-    const { input } = await seenOf(agent);
+  it('has tool calls that toolCalls compares', async () => {
+    const { input } = await seenOf(messages);
     const wanted = (expression: string) => [
       { name: 'lookup', arguments: { item: 'Binklex glove' } },
       { name: 'lookup', arguments: { item: 'Zorvex lamp' } },
@@ -240,22 +240,12 @@ describe('what a grader sees', () => {
   });
 
   it('has ids and log-probabilities as they are stored', async () => {
-    for (const agent of [chat, messages, strands]) {
-      const { input, trajectory } = await seenOf(agent);
-      expect(input.turns).toHaveLength(4);
-      expect(
-        input.turns.map(({ sampledIds, logprobs, policyVersion, index }) => ({ sampledIds, logprobs, policyVersion, index })),
-      ).toEqual(
-        trajectory.turns.map(({ sampledIds, logprobs, policyVersion, index }) => ({
-          sampledIds,
-          logprobs,
-          policyVersion,
-          index,
-        })),
-      );
-      expect(input.turns.map(({ promptTokens }) => promptTokens)).toEqual(
-        trajectory.turns.map(({ promptIds }) => promptIds.length),
-      );
+    const { input, trajectory } = await seenOf(messages);
+    expect(input.turns).toHaveLength(4);
+    for (const [i, { sampledIds, logprobs, policyVersion, index, promptTokens }] of input.turns.entries()) {
+      const { promptIds, ...stored } = trajectory.turns[i]!;
+      expect(stored).toMatchObject({ sampledIds, logprobs, policyVersion, index });
+      expect(promptTokens).toBe(promptIds.length);
     }
   });
 });

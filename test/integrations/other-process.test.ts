@@ -4,7 +4,7 @@ import { expect, it } from 'vitest';
 import { z } from 'zod';
 import { policy } from '../../src/ai-sdk.ts';
 import type { ModelHandle } from '../../src/core/contracts.ts';
-import { generateOverHttp } from '../../src/gateway/http-model.ts';
+import { generateOverHttp } from '../../src/gateway/chat-client.ts';
 import { expectLinear } from '../fixtures/gateway/served.ts';
 import { ANSWERS, QUESTIONS, type Shop } from '../fixtures/gateway/shop-agent.ts';
 import { bothWays, type Played } from '../fixtures/integrations/both-ways.ts';

@@ -13,7 +13,7 @@ import { fileURLToPath } from 'node:url';
 import { unscorable } from '../../core/define.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
-import { siblingScript } from '../../processes/protocol.ts';
+import { siblingScript } from '../../processes/channel.ts';
 import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../../processes/sandbox.ts';
 
 export type CodeLanguage = 'javascript' | 'python';

@@ -10,7 +10,7 @@ import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts'
 import { defineGrader, unscorable } from '../../core/define.ts';
 import { isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
-import { lineage } from '../../processes/protocol.ts';
+import { poolKind } from '../../processes/channel.ts';
 import { openSandbox, type Sandbox } from '../../processes/sandbox.ts';
 import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answers.ts';
 import { type CodeLanguage, type CodeTests, pythonHome, runTests, type TestsResult } from './run-tests.ts';
@@ -52,7 +52,7 @@ const OWN_MS = 60_000;
 
 /**
  * Throws GRADER_INVALID, and SANDBOX_MISSING where a sandbox is required and not there: when it is made, before anything is graded. Not in
- * the process of a rollout, which imports the entry too and grades nothing: behind its walls no sandbox can be made.
+ * the process of a rollout, which imports the entry too and grades nothing: in its sandbox no other can be made.
  */
 export function unitTests(options: UnitTestsOptions): Grader {
   checkOptions('unitTests', options, OPTIONS, () => (options.language === undefined ? ['language is missing'] : []));
@@ -61,7 +61,7 @@ export function unitTests(options: UnitTestsOptions): Grader {
     if (language === 'python') pythonHome();
     return openSandbox();
   };
-  let sandbox = lineage().includes('workflow') ? undefined : open();
+  let sandbox = poolKind() === 'workflow' ? undefined : open();
   return defineGrader({
     name: 'unitTests',
     deadlineMs: timeoutMs + OWN_MS,

@@ -12,9 +12,17 @@ import { type HttpReply, jsonReply } from '../../http/message.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { Tokenizer } from '../../tokens/tokenizer.ts';
 import { passResultToJson, sampleCallFromJson, sampleReplyToJson } from '../wire/json.ts';
-import { PROTOBUF, type SampleCall, type SampledSequence, type SampleReply } from '../wire/messages.ts';
+import {
+  createSamplingSessionRequest,
+  futureRequest,
+  PROTOBUF,
+  parseWeightsPath,
+  readAs,
+  type SampleCall,
+  type SampledSequence,
+  type SampleReply,
+} from '../wire/messages.ts';
 import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
-import { createSamplingSessionRequest, futureRequest, parseWeightsPath, readAs } from '../wire/verbs.ts';
 import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
 import { invalid, jsonOf, type Routes, readBody, readRequest, refused, TINKER_LIMITS, type Waits } from './requests.ts';
 import type { SessionModel, Sessions } from './sessions.ts';

@@ -8,7 +8,7 @@
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
-import { yieldToEventLoop } from '../../core/async.ts';
+import { openingWith, yieldToEventLoop } from '../../core/async.ts';
 import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../http/guard.ts';
@@ -16,7 +16,6 @@ import { type HttpHandler, type Listener, serve } from '../../http/http-server.t
 import type { HttpReply, HttpRequest } from '../../http/message.ts';
 import { decoded, Router, routeFor } from '../../http/router.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
-import { openingWith } from '../../run/closers.ts';
 import { lockFolder } from '../../run/directory.ts';
 import { Futures } from './futures.ts';
 import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';

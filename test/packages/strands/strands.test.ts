@@ -5,9 +5,8 @@ import { OpenAIModel } from '@strands-agents/sdk/models/openai';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { testClients } from '../../fixtures/gateway/client-suite.ts';
-import { expectLinear, expectScripted, scripted, serve } from '../../fixtures/gateway/served.ts';
+import { expectScripted, scripted, serve } from '../../fixtures/gateway/served.ts';
 import { ANSWERS, type Client, type Converse, type Door, QUESTIONS, REPLIES, Shop } from '../../fixtures/gateway/shop-agent.ts';
-import { say } from '../../fixtures/gateway/streams.ts';
 
 type Connect = (door: Door) => Model;
 
@@ -108,15 +107,5 @@ describe('strands, Chat Completions', () => {
       [1, undefined],
       [2, undefined],
     ]);
-  });
-
-  it('with one call at a time has one linear trajectory', async () => {
-    const replies = [...REPLIES.slice(2)];
-    const engine = scripted((_, call) => say(replies[call] ?? '<|im_end|>'));
-    await using served = await serve(engine);
-    expect(await agent(served.door, new Shop(), openAI('chat'))(QUESTIONS.slice(1))).toEqual(ANSWERS.slice(1));
-    const turns = served.session.seal();
-    expectScripted(turns, engine, replies);
-    expectLinear(turns);
   });
 });

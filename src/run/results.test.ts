@@ -1,0 +1,140 @@
+import { describe, expect, it } from 'vitest';
+import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
+import { wilson } from '../core/statistics.ts';
+import { endingOf, identityOf, Results, reportOf, scoreOf } from './results.ts';
+
+const idsOf = (results: Results, retryFailed = false): readonly string[] =>
+  results.pending(retryFailed).map(({ identity }) => identity.rolloutId);
+
+describe('the rollouts of an evaluation', () => {
+  it('have ids of the task’s id and their number alone', () => {
+    expect(identityOf('a', 2, 1)).toEqual(identityOf('a', 2, 1));
+    const ids = [identityOf('a', 1, 1), identityOf('a', 2, 1), identityOf('b', 1, 1), identityOf('a', 1, 2)];
+    expect(new Set(ids.map(({ rolloutId }) => rolloutId)).size).toBe(4);
+  });
+
+  it('are pending until they are added, whatever the order', () => {
+    const results = new Results(tasksNamed('a', 'b'), 2);
+    expect(idsOf(results)).toHaveLength(4);
+    results.add(ended('b', 2, 1));
+    results.add(ended('a', 1, 0));
+    expect(idsOf(results)).toEqual([identityOf('a', 2, 1).rolloutId, identityOf('b', 1, 1).rolloutId]);
+    expect(results.byTask().map(({ id, row, rollouts }) => [id, row, rollouts.map(({ number }) => number)])).toEqual([
+      ['a', 10, [1]],
+      ['b', 11, [2]],
+    ]);
+  });
+
+  it('that failed are pending again when that is asked for, under a new id; others are not', () => {
+    const results = new Results(tasksNamed('a', 'b', 'c', 'd'), 1);
+    for (const [id, how] of [
+      ['a', BROKEN],
+      ['b', UNGRADABLE],
+      ['c', REJECTED],
+      ['d', 0],
+    ] as const)
+      results.add(ended(id, 1, how));
+    expect(idsOf(results)).toEqual([]);
+    expect(idsOf(results, true)).toEqual([identityOf('a', 1, 2).rolloutId, identityOf('b', 1, 2).rolloutId]);
+  });
+
+  it('count once, by their last attempt, in whichever order they are read', () => {
+    const results = new Results(tasksNamed('a'), 1);
+    results.add(ended('a', 1, 1, 3));
+    results.add(ended('a', 1, BROKEN, 1));
+    results.add(ended('a', 1, BROKEN, 2));
+    expect(results.done).toBe(1);
+    expect(results.byTask()[0]?.rollouts).toMatchObject([{ attempt: 3, ending: 'solved', reward: 1, seconds: 2.5 }]);
+    expect(idsOf(results, true)).toEqual([]);
+  });
+
+  it('end in one of four ways', () => {
+    const cut = (limit: 'deadline' | 'turns') =>
+      ({ outcome: { kind: 'truncated', limit }, grade: { kind: 'ungraded', why: 'truncated' } }) as const;
+    const silent = { outcome: { kind: 'rejected', reason: 'no_turns' }, grade: { kind: 'ungraded', why: 'rejected' } } as const;
+    const cases = [1, 0.99, BROKEN, UNGRADABLE, REJECTED, cut('deadline'), cut('turns'), silent];
+    expect(cases.map((how) => endingOf(ended('a', 1, how)))).toEqual([
+      ...['solved', 'unsolved', 'failed', 'failed', 'ungraded', 'failed', 'ungraded', 'failed'],
+    ]);
+    const said = { grade: { kind: 'graded', reward: { value: 0, success: true } } } as const;
+    expect(endingOf(ended('a', 1, said))).toBe('solved');
+  });
+
+  it('have the tags of their task, as a list or one, and nothing that is no text', () => {
+    const tagged = (metadata: unknown) => ({
+      task: { id: JSON.stringify(metadata), prompt: [], metadata: metadata as never },
+      number: 1,
+    });
+    const results = new Results(
+      [{ tags: ['a', 'a', 3, ''] }, { tag: 'b', tags: 'c' }, null, 'text', { tags: { x: 1 } }].map(tagged),
+      1,
+    );
+    expect(results.byTask().map(({ tags }) => tags)).toEqual([['a'], ['c', 'b'], [], [], []]);
+  });
+});
+
+type How = Parameters<typeof ended>[2];
+
+function reported(n: number, byTask: Readonly<Record<string, readonly How[]>>) {
+  const results = new Results(tasksNamed(...Object.keys(byTask)), n);
+  for (const [id, ways] of Object.entries(byTask)) for (const [i, how] of ways.entries()) results.add(ended(id, i + 1, how));
+  return reportOf(results.byTask(), { n, temperature: 1 });
+}
+
+describe('the numbers of an evaluation', () => {
+  it('of three tasks solved 4, 0 and 1 times of 4 are 5/12, 2/3 for any of four and 1/3 for all of four', () => {
+    const { success, passAtK, passHatK, n, perTask, rollouts } = reported(4, {
+      a: [1, 1, 1, 1],
+      b: [0, 0, 0, 0],
+      c: [0, 0, 1, 0],
+    });
+    expect([success, passAtK['1'], passAtK['4'], passHatK['4']].map((x) => x?.toFixed(9))).toEqual(
+      [5 / 12, 5 / 12, 2 / 3, 1 / 3].map((x) => x.toFixed(9)),
+    );
+    expect(Object.keys(passAtK)).toEqual(['1', '2', '4']);
+    expect({ n, perTask, rollouts }).toEqual({ n: 3, perTask: 4, rollouts: 12 });
+  });
+
+  it('have failed and ungraded rollouts in the denominator, and not among the rewards', () => {
+    const report = reported(1, { a: [1], b: [BROKEN], c: [UNGRADABLE], d: [REJECTED], e: [0.5] });
+    expect(report).toMatchObject({ success: 0.2, n: 5, failed: 2, ungraded: 1, meanReward: 0.75 });
+    expect(report.ci).toEqual(wilson(0.2, 5));
+  });
+
+  it('count tasks equally, whatever became of their rollouts', () => {
+    expect(reported(3, { a: [1, 1, 1], b: [0, BROKEN, BROKEN] })).toMatchObject({ success: 0.5, meanReward: 0.5, failed: 2 });
+  });
+
+  it('are asked for k = 1, 2, 4 … and for n itself', () => {
+    expect(Object.keys(reported(6, { a: [1, 0, 0, 0, 0, 0] }).passAtK)).toEqual(['1', '2', '4', '6']);
+  });
+
+  it('leave out what was not run, and nothing else', () => {
+    expect(reported(2, { a: [1, 1], b: [] })).toMatchObject({ success: 1, n: 1, rollouts: 2 });
+    expect(reported(4, { a: [1, 0] }).passAtK).toEqual({ 1: 0.5, 2: 1 });
+  });
+
+  it('of nothing divide by nothing', () => {
+    const empty = reported(4, { a: [], b: [] });
+    expect(empty).toMatchObject({ success: 0, ci: [0, 1], n: 0, rollouts: 0, failed: 0, meanReward: null, byTag: {} });
+    expect(Object.values(empty.passAtK)).toEqual([0, 0, 0]);
+    expect(reported(1, { a: [BROKEN] })).toMatchObject({ success: 0, n: 1, failed: 1, meanReward: null });
+  });
+
+  it('are given by tag', () => {
+    const { byTag } = reported(1, { a: [1], b: [0], c: [BROKEN] });
+    expect(Object.keys(byTag)).toEqual(['even', 'every', 'odd']);
+    expect(byTag['even']).toMatchObject({ success: 0.5, n: 2, failed: 1, meanReward: 1 });
+    expect(byTag['odd']).toMatchObject({ success: 0, n: 1, failed: 0, meanReward: 0 });
+    expect(byTag['every']).toMatchObject({ n: 3 });
+  });
+
+  it('are, with one rollout a task, those that a training tells of the same rollouts', () => {
+    const all = [1, 0.5, BROKEN, UNGRADABLE, REJECTED].map((how, i) => ended(`t${i}`, 1, how));
+    const results = new Results(tasksNamed('t0', 't1', 't2', 't3', 't4'), 1);
+    for (const trajectory of all) results.add(trajectory);
+    const { success, ci, n, failed, ungraded, meanReward } = reportOf(results.byTask(), { n: 1, temperature: 0 });
+    expect(scoreOf(all)).toEqual({ success, ci, n, failed, ungraded, meanReward });
+    expect([failed, ungraded]).toEqual([2, 1]);
+  });
+});

@@ -1,0 +1,368 @@
+/**
+ * What rollouts came to. Of a step: numbers for its report, what it means when there was nothing to learn from, and why a training ends.
+ * Of an evaluation: by task, which are still to be run, and the numbers that the terminal, `--json`, metrics.json
+ * and the report files all show.
+ *
+ * A rollout's id is made of the task's id, its number and its attempt, and of nothing else: so are the seeds of what it samples, whatever
+ * runs beside it and however often the evaluation was interrupted. Of several attempts the last one counts; the others are kept.
+ *
+ * Every rollout that was run is in the denominator: one that failed or was not graded did not solve its task. Mean reward is over what was
+ * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
+ */
+import { createHash } from 'node:crypto';
+import type { Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { EvaluationReport, RunEnding, RunEvent, Score, TagReport } from '../core/events.ts';
+import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
+import type { RolloutIdentity, Trajectory } from '../core/types.ts';
+import { isFailure } from '../rollout/budget.ts';
+import type { Group, GroupBatch } from '../rollout/scheduler.ts';
+import type { NumberedTask } from './plan.ts';
+import type { TrainSettings } from './settings.ts';
+
+/** With the parts and metrics of its reward, by name. */
+export interface RolloutResult extends Means {
+  readonly rolloutId: string;
+  /** Place among the task's rollouts, from 1. */
+  readonly number: number;
+  /** How often it was tried, this one included. */
+  readonly attempt: number;
+  readonly ending: Ending;
+  readonly reward: number | null;
+  /** Why it failed or got no reward, or which limit cut it short. */
+  readonly why?: string;
+  readonly seconds: number;
+}
+
+export interface TaskResult {
+  readonly id: string;
+  /** In the task file, from 1. */
+  readonly row: number;
+  readonly tags: readonly string[];
+  readonly rollouts: readonly RolloutResult[];
+}
+
+/** A rollout that is still to be run. */
+export interface Pending {
+  readonly task: NumberedTask['task'];
+  readonly identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>;
+}
+
+export class Results {
+  readonly #tasks: readonly NumberedTask[];
+  readonly #numbers: readonly number[];
+  /** By task and number of the rollout; of the latest attempt. */
+  readonly #latest = new Map<string, RolloutResult>();
+
+  /** `n`: rollouts of each task. */
+  constructor(tasks: readonly NumberedTask[], n: number) {
+    this.#tasks = tasks;
+    this.#numbers = Array.from({ length: n }, (_, i) => i + 1);
+  }
+
+  /** How many rollouts are done. */
+  get done(): number {
+    return this.#latest.size;
+  }
+
+  add(trajectory: Trajectory): void {
+    const parsed = /-(\d+)(?:-again-(\d+))?$/.exec(trajectory.rolloutId);
+    if (parsed === null) return;
+    const [number, attempt] = [Number(parsed[1]), Number(parsed[2] ?? 1)];
+    const key = keyOf(trajectory.taskId, number);
+    if ((this.#latest.get(key)?.attempt ?? 0) < attempt) this.#latest.set(key, resultOf(trajectory, number, attempt));
+  }
+
+  /** Adds what is kept of these tasks, a task at a time: conversations can be long, and only what they came to stays in memory. */
+  async recall(store: Store): Promise<void> {
+    for (const { task } of this.#tasks) {
+      const { groupId } = identityOf(task.id, 1, 1);
+      for (const trajectory of await store.query({ groupId, purpose: 'eval' })) this.add(trajectory);
+    }
+  }
+
+  /** What was never run and, if asked for, what failed: that under a new id. */
+  pending(retryFailed: boolean): readonly Pending[] {
+    return this.#tasks.flatMap(({ task }) =>
+      this.#numbers.flatMap((number) => {
+        const kept = this.#latest.get(keyOf(task.id, number));
+        if (kept !== undefined && !(retryFailed && kept.ending === 'failed')) return [];
+        return [{ task, identity: identityOf(task.id, number, (kept?.attempt ?? 0) + 1) }];
+      }),
+    );
+  }
+
+  /** Tasks in the order of their rows, rollouts in the order of their numbers; those that were not run are left out. */
+  byTask(): readonly TaskResult[] {
+    return this.#tasks.map(({ task, number: row }) => ({
+      id: task.id,
+      row,
+      tags: tagsOf(task.metadata),
+      rollouts: this.#numbers.flatMap((number) => this.#latest.get(keyOf(task.id, number)) ?? []),
+    }));
+  }
+}
+
+export function identityOf(taskId: string, number: number, attempt: number): Pending['identity'] {
+  const groupId = `e-${createHash('sha256').update(taskId).digest('hex').slice(0, 16)}`;
+  const again = attempt === 1 ? '' : `-again-${attempt}`;
+  return { rolloutId: `${groupId}-${number}${again}`, groupId, purpose: 'eval' };
+}
+
+function keyOf(taskId: string, number: number): string {
+  return `${number} ${taskId}`;
+}
+
+export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): RolloutResult {
+  const { rolloutId, grade, startedAt, endedAt } = trajectory;
+  const { parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
+  const why = whyOf(trajectory);
+  return {
+    rolloutId,
+    number,
+    attempt,
+    ending: endingOf(trajectory),
+    reward: grade.kind === 'graded' ? grade.reward.value : null,
+    ...(parts && { parts }),
+    ...(metrics && { metrics }),
+    ...(why !== undefined && { why }),
+    // The clock of a machine may be set back.
+    seconds: Math.max(0, endedAt - startedAt) / 1000,
+  };
+}
+
+function whyOf({ outcome, grade }: Trajectory): string | undefined {
+  if (outcome.kind === 'failed') return `${outcome.code}: ${outcome.message}`;
+  if (grade.kind === 'failed') return `${grade.code}: ${grade.message}`;
+  if (outcome.kind === 'rejected') return outcome.reason;
+  if (outcome.kind === 'truncated') return `cut short by its limit of ${outcome.limit}`;
+  return grade.kind === 'ungraded' ? grade.why : undefined;
+}
+
+/** `metadata.tags`, a list of texts, and `metadata.tag`, a text. */
+function tagsOf(metadata: unknown): readonly string[] {
+  if (typeof metadata !== 'object' || metadata === null) return [];
+  const { tags, tag } = metadata as { readonly tags?: unknown; readonly tag?: unknown };
+  const found = [...(Array.isArray(tags) ? (tags as readonly unknown[]) : [tags]), tag];
+  return [...new Set(found.filter((each) => typeof each === 'string' && each !== ''))] as string[];
+}
+
+/** Tasks of which nothing was run are left out. `n`: rollouts that each was to have. */
+export function reportOf(
+  results: readonly TaskResult[],
+  { n, temperature }: { readonly n: number; readonly temperature: number },
+): EvaluationReport {
+  const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
+  // A task that lacks rollouts can only be asked about as many as it has.
+  const fewest = tasks.reduce((least, { rollouts }) => Math.min(least, rollouts.length), n);
+  const over = (of: (n: number, c: number, k: number) => number): Readonly<Record<string, number>> =>
+    Object.fromEntries(
+      triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
+    );
+  const tagged = tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task })));
+  const byTag = [...Map.groupBy(tagged, ({ tag }) => tag)].toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const alike = (all: readonly { readonly task: TaskResult }[]): TagReport =>
+    sharesOf(
+      all.map(({ task }) => task),
+      n,
+    );
+  return {
+    ...sharesOf(tasks, n),
+    temperature,
+    perTask: n,
+    rollouts: tasks.reduce((sum, { rollouts }) => sum + rollouts.length, 0),
+    passAtK: over(passAtK),
+    passHatK: over(passHatK),
+    ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
+    byTag: Object.fromEntries(byTag.map(([tag, all]) => [tag, alike(all)])),
+  };
+}
+
+/** The same numbers of one rollout a task, as trainings tell them. */
+export function scoreOf(trajectories: readonly Trajectory[]): Score {
+  const tasks = trajectories.map((trajectory) => ({ rollouts: [resultOf(trajectory)] }));
+  const { meanRewardCi: _, ...shares } = sharesOf(tasks, 1);
+  return { ...shares, ...meansOf(trajectories) };
+}
+
+function sharesOf(tasks: readonly Pick<TaskResult, 'rollouts'>[], n: number): TagReport {
+  const shares = tasks.map(({ rollouts }) => solvedIn(rollouts) / rollouts.length);
+  const rewards = tasks.flatMap(({ rollouts }) => meanRewardIn(rollouts) ?? []);
+  const count = (ending: Ending): number =>
+    tasks.reduce((sum, { rollouts }) => sum + rollouts.filter((rollout) => rollout.ending === ending).length, 0);
+  return {
+    success: meanOf(shares),
+    ci: sharesInterval(shares, n),
+    n: tasks.length,
+    failed: count('failed'),
+    ungraded: count('ungraded'),
+    meanReward: rewards.length === 0 ? null : meanOf(rewards),
+    meanRewardCi: meanInterval(rewards),
+  };
+}
+
+export function solvedIn(rollouts: readonly RolloutResult[]): number {
+  return rollouts.filter(({ ending }) => ending === 'solved').length;
+}
+
+/** Null where none was graded. */
+export function meanRewardIn(rollouts: readonly RolloutResult[]): number | null {
+  const rewards = rollouts.flatMap(({ reward }) => reward ?? []);
+  return rewards.length === 0 ? null : meanOf(rewards);
+}
+
+/** 1, 2, 4 … up to n, and n itself. */
+function triesOf(n: number): readonly number[] {
+  const doubled = Array.from({ length: Math.floor(Math.log2(Math.max(1, n))) + 1 }, (_, i) => 2 ** i);
+  return [...new Set([...doubled, n])].filter((k) => k >= 1);
+}
+
+export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
+  return groups.flatMap(({ trajectories }) => trajectories);
+}
+
+/** Tokens that were sampled in a rollout, whatever the role. */
+export function tokensIn({ turns }: Trajectory): number {
+  return turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
+}
+
+/** Rewards of the rollouts that got one. */
+export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
+  return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+}
+
+/** More names than anybody looks at: a grader that makes them up must not fill the run's files. */
+const MOST_NAMES = 256;
+
+export interface Means {
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
+}
+
+/** Every part and metric of rewards by its name: the mean over the graded rollouts that have it. */
+export function meansOf(trajectories: readonly Trajectory[]): Means {
+  return meansIn(trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : [])));
+}
+
+export function meansIn(rewards: readonly Means[]): Means {
+  const parts = meanByName(rewards.map((reward) => reward.parts));
+  const metrics = meanByName(rewards.map((reward) => reward.metrics));
+  return { ...(parts && { parts }), ...(metrics && { metrics }) };
+}
+
+function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)[]): Record<string, number> | undefined {
+  const values = new Map<string, number[]>();
+  // Sorted: rewards made now and rewards read from a store hold them in different orders.
+  for (const [name, value] of all.flatMap((one) => Object.entries(one ?? {}).toSorted(byName))) {
+    const known = values.get(name);
+    if (known !== undefined) known.push(value);
+    else if (values.size < MOST_NAMES) values.set(name, [value]);
+  }
+  if (values.size === 0) return undefined;
+  return Object.fromEntries(Array.from(values, ([name, of]) => [name, meanOf(of)] as const).toSorted(byName));
+}
+
+function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+/** With the rollouts that marks took out whole. */
+interface StepRollouts extends GroupBatch {
+  readonly excludedRollouts?: readonly Trajectory[];
+}
+
+/** What a step's rollouts were like, trained or not. */
+export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts) {
+  const all = [...groups, ...withoutSignal, ...stale];
+  const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
+  const rewards = gradedRewards(trajectories);
+  return {
+    // None is not 0.
+    reward: rewards.length === 0 ? Number.NaN : meanOf(rewards),
+    ...meansOf(trajectories),
+    groups: all.length,
+    groupsWithoutSignal: withoutSignal.length,
+    staleGroups: stale.length,
+    rollouts: trajectories.length,
+    sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
+    failedRollouts: trajectories.filter(isFailure).length,
+    failedGrades: trajectories.filter(({ grade }) => grade.kind === 'failed').length,
+    ungraded: trajectories.filter((trajectory) => endingOf(trajectory) === 'ungraded').length,
+    excludedRollouts: excludedRollouts.length,
+  };
+}
+
+/** No step was taken: its groups are tried again with other tasks. */
+export function noSignalYet(batch: GroupBatch): RunEvent {
+  const { groups, reward } = rolloutReport(batch);
+  const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
+  const message = `none of ${groups} groups had two different rewards (${seen}); trying others`;
+  return { type: 'warning', code: 'NO_SIGNAL', message };
+}
+
+/** What the grader says it is; else a reward of 1 or more. In a game `value` does not know who is trained: then theirs by role count. */
+export function isSuccess({ grade, turns }: Trajectory): boolean {
+  if (grade.kind !== 'graded') return false;
+  const { success, value, byRole = {} } = grade.reward;
+  const earned = turns.flatMap(({ role, trainable }) => (trainable && Object.hasOwn(byRole, role) ? [byRole[role]!] : []));
+  return success ?? (earned.length > 0 ? earned : [value]).every((reward) => reward >= 1);
+}
+
+/** `failed`: the rollout or its grading broke. `ungraded`: the workflow or the grader said that there is nothing to score. */
+export type Ending = 'solved' | 'unsolved' | 'ungraded' | 'failed';
+
+export function endingOf(trajectory: Trajectory): Ending {
+  const { grade } = trajectory;
+  if (grade.kind === 'graded') return isSuccess(trajectory) ? 'solved' : 'unsolved';
+  return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
+}
+
+function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
+  const rewards = gradedRewards(trajectories);
+  const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
+  return new TrainyardError(
+    'NO_SIGNAL',
+    `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
+    {
+      hint: 'the policy does equally well on every try: give easier tasks, a larger --group, or a grader with partial credit',
+    },
+  );
+}
+
+/** Rewards differ, but nothing that was sampled may be trained. */
+export function nothingTrainable(trajectories: readonly Trajectory[]): TrainyardError {
+  const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
+  return new TrainyardError('NO_SIGNAL', `rewards differ, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
+    hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
+  });
+}
+
+interface Reached {
+  readonly settings: Pick<TrainSettings, 'steps' | 'maxTime' | 'maxTokens'>;
+  readonly finish: AbortSignal;
+  /** On `performance.now()`'s clock. */
+  readonly since: number;
+  readonly sampledTokens: number;
+  readonly outOfPatience: boolean;
+}
+
+/** Undefined: another step is to be begun. */
+export function endingAt(
+  step: number,
+  { settings, finish, since, sampledTokens, outOfPatience }: Reached,
+): RunEnding | undefined {
+  const { steps, maxTime = Number.POSITIVE_INFINITY, maxTokens = Number.POSITIVE_INFINITY } = settings;
+  if (finish.aborted) return 'interrupted';
+  if (step >= steps) return 'steps';
+  if (outOfPatience) return 'patience';
+  if (performance.now() - since > maxTime * 1000) return 'max-time';
+  if (sampledTokens >= maxTokens) return 'max-tokens';
+  return undefined;
+}
+
+/** Step after step no group had signal: because everything is solved, or because something is wrong. */
+export function endingWithoutSignal({ withoutSignal }: Pick<GroupBatch, 'withoutSignal'>): RunEnding {
+  const trajectories = trajectoriesOf(withoutSignal);
+  if (trajectories.length > 0 && trajectories.every(isSuccess)) return 'solved';
+  throw noSignal(trajectories);
+}

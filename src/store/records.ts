@@ -1,0 +1,269 @@
+/**
+ * Records as a store keeps them: a deep copy in one canonical form, taken when the call is made, so that neither side can change the other's
+ * data afterwards and equal records have equal encodings; and that copy ⇄ rows.
+ *
+ * Canonical: object keys are sorted, undefined properties are absent, -0 is 0. Token ids and log-probabilities are copied bit by bit. What
+ * JSON cannot hold is refused with STORE_FAILED before anything is written; it is never quietly turned into null. In rows, words are JSON
+ * text, ids and log-probabilities BLOBs of little-endian 32-bit values, and a digest over all of it recognises equal records and finds a
+ * damaged one when it is read. Knows no SQL.
+ */
+import { endianness } from 'node:os';
+import type { z } from 'zod';
+import type { TrajectoryFilter } from '../core/contracts.ts';
+import { kindOf } from '../core/describe.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { digestBytes } from '../core/json.ts';
+import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
+import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
+
+/** Far below what overflows the stack of a JSON parser. A cycle ends here too. */
+const MAX_DEPTH = 500;
+
+/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a trajectory. */
+export function keepTrajectory(trajectory: Trajectory): Trajectory {
+  return kept(`trajectory ${JSON.stringify(trajectory.rolloutId)}`, trajectorySchema, (trail) => {
+    const { turns, ...rest } = trajectory;
+    return { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position)) };
+  });
+}
+
+/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a manifest. */
+export function keepManifest(manifest: BatchManifest): BatchManifest {
+  return kept(`manifest of step ${manifest.step}`, manifestSchema, (trail) => plainObject(manifest, trail));
+}
+
+/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a mark. */
+export function keepMark(mark: Mark): Mark {
+  return kept(`mark of rollout ${JSON.stringify(mark.rolloutId)}`, markSchema, (trail) => plainObject(mark, trail));
+}
+
+function kept<T>(what: string, schema: z.ZodType<T>, copyOf: (trail: Trail) => object): T {
+  const copy = copyOf({ at: [what], copies: new Map() });
+  const misfit = misfitOf(schema, copy);
+  if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
+  return copy as T;
+}
+
+/** Throws USAGE for a limit that is not a whole number: SQL would read a negative one as "no limit". */
+export function checkFilter(filter: TrajectoryFilter): void {
+  const misfit = misfitOf(filterSchema, filter);
+  if (misfit === undefined) return;
+  throw new TrainyardError('USAGE', `a trajectory filter is malformed: ${misfit}`, {
+    hint: 'pass a limit of 0 or more, or none',
+  });
+}
+
+interface Trail {
+  /** Where in the record the copying is, for the message: pushed and popped on the way, joined only when something is wrong. */
+  readonly at: (string | number)[];
+  /** Turn after turn repeats what was said before, as the same objects: each is copied once, and the copies share it likewise. */
+  readonly copies: Map<object, unknown>;
+}
+
+function keepTurn(turn: Turn, trail: Trail, position: number): object {
+  const { promptIds, sampledIds, logprobs, ...words } = turn;
+  trail.at.push('turns', position);
+  const plain = plainObject(words, trail);
+  trail.at.length -= 2;
+  return {
+    ...plain,
+    promptIds: promptIds.slice(),
+    sampledIds: sampledIds.slice(),
+    logprobs: logprobs.slice(),
+  };
+}
+
+function plainObject(value: object, trail: Trail): object {
+  const source = value as Readonly<Record<string, unknown>>;
+  const copy: Record<string, unknown> = {};
+  for (const key of sortedKeys(source)) {
+    const inner = source[key];
+    if (inner === undefined) continue;
+    const plain = plainInside(inner, trail, key);
+    // Assigned, this key would set the prototype; defined, it is an ordinary one.
+    if (key === '__proto__')
+      Object.defineProperty(copy, key, { value: plain, enumerable: true, writable: true, configurable: true });
+    else copy[key] = plain;
+  }
+  return copy;
+}
+
+/** Up to this many, the sort below is the faster one. */
+const FEW = 24;
+
+/** By code units, as `sort` does; but `sort` on the few keys of each of a record's hundred objects makes more garbage than the record. */
+function sortedKeys(source: object): readonly string[] {
+  const keys = Object.keys(source);
+  if (keys.length > FEW) return keys.sort();
+  for (let i = 1; i < keys.length; i++) {
+    const key = keys[i]!;
+    let place = i;
+    for (; place > 0 && keys[place - 1]! > key; place--) keys[place] = keys[place - 1]!;
+    keys[place] = key;
+  }
+  return keys;
+}
+
+function plainInside(value: unknown, trail: Trail, key: string | number): unknown {
+  trail.at.push(key);
+  const plain = plainJson(value, trail);
+  trail.at.pop();
+  return plain;
+}
+
+function plainJson(value: unknown, trail: Trail): unknown {
+  if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
+  if (typeof value === 'number' && Number.isFinite(value)) return value === 0 ? 0 : value;
+  if (trail.at.length > MAX_DEPTH) {
+    throw unfit(`${trail.at.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
+  }
+  if (typeof value === 'object') return trail.copies.get(value) ?? copied(value, trail);
+  throw noJson(typeof value === 'number' ? String(value) : kindOf(value), trail);
+}
+
+function copied(value: object, trail: Trail): unknown {
+  const isList = Array.isArray(value);
+  if (!isList && kindOf(value) !== 'Object') throw noJson(kindOf(value), trail);
+  const copy = isList ? Array.from(value, (inner, position) => plainInside(inner, trail, position)) : plainObject(value, trail);
+  // Only when it is whole: what contains itself must not find itself.
+  trail.copies.set(value, copy);
+  return copy;
+}
+
+function noJson(found: string, trail: Trail): TrainyardError {
+  return unfit(`${trail.at.join('.')} is ${found}, expected JSON`);
+}
+
+function unfit(message: string): TrainyardError {
+  return new TrainyardError('STORE_FAILED', message, {
+    hint: 'nothing was written; records hold JSON with finite numbers, and one log-probability per sampled id',
+  });
+}
+
+// ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface EncodedTurn {
+  readonly words: string;
+  readonly promptIds: Uint8Array;
+  readonly sampledIds: Uint8Array;
+  readonly logprobs: Uint8Array;
+}
+
+export interface EncodedTrajectory {
+  /** Everything but the turns. */
+  readonly record: string;
+  readonly turns: readonly EncodedTurn[];
+  readonly digest: Uint8Array;
+}
+
+/** Of a manifest or a mark. */
+export interface EncodedRecord {
+  readonly record: string;
+  readonly digest: Uint8Array;
+}
+
+/** Says what is wrong with bytes that were read; the store adds which file. */
+export class DecodeError extends Error {
+  override readonly name = 'DecodeError';
+}
+
+export function encodeTrajectory(kept: Trajectory): EncodedTrajectory {
+  const { turns, ...rest } = kept;
+  const record = JSON.stringify(rest);
+  const encoded = turns.map(encodeTurn);
+  return { record, turns: encoded, digest: digestBytes(piecesOf(record, encoded)) };
+}
+
+export function decodeTrajectory(encoded: EncodedTrajectory): Trajectory {
+  if (!sameBytes(digestBytes(piecesOf(encoded.record, encoded.turns)), encoded.digest)) {
+    throw new DecodeError('a trajectory does not match its digest');
+  }
+  const { abandoned, ...record } = parseObject(encoded.record) as { readonly abandoned?: readonly object[] };
+  // As calls without an answer were kept once, without their roles and places.
+  const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
+  const decoded = { ...record, ...(unanswered && { unanswered }), turns: encoded.turns.map(decodeTurn) };
+  const misfit = misfitOf(trajectorySchema, decoded);
+  if (misfit !== undefined) throw new DecodeError(`a trajectory is malformed: ${misfit}`);
+  return decoded as unknown as Trajectory;
+}
+
+export function encodeRecord(kept: BatchManifest | Mark): EncodedRecord {
+  const record = JSON.stringify(kept);
+  return { record, digest: digestBytes([record]) };
+}
+
+export function decodeManifest(encoded: EncodedRecord): BatchManifest {
+  return decodeRecord(encoded, 'a manifest', manifestSchema);
+}
+
+export function decodeMark(encoded: EncodedRecord): Mark {
+  return decodeRecord(encoded, 'a mark', markSchema);
+}
+
+function decodeRecord<T>(encoded: EncodedRecord, what: string, schema: z.ZodType<T>): T {
+  if (!sameBytes(digestBytes([encoded.record]), encoded.digest)) throw new DecodeError(`${what} does not match its digest`);
+  const decoded = parseObject(encoded.record);
+  const misfit = misfitOf(schema, decoded);
+  if (misfit !== undefined) throw new DecodeError(`${what} is malformed: ${misfit}`);
+  return decoded as T;
+}
+
+export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
+  return Buffer.compare(a, b) === 0;
+}
+
+/** A view where the machine is little-endian, a swapped copy elsewhere. Swapping bytes leaves every bit pattern intact. */
+export function bytesOf(values: Int32Array | Float32Array): Uint8Array {
+  const bytes = Buffer.from(values.buffer, values.byteOffset, values.byteLength);
+  return endianness() === 'LE' ? bytes : Buffer.from(bytes).swap32();
+}
+
+export function int32Of(bytes: Uint8Array): Int32Array {
+  return new Int32Array(alignedWords(bytes));
+}
+
+export function float32Of(bytes: Uint8Array): Float32Array {
+  return new Float32Array(alignedWords(bytes));
+}
+
+/** A copy in a buffer of its own: a BLOB may start at any byte offset, a typed array only at a multiple of four. */
+function alignedWords(bytes: Uint8Array): ArrayBuffer {
+  if (bytes.byteLength % 4 !== 0) throw new DecodeError(`found ${bytes.byteLength} bytes of 32-bit values`);
+  const copy = new Uint8Array(bytes);
+  if (endianness() === 'BE') Buffer.from(copy.buffer).swap32();
+  return copy.buffer;
+}
+
+function encodeTurn(turn: Turn): EncodedTurn {
+  const { promptIds, sampledIds, logprobs, ...words } = turn;
+  return {
+    words: JSON.stringify(words),
+    promptIds: bytesOf(promptIds),
+    sampledIds: bytesOf(sampledIds),
+    logprobs: bytesOf(logprobs),
+  };
+}
+
+function decodeTurn(encoded: EncodedTurn): object {
+  return {
+    ...parseObject(encoded.words),
+    promptIds: int32Of(encoded.promptIds),
+    sampledIds: int32Of(encoded.sampledIds),
+    logprobs: float32Of(encoded.logprobs),
+  };
+}
+
+function parseObject(text: string): object {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch (cause) {
+    throw new DecodeError(`found text that is not JSON: ${messageOf(cause)}`);
+  }
+  if (typeof parsed !== 'object' || parsed === null) throw new DecodeError('found JSON that is not an object');
+  return parsed;
+}
+
+function piecesOf(record: string, turns: readonly EncodedTurn[]): readonly (string | Uint8Array)[] {
+  return [record, ...turns.flatMap((turn) => [turn.words, turn.promptIds, turn.sampledIds, turn.logprobs])];
+}
