@@ -16,7 +16,7 @@ import type { EvaluationReport, RunEnding, RunEvent, Score, TagReport } from '..
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
-import type { Group, Harvest } from '../rollout/scheduler.ts';
+import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import type { NumberedTask } from './plan.ts';
 import type { TrainSettings } from './settings.ts';
 
@@ -267,7 +267,7 @@ function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]
 }
 
 /** With the rollouts that marks took out whole. */
-interface StepRollouts extends Harvest {
+interface StepRollouts extends GroupBatch {
   readonly excludedRollouts?: readonly Trajectory[];
 }
 
@@ -293,8 +293,8 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
 }
 
 /** No step was taken: its groups are tried again with other tasks. */
-export function noSignalYet(harvest: Harvest): RunEvent {
-  const { groups, reward } = rolloutReport(harvest);
+export function noSignalYet(batch: GroupBatch): RunEvent {
+  const { groups, reward } = rolloutReport(batch);
   const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
   const message = `none of ${groups} groups had two different rewards (${seen}); trying others`;
   return { type: 'warning', code: 'NO_SIGNAL', message };
@@ -361,7 +361,7 @@ export function endingAt(
 }
 
 /** Step after step no group had signal: because everything is solved, or because something is wrong. */
-export function endingWithoutSignal({ withoutSignal }: Pick<Harvest, 'withoutSignal'>): RunEnding {
+export function endingWithoutSignal({ withoutSignal }: Pick<GroupBatch, 'withoutSignal'>): RunEnding {
   const trajectories = trajectoriesOf(withoutSignal);
   if (trajectories.length > 0 && trajectories.every(isSuccess)) return 'solved';
   throw noSignal(trajectories);

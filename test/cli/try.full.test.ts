@@ -126,13 +126,12 @@ describe('trainyard try', () => {
     expect(nothing).toMatchObject({ code: 2, stderr: expect.stringContaining('missing required argument: entry') });
   });
 
-  it.each([
-    ['here', ''],
-    ['isolated', "isolation: 'process', "],
-  ])('gives a folder for files, %s, and says where they are', async (name, isolation) => {
-    const file = await home.write(
-      `files-${name}.ts`,
-      `import { readFileSync, writeFileSync } from 'node:fs';
+  it.each([['here', ''], ...(hasSandbox ? [['isolated', "isolation: 'process', "]] : [])])(
+    'gives a folder for files, %s, and says where they are',
+    async (name, isolation) => {
+      const file = await home.write(
+        `files-${name}.ts`,
+        `import { readFileSync, writeFileSync } from 'node:fs';
       import { defineGrader, defineWorkflow } from 'trainyard';
       export default defineWorkflow({ ${isolation}run: async (ctx) => {
         ${CALL}
@@ -140,18 +139,19 @@ describe('trainyard try', () => {
       } });
       export const grader = defineGrader(({ task, artifactsDir }) =>
         task.id === 'a' && readFileSync(artifactsDir + '/log.txt', 'utf8') === 'seen' ? 1 : 0);`,
-    );
-    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
-    const folder = /^ {2}files: (.+)$/m.exec(stdout)?.[1] ?? '';
-    expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
-    expect(await readFile(join(folder, 'log.txt'), 'utf8')).toBe('seen');
-    await rm(dirname(dirname(folder)), { recursive: true });
-    const { stdout: without } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'b');
-    expect(without).toContain('completed · reward 0');
-    expect(without).not.toContain('files:');
-  });
+      );
+      const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
+      const folder = /^ {2}files: (.+)$/m.exec(stdout)?.[1] ?? '';
+      expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
+      expect(await readFile(join(folder, 'log.txt'), 'utf8')).toBe('seen');
+      await rm(dirname(dirname(folder)), { recursive: true });
+      const { stdout: without } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'b');
+      expect(without).toContain('completed · reward 0');
+      expect(without).not.toContain('files:');
+    },
+  );
 
-  it('shows where an isolated workflow threw, in its own file', async () => {
+  it.skipIf(!hasSandbox)('shows where an isolated workflow threw, in its own file', async () => {
     const file = await home.write(
       'thrown-apart.ts',
       `import { defineGrader, defineWorkflow } from 'trainyard';

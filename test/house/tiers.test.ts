@@ -13,7 +13,6 @@ const MAY_START_PROGRAMS: ReadonlySet<string> = new Set([
   'test/smoke.test.ts',
   'src/dataset/task-file.test.ts',
   'src/grader/parent-death.test.ts',
-  'src/graders/judge/hostile.test.ts',
   'src/isolation/rollout-files.test.ts',
   'src/isolation/rollout-sandbox.test.ts',
   'src/processes/agent-process.test.ts',
