@@ -17,8 +17,8 @@ export interface RolloutOrder {
   readonly seed: number;
   /** Where its folder would be, if it asks for one. */
   readonly folder: string | null;
-  /** All it may sit in: those the workflow declares, and `default`. */
-  readonly seats: readonly HttpSeat[];
+  /** For each role that it may call the model as: those the workflow declares, and `default`. */
+  readonly callers: readonly HttpSeat[];
 }
 
 /** Said while it runs, so that it is kept even if the process is killed. */
@@ -64,11 +64,11 @@ export function isolatedContext(
       note({ kind: 'rejected', reason: rejection.message });
       throw rejection;
     },
-    model: (role = 'default', options) => httpModel(seatOf(order, role, options)),
+    model: (role = 'default', options) => httpModel(callerOf(order, role, options)),
   };
 }
 
-function seatOf({ seats }: RolloutOrder, role: string, options: SeatOptions | undefined): HttpSeat {
+function callerOf({ callers }: RolloutOrder, role: string, options: SeatOptions | undefined): HttpSeat {
   if (options?.default !== undefined || options?.trainable !== undefined) {
     throw new TrainyardError(
       'WORKFLOW_INVALID',
@@ -76,9 +76,9 @@ function seatOf({ seats }: RolloutOrder, role: string, options: SeatOptions | un
       { hint: 'say it in defineWorkflow: roles: { name: { default: … } }, trainable: […]' },
     );
   }
-  const seat = seats.find((one) => one.role === role);
-  if (seat !== undefined) return seat;
-  const known = seats.map((one) => one.role).join(', ');
+  const caller = callers.find((one) => one.role === role);
+  if (caller !== undefined) return caller;
+  const known = callers.map((one) => one.role).join(', ');
   throw new TrainyardError(
     'WORKFLOW_INVALID',
     `the workflow does not declare role ${JSON.stringify(role)}, and its process has keys for ${known} only`,

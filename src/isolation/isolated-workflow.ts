@@ -141,11 +141,11 @@ async function started(opening: Promise<ProcessPool>, explain: Explain): Promise
 function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
   const { task, rolloutId, groupId, purpose, seed } = ctx;
   const roles = new Set(['default', ...Object.keys(workflow.roles)]);
-  const seats = [...roles].map((role) => {
+  const callers = [...roles].map((role) => {
     const { name, baseURL, apiKey } = ctx.model(role);
     return { role, name, baseURL, apiKey };
   });
-  return { task, rolloutId, groupId, purpose, seed, folder, seats };
+  return { task, rolloutId, groupId, purpose, seed, folder, callers };
 }
 
 /** Whether the rollout keeps files. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
@@ -159,7 +159,7 @@ function heed({ ctx }: OwnContext, said: unknown): boolean {
   return note.kind === 'folder';
 }
 
-/** What it throws was thrown where the workflow is. */
+/** `reject` throws; the process has thrown the same to the workflow. */
 function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
   try {
     ctx.reject(reason);

@@ -104,7 +104,7 @@ class Copying {
     }
   }
 
-  /** What is neither file, folder nor link is left out. */
+  /** Pipes, sockets and devices are left out. */
   async #entry(path: string, to: string, level: number): Promise<void> {
     const opened = await open(path, NO_LINK).catch((thrown: NodeJS.ErrnoException) => thrown.code);
     if (opened === 'ELOOP') return await this.#link(path, to);

@@ -1,5 +1,5 @@
 /**
- * What a rollout in a process of its own sees of this machine, and the command that its process is started through: bubblewrap.
+ * The sandbox of an isolated rollout: what it sees of this machine, and the bubblewrap command that its process is started through.
  *
  * Everything is read-only but a temporary folder of the process's own, which also holds its home, and the folder for the rollout's files.
  * Hidden are the task files, the run and its neighbours (what earned a reward there is an answer here), the Git history of the tasks and of
@@ -17,7 +17,7 @@ import type { HiddenFiles } from '../rollout/runner.ts';
 export interface RolloutView {
   /** Folders are empty, and so are files. */
   readonly hidden: readonly string[];
-  /** What the process is made of: seen also where the folder they are in is not. */
+  /** Files that the process is made of, shown also inside a hidden folder. */
   readonly sources: readonly string[];
   /** Where rollouts find the folder for their files, inside of what is hidden. */
   readonly artifacts: string | undefined;
@@ -77,7 +77,7 @@ function historyOf(git: string): readonly string[] {
   return [git, folder, ...(common === undefined ? [] : [common])].filter((path) => existsSync(path));
 }
 
-/** What Trainyard's directories hold: of runs, of `serve`, of `tinker`. */
+/** One of these is in every directory of a run, of `serve` and of `tinker`. */
 const OURS = ['run.json', 'store.sqlite', 'api-key'];
 
 /** The whole folder that a run is in, also for what is put there later; where that holds other things too, the directories like it. */
@@ -88,7 +88,7 @@ function neighboursOf(run: string, needed: readonly string[]): readonly string[]
   return beside.map(({ name }) => join(folder, name)).filter((path) => OURS.some((file) => existsSync(join(path, file))));
 }
 
-/** What of this name lies in the folder or above it, the nearest first. */
+/** Paths with this name in the folder and in those above it, the nearest first. */
 function above(folder: string, name: string): readonly string[] {
   const here = existsSync(join(folder, name)) ? [join(folder, name)] : [];
   return dirname(folder) === folder ? here : [...here, ...above(dirname(folder), name)];
@@ -100,7 +100,7 @@ function isWithin(path: string, folder: string): boolean {
 
 // ── the command ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Of one process, on this machine. */
+/** Folders of one process, by their paths outside of the sandbox. */
 export interface OwnFolders {
   /** Its temporary folder, in which its home is. */
   readonly tmp: string;
@@ -148,7 +148,7 @@ interface Layer {
   readonly isHidden: boolean;
 }
 
-/** What has to be put over what, the outermost first: a source in a hidden folder is shown, a task file in the source is hidden again. */
+/** Mounts in their order, the outermost first: a source in a hidden folder is shown, a task file in the source is hidden again. */
 function layersOf(hidden: readonly string[], shown: readonly string[]): readonly Layer[] {
   const layers: Layer[] = [];
   const asked = [
@@ -186,7 +186,7 @@ export function explained(message: string, { hidden, artifacts }: RolloutView): 
   return isAnyIn(hidden) ? `${message} (${HIDDEN})` : message;
 }
 
-/** What is not there has the one of its folder. */
+/** A path that does not exist goes by the real path of its folder. */
 function realPath(path: string): string {
   return tried(() => realpathSync(path)) ?? (dirname(path) === path ? path : join(realPath(dirname(path)), basename(path)));
 }

@@ -43,9 +43,9 @@ function stray(thrown: unknown): void {
 }
 
 async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
-  const seat = order.seats.find(({ role }) => role === 'default');
+  const caller = order.callers.find(({ role }) => role === 'default');
   const ctx = isolatedContext(workflow, order, call);
-  if (seat !== undefined) enterEnvironment(ctx, agentEnvironment(seat));
+  if (caller !== undefined) enterEnvironment(ctx, agentEnvironment(caller));
   try {
     return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
   } catch (thrown) {
@@ -54,7 +54,7 @@ async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): P
   }
 }
 
-/** What is read as JSON in the end is made so here, where its own `toJSON` still is. */
+/** The result's values become JSON here, where their own `toJSON` still is. */
 function sendable(returned: unknown): unknown {
   if (typeof returned === 'string') return exactJson(returned, 'its text');
   if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) return returned;
@@ -67,8 +67,8 @@ function sendable(returned: unknown): unknown {
 }
 
 // ── the variables by which stock clients find the policy ────────────────────────────────────────────────────────────────
-// What an earlier rollout left running finds those of its own rollout, whose key is dead, never those of the one that runs now: it would
-// speak in another's conversation.
+// Code that an earlier rollout left running reads the variables of its own rollout, whose key is dead, never those of the present one: it
+// would speak in another's conversation.
 
 const variablesOf = new WeakMap<WorkflowContext, Readonly<Record<string, string>>>();
 let entered: WorkflowContext | undefined;

@@ -138,7 +138,7 @@ async function bounded(child: ChildProcess, options: AgentProcessOptions): Promi
   clearTimeout(timer);
   unwatch?.();
   signal?.removeEventListener('abort', onAbort);
-  // What it left running, the watcher too. The group's number is nobody else's while one of them is there.
+  // Ends what it left running, and the watcher. The group's number is nobody else's while one of them is there.
   if (child.pid !== undefined) killGroup(child.pid);
   await Promise.race([closed, new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS))]);
   for (const stream of child.stdio) stream?.destroy();
@@ -155,8 +155,8 @@ function exitOf(child: ChildProcess): Promise<AgentProcessEnd> {
 }
 
 // ── its environment ─────────────────────────────────────────────────────────────────────────────────────────────────────
-// What programs need to work at all, what the caller names, and nothing else: an agent's process holds none of the keys that the run itself
-// was started with, and its frameworks report to nobody.
+// It holds what programs need to work at all, what the caller names, and nothing else: an agent's process has none of the keys that the run
+// itself was started with, and its frameworks report to nobody.
 
 /**
  * The variables by which stock clients find the policy: `new OpenAI()` and `new Anthropic()` without arguments, and most programs built on
@@ -198,7 +198,7 @@ const QUIET: Readonly<Record<string, string>> = {
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
 };
 
-/** Of the run itself: never passed on, whoever asks. */
+/** These belong to the run itself, and are never passed on. */
 const NEVER = /^(TINKER|TRAINYARD)_/i;
 
 /** The gateway listens on this machine; a proxy could not reach it. */

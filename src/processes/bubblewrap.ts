@@ -89,7 +89,7 @@ function tryOut(bubblewrap: Bubblewrap): string | undefined {
   return error?.message ?? (stderr.trim().split('\n')[0] || `it ended with ${status ?? signal}`);
 }
 
-/** What every use of it has: namespaces of its own that end with us, and no capabilities. */
+/** Options of every use: namespaces of its own that end with this process, and no capabilities. */
 export const COMMON_OPTIONS = [
   ...['--unshare-user', '--unshare-ipc', '--unshare-pid', '--unshare-cgroup-try', '--cap-drop', 'ALL'],
   ...['--die-with-parent', '--new-session'],
@@ -111,7 +111,7 @@ const FIRST_USER = 2 ** 20;
 const USERS = 2 ** 20;
 
 interface Reachable {
-  /** What the sandbox is started through. */
+  /** The command that the sandbox is started through. */
   readonly prefix: readonly string[];
   readonly readable: readonly ReadableFile[];
 }

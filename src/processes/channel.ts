@@ -1,5 +1,5 @@
 /**
- * What a pool and its child processes say to each other, and how: structured clones, each behind its length, over a pipe of their own.
+ * The protocol between a pool and its child processes: structured clones, each behind its length, over a pipe of their own.
  *
  * Not Node's own channel: there, bytes that are no message are an exception in whoever reads them, and every module of a child can listen
  * and speak. Here such bytes end the channel, and only who opened it has it. A child is asked one thing at a time. Each call has an id that
@@ -21,7 +21,7 @@ export type ToChild =
   /** The child closes what it holds, and exits. */
   | { readonly kind: 'close' };
 
-/** What was thrown in the child. Nothing of it is a live object. */
+/** An error of the child, as data. */
 export interface Thrown {
   readonly message: string;
   /** With the kind of error and, for an Error, where. */
@@ -63,9 +63,9 @@ function isThrown(given: unknown): given is Thrown {
 
 // ── what is asked of a process, and what can become of it ───────────────────────────────────────────────────────────────
 
-/** What a pool's processes run. */
+/** The program that a pool's processes run. */
 export interface ChildProgram {
-  /** What the processes are for, in one word: see `poolKind`. */
+  /** Purpose of the processes, in one word: see `poolKind`. */
   readonly kind: string;
   /** A script that calls `serveCalls`. */
   readonly script: URL;
@@ -75,7 +75,7 @@ export interface ChildProgram {
   readonly env?: NodeJS.ProcessEnv;
   /** Resident memory of a process with all it starts. Absent: no limit but the system's. */
   readonly memoryMb?: number;
-  /** What a process is started through, asked for each by its number: a command that ends in starting the one after it. */
+  /** The command that a process is started through, asked for each by its number: it has to end in starting the command after it. */
   readonly within?: (process: number) => readonly string[];
   /** Told when a process is gone, by its number. */
   readonly left?: (process: number) => void;
@@ -88,7 +88,7 @@ export interface CallOptions {
   readonly deadlineMs?: number | undefined;
   /** Gives the call up: the child's own signal aborts, and a moment later the process is killed if it goes on. */
   readonly signal?: AbortSignal | undefined;
-  /** What the child says before it answers. */
+  /** Told what the child notes before it answers. */
   readonly onNote?: (value: unknown) => void;
   /** Told which process begins with it, by a number that no other process of the pool has. */
   readonly onBegun?: (process: number) => void;
@@ -131,7 +131,7 @@ export function siblingScript(moduleUrl: string, name: string): URL {
 const kindSymbol = Symbol.for('trainyard.pool-kind');
 
 /**
- * What the pool is for that started this process; undefined where none did. A module that opens a pool when it is imported, and is imported
+ * Purpose of the pool that started this process; undefined where none did. A module that opens a pool when it is imported, and is imported
  * by that pool's processes, would start processes without end: so a pool's process opens none, but for functions, and theirs none at all.
  */
 export function poolKind(): string | undefined {
@@ -145,7 +145,7 @@ export function setPoolKind(kind: string): void {
 // ── the pipe ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const HEADER_BYTES = 4;
-/** Whoever announces more is filling this process's memory. */
+/** A longer message would only fill this process's memory. */
 const MOST_BYTES = 2 ** 28;
 
 export interface Channel {

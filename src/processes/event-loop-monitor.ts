@@ -219,7 +219,7 @@ class Watcher {
 function watch(data: ThreadData): void {
   const watcher = new Watcher(data);
   const timer = setInterval(() => watcher.look(), data.thresholdMs / 4);
-  // Whoever says anything wants an end: what is known is told first.
+  // Any message asks for the end; what is known is told first.
   parentPort?.once('message', () => {
     clearInterval(timer);
     watcher.end();

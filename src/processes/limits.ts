@@ -1,9 +1,9 @@
 /**
- * What bounds a child process, and what ends with it: its process group, its memory, the output that is kept of it, its temporary folder.
+ * Bounds of child processes, and what ends with them: process group, memory, the output that is kept, temporary folders.
  *
  * Memory: resident memory of the process and everything it starts is looked at several times a second; `watchMemory` reports once when it
  * is over the limit, for its caller to kill it. It is the only bound on memory in Trainyard, because it needs no rights and works everywhere.
- * It cannot stop an allocation between two looks (a tenth of a second), count what is in swap or in files that nobody has mapped, or count
+ * It cannot stop an allocation between two looks (a tenth of a second; up to a whole one on a machine with thousands of processes), count what is in swap or in files that nobody has mapped, or count
  * shared pages only once. A process counts when it descends from the watched one or is in the group that it leads: not a daemon that left both.
  */
 import { type ChildProcess, execFile, type SpawnOptions, spawn } from 'node:child_process';
@@ -60,8 +60,8 @@ export const BYTES_PER_MB = 2 ** 20;
 const INTERVAL_MS = 100;
 /** `ps` has to be started for each look. It is also the longest interval. */
 const PS_INTERVAL_MS = 1_000;
-/** Of the time, on a machine with thousands of processes. */
-const MOST_SHARE = 0.05;
+/** Share of the time that looking may take, on a machine with thousands of processes. */
+const MOST_SHARE = 0.02;
 
 interface Watch {
   readonly pid: number;

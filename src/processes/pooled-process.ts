@@ -34,7 +34,7 @@ const GRACE_MS = 1_000;
 /** For what a process has to close before it ends. */
 const CLOSE_MS = 3_000;
 
-/** What a process is waited for, and what came of it. */
+/** How waiting for a process can end. */
 type Received =
   | { readonly kind: 'message'; readonly message: FromChild }
   | { readonly kind: 'late' }
@@ -250,7 +250,7 @@ export class PooledProcess {
       child.on('error', (error) => child.pid === undefined && resolve(`could not be started (${error.message})`));
     });
     this.#unwatch();
-    // What it had started may outlive it; the group's number is nobody else's while one of them is there.
+    // Processes that it had started may outlive it; the group's number is nobody else's while one of them is there.
     if (child.pid !== undefined) killGroup(child.pid);
     // Its pipes and the channel are read to their ends: an answer sent before the exit counts.
     await within(DRAIN_MS, silent);

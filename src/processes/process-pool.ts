@@ -136,7 +136,7 @@ class Pool implements ProcessPool {
     await Promise.all([...this.#processes].map((child) => child.close()));
   }
 
-  /** What no process has begun with need not be begun. */
+  /** A call that no process has begun with leaves the queue. */
   #leavingOnAbort({ signal }: CallOptions, job: () => Job): () => void {
     const leave = (): void => {
       const index = this.#queue.indexOf(job());
@@ -259,7 +259,7 @@ export function moduleUrl(pathOrUrl: string): string {
 interface StartWords {
   /** `the grader`. */
   readonly whose: string;
-  /** What it was doing, if it ended before it was ready: `while importing its module`. */
+  /** Doing what it may have ended before it was ready: `while importing its module`. */
   readonly starting: string;
   readonly code: ErrorCode;
   readonly late: { readonly code: ErrorCode; readonly what: string };
@@ -318,7 +318,7 @@ export class SharedPools<Pool extends AsyncDisposable> {
     await closed(shared);
   }
 
-  /** Whoever uses them. */
+  /** Closes all pools, whoever uses them. */
   async closeAll(): Promise<void> {
     const open = [...this.#pools.values()];
     this.#pools.clear();

@@ -4,7 +4,7 @@
  * Inside there is no network, no home, no environment, no process but the program's own, a read-only system, and one scratch directory in
  * memory. The program runs as nobody, without capabilities.
  *
- * What it does not hold: a hole in the kernel, which all processes share; no system calls are filtered. What timing tells.
+ * Not contained: a hole in the kernel, which all processes share (no system calls are filtered), and what timing tells.
  */
 import type { ChildProcess } from 'node:child_process';
 import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
@@ -20,7 +20,7 @@ export type { ReadableFile };
 export interface SandboxLimits {
   /** From the program's start until everything is killed. */
   readonly wallMs: number;
-  /** Of each process. */
+  /** Processor time of each process. */
   readonly cpuSeconds: number;
   /** Resident memory of all its processes together. Looked at ten times a second: see `limits.ts`. */
   readonly memoryMb: number;
@@ -68,7 +68,7 @@ export interface ConfinedProcess {
    * could not be set up, and nothing of the program ran.
    */
   readonly ended: Promise<SandboxEnd>;
-  /** What it has written to its standard error. */
+  /** Its standard error so far. */
   readonly stderr: string;
   /** Since its start, or until its end; 0 before. */
   readonly ranMs: number;
@@ -247,7 +247,7 @@ class Running implements ConfinedProcess {
     status.once('data', () => this.#begin());
     for (const [index, text] of contents.entries()) files[index]!.on('error', () => {}).end(text);
     this.ended = this.#untilEnded(program.signal);
-    // Whoever waits for it hears of it; nobody has to.
+    // Nobody has to wait for it.
     this.ended.catch(() => {});
   }
 
@@ -273,7 +273,10 @@ class Running implements ConfinedProcess {
   #count(chunk: Buffer): void {
     const { outputBytes } = this.#limits;
     this.#written += chunk.length;
-    if (this.#written > outputBytes) this.#kill({ kind: 'output', outputBytes });
+    if (this.#written <= outputBytes) return;
+    this.#kill({ kind: 'output', outputBytes });
+    // Nothing of what it writes until it is dead is kept.
+    for (const stream of [this.#child.stdout, this.#child.stderr]) stream?.destroy();
   }
 
   /** Bubblewrap's first process dies with its parent, and with that one everything in its PID namespace. */
@@ -313,7 +316,7 @@ class Running implements ConfinedProcess {
       this.#child.on('error', (error) => this.#child.pid === undefined && resolve(messageOf(error)));
     });
     this.#endedAt = performance.now();
-    // Whoever started it may read its output later; it must not hold up the end.
+    // Output that is read late must not hold up the end.
     const drained = new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS));
     if (failure === undefined) await Promise.race([closed, drained]);
     return failure;
@@ -338,8 +341,8 @@ let inherited: readonly number[] | undefined;
 let nowhere: number | undefined;
 
 /**
- * What `stdio` has to hold from place `first` on so that descriptors which this process was started with, and would hand on, lead nowhere:
- * an open folder would lead out of the sandbox. Node itself closes those below 16 only.
+ * Entries of `stdio` from `first` on by which descriptors that this process was started with, and would hand on, lead nowhere: an open
+ * folder would lead out of the sandbox. Node itself closes those below 16 only.
  */
 function coveredFrom(first: number): readonly ('ignore' | number)[] {
   inherited ??= tried(() => readdirSync('/proc/self/fd').map(Number).filter(isHandedOn)) ?? [];

@@ -98,7 +98,7 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    // What was thrown may itself throw when it is looked at.
+    // A thrown value may itself throw when it is looked at.
     code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
     stack: tried(() =>
       thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined,
