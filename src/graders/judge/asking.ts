@@ -8,7 +8,7 @@ import { unscorable } from '../../core/define.ts';
 import { printable } from '../../core/describe.ts';
 import { parsedJson } from '../../core/json.ts';
 import {
-  type ChatQuestion,
+  type ChatRequest,
   type ChatServer,
   chatAnswerIn,
   chatRequest,
@@ -125,7 +125,7 @@ export type OptionalParameter = keyof typeof OPTIONAL;
 
 interface Call {
   readonly server: ChatServer;
-  readonly question: Required<Pick<ChatQuestion, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
+  readonly question: Required<Pick<ChatRequest, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
   /** Not to be sent. */
   readonly without: ReadonlySet<OptionalParameter>;
   readonly timeoutMs: number;
@@ -159,7 +159,7 @@ async function complete(call: Call, signal: AbortSignal): Promise<Completion> {
   }
 }
 
-function sentOf({ question, without }: Call): ChatQuestion {
+function sentOf({ question, without }: Call): ChatRequest {
   const { messages, temperature, maxTokens, format } = question;
   return {
     messages,
