@@ -3,7 +3,7 @@ export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export { type GradedCase, gradeOnce } from './grader/inline.ts';
 export type { ReadSaid, TextOptions } from './graders/answers.ts';
-export type { CodeLanguage } from './graders/code/code-in-text.ts';
+export type { CodeLanguage } from './graders/code/run-tests.ts';
 export { type UnitTestsOptions, unitTests } from './graders/code/unit-tests.ts';
 export {
   type ClipOptions,
@@ -31,7 +31,7 @@ export {
   type RubricCriterion,
   type RubricOptions,
   rubric,
-} from './graders/judge/judge.ts';
+} from './graders/judge.ts';
 export { type MathMatchOptions, mathMatch } from './graders/math/math-match.ts';
 export { type MultipleChoiceOptions, multipleChoice } from './graders/multiple-choice.ts';
 export { type NumberMatchOptions, numberMatch } from './graders/number-match.ts';

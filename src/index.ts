@@ -103,9 +103,9 @@ export {
   runAgentProcess,
 } from './processes/agent-process.ts';
 export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
-export type { RolloutResult, TaskResult } from './run/evaluation-results.ts';
 export type { RolloutBatchRequest } from './run/groups.ts';
 export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
+export type { RolloutResult, TaskResult } from './run/results.ts';
 export {
   BASE_MODEL,
   type EvaluationRequest,

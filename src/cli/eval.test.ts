@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed } from '../../test/fixtures/evaluation.ts';
 import { writeWhole } from '../run/directory.ts';
-import { Results, reportOf } from '../run/evaluation-results.ts';
+import { Results, reportOf } from '../run/results.ts';
 import { checkWritable, isReached, jsonReport, junitReport, writeReport } from './eval.ts';
 
 function results(): Results {

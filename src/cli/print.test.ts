@@ -2,7 +2,7 @@ import { expect, it, describe as suite } from 'vitest';
 import { done, evalEnd, progress, runStart, stepEnd } from '../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../core/events.ts';
 import { shellWord } from '../run/settings.ts';
-import { describe, evaluationSummary, jsonLines, textLines } from './print.ts';
+import { describe, evaluationSummary, textLines } from './print.ts';
 import { asCalled, cellsOf, duration } from './text.ts';
 
 const lines = (event: RunEvent): readonly string[] => describe(event, 'examples/shop/agent.ts');
@@ -38,7 +38,7 @@ suite('plain lines', () => {
     expect(lines(stepEnd({ ungraded: 4 }))[0]).toMatch(/ {2}4 not graded {2}/);
   });
 
-  it('say that a run is taken up again, and after which step', () => {
+  it('say that a run is resumed, and after which step', () => {
     expect(lines(runStart())[0]).toMatch(/^Training examples\/shop\/agent\.ts for 40 steps: 1000 tasks/);
     expect(lines(runStart({ resumedAt: 12 }))[0]).toMatch(/^Going on with examples\/shop\/agent\.ts after step 12 of 40/);
   });
@@ -121,19 +121,6 @@ suite('the summary', () => {
     expect(summary(done({ ending: 'interrupted' }))).toMatch(/^\nInterrupted after 42 s, 40 steps/);
     expect(lines(done({ ending: 'interrupted' })).at(-1)).toBe(`  ${asCalled('trainyard train --resume runs/shop-1')}`);
     expect(lines(done({ ending: 'interrupted', run: "runs/it's mine" })).at(-1)).toContain(`--resume 'runs/it'\\''s mine'`);
-  });
-});
-
-suite('streams of events', () => {
-  it('leave out progress, as text and as JSON', () => {
-    const written: string[] = [];
-    const out = { write: (text: string) => written.push(text) } as unknown as NodeJS.WritableStream;
-    for (const emit of [textLines(out), jsonLines(out)]) {
-      emit(progress());
-      expect(written.splice(0)).toEqual([]);
-      emit(evalEnd('only', 0, 1));
-      expect(written.splice(0).length).toBe(1);
-    }
   });
 });
 

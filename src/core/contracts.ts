@@ -59,7 +59,7 @@ export interface EntryModule {
 export type Lowering<T> = (module: EntryModule) => T | undefined;
 
 export interface Role {
-  /** Whether this seat's tokens are trained. Its sampling settings are then the run's, whatever the agent asks for. */
+  /** Whether the tokens sampled in this role are trained. Its sampling settings are then the run's, whatever the agent asks for. */
   readonly trainable: boolean;
   /** Who plays it while it is not trained; absent: the policy. */
   readonly default?: DefaultModelLike;
@@ -99,9 +99,9 @@ export type DefaultModelLike =
 export interface Workflow {
   readonly [workflowSymbol]: true;
   readonly name: string;
-  /** Named model seats. */
+  /** What the model is asked as, by name. */
   readonly roles: Readonly<Record<string, Role>>;
-  /** Whether a seat that is not listed is trained; absent: it is. */
+  /** Whether a role that is not listed is trained; absent: it is. */
   readonly othersTrainable?: boolean;
   /** Copied for each rollout. */
   readonly config?: unknown;
@@ -182,7 +182,7 @@ export interface WorkflowResult {
   readonly success?: boolean;
   readonly metadata?: Readonly<Record<string, Json>>;
   readonly metrics?: Readonly<Record<string, number>>;
-  /** Only these turns are trained, by index or completion id; absent: all of trainable seats. */
+  /** Only these turns are trained, by index or completion id; absent: all of trainable roles. */
   readonly trainedTurns?: readonly (number | string)[];
   /** How far back in a conversation rewards count, the grader's too; absent: a turn has its own reward, else the rollout's. */
   readonly credit?: Credit;
@@ -212,7 +212,7 @@ export interface ModelHandle {
   render(messages: readonly Message[], options?: { readonly tools?: readonly Tool[]; readonly after?: Turn }): Int32Array;
   /** Text of sampled ids, without what ends a turn. In process only. */
   decode(ids: ArrayLike<number>): string;
-  /** The same seat in another conversation: what is said in one is no part of the other. */
+  /** The same role in another conversation: what is said in one is no part of the other. */
   thread(name: string): ModelHandle;
 }
 

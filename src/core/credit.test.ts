@@ -32,11 +32,6 @@ describe('credit', () => {
     expect(credited({ value: 4 }, both, by(0.5)).byTurn).toEqual({ 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4 });
   });
 
-  it('of several ways a conversation went on is their mean', () => {
-    const tree = [turn(0), turn(1, 0), turn(2, 0)];
-    expect(credited({ value: 3, byTurn: { 1: 1, 2: 3 } }, tree, by(0.5)).byTurn).toEqual({ 0: 1, 1: 1, 2: 3 });
-  });
-
   it.each<[ForkCause, number]>([
     ['dropped_reasoning', 2],
     ['compaction', 2],

@@ -35,7 +35,7 @@ export interface WorkflowOptions<Config, RoleName extends string> {
   readonly name?: string;
   /** `ctx.config`: data in it is copied for each rollout; functions, tools and other instances are shared. */
   readonly config?: Config;
-  /** Names of the seats that the model takes, or for each who plays it while it is not trained. */
+  /** Names of the roles that the model takes, or for each who answers for it while it is not trained. */
   readonly roles?: readonly RoleName[] | { readonly [Name in RoleName]: { readonly default?: DefaultModelLike } };
   /** Roles to train, and no others; absent: all. */
   readonly trainable?: readonly NoInfer<RoleName>[];

@@ -75,26 +75,22 @@ describe('a reward', () => {
 
   for (const [result, shown] of [
     [Number.NaN, 'NaN'],
+    [-1e31, 'from -1e30 to 1e30'],
+    [{ value: 0, byRole: { a: 1e300 } }, 'from -1e30 to 1e30'],
     [Number.NEGATIVE_INFINITY, '-Infinity'],
     ['1', "'1'"],
-    [true, 'true'],
     [1n, '1n'],
-    [null, 'null'],
-    [undefined, 'undefined'],
     [[1], '[ 1 ]'],
     [{}, '{}'],
     [{ score: 1 }, '{ score: 1 }'],
     [{ value: '1' }, "'1'"],
     [{ value: 1, parts: [1] }, '[ 1 ]'],
-    [{ value: 1, parts: null }, 'null'],
-    [{ value: 1, untrained: 'main' }, "'main'"],
     [{ value: 1, untrained: ['main', 3] }, "[ 'main', 3 ]"],
     [{ value: 1, parts: new Map([['a', 1]]) }, 'Map'],
     [{ value: 1, parts: { a: Number.NaN } }, 'NaN'],
     [{ value: 1, parts: JSON.parse('{"__proto__":1}') }, '__proto__'],
     [{ value: 1, parts: Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`p${n}`, n])) }, '10000 parts'],
     [{ value: 1, metrics: { ['x'.repeat(1_000_000)]: 1 } }, 'a name of 1000000 characters'],
-    [{ value: 1, byThread: { ['x'.repeat(1_001)]: 1 } }, 'a name of 1001 characters'],
     [{ value: 1, untrained: ['x'.repeat(1_001)] }, 'a name of 1001 characters'],
   ] as const) {
     it(`is not ${shown}, and the error says so`, () => {

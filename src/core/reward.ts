@@ -234,7 +234,7 @@ interface Earned {
 
 /**
  * The most particular reward that was given: by turn, then by thread, by role, and the rollout's value. Undefined where nothing of the turn is
- * trained: no grade, no trainable seat, no sampled token, or a thread that is left out.
+ * trained: no grade, no trainable role, no sampled token, or a thread that is left out.
  */
 export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earned | undefined {
   if (grade.kind !== 'graded' || !isTrained(turn, grade.reward)) return undefined;

@@ -10,26 +10,13 @@ import { defineGrader, unscorable } from '../core/define.ts';
 import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { checkOptions, lastLine, markedAnswers, saidBy, spokenPart, type TextOptions } from './answers.ts';
-import {
-  fromNumber,
-  minus,
-  newWork,
-  over,
-  plus,
-  type Rational,
-  readable,
-  same,
-  spend,
-  times,
-  Unreadable,
-  type Work,
-  whole,
-} from './math/rational.ts';
+import { exactly } from './math/evaluate.ts';
+import { parseMath } from './math/parse.ts';
+import { fromNumber, readable, same, Unreadable, withinBudget } from './math/rational.ts';
 import { plainCharacters } from './math/tokens.ts';
 
 const FOR_FORMAT = 0.1;
 const MOST_CHARS = 1_000;
-const MOST_DEPTH = 60;
 
 export function countdown(options: TextOptions = {}): Grader {
   checkOptions('countdown', options, { of: 'function' });
@@ -37,10 +24,11 @@ export function countdown(options: TextOptions = {}): Grader {
     name: 'countdown',
     grade: (input) => {
       const { numbers, target } = puzzleOf(input);
-      const played = readable(() => playedIn(spokenPart(saidBy(input, options.of))));
+      const spoken = spokenPart(saidBy(input, options.of));
+      const played = withinBudget(() => readable(() => playedIn(spoken, target)));
       if (played === undefined) return { value: 0, success: false };
       const used = played.numbers.toSorted(byValue).join() === numbers.map(BigInt).sort(byValue).join();
-      const success = used && played.value !== undefined && same(played.value, fromNumber(target, newWork()));
+      const success = used && played.isTarget;
       return { value: success ? 1 : FOR_FORMAT, success };
     },
   });
@@ -72,12 +60,13 @@ function puzzleOf({ task }: GraderInput): Puzzle {
 const fieldsOf = (value: Json | undefined): Readonly<Record<string, Json>> => (isObject(value) ? value : {});
 
 interface Played {
-  /** Undefined where it divides by zero, or where what it says it equals is not true. */
-  readonly value: Rational | undefined;
+  /** Not where it divides by zero, or says that it equals something else. */
+  readonly isTarget: boolean;
   readonly numbers: readonly bigint[];
 }
 
-function playedIn(spoken: string): Played {
+/** Throws `Unreadable` for what is no expression of this game. */
+function playedIn(spoken: string, target: number): Played {
   const marked = new Set(markedAnswers(spoken) ?? [lastLine(spoken)]);
   if (marked.size > 1) throw new Unreadable('several answers');
   const text = [...marked].join();
@@ -87,80 +76,15 @@ function playedIn(spoken: string): Played {
     .replace(/\\div(?![A-Za-z])/g, '/');
   const [expression = '', claimed, ...more] = plain.split('=');
   if (more.length > 0) throw new Unreadable('several equals signs');
-  const work = newWork();
-  const read = new Arithmetic(expression, work);
-  const value = read.all();
-  if (claimed === undefined) return { value, numbers: read.numbers };
-  const isTrue = value !== undefined && /^\s*-?\d{1,15}\s*$/.test(claimed) && same(value, fromNumber(Number(claimed), work));
-  return { value: isTrue ? value : undefined, numbers: read.numbers };
+  const numbers = (expression.match(/\d+/g) ?? []).map(BigInt);
+  if (!isArithmetic(expression)) throw new Unreadable('something else than + - * / and brackets');
+  const value = exactly(parseMath(expression, { commas: 'separate', unitLetters: false }), new Map());
+  const isTrue = claimed === undefined || (/^\s*-?\d{1,15}\s*$/.test(claimed) && Number(claimed) === target);
+  return { isTarget: isTrue && value !== undefined && same(value, fromNumber(target)), numbers };
 }
 
-/** Whole numbers, + - * /, brackets. Throws `Unreadable` for anything else; a division by zero makes the value undefined. */
-class Arithmetic {
-  readonly numbers: bigint[] = [];
-  readonly #tokens: readonly string[];
-  readonly #work: Work;
-  #at = 0;
-  #depth = 0;
-
-  constructor(text: string, work: Work) {
-    this.#tokens = text.match(/\d+|[^\s\d]/g) ?? [];
-    this.#work = work;
-  }
-
-  all(): Rational | undefined {
-    const value = this.#sum();
-    if (this.#at < this.#tokens.length) throw new Unreadable('something behind the expression');
-    return value;
-  }
-
-  #skip(token: string): boolean {
-    const found = this.#tokens[this.#at] === token;
-    if (found) this.#at++;
-    return found;
-  }
-
-  #sum(): Rational | undefined {
-    return this.#chain({ '+': plus, '-': minus }, () => this.#product());
-  }
-
-  #product(): Rational | undefined {
-    return this.#chain({ '*': times, '/': over }, () => this.#factor());
-  }
-
-  #chain(operations: Readonly<Record<string, typeof plus>>, operand: () => Rational | undefined): Rational | undefined {
-    let total = operand();
-    for (;;) {
-      const operation = operations[this.#tokens[this.#at] ?? ''];
-      if (operation === undefined) return total;
-      this.#at++;
-      const next = operand();
-      const isDefined = operation !== over || next?.n !== 0n;
-      total = isDefined && total && next ? operation(total, next, this.#work) : undefined;
-    }
-  }
-
-  #factor(): Rational | undefined {
-    spend(this.#work, 1);
-    if (++this.#depth > MOST_DEPTH) throw new Unreadable('nested too deep');
-    const value = this.#atom();
-    this.#depth--;
-    return value;
-  }
-
-  #atom(): Rational | undefined {
-    if (this.#skip('-')) {
-      const of = this.#factor();
-      return of && times(whole(-1), of, this.#work);
-    }
-    if (this.#skip('(')) {
-      const inside = this.#sum();
-      if (!this.#skip(')')) throw new Unreadable('a bracket that is not closed');
-      return inside;
-    }
-    const token = this.#tokens[this.#at++];
-    if (token === undefined || !/^\d{1,15}$/.test(token)) throw new Unreadable('no number where one should be');
-    this.numbers.push(BigInt(token));
-    return whole(BigInt(token));
-  }
+/** Whole numbers, and between any two of them a sign: what the parser reads besides (2(3), 2**3, 1 000, +3) is not of this game. */
+function isArithmetic(text: string): boolean {
+  if (!/^[\d\s()+*/-]+$/.test(text) || /\d{16}|\d\s+\d|[\d)]\s*\(|\)\s*\d/.test(text)) return false;
+  return !/[*/]\s*[*/]|(?:^|[(+*/-])\s*\+/.test(text);
 }

@@ -24,15 +24,14 @@ import {
   fromDecimal,
   fromNumber,
   minus,
-  newWork,
   over,
   plus,
   type Rational,
   readable,
   same,
   times,
-  type Work,
   whole,
+  withinBudget,
 } from './math/rational.ts';
 import { plainCharacters, SCALES } from './math/tokens.ts';
 
@@ -52,16 +51,15 @@ export function numberMatch(options: NumberMatchOptions = {}): Grader {
     grade: (input) => {
       const references = acceptedAnswers(input).map((answer) => referenceNumber(answer, input.task.id));
       const said = saidNumbers(saidBy(input, options.of), options.strict ?? false);
-      const work = newWork();
-      const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options, work));
-      return rightOrWrong(said.length > 0 && said.every((one) => one !== undefined && isRight(one)));
+      const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options));
+      return rightOrWrong(said.length > 0 && withinBudget(() => said.every((one) => one !== undefined && isRight(one))));
     },
   });
 }
 
 /** A text with several numbers and no mark does not say which one is right. */
 function referenceNumber(answer: string, taskId: string): FoundNumber {
-  const numbers = numbersIn(referenceAnswer(answer), newWork());
+  const numbers = numbersIn(referenceAnswer(answer));
   const found = onlyOne(numbers);
   if (found !== undefined) return found;
   const problem =
@@ -73,7 +71,7 @@ function referenceNumber(answer: string, taskId: string): FoundNumber {
 function saidNumbers(text: string, strict: boolean): readonly (FoundNumber | undefined)[] {
   const spoken = spokenPart(text);
   return (markedAnswers(spoken) ?? [spoken]).map((one) => {
-    const found = numbersIn(one, newWork());
+    const found = numbersIn(one);
     const last = found.at(-1);
     return strict || last?.isAlternative === true || last?.isPart === true ? onlyOne(found) : last;
   });
@@ -87,21 +85,21 @@ function onlyOne(found: readonly FoundNumber[]): FoundNumber | undefined {
 }
 
 /** The last number of a text, as it is written there. */
-export const lastNumber = (text: string): string | undefined => numbersIn(text, newWork()).at(-1)?.text;
+export const lastNumber = (text: string): string | undefined => numbersIn(text).at(-1)?.text;
 
 /** Where only one of the two is a percentage, 50% is 50 or 0.5. */
-function isNear(said: FoundNumber, reference: FoundNumber, options: NumberMatchOptions, work: Work): boolean {
-  if (within(said.value, reference.value, options, work)) return true;
+function isNear(said: FoundNumber, reference: FoundNumber, options: NumberMatchOptions): boolean {
+  if (within(said.value, reference.value, options)) return true;
   if (said.percent === reference.percent) return false;
-  const hundredth = ({ value, percent }: FoundNumber): Rational => (percent ? times(value, { n: 1n, d: 100n }, work) : value);
-  return within(hundredth(said), hundredth(reference), options, work);
+  const hundredth = ({ value, percent }: FoundNumber): Rational => (percent ? times(value, { n: 1n, d: 100n }) : value);
+  return within(hundredth(said), hundredth(reference), options);
 }
 
-function within(said: Rational, reference: Rational, options: NumberMatchOptions, work: Work): boolean {
+function within(said: Rational, reference: Rational, options: NumberMatchOptions): boolean {
   const near = readable(() => {
-    const difference = absolute(minus(said, reference, work));
-    if (atMost(difference, fromNumber(options.absolute ?? 0, work))) return true;
-    return atMost(difference, times(fromNumber(options.relative ?? 0, work), absolute(reference), work));
+    const difference = absolute(minus(said, reference));
+    if (atMost(difference, fromNumber(options.absolute ?? 0))) return true;
+    return atMost(difference, times(fromNumber(options.relative ?? 0), absolute(reference)));
   });
   return near ?? false;
 }
@@ -150,7 +148,7 @@ const CONTEXT_CHARS = 24;
  * something else (2^10, 3x, 2π, √5, 12:30) is found, and said to be one. Nothing throws; only the last numbers of a text are kept, and only
  * its end is read.
  */
-function numbersIn(given: string, work: Work): readonly FoundNumber[] {
+function numbersIn(given: string): readonly FoundNumber[] {
   const text = plainCharacters(given.slice(-MOST_CHARS))
     .replace(
       TEX_FRACTION,
@@ -163,10 +161,10 @@ function numbersIn(given: string, work: Work): readonly FoundNumber[] {
   const matches = [...text.matchAll(NUMBER)].filter(
     (match) => !ORDINAL.test(text.slice(match.index + match[0].length, match.index + match[0].length + 3)),
   );
-  return matches.slice(-MOST_NUMBERS).flatMap((match) => readable(() => numberOf(match, text, work)) ?? []);
+  return withinBudget(() => matches.slice(-MOST_NUMBERS).flatMap((match) => readable(() => numberOf(match, text)) ?? []));
 }
 
-function numberOf(match: RegExpExecArray | RegExpMatchArray, all: string, work: Work): readonly FoundNumber[] {
+function numberOf(match: RegExpExecArray | RegExpMatchArray, all: string): readonly FoundNumber[] {
   const [text, sign = '', , innerSign = '', digits = '', middle, bottom, scale, percent] = match;
   if (text.length > MOST_DIGITS) return [];
   const at = match.index ?? 0;
@@ -180,30 +178,30 @@ function numberOf(match: RegExpExecArray | RegExpMatchArray, all: string, work: 
   };
   if (isList(digits)) {
     const parts = digits.split(/[.,]/);
-    return parts.map((part) => ({ ...found, value: fromDecimal(part, 0, work), percent: false, text: part }));
+    return parts.map((part) => ({ ...found, value: fromDecimal(part, 0), percent: false, text: part }));
   }
-  const first = decimalOf(digits, work);
-  const size = bottom === undefined ? first : fractionOf(first, middle?.trim(), bottom, work);
+  const first = decimalOf(digits);
+  const size = bottom === undefined ? first : fractionOf(first, middle?.trim(), bottom);
   if (size === undefined) return [];
-  const scaled = scale === undefined ? size : times(size, fromNumber(SCALES[scale.toLowerCase()] ?? 1, work), work);
+  const scaled = scale === undefined ? size : times(size, fromNumber(SCALES[scale.toLowerCase()] ?? 1));
   // "5 - 3" subtracts; "is -3" and "= - 3" do not.
   const subtracts = sign !== '' && /^\s/.test(text.slice(1)) && OPERAND_BEFORE.test(before);
   const isNegative = (sign === '-' && !subtracts) || innerSign === '-';
   return [{ ...found, value: isNegative ? { n: -scaled.n, d: scaled.d } : scaled }];
 }
 
-function fractionOf(first: Rational, middle: string | undefined, bottom: string, work: Work): Rational | undefined {
+function fractionOf(first: Rational, middle: string | undefined, bottom: string): Rational | undefined {
   const below = whole(BigInt(bottom));
   if (below.n === 0n) return undefined;
-  return middle === undefined ? over(first, below, work) : plus(first, over(whole(BigInt(middle)), below, work), work);
+  return middle === undefined ? over(first, below) : plus(first, over(whole(BigInt(middle)), below));
 }
 
-function decimalOf(written: string, work: Work): Rational {
+function decimalOf(written: string): Rational {
   const power = /^10\s?\^\s?\{?([+-]?\d+)\}?$/.exec(written);
-  if (power !== null) return fromDecimal('1', Number(power[1]), work);
+  if (power !== null) return fromDecimal('1', Number(power[1]));
   const [, digits = '', plainExponent, tenExponent] =
     /^(.*?)(?:e([+-]?\d+)|\s?\*\s?10\s?\^\s?\{?([+-]?\d+)\}?)?$/i.exec(written) ?? [];
-  return fromDecimal(withPoint(digits), Number(plainExponent ?? tenExponent ?? 0), work);
+  return fromDecimal(withPoint(digits), Number(plainExponent ?? tenExponent ?? 0));
 }
 
 /** Digits with a point before the decimals and nothing else. */

@@ -163,16 +163,16 @@ function rewardMissing({ rolloutId }: RolloutIdentity): TrainyardError {
 type FailedCall = UnansweredCall & Required<Pick<UnansweredCall, 'failure'>>;
 
 const isFailed = (call: UnansweredCall): call is FailedCall => call.failure !== undefined;
-const seatOf = ({ role, thread }: Pick<Turn, 'role' | 'thread'>): string => JSON.stringify([role, thread]);
+const callerOf = ({ role, thread }: Pick<Turn, 'role' | 'thread'>): string => JSON.stringify([role, thread]);
 /** By a second try, not by a call beside it. An answer that nobody got is none. */
 const isAnswered = (calls: Calls, call: FailedCall, turn: Turn): boolean => calls.isAfter(turn, call) && !turn.undelivered;
 
 /** Of a rollout whose workflow returned, or that has none. */
 export function outcomeByCalls(calls: Calls): Outcome {
   const { turns, unanswered } = calls;
-  const latest = new Map(unanswered.filter(isFailed).map((call) => [seatOf(call), call]));
+  const latest = new Map(unanswered.filter(isFailed).map((call) => [callerOf(call), call]));
   const last = [...latest.values()].filter(
-    (call) => !turns.some((turn) => isAnswered(calls, call, turn) && seatOf(turn) === seatOf(call)),
+    (call) => !turns.some((turn) => isAnswered(calls, call, turn) && callerOf(turn) === callerOf(call)),
   );
   const word = last.find(({ failure }) => failure.limit === undefined) ?? last[0];
   const { code = '', message = '', limit } = word?.failure ?? {};

@@ -48,7 +48,7 @@ export interface Position {
 export const START: Position = { next: 1, pending: [] };
 
 /** What one step gets, each list in the order of the groups' numbers. */
-export interface Harvest {
+export interface GroupBatch {
   readonly groups: readonly Group[];
   readonly withoutSignal: readonly Group[];
   /** Sampled too many versions ago; never trained. */
@@ -95,14 +95,14 @@ export class GroupScheduler {
    * The next batch: `batchSize` groups, or fewer when `refill` times as many were tried. Throws the first error of a rollout
    * after the running ones ended.
    */
-  async take(): Promise<Harvest> {
+  async take(): Promise<GroupBatch> {
     this.#account();
     for (;;) {
       this.#dropStale();
       if (this.#failure !== undefined && this.#runningRollouts === 0) throw this.#failure.thrown;
       if (this.#failure === undefined) {
         this.#start();
-        if (this.#isReady()) return this.#harvest();
+        if (this.#isReady()) return this.#takeBatch();
       }
       await this.#change.promise;
     }
@@ -208,10 +208,10 @@ export class GroupScheduler {
     return full || tried || (this.#open.size === 0 && this.#runningRollouts === 0);
   }
 
-  #harvest(): Harvest {
+  #takeBatch(): GroupBatch {
     const inOrder = (groups: readonly Numbered[]): Numbered[] => groups.toSorted((a, b) => a.number - b.number);
     const waiting = inOrder(this.#waiting);
-    const harvest = {
+    const batch = {
       groups: waiting.slice(0, this.#options.batchSize),
       withoutSignal: inOrder(this.#withoutSignal),
       stale: inOrder(this.#stale),
@@ -222,7 +222,7 @@ export class GroupScheduler {
     this.#endedRollouts = 0;
     // Until the next version is published, this batch counts as taken.
     this.#accepted = (this.#version + 1) * this.#options.batchSize + this.#waiting.length;
-    return harvest;
+    return batch;
   }
 }
 

@@ -11,9 +11,9 @@ import { TrainyardError } from '../core/errors.ts';
 import { meanInterval, meanOf, shareDifferenceInterval, signFlipChance } from '../core/statistics.ts';
 import type { Trajectory } from '../core/types.ts';
 import { readRunFile } from './directory.ts';
-import { meanRewardIn, Results, resultOf, solvedIn } from './evaluation-results.ts';
 import { openStoreOf } from './inspect.ts';
 import { evaluationIn } from './plan.ts';
+import { meanRewardIn, Results, resultOf, solvedIn } from './results.ts';
 
 /** What is known of an evaluation. */
 export interface Measured {

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { scratch } from '../../test/cli/command.ts';
 import { defineGrader } from '../core/define.ts';
 import { gated, weighted } from '../graders/compose.ts';
-import { judge } from '../graders/judge/judge.ts';
+import { judge } from '../graders/judge.ts';
 import { exactMatch } from '../graders/text-match.ts';
 import { openGrader } from './parts.ts';
 import { inspectFiles } from './preflight.ts';

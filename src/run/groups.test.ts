@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Workflow } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { type Harvest, START } from '../rollout/scheduler.ts';
+import { type GroupBatch, START } from '../rollout/scheduler.ts';
 import { makeBatch } from '../trainer/batch.ts';
 import { groupsOf, isAccepted } from './groups.ts';
 import type { Rollouts } from './parts.ts';
@@ -28,7 +28,7 @@ async function firstBatch(
   settings: Partial<TrainSettings>,
   accepts: Workflow['accepts'] | undefined,
   rewardOf: RewardOf = (_, place) => place,
-): Promise<Harvest> {
+): Promise<GroupBatch> {
   const workflow = { ...defineWorkflow(async () => 'done'), name: 'picky', ...(accepts && { accepts }) };
   const rollouts = {
     run: async ({ rolloutId, groupId }: Trajectory) =>
@@ -100,7 +100,7 @@ describe('a group with a failed rollout', () => {
   it('is compared without it, and no other group changes', async () => {
     const holed: RewardOf = (group, place) => (group === 1 && place === 3 ? undefined : place);
     const [with3, with4] = await Promise.all([firstBatch(settings, undefined, holed), firstBatch(settings, undefined, whole)]);
-    const advantages = ({ groups }: Harvest) =>
+    const advantages = ({ groups }: GroupBatch) =>
       Map.groupBy(
         makeBatch(
           groups.flatMap(({ trajectories }) => trajectories),
@@ -109,8 +109,8 @@ describe('a group with a failed rollout', () => {
         ).samples,
         ({ groupId }) => groupId,
       );
-    const firsts = (harvest: Harvest, group: string) =>
-      advantages(harvest)
+    const firsts = (batch: GroupBatch, group: string) =>
+      advantages(batch)
         .get(group)
         ?.map((sample) => sample.advantages[1]);
     expect(firsts(with3, 'g000001')).toEqual([-1, 0, 1]);

@@ -10,7 +10,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { exclusionsOf, placeOf, withoutExcluded } from '../core/turns.ts';
 import type { Exclusion, Task, Trajectory } from '../core/types.ts';
-import { type Group, GroupScheduler, type Harvest } from '../rollout/scheduler.ts';
+import { type Group, type GroupBatch, GroupScheduler } from '../rollout/scheduler.ts';
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
 import { evaluationSettings } from './check-settings.ts';
@@ -81,7 +81,7 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
   });
 }
 
-export interface CuratedBatch extends Harvest {
+export interface CuratedBatch extends GroupBatch {
   /** What marks took out of its groups, those without signal included. */
   readonly excluded: readonly Exclusion[];
   /** Of those, the rollouts that were taken out whole. */
@@ -92,7 +92,7 @@ export interface CuratedBatch extends Harvest {
  * A batch without what marks exclude, as they stand now. A group that then teaches nothing is one without signal. What is decided here goes
  * into the step's manifest: a step that is computed again leaves out what it left out, whatever was marked since.
  */
-export async function withoutMarked(batch: Harvest, store: Pick<Store, 'marks'>): Promise<CuratedBatch> {
+export async function withoutMarked(batch: GroupBatch, store: Pick<Store, 'marks'>): Promise<CuratedBatch> {
   const all = batch.groups.flatMap(({ trajectories }) => trajectories);
   const excluded = exclusionsOf(new Set(all.map(({ rolloutId }) => rolloutId)), await store.marks());
   if (excluded.length === 0) return { ...batch, excluded, excludedRollouts: [] };

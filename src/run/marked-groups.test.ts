@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import type { Mark, Reward, Trajectory, Turn } from '../core/types.ts';
-import type { Group, Harvest } from '../rollout/scheduler.ts';
+import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import { turnAdvantagesOf } from '../trainer/advantages.ts';
 import { withoutMarked } from './groups.ts';
-import { rolloutReport } from './signal.ts';
+import { rolloutReport } from './results.ts';
 
 const turn = (index: number): Turn =>
   ({ index, role: 'policy', thread: 'main', trainable: true, sampledIds: Int32Array.of(1, 2) }) as unknown as Turn;
@@ -18,7 +18,7 @@ const group = (...trajectories: readonly Trajectory[]): Group =>
 const marked = (...marks: readonly Partial<Mark>[]) => ({
   marks: async () => marks.map((mark) => ({ excluded: true, reason: 'x', at: 0, ...mark }) as Mark),
 });
-const harvestOf = (...groups: readonly Group[]): Harvest => ({ groups, withoutSignal: [], stale: [] });
+const harvestOf = (...groups: readonly Group[]): GroupBatch => ({ groups, withoutSignal: [], stale: [] });
 const idsOf = (groups: readonly Group[]) => groups.map(({ trajectories }) => trajectories.map(({ rolloutId }) => rolloutId));
 
 describe('a batch without what is excluded', () => {

@@ -2,7 +2,7 @@
  * What a run works with while it lives: model, grader, workflow, gateway. Opened in the order that finds mistakes before anything is spent;
  * the gateway listens last. Closed in reverse.
  */
-import { Downtime, linkSignals, Semaphore } from '../core/async.ts';
+import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -20,12 +20,11 @@ import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
-import { openingWith } from './closers.ts';
 import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
 import { sourcesOfModule } from './preflight.ts';
+import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
 import type { RunSettings, TrainSettings } from './settings.ts';
-import { tokensIn } from './signal.ts';
 
 export interface RunParts extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */
@@ -182,7 +181,7 @@ export async function openGrader(
   }
   if (graderModule === undefined) {
     const runner = inlineGrader(grader, { deadlineMs, retries });
-    return concurrency === Infinity ? runner : withSlots(runner, new Semaphore(concurrency), signal);
+    return concurrency === Infinity ? runner : limited(runner, new Semaphore(concurrency), signal);
   }
   const { url: module, exportName } = graderModule;
   // A process grades one rollout at a time.
@@ -191,9 +190,9 @@ export async function openGrader(
   return await openGraderPool({ module, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal, sources });
 }
 
-function withSlots(runner: InlineGraderRunner, slots: Semaphore, signal: AbortSignal): InlineGraderRunner {
+function limited(runner: InlineGraderRunner, limit: Semaphore, signal: AbortSignal): InlineGraderRunner {
   const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
-    using _slot = await slots.acquire(signal);
+    using _place = await limit.acquire(signal);
     return await runner.grade(input, model);
   };
   return { ...runner, grade };

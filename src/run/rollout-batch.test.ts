@@ -58,10 +58,6 @@ describe('a batch of rollouts', () => {
     ]);
   });
 
-  it('that is rejected altogether ends all the same, with a null for every task', async () => {
-    expect(await batch(() => null, 4)).toEqual(tasks.map(() => null));
-  });
-
   it('has null where the workflow does not accept the group', async () => {
     const slots = await batch(
       (i) => i,

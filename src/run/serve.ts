@@ -4,7 +4,7 @@
  * protocol: what they say or a grader says is kept with their trajectories.
  */
 import { join } from 'node:path';
-import { Mutex } from '../core/async.ts';
+import { Mutex, openingWith } from '../core/async.ts';
 import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -19,7 +19,6 @@ import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
-import { openingWith } from './closers.ts';
 import { lockFolder } from './directory.ts';
 import { openGrader } from './parts.ts';
 import { type PolicyJudgeParts, withPolicy } from './policy.ts';

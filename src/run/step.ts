@@ -12,8 +12,8 @@ import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
 import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
 import type { RunDirectory } from './directory.ts';
+import type { Means } from './results.ts';
 import type { TrainSettings } from './settings.ts';
-import type { Means } from './signal.ts';
 
 export interface Update {
   readonly loss: number;

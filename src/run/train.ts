@@ -17,12 +17,10 @@ import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
+import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
-import { HeldOut } from './held-out.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
-import { restorePolicy } from './resume.ts';
-import { heldOutFileOf, learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
 import {
   endingAt,
   endingWithoutSignal,
@@ -31,7 +29,9 @@ import {
   nothingTrainable,
   rolloutReport,
   trajectoriesOf,
-} from './signal.ts';
+} from './results.ts';
+import { restorePolicy } from './resume.ts';
+import { heldOutFileOf, learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
 import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
 
 /** This many steps in a row without a single group with signal end the training. */

@@ -24,8 +24,7 @@ import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, lockRun, readRunFile } from './directory.ts';
-import { Results, reportOf, scoreOf } from './evaluation-results.ts';
-import { evaluationId, numbered, spread } from './held-out.ts';
+import { evaluationId, numbered, spread } from './evaluate.ts';
 import { openStoreOf } from './inspect.ts';
 import { openGrader } from './parts.ts';
 import {
@@ -37,6 +36,7 @@ import {
   type TrainPlan,
 } from './plan.ts';
 import { openPolicy, type Policy } from './policy.ts';
+import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
@@ -69,7 +69,7 @@ export interface VerifyOptions {
   readonly onStep?: (done: number, of: number) => void;
 }
 
-/** Throws where the run cannot be taken up at all: RESUME_IMPOSSIBLE, STORE_FORMAT. A run begun from TypeScript is given its entry and tasks again. */
+/** Throws where the run cannot be resumed at all: RESUME_IMPOSSIBLE, STORE_FORMAT. A run begun from TypeScript is given its entry and tasks again. */
 export async function verify(
   request: ResumeRequest,
   { warn = () => {}, stop = new AbortController().signal, onStep = () => {} }: VerifyOptions = {},

@@ -1,29 +1,14 @@
 /** From rewards to what each token counts, by numbers worked out on paper; and the same on the embedded model, as a gradient. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { REGULAR, strongWeights } from '../../test/fixtures/nn/models.ts';
+import { gradedRollout as rollout, trainedTurn as turn } from '../../test/fixtures/trained-rows.ts';
 import { credited, toReward } from '../core/reward.ts';
 import { withoutExcluded } from '../core/turns.ts';
-import type { Reward, Trajectory, Turn } from '../core/types.ts';
+import type { Trajectory, Turn } from '../core/types.ts';
 import { EmbeddedModel } from '../nn/policy.ts';
 import { ALGORITHMS, hasSignal, type Weighting } from './advantages.ts';
 import { makeBatch } from './batch.ts';
 import { importanceSampling } from './losses.ts';
-
-const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
-
-function turn(index: number, more: Partial<Turn> = {}): Turn {
-  return {
-    ...{ index, role: 'policy', thread: 'main', trainable: true, policyVersion: 0 },
-    promptIds: Int32Array.of(1, 2),
-    sampledIds: Int32Array.of(5, 6, 7),
-    logprobs: new Float32Array(3).fill(-1),
-    sampling: { requested: {}, effective, seed: index },
-    ...more,
-  } as unknown as Turn;
-}
-
-const rollout = (rolloutId: string, reward: Reward, turns: readonly Turn[], groupId = 'g'): Trajectory =>
-  ({ groupId, rolloutId, turns, grade: { kind: 'graded', reward } }) as unknown as Trajectory;
 
 const inRows = (rows: readonly Trajectory[]) =>
   Object.fromEntries(makeBatch(rows, 'dr-grpo', 1).samples.map(({ rolloutId, advantages }) => [rolloutId, [...advantages]]));
@@ -110,12 +95,6 @@ describe('rewards by turn', () => {
 });
 
 describe('a reward that no advantage could be made of', () => {
-  it.each([1e31, -1e31, 1e300, Infinity, Number.NaN])('is refused: %d', (value) => {
-    for (const reward of [value, { value }, { value: 0, byTurn: { 0: value } }, { value: 0, byRole: { a: value } }]) {
-      expect(() => toReward(reward, 'it', 1)).toThrow(expect.objectContaining({ code: 'GRADER_BAD_REWARD' }));
-    }
-  });
-
   it.each(ALGORITHMS)('of 1e30 is fine, also summed over turns, by %s', (algorithm) => {
     const turns = Array.from({ length: 50 }, (_, i) => turn(i, i === 0 ? {} : { after: i - 1 }));
     const byTurn = Object.fromEntries(turns.map(({ index }) => [index, 1e30]));

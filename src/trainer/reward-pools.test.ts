@@ -1,25 +1,16 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { gradedRollout as rollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Reward, Trajectory, Turn } from '../core/types.ts';
 import { ALGORITHMS, type Algorithm, hasSignal, turnAdvantagesOf } from './advantages.ts';
 import { makeBatch } from './batch.ts';
 
-const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
-
 /** Each turn is a conversation of its own, with two sampled tokens. */
-function turn(index: number, role: string, thread = role, trainable = true): Turn {
-  return {
-    ...{ index, role, thread, trainable, policyVersion: 0 },
-    promptIds: Int32Array.of(index, 1),
-    sampledIds: Int32Array.of(5, 6),
-    logprobs: Float32Array.of(-1, -1),
-    sampling: { requested: {}, effective, seed: index },
-  } as unknown as Turn;
-}
-
-function rollout(rolloutId: string, reward: Reward, turns: readonly Turn[]): Trajectory {
-  return { groupId: 'g', rolloutId, turns, grade: { kind: 'graded', reward } } as unknown as Trajectory;
-}
+const turn = (index: number, role: string, thread = role, trainable = true): Turn =>
+  trainedTurn(index, {
+    ...{ role, thread, trainable },
+    ...{ promptIds: Int32Array.of(index, 1), sampledIds: Int32Array.of(5, 6) },
+  });
 
 const game = [turn(0, 'werewolf', 'w1'), turn(1, 'villager', 'v1'), turn(2, 'seer', 's1')];
 const played = (id: string, reward: Omit<Reward, 'value'>, value = 0): Trajectory => rollout(id, { value, ...reward }, game);
@@ -112,7 +103,7 @@ describe('a pool without signal', () => {
     expect(hasSignal([played('a', {}, 1), played('b', {}, 0)])).toBe(true);
   });
 
-  it('is asked by nobody where the only seat it rewards is not trained', () => {
+  it('is asked by nobody where the only role it rewards is not trained', () => {
     const untrained = [turn(0, 'werewolf', 'w1', false), turn(1, 'villager', 'v1')];
     const row = (id: string, won: number) => rollout(id, { value: 0, byRole: { werewolf: won } }, untrained);
     expect(hasSignal([row('a', 1), row('b', 0)])).toBe(false);

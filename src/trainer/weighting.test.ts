@@ -1,22 +1,17 @@
 /** What counts alike in a step: tokens, or rollouts. The fast code is compared with the definition, written out slowly. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Sample, Trajectory, Turn } from '../core/types.ts';
-import { advantagesOf, turnAdvantagesOf } from './advantages.ts';
+import { turnAdvantagesOf } from './advantages.ts';
 import { makeBatch } from './batch.ts';
 
-const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
-
 /** A conversation of its own, and so a sample of its own. */
-function turn(index: number, tokens: number): Turn {
-  return {
-    ...{ index, role: 'policy', thread: 'main', trainable: true, policyVersion: 0 },
+const turn = (index: number, tokens: number): Turn =>
+  trainedTurn(index, {
     promptIds: Int32Array.of(1000 + index),
     sampledIds: Int32Array.from({ length: tokens }, (_, i) => i),
-    logprobs: new Float32Array(tokens).fill(-1),
-    sampling: { requested: {}, effective, seed: index },
-  } as unknown as Turn;
-}
+  });
 
 interface Row {
   readonly reward: number;
@@ -25,13 +20,15 @@ interface Row {
   readonly byTurn?: readonly number[];
 }
 
-const rollout = (rolloutId: string, { reward, samples, byTurn }: Row, groupId = 'g'): Trajectory =>
-  ({
-    groupId,
+const rollout = (rolloutId: string, { reward: value, samples, byTurn }: Row, groupId = 'g'): Trajectory => {
+  const turns = samples.map((tokens, index) => turn(index, tokens));
+  return gradedRollout(
     rolloutId,
-    turns: samples.map((tokens, index) => turn(index, tokens)),
-    grade: { kind: 'graded', reward: { value: reward, ...(byTurn === undefined ? {} : { byTurn: { ...byTurn } }) } },
-  }) as unknown as Trajectory;
+    { value, ...(byTurn === undefined ? {} : { byTurn: Object.fromEntries(byTurn.entries()) }) },
+    turns,
+    groupId,
+  );
+};
 
 const tokensIn = ({ mask }: Sample): number => mask.reduce((sum, one) => sum + one, 0);
 /** Of the whole step, by rollout. */
@@ -155,36 +152,5 @@ describe('weighed by tokens', () => {
     const whole = [rollout('a', { reward: 1, samples: [6] }), rollout('b', { reward: 0, samples: [2] })];
     const split = [rollout('a', { reward: 1, samples: [1, 2, 3] }), rollout('b', { reward: 0, samples: [2] })];
     expect(shares(makeBatch(split).samples)).toEqual(shares(makeBatch(whole).samples));
-  });
-});
-
-describe('GRPO as others write it', () => {
-  it('divides by the estimate for a larger population: ours is larger by √(n/(n−1)), the same for every rollout of a group', () => {
-    // [1, 0]: others say ±0.7071.
-    const [better, worse] = [
-      ...advantagesOf(
-        ['a', 'b'].map((id, i) => rollout(id, { reward: 1 - i, samples: [1] })),
-        'grpo',
-      ).values(),
-    ];
-    expect(better! / Math.sqrt(2)).toBeCloseTo(Math.SQRT1_2, 3);
-    expect(worse! / Math.sqrt(2)).toBeCloseTo(-Math.SQRT1_2, 3);
-  });
-
-  it('every turn and token of a rollout has the same advantage where only its value was rewarded', () => {
-    const rows = [rollout('a', { reward: 1, samples: [2, 3] }), rollout('b', { reward: 0, samples: [1] })];
-    const [first, second] = makeBatch(rows).samples;
-    const trained = (sample: Sample | undefined) => [...(sample?.advantages ?? [])].filter((_, i) => sample?.mask[i] === 1);
-    expect(new Set([...trained(first), ...trained(second)]).size).toBe(1);
-  });
-
-  it('has nothing to say of a group of one, or of equal rewards, and no NaN', () => {
-    expect(advantagesOf([rollout('a', { reward: 1, samples: [1] })], 'grpo').size).toBe(0);
-    expect(
-      advantagesOf(
-        ['a', 'b'].map((id) => rollout(id, { reward: 1, samples: [1] })),
-        'grpo',
-      ).size,
-    ).toBe(0);
   });
 });

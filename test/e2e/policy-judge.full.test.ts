@@ -7,7 +7,7 @@ import type { Trajectory } from '../../src/core/types.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { judge } from '../../src/graders/judge/judge.ts';
+import { judge } from '../../src/graders/judge.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { withPolicy } from '../../src/run/policy.ts';
 import { memoryStore } from '../../src/store/memory.ts';

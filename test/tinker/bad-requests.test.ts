@@ -168,13 +168,10 @@ describe('a sample request', () => {
     ['an id outside the vocabulary', { prompt: prompt([1, 48]) }, 'prompt id 48 is outside the vocabulary'],
     ['a prompt that fills the context', { prompt: prompt(Array(96).fill(1)) }, 'the context is 96'],
     ['too many sequences', { num_samples: 257 }, 'num_samples is 257'],
-    ['no sequence', { num_samples: 0 }, 'num_samples'],
     ['no tokens to sample', { sampling_params: { max_tokens: 0 } }, 'maxTokens is 0'],
     ['a negative temperature', { sampling_params: { temperature: -1 } }, 'temperature is -1'],
     ['top_p 0', { sampling_params: { top_p: 0 } }, 'topP is 0'],
     ['top_k below -1', { sampling_params: { top_k: -2 } }, 'top_k is -2'],
-    ['likeliest tokens of the prompt', { topk_prompt_logprobs: 3 }, 'topk_prompt_logprobs'],
-    ['an image', { prompt: { chunks: [{ type: 'image', data: '', format: 'png' }] } }, 'encoded_text'],
     ['another base model', { base_model: 'Qwen/Qwen3-8B' }, 'expected "small"'],
     ['a path that leads elsewhere', { base_model: undefined, model_path: 'tinker://../weights/x' }, 'model_path'],
   ])('with %s is refused at once', async (_, change, said) => {

@@ -51,28 +51,11 @@ describe('the Tinker engine', () => {
     });
   });
 
-  it('does not believe a server that samples text for ids', async () => {
-    const [sequence] = sampled.sequences;
-    await withEngine(answering({ sequences: [{ ...sequence, tokens: ['a', 'b', 'c'] }] }), async (engine) => {
-      await expect(engine.sample(request)).rejects.toMatchObject({
-        code: 'POLICY_GARBLED',
-        message: expect.stringMatching(/tokens/),
-      });
-    });
-  });
-
-  it('does not believe a log-probability that is not a number, nor two sequences for one', async () => {
-    const raw = '{"sequences":[{"stop_reason":"stop","tokens":[4,5,9],"logprobs":[-1,NaN,-1]}]}';
-    const script: Script = ({ verb }) => (verb === 'retrieve_future' ? { raw, type: 'application/json' } : undefined);
-    await withEngine(script, async (engine) => {
-      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_GARBLED' });
-    });
+  it('does not believe two sequences for one', async () => {
     const [one] = sampled.sequences;
     await withEngine(answering({ sequences: [one, one] }), async (engine) => {
-      await expect(engine.sample(request)).rejects.toMatchObject({
-        code: 'POLICY_GARBLED',
-        message: expect.stringMatching(/2 sequences/),
-      });
+      const message = expect.stringMatching(/2 sequences/);
+      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_GARBLED', message });
     });
   });
 
@@ -113,27 +96,6 @@ describe('the Tinker engine', () => {
         ['s-0', 1],
         ['s-1', 1],
       ]);
-    });
-  });
-
-  it('sends the same request again when its future is forgotten, under the same number', async () => {
-    const script: Script = ({ verb }, count) => {
-      if (verb !== 'retrieve_future') return undefined;
-      return count === 1 ? { json: { detail: 'gone' }, status: 410 } : { json: sampled };
-    };
-    await withEngine(script, async (engine, server) => {
-      await engine.sample(request);
-      const [first, second] = server.of('asample');
-      expect(second?.body.equals(first!.body)).toBe(true);
-      expect(server.of('retrieve_future').map(({ json }) => json['request_id'])).toEqual(['f1', 'f2']);
-    });
-  });
-
-  it('is lost when the server knows the session no more', async () => {
-    const script: Script = ({ verb }) =>
-      verb === 'asample' ? { json: { detail: 'Sampling session not found' }, status: 404 } : undefined;
-    await withEngine(script, async (engine) => {
-      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_LOST', hint: expect.stringMatching(/saved/) });
     });
   });
 

@@ -133,13 +133,6 @@ describe('a datum', () => {
     });
   });
 
-  it('gives back the log-probabilities of masked tokens', async () => {
-    await playing(async ({ trainer }) => {
-      const [scored] = await trainer.forward([sample]);
-      expect(rounded(Array.from(scored!))).toEqual([-1.5, -1.75]);
-    });
-  });
-
   it('is not sent where nothing is trained of a sample', async () => {
     await playing(async ({ trainer, played }) => {
       const unmasked = { ...sample, mask: new Uint8Array(5) };

@@ -2,8 +2,7 @@
  * Training through the Tinker server of this repository, compared with the embedded model trained directly: to the byte, since both
  * compute the same. Chunks are added up in another order than one batch, so there equality is up to rounding.
  */
-import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { AdamSettings, Loss, Trainer } from '../../src/core/policy.ts';
@@ -11,7 +10,7 @@ import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, randomSample, relativeError } from '../fixtures/nn/models.ts';
 import { type Fault, type ProxiedReply, startFaultProxy } from '../fixtures/tinker/fault-proxy.ts';
-import { type Client, connect, modelFolder, type ServedModel, serveModel } from '../fixtures/tinker/real-server.ts';
+import { type Client, connect, scratch, serve } from '../fixtures/tinker/server.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
 const clip = { clipLow: 0.2, clipHigh: 0.28 };
@@ -20,26 +19,26 @@ const LOSSES: Loss[] = [crossEntropy(), importanceSampling(), ppo(clip), cispo(c
 const samples = mixedSamples(REGULAR).map((sample) => ({ ...sample, temperature: 1 }));
 const batchOf = (step: number) => [randomSample(REGULAR, 9, 100 + step), randomSample(REGULAR, 23, 200 + step, { prompt: 5 })];
 
-let served: ServedModel;
-let scratch: string;
+let home: Awaited<ReturnType<typeof scratch>>;
+let served: Awaited<ReturnType<typeof serve>>;
 beforeAll(async () => {
-  scratch = await mkdtemp(join(tmpdir(), 'trainyard-training-'));
-  served = await serveModel(REGULAR);
+  home = await scratch();
+  served = await serve(home);
 });
 afterAll(async () => {
-  await served[Symbol.asyncDispose]();
-  await rm(scratch, { recursive: true });
+  await served.close();
+  await home.remove();
 });
 
 let folders = 0;
 async function newFolder(): Promise<string> {
-  const dir = join(scratch, String(folders++));
+  const dir = join(home.dir, String(folders++));
   await mkdir(dir);
   return dir;
 }
 
 /** The bytes of the weights in training, wherever `save` puts them. */
-async function weightsOf(trainer: Trainer, state = served.state): Promise<Buffer> {
+async function weightsOf(trainer: Trainer, state = home.state): Promise<Buffer> {
   const dir = await newFolder();
   await trainer.save(dir);
   const label = await readFile(join(dir, 'tinker.json'), 'utf8').catch(() => undefined);
@@ -52,17 +51,13 @@ function floats(file: Buffer): Float32Array {
   return new Float32Array(Uint8Array.from(file.subarray(8 + header)).buffer);
 }
 
-async function directly(train: (trainer: Trainer) => Promise<unknown>, model = served.model): Promise<Buffer> {
+async function directly(train: (trainer: Trainer) => Promise<unknown>, model = home.model): Promise<Buffer> {
   await using embedded = await EmbeddedModel.open({ dir: model, threads: 1 });
   await train(embedded);
   return await weightsOf(embedded);
 }
 
-async function throughServer(
-  train: (client: Client) => Promise<unknown>,
-  url = served.url,
-  state = served.state,
-): Promise<Buffer> {
+async function throughServer(train: (client: Client) => Promise<unknown>, url = served.url, state = home.state): Promise<Buffer> {
   await using client = await connect(url, REGULAR, 20_000);
   await train(client);
   return await weightsOf(client.trainer, state);
@@ -93,7 +88,7 @@ describe('a step through the server', () => {
 
   it('reports what the embedded model reports', async () => {
     await using client = await connect(served.url, REGULAR);
-    await using embedded = await EmbeddedModel.open({ dir: served.model, threads: 1 });
+    await using embedded = await EmbeddedModel.open({ dir: home.model, threads: 1 });
     for (const loss of LOSSES) {
       const [found, expected] = await Promise.all(
         [client.trainer, embedded].map((trainer) => trainer.forwardBackward(samples, loss)),
@@ -160,14 +155,13 @@ describe('a bad line', () => {
 
 describe('a server that is restarted', () => {
   it('has lost the model, and the run goes on from what was saved, to the same bytes', async () => {
-    const { root, model } = await modelFolder(REGULAR);
-    const state = join(root, 'state');
+    const own = await scratch();
     const stepOf = async (trainer: Trainer, step: number) => {
       const gradient = trainer.forwardBackward(batchOf(step), importanceSampling());
       await Promise.all([gradient, trainer.optimStep(ADAM)]);
     };
-    const expected = await directly((trainer) => pipelined(trainer, 2), model);
-    const first = await serveModel(REGULAR, 0, root);
+    const expected = await directly((trainer) => pipelined(trainer, 2));
+    const first = await serve(own);
     const { url } = first;
     await using client = await connect(url, REGULAR, 20_000);
     const { trainer, connection } = client;
@@ -178,16 +172,17 @@ describe('a server that is restarted', () => {
     await trainer.save(saved);
     await trainer.forwardBackward(batchOf(7), importanceSampling());
     const session = connection.sessionId;
-    await first[Symbol.asyncDispose]();
+    await first.close();
     const lost = Promise.allSettled([trainer.optimStep(ADAM), trainer.forward(samples)]);
-    await using _second = await serveModel(REGULAR, Number(new URL(url).port), root);
+    const second = await serve(own, {}, Date.now, Number(new URL(url).port));
     expect(await lost).toMatchObject([{ reason: { code: 'POLICY_LOST' } }, { reason: { code: 'POLICY_LOST' } }]);
     await expect(trainer.forward(samples)).rejects.toMatchObject({ code: 'POLICY_LOST' });
     await trainer.load(saved);
     expect(connection.sessionId).not.toBe(session);
     expect(await trainer.forward(samples, 'reference')).toEqual(reference);
     await stepOf(trainer, 1);
-    expect((await weightsOf(trainer, state)).equals(expected)).toBe(true);
-    await rm(root, { recursive: true });
+    expect((await weightsOf(trainer, own.state)).equals(expected)).toBe(true);
+    await second.close();
+    await own.remove();
   });
 });

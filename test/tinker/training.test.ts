@@ -3,12 +3,10 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import type { Loss } from '../../src/core/policy.ts';
-import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/policy.ts';
 import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
 import { passRequestToJson } from '../../src/tinker/wire/json.ts';
-import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
+import { importanceSampling } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
 import { ADAM, type Answered, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 
@@ -26,7 +24,6 @@ beforeEach(async () => {
 });
 afterEach(() => served.close());
 
-const clip = { clipLow: 0.2, clipHigh: 0.2 };
 const SAMPLES = [
   randomSample(REGULAR, 9, 1),
   randomSample(REGULAR, 29, 2, { prompt: 11 }),
@@ -57,35 +54,6 @@ const save = (model_id: string, path: string, seq_id?: number): Promise<Answered
   client.post('save_weights', { model_id, path, seq_id });
 
 describe('a step through the API', () => {
-  const LOSSES: readonly (readonly [string, Loss])[] = [
-    ['cross_entropy', crossEntropy()],
-    ['importance_sampling', importanceSampling()],
-    ['ppo', ppo(clip)],
-    ['cispo', cispo(clip)],
-    ['dro', dro({ beta: 0.05 })],
-  ];
-
-  it.each(LOSSES)('with %s gives weights equal to the byte, and the same loss and log-probabilities', async (name, loss) => {
-    const modelId = await client.model();
-    const pass = await client.pass(passOf(modelId, 1, SAMPLES, name));
-    const stepped = await step(modelId, 2);
-    await client.result(await save(modelId, `after-${name}`, 3));
-    const result = await client.passResult(pass);
-    const { metrics } = (await client.result(stepped)) as { metrics: Record<string, number> };
-    const weights = await directly(async (model) => {
-      const direct = await model.forwardBackward(SAMPLES, loss);
-      expect(result.metrics['loss:sum']).toBeCloseTo(direct.loss, 10);
-      expect(result.metrics['tokens:sum']).toBe(direct.trainedTokens);
-      result.outputs.forEach(({ logprobs }, i) => {
-        const trained = logprobs!.data.filter((_, at) => SAMPLES[i]!.mask[at + 1] === 1);
-        expect(trained).toEqual(direct.logprobs[i]);
-        expect(logprobs!.data).toHaveLength(SAMPLES[i]!.tokens.length - 1);
-      });
-      expect(metrics['grad_norm:mean']).toBe((await model.optimStep(settings)).gradNorm);
-    });
-    expect(await weightsOf(join(home.state, modelId, 'weights', `after-${name}`))).toEqual(weights);
-  });
-
   it('takes JSON too, with the same result', async () => {
     const [one, other] = [await client.model(), await client.model()];
     await client.result(await client.pass(passOf(one, 1, SAMPLES)));
@@ -108,23 +76,6 @@ describe('a step through the API', () => {
 });
 
 describe('models', () => {
-  it('are independent of each other, and begin as the base model', async () => {
-    const [one, other] = [await client.model(), await client.model()];
-    await client.pass(passOf(one, 1, SAMPLES));
-    await step(one, 2);
-    await client.pass(passOf(other, 1, OTHERS));
-    await step(other, 2);
-    await client.result(await save(one, 'end', 3));
-    await client.result(await save(other, 'end', 3));
-    const train = (samples: readonly Sample[]) =>
-      directly(async (model) => {
-        await model.forwardBackward(samples, importanceSampling());
-        await model.optimStep(settings);
-      });
-    expect(await weightsOf(join(home.state, one, 'weights', 'end'))).toEqual(await train(SAMPLES));
-    expect(await weightsOf(join(home.state, other, 'weights', 'end'))).toEqual(await train(OTHERS));
-  });
-
   it('are at most eight at once, until one is unloaded', async () => {
     const session_id = await client.session();
     const ids: string[] = [];

@@ -12,10 +12,36 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { unscorable } from '../../core/define.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import type { Json } from '../../core/types.ts';
 import { siblingScript } from '../../processes/channel.ts';
 import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../../processes/sandbox.ts';
-import type { CodeLanguage } from './code-in-text.ts';
-import type { CodeTests, ProgramTest } from './tests-of.ts';
+
+export type CodeLanguage = 'javascript' | 'python';
+
+interface StatementTest {
+  readonly source: string;
+  /** Whether it defines `check`, to be called with the function under test. */
+  readonly checks?: true;
+}
+
+interface CallTest {
+  readonly args: readonly Json[];
+  readonly expected: Json;
+}
+
+interface ProgramTest {
+  readonly input: string;
+  readonly output: string;
+}
+
+export type CodeTests =
+  | { readonly kind: 'program'; readonly tests: readonly ProgramTest[] }
+  | {
+      readonly kind: 'function';
+      readonly tests: readonly (StatementTest | CallTest)[];
+      readonly entry: string | undefined;
+      readonly setup: string;
+    };
 
 export interface CodeRun {
   readonly code: string;

@@ -4,9 +4,8 @@ import { CODE_CASES } from '../../../test/fixtures/graders/code-cases.ts';
 import { ctx, graderFor, inputFor } from '../../../test/fixtures/graders/graded-code.ts';
 import type { Json } from '../../core/types.ts';
 import { openSandbox, type Sandbox, type SandboxProgram } from '../../processes/sandbox.ts';
-import { type CodeLanguage, codeInText } from './code-in-text.ts';
-import { runTests } from './run-tests.ts';
-import { type UnitTestsOptions, unitTests } from './unit-tests.ts';
+import { type CodeLanguage, runTests } from './run-tests.ts';
+import { codeInText, type UnitTestsOptions, unitTests } from './unit-tests.ts';
 
 const codeOf = (said: string, language: CodeLanguage): string => codeInText(said, language).code;
 

@@ -5,15 +5,15 @@
  * wrong, hangs, or takes too much is reward 0. A sandbox that fails, and tests that are missing or malformed, are unscorable: not the
  * policy's fault.
  */
+import { z } from 'zod';
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define.ts';
+import { isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { poolKind } from '../../processes/channel.ts';
 import { openSandbox, type Sandbox } from '../../processes/sandbox.ts';
 import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answers.ts';
-import { type CodeLanguage, codeInText } from './code-in-text.ts';
-import { pythonHome, runTests, type TestsResult } from './run-tests.ts';
-import { testsOf } from './tests-of.ts';
+import { type CodeLanguage, type CodeTests, pythonHome, runTests, type TestsResult } from './run-tests.ts';
 
 export interface UnitTestsOptions extends TextOptions {
   readonly language: CodeLanguage;
@@ -33,7 +33,7 @@ export interface UnitTestsOptions extends TextOptions {
   readonly tolerance?: number;
 }
 
-const KINDS: OptionKinds = {
+const OPTIONS: OptionKinds = {
   language: ['javascript', 'python'],
   tests: 'function',
   entry: 'text',
@@ -55,7 +55,7 @@ const OWN_MS = 60_000;
  * the process of a rollout, which imports the entry too and grades nothing: in its sandbox no other can be made.
  */
 export function unitTests(options: UnitTestsOptions): Grader {
-  checkOptions('unitTests', options, KINDS, () => (options.language === undefined ? ['language is missing'] : []));
+  checkOptions('unitTests', options, OPTIONS, () => (options.language === undefined ? ['language is missing'] : []));
   const { language, timeoutMs = DEFAULT_TIMEOUT_MS, memoryMb = DEFAULT_MEMORY_MB, tolerance = DEFAULT_TOLERANCE } = options;
   const open = (): Sandbox => {
     if (language === 'python') pythonHome();
@@ -93,4 +93,159 @@ function rewardOf(
     ...(defined === undefined ? {} : { defined: Number(defined) }),
   };
   return { value: partial ? passed / total : Number(success), success, metrics };
+}
+
+// ── the code in an answer ────────────────────────────────────────────────────────────────────────────────────────────
+
+const NAMES: Readonly<Record<CodeLanguage, readonly string[]>> = {
+  javascript: ['javascript', 'js', 'mjs', 'cjs', 'node', 'ecmascript'],
+  python: ['python', 'py', 'python3', 'python2'],
+};
+
+interface FoundCode {
+  readonly code: string;
+  /** Whether it was in a block; without any, the whole text is taken. */
+  readonly isFenced: boolean;
+}
+
+/**
+ * The last fenced block of the language, else the last fenced block of any, else the whole text. A fence that is never closed runs to the
+ * end: what a token limit cut off is still what was said.
+ */
+export function codeInText(text: string, language: CodeLanguage): FoundCode {
+  const blocks = fencedBlocks(text);
+  const own = blocks.findLast(({ name }) => NAMES[language].includes(name));
+  const block = own ?? blocks.findLast(({ name }) => name === '') ?? blocks.at(-1);
+  return { code: block?.code ?? text, isFenced: block !== undefined };
+}
+
+interface Block {
+  readonly name: string;
+  readonly code: string;
+}
+
+/** By lines, as Markdown has it: a fence closes with at least as many of the same character as it opened with. */
+function fencedBlocks(text: string): readonly Block[] {
+  const blocks: Block[] = [];
+  let open: { readonly fence: string; readonly name: string; readonly indent: number; readonly lines: string[] } | undefined;
+  const close = (): void => {
+    if (open !== undefined) blocks.push({ name: open.name, code: `${open.lines.join('\n')}\n` });
+    open = undefined;
+  };
+  for (const line of text.split(/\r?\n/)) {
+    const [, indent = '', fence, rest = ''] = /^(\s*)(`{3,}|~{3,})(.*)$/.exec(line) ?? [];
+    if (open === undefined) {
+      if (fence !== undefined && !rest.includes('`')) {
+        open = {
+          fence,
+          name: rest
+            .trim()
+            .split(/[\s{,:]/)[0]!
+            .toLowerCase(),
+          indent: indent.length,
+          lines: [],
+        };
+      }
+    } else if (fence?.startsWith(open.fence) && rest.trim() === '') close();
+    else open.lines.push(line.slice(Math.min(open.indent, line.length - line.trimStart().length)));
+  }
+  close();
+  return blocks;
+}
+
+// ── the tests of a task ──────────────────────────────────────────────────────────────────────────────────────────────
+
+const json: z.ZodType<Json> = z.json();
+const identifier = z.string().regex(/^[\p{ID_Start}_$][\p{ID_Continue}$]*$/u, 'expected the name of a function');
+const text = z.string().refine((value) => value.trim() !== '', 'expected a text that is not empty');
+const program = z.strictObject({ input: z.string(), output: z.string() });
+const call = z.strictObject({ args: z.array(json), expected: json });
+
+const wrapped = z.object({
+  tests: json.optional(),
+  test: json.optional(),
+  test_list: json.optional(),
+  entry: identifier.optional(),
+  entry_point: identifier.optional(),
+  setup: z.string().optional(),
+  test_setup_code: z.string().optional(),
+});
+
+/**
+ * From the forms that data sets have them in: a list of statements that fail by throwing; a program that defines `check(candidate)`; a list of
+ * `{ input, output }` for programs that read and print; a list of `{ args, expected }` for a function. Or `{ tests, entry?, setup? }` around
+ * any of these. `entry` is used where the task names none. Throws GRADER_UNSCORABLE for what is malformed, all of it named and none quoted.
+ */
+function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTests {
+  const fault = (problems: readonly string[]): never =>
+    unscorable(`the tests of task ${JSON.stringify(taskId)} cannot be used: ${problems.join('; ')}`);
+  const around = isObject(given) ? wrapped.safeParse(given) : undefined;
+  if (around !== undefined && !around.success) return fault(problemsIn(around.error, given));
+  const said = around?.data ?? {};
+  const tests = around === undefined ? given : (said.tests ?? said.test ?? said.test_list);
+  const name = said.entry ?? said.entry_point ?? entry;
+  const setup = said.setup ?? said.test_setup_code ?? '';
+  if (tests === undefined || tests === null) return fault(['there are none']);
+  if (typeof tests === 'string') return programOfChecks(tests, name, setup, fault);
+  if (!Array.isArray(tests)) return fault([`expected a list or a program, found ${typeof tests}`]);
+  if (tests.length === 0) return fault(['the list is empty']);
+  const first: Json = tests[0];
+  if (typeof first === 'string') {
+    const sources = checked(z.array(text), tests, fault);
+    return { kind: 'function', tests: sources.map((source) => ({ source })), entry: name, setup };
+  }
+  if (typeof first === 'object' && first !== null && 'input' in first) {
+    return { kind: 'program', tests: checked(z.array(program), tests, fault) };
+  }
+  const calls = checked(z.array(call), tests, fault);
+  if (name === undefined) return fault(['tests of `args` need `entry`, the name of the function to call']);
+  return { kind: 'function', tests: calls, entry: name, setup };
+}
+
+function programOfChecks(
+  source: string,
+  entry: string | undefined,
+  setup: string,
+  fault: (problems: readonly string[]) => never,
+): CodeTests {
+  if (source.trim() === '') return fault(['the program is empty']);
+  const checks = /\bcheck\b/.test(source) && /\b(def|function)\s+check\s*\(|\bcheck\s*=/.test(source);
+  if (checks && entry === undefined)
+    return fault(['a program that defines `check` needs `entry`, the name of the function to check']);
+  return { kind: 'function', tests: [checks ? { source, checks } : { source }], entry, setup };
+}
+
+function checked<T>(schema: z.ZodType<T>, value: Json, fault: (problems: readonly string[]) => never): T {
+  const result = schema.safeParse(value);
+  return result.success ? result.data : fault(problemsIn(result.error, value));
+}
+
+const MOST_PROBLEMS = 5;
+
+/** In our words, with tests counted from 1. Kinds of what was found are named, never what it is: tests are answers. */
+function problemsIn(error: z.ZodError, given: Json): readonly string[] {
+  const all = error.issues.map((issue) => `${placeOf(issue.path)}${faultOf(issue, given)}`);
+  return all.length <= MOST_PROBLEMS ? all : [...all.slice(0, MOST_PROBLEMS), `and ${all.length - MOST_PROBLEMS} more`];
+}
+
+function placeOf([first, ...rest]: readonly PropertyKey[]): string {
+  if (first === undefined) return '';
+  const place = typeof first === 'number' ? `test ${first + 1}` : String(first);
+  return `${[place, ...rest.map(String)].join(': ')}: `;
+}
+
+const KINDS: Readonly<Record<string, string>> = { array: 'a list', string: 'a text', object: 'an object' };
+
+function faultOf(issue: z.core.$ZodIssue, given: Json): string {
+  const value = issue.path.reduce<unknown>((at, key) => (at as Readonly<Record<PropertyKey, unknown>> | undefined)?.[key], given);
+  const found = Array.isArray(value)
+    ? 'a list'
+    : value === undefined
+      ? 'nothing'
+      : value === null
+        ? 'null'
+        : (KINDS[typeof value] ?? `a ${typeof value}`);
+  if (issue.code === 'unrecognized_keys') return `it has no ${issue.keys.map((key) => JSON.stringify(key)).join(', ')}`;
+  if (issue.code === 'invalid_type') return `expected ${KINDS[issue.expected] ?? issue.expected}, found ${found}`;
+  return issue.code === 'invalid_union' ? `expected a value of JSON, found ${found}` : issue.message;
 }

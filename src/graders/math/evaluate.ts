@@ -19,7 +19,6 @@ import {
   spend,
   times,
   toNumber,
-  type Work,
   whole,
   ZERO,
 } from './rational.ts';
@@ -105,16 +104,15 @@ export type Point = ReadonlyMap<string, Rational>;
 function folded<T>(
   items: readonly Node[],
   start: T,
-  evaluate: (node: Node, point: Point, work: Work) => T | undefined,
-  operation: (a: T, b: T, work: Work) => T,
+  evaluate: (node: Node, point: Point) => T | undefined,
+  operation: (a: T, b: T) => T,
   point: Point,
-  work: Work,
 ): T | undefined {
   let total = start;
   for (const item of items) {
-    const value = evaluate(item, point, work);
+    const value = evaluate(item, point);
     if (value === undefined) return undefined;
-    total = operation(total, value, work);
+    total = operation(total, value);
   }
   return total;
 }
@@ -133,16 +131,16 @@ const real = (re: Rational): Complex => ({ re, im: ZERO });
 const isReal = ({ im }: Complex): boolean => im.n === 0n;
 
 /** Undefined where it is no real number, too. */
-export function exactly(node: Node, point: Point, work: Work): Rational | undefined {
-  const value = complexly(node, point, work);
+export function exactly(node: Node, point: Point): Rational | undefined {
+  const value = complexly(node, point);
   return value && isReal(value) ? value.re : undefined;
 }
 
 /** With i as the imaginary unit, unless it has a value. Too long a fraction is not known. */
-export const complexly = (node: Node, point: Point, work: Work): Complex | undefined => readable(() => exact(node, point, work));
+export const complexly = (node: Node, point: Point): Complex | undefined => readable(() => exact(node, point));
 
-function exact(node: Node, point: Point, work: Work): Complex | undefined {
-  spend(work, 1);
+function exact(node: Node, point: Point): Complex | undefined {
+  spend(1);
   switch (node.kind) {
     case 'number':
       return real(node.value);
@@ -151,64 +149,64 @@ function exact(node: Node, point: Point, work: Work): Complex | undefined {
       return value === undefined ? (node.name === 'i' ? { re: ZERO, im: ONE } : undefined) : real(value);
     }
     case 'sum':
-      return folded(node.items, real(ZERO), exact, exactSum, point, work);
+      return folded(node.items, real(ZERO), exact, exactSum, point);
     case 'product':
-      return folded(node.items, real(ONE), exact, exactProduct, point, work);
+      return folded(node.items, real(ONE), exact, exactProduct, point);
     case 'power': {
-      const base = exact(node.base, point, work);
-      const exponent = base && exact(node.exponent, point, work);
-      return base && exponent && isReal(exponent) ? exactPower(base, exponent.re, work) : undefined;
+      const base = exact(node.base, point);
+      const exponent = base && exact(node.exponent, point);
+      return base && exponent && isReal(exponent) ? exactPower(base, exponent.re) : undefined;
     }
     case 'percent': {
-      const of = exact(node.of, point, work);
-      return of && exactProduct(of, real({ n: 1n, d: 100n }), work);
+      const of = exact(node.of, point);
+      return of && exactProduct(of, real({ n: 1n, d: 100n }));
     }
     case 'degree':
     case 'measured':
-      return exact(node.of, point, work);
+      return exact(node.of, point);
     case 'call': {
-      const of = exact(node.of, point, work);
-      return of && exactCall(node.name, of, work);
+      const of = exact(node.of, point);
+      return of && exactCall(node.name, of);
     }
     default:
       return undefined;
   }
 }
 
-const exactSum = (a: Complex, b: Complex, work: Work): Complex => ({
-  re: plus(a.re, b.re, work),
-  im: isReal(a) && isReal(b) ? ZERO : plus(a.im, b.im, work),
+const exactSum = (a: Complex, b: Complex): Complex => ({
+  re: plus(a.re, b.re),
+  im: isReal(a) && isReal(b) ? ZERO : plus(a.im, b.im),
 });
 
-function exactProduct(a: Complex, b: Complex, work: Work): Complex {
-  if (isReal(a) && isReal(b)) return real(times(a.re, b.re, work));
+function exactProduct(a: Complex, b: Complex): Complex {
+  if (isReal(a) && isReal(b)) return real(times(a.re, b.re));
   return {
-    re: minus(times(a.re, b.re, work), times(a.im, b.im, work), work),
-    im: plus(times(a.re, b.im, work), times(a.im, b.re, work), work),
+    re: minus(times(a.re, b.re), times(a.im, b.im)),
+    im: plus(times(a.re, b.im), times(a.im, b.re)),
   };
 }
 
 /** Of complex numbers only whole powers; the square root of a negative number is imaginary. */
-function exactPower(base: Complex, exponent: Rational, work: Work): Complex | undefined {
+function exactPower(base: Complex, exponent: Rational): Complex | undefined {
   if (isReal(base)) {
     const isImaginary = base.re.n < 0n && exponent.n === 1n && exponent.d === 2n;
-    const found = power(isImaginary ? { n: -base.re.n, d: base.re.d } : base.re, exponent, work);
+    const found = power(isImaginary ? { n: -base.re.n, d: base.re.d } : base.re, exponent);
     return found && (isImaginary ? { re: ZERO, im: found } : real(found));
   }
   const size = exponent.n < 0n ? -exponent.n : exponent.n;
   if (exponent.d !== 1n || size > MOST_POWER) return undefined;
   let total = real(ONE);
-  for (let i = 0n; i < size; i++) total = exactProduct(total, base, work);
+  for (let i = 0n; i < size; i++) total = exactProduct(total, base);
   if (exponent.n >= 0n) return total;
-  const square = squareOf(total, work);
-  return { re: over(total.re, square, work), im: over({ n: -total.im.n, d: total.im.d }, square, work) };
+  const square = squareOf(total);
+  return { re: over(total.re, square), im: over({ n: -total.im.n, d: total.im.d }, square) };
 }
 
-const squareOf = ({ re, im }: Complex, work: Work): Rational => plus(times(re, re, work), times(im, im, work), work);
+const squareOf = ({ re, im }: Complex): Rational => plus(times(re, re), times(im, im));
 
-function exactCall(name: FunctionName, of: Complex, work: Work): Complex | undefined {
+function exactCall(name: FunctionName, of: Complex): Complex | undefined {
   if (name === 'abs') {
-    const size = isReal(of) ? absolute(of.re) : power(squareOf(of, work), HALF, work);
+    const size = isReal(of) ? absolute(of.re) : power(squareOf(of), HALF);
     return size && real(size);
   }
   if (!isReal(of)) return undefined;
@@ -219,7 +217,7 @@ function exactCall(name: FunctionName, of: Complex, work: Work): Complex | undef
   if (name !== 'factorial' || d !== 1n || n < 0n || n > MOST_FACTORIAL) return undefined;
   let total = 1n;
   for (let factor = 2n; factor <= n; factor++) total *= factor;
-  spend(work, 1 + Number(n));
+  spend(1 + Number(n));
   return real(whole(total));
 }
 
@@ -239,14 +237,14 @@ const SMALLEST_SHARE = 2 ** -26;
 /** Of a fraction that a floating-point number stands for well enough. */
 const MOST_FRACTION_BITS = 112;
 
-export function nearly(node: Node, point: Point, work: Work): Approximation | undefined {
-  const found = approximate(node, point, work);
+export function nearly(node: Node, point: Point): Approximation | undefined {
+  const found = approximate(node, point);
   if (found === undefined || !Number.isFinite(found.value) || !Number.isFinite(found.error)) return undefined;
   return Math.abs(found.value) < TINIEST && (found.value !== 0 || found.error !== 0) ? undefined : found;
 }
 
-function approximate(node: Node, point: Point, work: Work): Approximation | undefined {
-  spend(work, 1);
+function approximate(node: Node, point: Point): Approximation | undefined {
+  spend(1);
   switch (node.kind) {
     case 'number':
       return bitsOf(node.value.n) + bitsOf(node.value.d) > MOST_FRACTION_BITS ? undefined : rounded(toNumber(node.value));
@@ -257,22 +255,22 @@ function approximate(node: Node, point: Point, work: Work): Approximation | unde
     case 'constant':
       return node.name === 'infinity' ? undefined : rounded(node.name === 'pi' ? Math.PI : Math.E);
     case 'sum':
-      return folded(node.items, { value: 0, error: 0 }, nearly, added, point, work);
+      return folded(node.items, { value: 0, error: 0 }, nearly, added, point);
     case 'product':
-      return folded(node.items, { value: 1, error: 0 }, nearly, multiplied, point, work);
+      return folded(node.items, { value: 1, error: 0 }, nearly, multiplied, point);
     case 'power':
-      return approximatePower(node, point, work);
+      return approximatePower(node, point);
     case 'percent': {
-      const of = nearly(node.of, point, work);
+      const of = nearly(node.of, point);
       return of && multiplied(of, rounded(0.01));
     }
     case 'degree':
     case 'measured':
-      return nearly(node.of, point, work);
+      return nearly(node.of, point);
     case 'call': {
-      const known = exactly(node, point, work);
+      const known = exactly(node, point);
       if (known !== undefined) return rounded(toNumber(known));
-      const of = nearly(node.of, point, work);
+      const of = nearly(node.of, point);
       return of && called(node.name, of);
     }
     default:
@@ -296,11 +294,11 @@ function multiplied(a: Approximation, b: Approximation): Approximation {
   return { value, error: error + Math.abs(value) * ULP };
 }
 
-function approximatePower({ base, exponent }: Kind<'power'>, point: Point, work: Work): Approximation | undefined {
-  const below = nearly(base, point, work);
-  const above = below && nearly(exponent, point, work);
+function approximatePower({ base, exponent }: Kind<'power'>, point: Point): Approximation | undefined {
+  const below = nearly(base, point);
+  const above = below && nearly(exponent, point);
   if (below === undefined || above === undefined) return undefined;
-  const known = exactly(exponent, point, work);
+  const known = exactly(exponent, point);
   if (below.value === 0 && below.error === 0) return above.value > above.error ? { value: 0, error: 0 } : undefined;
   // So near to zero that its sign is not known, or whether it is a pole.
   if (Math.abs(below.value) <= 4 * below.error) return undefined;

@@ -3,7 +3,7 @@
  * compared as numbers, expressions, sets, intervals, matrices, equations; nothing is ever evaluated as code.
  *
  * What cannot be read as mathematics in the model's text is wrong. A reference that cannot be read is compared as text. How much is computed
- * for one grading is bounded (`Work`): what would take longer is wrong.
+ * for one grading is bounded: what would take longer is wrong.
  */
 import type { Grader } from '../../core/contracts.ts';
 import { defineGrader } from '../../core/define.ts';
@@ -37,7 +37,7 @@ import {
   sum,
 } from './evaluate.ts';
 import { parseMath } from './parse.ts';
-import { bitsOf, newWork, over, type Rational, rational, readable, same, spend, type Work } from './rational.ts';
+import { bitsOf, over, type Rational, rational, readable, same, spend, withinBudget } from './rational.ts';
 import { type Commas, plainCharacters } from './tokens.ts';
 
 /** A text that is longer is only the same as itself. */
@@ -56,8 +56,7 @@ export function mathMatch(options: MathMatchOptions = {}): Grader {
     grade: (input) => {
       const said = saidAnswers(saidBy(input, of), unmarked);
       const references = acceptedAnswers(input).map(referenceAnswer);
-      const work = newWork();
-      return rightOrWrong(references.some((reference) => isAnswer(said, reference, work)));
+      return rightOrWrong(withinBudget(() => references.some((reference) => isAnswer(said, reference))));
     },
   });
 }
@@ -72,36 +71,38 @@ function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmar
 }
 
 /** Of several answers each has to be right, or all of them together are the list that was asked for. */
-function isAnswer(said: readonly string[], reference: string, work: Work): boolean {
+function isAnswer(said: readonly string[], reference: string): boolean {
   if (said.length === 0 || said.some((one) => one === '')) return false;
-  const isRight = (one: string): boolean => sameMath(one, reference, work) || sameMath(onlyFormula(one) ?? '', reference, work);
-  return said.every(isRight) || (said.length > 1 && sameMath(said.join(', '), reference, work));
+  const isRight = (one: string): boolean => sameAnswer(one, reference) || sameAnswer(onlyFormula(one) ?? '', reference);
+  return said.every(isRight) || (said.length > 1 && sameAnswer(said.join(', '), reference));
 }
 
 /** Whether two texts are the same answer. Never throws; symmetric; a text is always the same as itself. */
-export function sameMath(said: string, reference: string, work: Work = newWork()): boolean {
+export const sameMath = (said: string, reference: string): boolean => withinBudget(() => sameAnswer(said, reference));
+
+function sameAnswer(said: string, reference: string): boolean {
   const [left, right] = [plainText(said), plainText(reference)];
   if (left === right) return left !== '' || said === reference;
   if (left === '' || right === '') return false;
   const seed = textHash(said) ^ textHash(reference);
   let wasRead = false;
   for (const commas of ['group', 'separate'] as const) {
-    const [a, b] = [readAs(said, commas, work), readAs(reference, commas, work)];
+    const [a, b] = [readAs(said, commas), readAs(reference, commas)];
     if (a === undefined || b === undefined) continue;
     wasRead = true;
-    if (readable(() => sameValue(a, b, { work, seed })) === true) return true;
+    if (readable(() => sameValue(a, b, seed)) === true) return true;
     if ((a.kind === 'measured') === (b.kind === 'measured')) continue;
     // Where the other one has a unit in words, m is metres and no variable.
-    const [c, d] = a.kind === 'measured' ? [a, readAs(reference, commas, work, true)] : [readAs(said, commas, work, true), b];
+    const [c, d] = a.kind === 'measured' ? [a, readAs(reference, commas, true)] : [readAs(said, commas, true), b];
     if (c?.kind !== 'measured' || d?.kind !== 'measured') continue;
-    if (readable(() => sameValue(c, d, { work, seed })) === true) return true;
+    if (readable(() => sameValue(c, d, seed)) === true) return true;
   }
   // In formulas x and X are two things; in words they are one.
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
-const readAs = (text: string, commas: Commas, work: Work, unitLetters = false): Node | undefined =>
-  readable(() => parseMath(text, { commas, unitLetters }, work));
+const readAs = (text: string, commas: Commas, unitLetters = false): Node | undefined =>
+  readable(() => parseMath(text, { commas, unitLetters }));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
 const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|^\s*\*\*|\*\*\s*$|\$|\s+/g;
@@ -127,51 +128,51 @@ function textHash(text: string): number {
  * Expressions, and what is made of them. A unit, a degree sign or a percent sign that only one of the two has is not held against it; two that
  * differ are. Sets, lists and unions have no order; tuples, intervals and matrices have one.
  */
-function sameValue(a: Node, b: Node, comparing: Comparing): boolean {
-  return compare(bothSigns(a, comparing.work), bothSigns(b, comparing.work), comparing);
+function sameValue(a: Node, b: Node, seed: number): boolean {
+  return compare(bothSigns(a), bothSigns(b), seed);
 }
 
-function compare(a: Node, b: Node, comparing: Comparing): boolean {
-  spend(comparing.work, 1);
-  if (isMarked(a) || isMarked(b)) return sameMarked(a, b, comparing);
-  if (a.kind === 'relation' || b.kind === 'relation') return sameRelated(a, b, comparing);
-  if (a.kind === 'set' && b.kind === 'set') return sameInAnyOrder(a.items, b.items, comparing);
-  if (a.kind === 'union' || b.kind === 'union') return sameInAnyOrder(partsOf(a), partsOf(b), comparing);
-  if (a.kind === 'tuple' && b.kind === 'tuple') return a.brackets === b.brackets && sameInOrder(a.items, b.items, comparing);
-  if (a.kind === 'matrix' && b.kind === 'matrix') return sameShape(a, b) && sameInOrder(below(a), below(b), comparing);
-  return isExpression(a) && isExpression(b) && sameExpression(a, b, comparing);
+function compare(a: Node, b: Node, seed: number): boolean {
+  spend(1);
+  if (isMarked(a) || isMarked(b)) return sameMarked(a, b, seed);
+  if (a.kind === 'relation' || b.kind === 'relation') return sameRelated(a, b, seed);
+  if (a.kind === 'set' && b.kind === 'set') return sameInAnyOrder(a.items, b.items, seed);
+  if (a.kind === 'union' || b.kind === 'union') return sameInAnyOrder(partsOf(a), partsOf(b), seed);
+  if (a.kind === 'tuple' && b.kind === 'tuple') return a.brackets === b.brackets && sameInOrder(a.items, b.items, seed);
+  if (a.kind === 'matrix' && b.kind === 'matrix') return sameShape(a, b) && sameInOrder(below(a), below(b), seed);
+  return isExpression(a) && isExpression(b) && sameExpression(a, b, seed);
 }
 
 type Marked = Kind<'measured' | 'percent' | 'degree'>;
 const isMarked = (node: Node): node is Marked => node.kind === 'measured' || node.kind === 'percent' || node.kind === 'degree';
 
-function sameMarked(a: Node, b: Node, comparing: Comparing): boolean {
-  if (isMarked(a) && isMarked(b)) return markOf(a) === markOf(b) && compare(a.of, b.of, comparing);
+function sameMarked(a: Node, b: Node, seed: number): boolean {
+  if (isMarked(a) && isMarked(b)) return markOf(a) === markOf(b) && compare(a.of, b.of, seed);
   const [marked, other] = isMarked(a) ? [a, b] : [b as Marked, a];
-  if (other.kind === 'relation') return sameRelated(marked, other, comparing);
-  if (compare(marked.of, other, comparing)) return true;
-  return marked.kind === 'percent' && compare(product([marked.of, number(rational(1n, 100n, comparing.work))]), other, comparing);
+  if (other.kind === 'relation') return sameRelated(marked, other, seed);
+  if (compare(marked.of, other, seed)) return true;
+  return marked.kind === 'percent' && compare(product([marked.of, number(rational(1n, 100n))]), other, seed);
 }
 
 const markOf = (node: Marked): string => (node.kind === 'measured' ? node.unit : node.kind);
 
 /** "x = 5" says 5, and x > 2 is the interval from 2 up. */
-function sameRelated(a: Node, b: Node, comparing: Comparing): boolean {
-  if (a.kind === 'relation' && b.kind === 'relation') return sameRelation(a, b, comparing);
+function sameRelated(a: Node, b: Node, seed: number): boolean {
+  if (a.kind === 'relation' && b.kind === 'relation') return sameRelation(a, b, seed);
   const [relation, other] = a.kind === 'relation' ? [a, b] : [b as Kind<'relation'>, a];
   const said = other.kind === 'tuple' || other.kind === 'union' ? withInterval(relation) : undefined;
-  const value = said ?? valueSaid(relation, comparing);
-  return value !== undefined && compare(value, other, comparing);
+  const value = said ?? valueSaid(relation, seed);
+  return value !== undefined && compare(value, other, seed);
 }
 
 /** The parts of a union; a list of relations is one too: "x < 1 or x > 2". */
 const partsOf = (node: Node): readonly Node[] => (node.kind === 'union' || node.kind === 'set' ? node.items : [node]);
 
-const sameInOrder = (a: readonly Node[], b: readonly Node[], comparing: Comparing): boolean =>
-  a.length === b.length && a.every((item, index) => compare(item, b[index]!, comparing));
+const sameInOrder = (a: readonly Node[], b: readonly Node[], seed: number): boolean =>
+  a.length === b.length && a.every((item, index) => compare(item, b[index]!, seed));
 
-const sameInAnyOrder = (a: readonly Node[], b: readonly Node[], comparing: Comparing): boolean =>
-  areAlike(a, b, (item, other) => compare(item, other, comparing));
+const sameInAnyOrder = (a: readonly Node[], b: readonly Node[], seed: number): boolean =>
+  areAlike(a, b, (item, other) => compare(item, other, seed));
 
 /** Whether each has one of the others to itself that is the same. */
 function areAlike<T>(a: readonly T[], b: readonly T[], isSame: (one: T, other: T) => boolean): boolean {
@@ -191,11 +192,11 @@ const NO_EXPRESSION: ReadonlySet<Node['kind']> = new Set(['tuple', 'set', 'union
 const isExpression = (node: Node): boolean => isInfinite(node) || !NO_EXPRESSION.has(node.kind);
 
 /** Two values in place of one with ±: 1 ± √2 is the list of both. */
-function bothSigns(node: Node, work: Work): Node {
-  if (!hasEitherSign(node, work)) return node;
+function bothSigns(node: Node): Node {
+  if (!hasEitherSign(node)) return node;
   if (node.kind === 'set' || node.kind === 'tuple' || node.kind === 'union') {
     const items = node.items.flatMap((item) => {
-      const both = bothSigns(item, work);
+      const both = bothSigns(item);
       return both !== item && both.kind === 'set' ? both.items : [both];
     });
     return { ...node, items };
@@ -203,9 +204,9 @@ function bothSigns(node: Node, work: Work): Node {
   return { kind: 'set', items: [signed(node, 1), signed(node, -1)] };
 }
 
-function hasEitherSign(node: Node, work: Work): boolean {
-  spend(work, 1);
-  return node.kind === 'either-sign' || below(node).some((child) => hasEitherSign(child, work));
+function hasEitherSign(node: Node): boolean {
+  spend(1);
+  return node.kind === 'either-sign' || below(node).some((child) => hasEitherSign(child));
 }
 
 function signed(node: Node, sign: 1 | -1): Node {
@@ -228,11 +229,11 @@ interface Link {
  * Two are the same where one is the other times a number: y = 2x + 1 and 2x - y + 1 = 0, x > 5 and 5 < x. Chains (1 < x < 5) are the same
  * where their links are, in any order.
  */
-function sameRelation(a: Relation, b: Relation, comparing: Comparing): boolean {
+function sameRelation(a: Relation, b: Relation, seed: number): boolean {
   if (isNaming(a) && isNaming(b)) {
-    return sameExpression(a.items[0]!, b.items[0]!, comparing) && sameExpression(a.items.at(-1)!, b.items.at(-1)!, comparing);
+    return sameExpression(a.items[0]!, b.items[0]!, seed) && sameExpression(a.items.at(-1)!, b.items.at(-1)!, seed);
   }
-  return areAlike(linksOf(a), linksOf(b), (one, other) => sameLink(one, other, comparing));
+  return areAlike(linksOf(a), linksOf(b), (one, other) => sameLink(one, other, seed));
 }
 
 function linksOf({ signs, items }: Relation): readonly Link[] {
@@ -244,37 +245,36 @@ function linksOf({ signs, items }: Relation): readonly Link[] {
   });
 }
 
-function sameLink(a: Link, b: Link, comparing: Comparing): boolean {
+function sameLink(a: Link, b: Link, seed: number): boolean {
   if (a.sign !== b.sign) return false;
-  const { work } = comparing;
-  const names = [...new Set([...variablesOf(a.side, work), ...variablesOf(b.side, work)])].sort();
+  const names = [...new Set([...variablesOf(a.side), ...variablesOf(b.side)])].sort();
   if (names.length === 0) return false;
-  const points = pointsFor(names, comparing);
+  const points = pointsFor(names, seed);
   const isDirected = a.sign === '<' || a.sign === '≤';
-  const factors = points.flatMap((point) => exactFactor(a.side, b.side, point, work) ?? []);
+  const factors = points.flatMap((point) => exactFactor(a.side, b.side, point) ?? []);
   if (factors.length === points.length) {
     const [factor] = factors;
     return factor !== undefined && (!isDirected || factor.n > 0n) && factors.every((other) => same(factor, other));
   }
-  const known = points.flatMap((point) => nearFactor(a.side, b.side, point, work) ?? []);
+  const known = points.flatMap((point) => nearFactor(a.side, b.side, point) ?? []);
   const [first] = known;
   if (first === undefined || known.length < 3 || first === 0 || !Number.isFinite(first)) return false;
   return (!isDirected || first > 0) && known.every((factor) => Math.abs(factor - first) <= 1e-12 * Math.abs(first));
 }
 
-function exactFactor(a: Node, b: Node, point: Point, work: Work): Rational | undefined {
-  const [left, right] = [exactly(a, point, work), exactly(b, point, work)];
-  return left === undefined || right === undefined || left.n === 0n || right.n === 0n ? undefined : over(left, right, work);
+function exactFactor(a: Node, b: Node, point: Point): Rational | undefined {
+  const [left, right] = [exactly(a, point), exactly(b, point)];
+  return left === undefined || right === undefined || left.n === 0n || right.n === 0n ? undefined : over(left, right);
 }
 
-function nearFactor(a: Node, b: Node, point: Point, work: Work): number | undefined {
-  const [left, right] = [valueAt(a, point, work), valueAt(b, point, work)];
+function nearFactor(a: Node, b: Node, point: Point): number | undefined {
+  const [left, right] = [valueAt(a, point), valueAt(b, point)];
   return left === undefined || right === undefined ? undefined : left / right;
 }
 
-function valueAt(node: Node, point: Point, work: Work): number | undefined {
-  const value = exactly(node, point, work);
-  return value === undefined ? nearly(node, point, work)?.value : Number(value.n) / Number(value.d);
+function valueAt(node: Node, point: Point): number | undefined {
+  const value = exactly(node, point);
+  return value === undefined ? nearly(node, point)?.value : Number(value.n) / Number(value.d);
 }
 
 /** "x = …", "f(x) = …": the left side is a name for the right one. */
@@ -294,7 +294,7 @@ const isName = (node: Node): boolean => {
  * What an equation says its value is; undefined where it says none. A chain has to be true as far as it can be followed: "2 + 2 = 5" does not
  * say 5. Of "√27 ≈ 5.2" it is the exact side.
  */
-function valueSaid(relation: Relation, comparing: Comparing): Node | undefined {
+function valueSaid(relation: Relation, seed: number): Node | undefined {
   const { signs, items } = relation;
   if (signs.some((sign) => sign !== '=' && sign !== '≈')) return undefined;
   const backwards = signs.length === 1 && !isName(items[0]!) && isName(items[1]!) ? items[0] : undefined;
@@ -304,13 +304,13 @@ function valueSaid(relation: Relation, comparing: Comparing): Node | undefined {
   const about = signs.indexOf('≈', firstSign);
   const exactOnes = about === -1 ? values : values.slice(0, about - firstSign + 1);
   const last = exactOnes.at(-1)!;
-  if (about !== -1 && !areClose(last, values[about - firstSign + 1]!, comparing.work)) return undefined;
-  return exactOnes.every((value) => value === last || sameExpression(value, last, comparing)) ? last : undefined;
+  if (about !== -1 && !areClose(last, values[about - firstSign + 1]!)) return undefined;
+  return exactOnes.every((value) => value === last || sameExpression(value, last, seed)) ? last : undefined;
 }
 
 /** Whether one may be a rounded other: 5 ≈ 6 says nothing. */
-function areClose(a: Node, b: Node, work: Work): boolean {
-  const [left, right] = [valueAt(a, new Map(), work), valueAt(b, new Map(), work)];
+function areClose(a: Node, b: Node): boolean {
+  const [left, right] = [valueAt(a, new Map()), valueAt(b, new Map())];
   return left !== undefined && right !== undefined && Math.abs(left - right) <= 0.02 * Math.max(Math.abs(left), Math.abs(right));
 }
 
@@ -336,12 +336,6 @@ function withInterval({ signs, items }: Relation): Node | undefined {
 
 // ── whether two expressions are the same one ─────────────────────────────────────────────────────────────────────────
 
-interface Comparing {
-  readonly work: Work;
-  /** From which points are drawn. */
-  readonly seed: number;
-}
-
 const POINTS = 6;
 /** From here on half of the variables are negative, where functions may be undefined on one side only. */
 const POSITIVE_POINTS = 4;
@@ -355,36 +349,34 @@ const NOWHERE: Point = new Map();
  * point can tell where it does not. The points are drawn from both texts, so that nobody can write an expression that is only right at them.
  * Where too few points could be compared, expressions are not the same.
  */
-function sameExpression(a: Node, b: Node, comparing: Comparing): boolean {
-  const { work } = comparing;
-  if (writtenForm(a, work) === writtenForm(b, work)) return true;
+function sameExpression(a: Node, b: Node, seed: number): boolean {
+  if (writtenForm(a) === writtenForm(b)) return true;
   if (isInfinite(a) || isInfinite(b)) return false;
-  const names = [...new Set([...variablesOf(a, work), ...variablesOf(b, work)])].sort();
-  if (names.includes('i') && sameComplex(a, b, names, comparing)) return true;
-  if (names.length === 0) return agreeAt(a, b, NOWHERE, work) === true;
-  const found = pointsFor(names, comparing).map((point) => agreeAt(a, b, point, work));
+  const names = [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
+  if (names.includes('i') && sameComplex(a, b, names, seed)) return true;
+  if (names.length === 0) return agreeAt(a, b, NOWHERE) === true;
+  const found = pointsFor(names, seed).map((point) => agreeAt(a, b, point));
   return !found.includes(false) && found.filter((agrees) => agrees === true).length >= FEWEST_POINTS;
 }
 
 /** With i as the imaginary unit; only where it can be computed exactly. */
-function sameComplex(a: Node, b: Node, names: readonly string[], comparing: Comparing): boolean {
-  const { work } = comparing;
+function sameComplex(a: Node, b: Node, names: readonly string[], seed: number): boolean {
   const others = names.filter((name) => name !== 'i');
-  const points = others.length === 0 ? [NOWHERE] : pointsFor(others, comparing);
+  const points = others.length === 0 ? [NOWHERE] : pointsFor(others, seed);
   return points.every((point) => {
-    const [left, right] = [complexly(a, point, work), complexly(b, point, work)];
+    const [left, right] = [complexly(a, point), complexly(b, point)];
     return left !== undefined && right !== undefined && same(left.re, right.re) && same(left.im, right.im);
   });
 }
 
 /** Undefined where it cannot be told. */
-function agreeAt(a: Node, b: Node, point: Point, work: Work): boolean | undefined {
-  const [left, right] = [exactly(a, point, work), exactly(b, point, work)];
+function agreeAt(a: Node, b: Node, point: Point): boolean | undefined {
+  const [left, right] = [exactly(a, point), exactly(b, point)];
   if (left !== undefined && right !== undefined) return same(left, right);
   // A long decimal is near to every root; only a short one can be meant to be equal to it.
   const known = left ?? right;
   if (point === NOWHERE && known !== undefined && bitsOf(known.n) + bitsOf(known.d) > MOST_KNOWN_BITS) return false;
-  const [nearLeft, nearRight] = [nearly(a, point, work), nearly(b, point, work)];
+  const [nearLeft, nearRight] = [nearly(a, point), nearly(b, point)];
   return nearLeft && nearRight && withinError(nearLeft, nearRight);
 }
 
@@ -397,7 +389,7 @@ function withinError(a: Approximation, b: Approximation): boolean | undefined {
   return error <= 1e-10 * size || error <= 1e-12 ? true : undefined;
 }
 
-function pointsFor(names: readonly string[], { work, seed }: Comparing): readonly Point[] {
+function pointsFor(names: readonly string[], seed: number): readonly Point[] {
   let state = seed >>> 0;
   const draw = (below: number): number => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
@@ -406,15 +398,15 @@ function pointsFor(names: readonly string[], { work, seed }: Comparing): readonl
   return Array.from({ length: POINTS }, (_, index) => {
     const coordinate = (name: string, variable: number): readonly [string, Rational] => {
       const sign = index >= POSITIVE_POINTS && (index + variable) % 2 === 0 ? -1 : 1;
-      return [name, rational(BigInt(sign * (1 + draw(211))), BigInt(53 + draw(40)), work)];
+      return [name, rational(BigInt(sign * (1 + draw(211))), BigInt(53 + draw(40)))];
     };
     return new Map(names.map(coordinate));
   });
 }
 
-function variablesOf(node: Node, work: Work): readonly string[] {
-  spend(work, 1);
-  return node.kind === 'variable' ? [node.name] : below(node).flatMap((child) => variablesOf(child, work));
+function variablesOf(node: Node): readonly string[] {
+  spend(1);
+  return node.kind === 'variable' ? [node.name] : below(node).flatMap((child) => variablesOf(child));
 }
 
 /** An infinity by itself, or a number of them. */
@@ -427,12 +419,12 @@ function isInfinite(node: Node): boolean {
 const BELOW = new Set(['items', 'rows', 'base', 'exponent', 'of']);
 
 /** A text that is the same for expressions that differ only in the order of sums and products, or in how numbers are written. */
-function writtenForm(node: Node, work: Work): string {
-  const value = exactly(node, NOWHERE, work);
+function writtenForm(node: Node): string {
+  const value = exactly(node, NOWHERE);
   if (value !== undefined) return `${value.n}/${value.d}`;
-  spend(work, 1);
+  spend(1);
   const { kind } = node;
-  const forms = below(node).map((child) => writtenForm(child, work));
+  const forms = below(node).map((child) => writtenForm(child));
   if (kind === 'sum' || kind === 'product' || kind === 'set' || kind === 'union') forms.sort();
   // What tells two of one kind apart, beside what is below them.
   const ownText = JSON.stringify(node, (key, value: unknown) => (BELOW.has(key) ? undefined : value));

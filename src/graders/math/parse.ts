@@ -16,7 +16,7 @@ import {
   root,
   sum,
 } from './evaluate.ts';
-import { fromDecimal, plus, type Rational, rational, spend, Unreadable, type Work, whole } from './rational.ts';
+import { fromDecimal, plus, type Rational, rational, spend, Unreadable, whole } from './rational.ts';
 import { CURRENCIES, MATRICES, type Reading, SCALES, SEPARATORS, type Token, tokensOf, unitOf } from './tokens.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
@@ -25,20 +25,20 @@ const MOST_DEPTH = 150;
 const PI: Node = { kind: 'constant', name: 'pi' };
 const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
 
-function numberOf({ text, exponent, repeated }: Extract<Token, { readonly kind: 'number' }>, work: Work): Rational {
-  const value = fromDecimal(text, exponent, work);
+function numberOf({ text, exponent, repeated }: Extract<Token, { readonly kind: 'number' }>): Rational {
+  const value = fromDecimal(text, exponent);
   if (repeated === undefined) return value;
   const places = BigInt((text.split('.')[1] ?? '').length);
   const all = 10n ** BigInt(repeated.length) - 1n;
-  return plus(value, rational(BigInt(repeated), all * 10n ** places, work), work);
+  return plus(value, rational(BigInt(repeated), all * 10n ** places));
 }
 
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
 
-export function parseMath(text: string, reading: Reading, work: Work): Node {
-  const tokens = tokensOf(text, reading, work);
+export function parseMath(text: string, reading: Reading): Node {
+  const tokens = tokensOf(text, reading);
   if (isProse(tokens)) throw new Unreadable('words');
-  const parser = new Parser(tokens, work);
+  const parser = new Parser(tokens);
   const node = parser.value();
   if (parser.here !== undefined) throw new Unreadable('something behind the answer');
   return node;
@@ -52,14 +52,12 @@ function isProse(tokens: readonly Token[]): boolean {
 
 class Parser {
   readonly #tokens: Token[];
-  readonly #work: Work;
   #at = 0;
   #depth = 0;
   #openBars = 0;
 
-  constructor(tokens: Token[], work: Work) {
+  constructor(tokens: Token[]) {
     this.#tokens = tokens;
-    this.#work = work;
   }
 
   get here(): Token | undefined {
@@ -73,7 +71,7 @@ class Parser {
   next(): Token {
     const token = this.#tokens[this.#at++];
     if (token === undefined) throw new Unreadable('it ends too early');
-    spend(this.#work, 1);
+    spend(1);
     return token;
   }
 
@@ -271,7 +269,7 @@ class Parser {
   #atomFrom(token: Token): Node {
     switch (token.kind) {
       case 'number':
-        return this.#based(number(numberOf(token, this.#work)));
+        return this.#based(number(numberOf(token)));
       case 'variable':
         return this.#variable(token.text);
       case 'function':
@@ -327,7 +325,7 @@ class Parser {
     const { here } = this;
     if (here?.kind === 'number' && here.text.length > 1) {
       this.#tokens[this.#at] = { ...here, text: here.text.slice(1) };
-      return number(fromDecimal(here.text.slice(0, 1), 0, this.#work));
+      return number(fromDecimal(here.text.slice(0, 1), 0));
     }
     return this.group();
   }

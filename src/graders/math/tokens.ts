@@ -4,7 +4,7 @@
  * A comma between groups of three digits is part of the number, unless `commas` says that it separates, or a bracket is open: (1,234) is a pair.
  */
 import { CALLS } from './evaluate.ts';
-import { spend, Unreadable, type Work } from './rational.ts';
+import { spend, Unreadable } from './rational.ts';
 
 // ── one spelling for characters that mean the same ───────────────────────────────────────────────────────────────────
 
@@ -246,11 +246,11 @@ const IDLE = /[$\s~]/;
 const CURRENCY_SIGNS: Readonly<Record<string, string>> = { '€': 'eur', '£': 'gbp', '¥': 'yen', '₹': 'rupee' };
 const FUNCTION_NAMES: ReadonlySet<string> = new Set(Object.keys(CALLS));
 
-export function tokensOf(given: string, reading: Reading, work: Work): Token[] {
+export function tokensOf(given: string, reading: Reading): Token[] {
   if (given.length > MOST_CHARS) throw new Unreadable('too long');
   const text = plainCharacters(given).replace(/\b([ap])\.\s?m\b\.?/gi, '$1m');
   if (text.length > 2 * MOST_CHARS) throw new Unreadable('too long');
-  const reader = new Reader(text, reading, work);
+  const reader = new Reader(text, reading);
   reader.readAll();
   return reader.tokens;
 }
@@ -259,7 +259,6 @@ class Reader {
   readonly tokens: Token[] = [];
   readonly #text: string;
   readonly #reading: Reading;
-  readonly #work: Work;
   #at = 0;
   #brackets = 0;
   #spaced = false;
@@ -268,16 +267,15 @@ class Reader {
   /** Where the \text{…} that is open ends. */
   #textEnd = -1;
 
-  constructor(text: string, reading: Reading, work: Work) {
+  constructor(text: string, reading: Reading) {
     this.#text = text;
     this.#reading = reading;
     this.#isDollar = text.replace(/\\\$|[^$]/g, '').length % 2 === 1;
-    this.#work = work;
   }
 
   readAll(): void {
     while (this.#at < this.#text.length) {
-      spend(this.#work, 1);
+      spend(1);
       this.#readOne();
     }
   }

@@ -1,23 +1,27 @@
 /**
  * The connection to a Tinker server: a session that is kept alive, and requests whose results are futures.
  *
- * Requests are sent again while the server is away, and every outcome of a future is dealt with (`retry.ts`). Order is the sender's: a
+ * Requests are sent again while the server is away (`retry.ts`), and every documented outcome of a future is dealt with. Order is the sender's: a
  * request is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is sampled or trained. A heartbeat
  * that fails harms nothing; a session that the server has forgotten shows when it is used.
  */
 import { type Downtime, linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
-import { PROTOBUF, WireError } from '../wire/messages.ts';
 import {
   type ClientConfigReply,
   capabilitiesReply,
   clientConfigReply,
+  completeMetadataReply,
   createSamplingSessionReply,
   createSessionReply,
+  failedReply,
   futureReply,
+  PROTOBUF,
   readAs,
-} from '../wire/verbs.ts';
+  tryAgainReply,
+  WireError,
+} from '../wire/messages.ts';
 import {
   ExchangeFailure,
   type ExchangeRequest,
@@ -28,7 +32,7 @@ import {
   ReplyErrors,
   type ServerReply,
 } from './exchange.ts';
-import { Caller, type Payload, retrieve } from './retry.ts';
+import { Caller, pause } from './retry.ts';
 
 const SUBMIT_TIMEOUT_MS = 60_000;
 const MENTION_TIMEOUT_MS = 10_000;
@@ -36,6 +40,14 @@ const HEARTBEAT_MS = 10_000;
 const PATIENCE_MS = 120_000;
 /** For a server that was never heard of: more likely a wrong address than a restart. */
 const FIRST_PATIENCE_MS = 10_000;
+/** Longer than servers hold a poll is not waited on one socket. */
+const POLL_TIMEOUT_MS = 45_000;
+/** For a future of which nothing is heard but "not yet". */
+const LONGEST_RESULT_MS = 30 * 60_000;
+const RESUBMISSIONS = 2;
+const BAD_REQUESTS = 3;
+/** Between polls that the server answers at once: from, to. */
+const PAUSE_MS = [20, 1000] as const;
 /** What servers use to tell apart the clients they know. */
 const SDK_VERSION = '0.36.0';
 
@@ -73,6 +85,16 @@ export interface Submission {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** A result as it came. */
+export type Payload =
+  | { readonly kind: 'json'; readonly value: unknown }
+  | { readonly kind: 'protobuf'; readonly bytes: Uint8Array };
+
+type PollOutcome =
+  | { readonly kind: 'result'; readonly payload: Payload }
+  | { readonly kind: 'not yet' | 'large' | 'forgotten' }
+  | { readonly kind: 'bad request'; readonly error: TrainyardError };
+
 export interface Accepted {
   readonly requestId: string;
   /** What the server said when it accepted the request. */
@@ -80,6 +102,8 @@ export interface Accepted {
   /** Once at most. */
   result(): Promise<Payload>;
 }
+
+type Send = (signal: AbortSignal) => Promise<{ readonly id: string; readonly reply: unknown }>;
 
 export class TinkerConnection implements AsyncDisposable {
   readonly #http: HttpClient;
@@ -209,17 +233,13 @@ export class TinkerConnection implements AsyncDisposable {
   async submit(submission: Submission): Promise<Accepted> {
     const { verb, repeatable, isTrial } = submission;
     const request = { ...submitting(verb, encoded(submission.body)), alone: !repeatable };
-    const send = async (signal: AbortSignal): Promise<{ readonly id: string; readonly reply: unknown }> => {
+    const send: Send = async (signal) => {
       const reply = this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
       return { id: this.#read(futureReply, reply, verb).request_id, reply: jsonIn(reply.body) };
     };
     using linked = this.#linked(submission.signal);
-    const { id: requestId, reply } = await send(linked.signal);
-    const resubmit = async (signal: AbortSignal): Promise<string> => {
-      if (!repeatable) throw lost(`the server has forgotten ${verb}, and may do it again if it is asked again`);
-      return (await send(signal)).id;
-    };
-    return { requestId, reply, result: () => this.#onlyResult(submission, requestId, resubmit) };
+    const { id, reply } = await send(linked.signal);
+    return { requestId: id, reply, result: () => this.#onlyResult(submission, id, send) };
   }
 
   /** Decodes what came; a body that is not what it should be becomes POLICY_GARBLED. */
@@ -249,11 +269,8 @@ export class TinkerConnection implements AsyncDisposable {
     }
   }
 
-  async #onlyResult(
-    { verb, requestType, purpose, signal }: Submission,
-    firstId: string,
-    resubmit: (signal: AbortSignal) => Promise<string>,
-  ): Promise<Payload> {
+  async #onlyResult(submission: Submission, firstId: string, send: Send): Promise<Payload> {
+    const { verb, purpose, repeatable, signal } = submission;
     if (this.#awaited.has(firstId)) {
       throw new TrainyardError('POLICY_GARBLED', `the reply to ${verb} names the future of another request`, {
         hint: `check that ${this.address} is a Tinker server, and its version`,
@@ -262,19 +279,80 @@ export class TinkerConnection implements AsyncDisposable {
     this.#awaited.add(firstId);
     using linked = this.#linked(signal);
     let id = firstId;
-    const again = async (): Promise<string> => {
-      id = await resubmit(linked.signal);
+    const resubmit = async (): Promise<string> => {
+      if (!repeatable) throw lost(`the server has forgotten ${verb}, and may do it again if it is asked again`);
+      id = (await send(linked.signal)).id;
       return id;
     };
-    const request = { verb, requestType: requestType ?? pascalCase(verb), purpose, resubmit: again };
     try {
-      return await retrieve({ caller: this.#caller, errors: this.#errors }, request, id, linked.signal);
+      return await this.#poll(submission, id, resubmit, linked.signal);
     } catch (thrown) {
       if (purpose === 'sample' && linked.signal.aborted) void this.mention('POST', 'cancel_future', { request_id: id });
       throw thrown;
     } finally {
       this.#awaited.delete(firstId);
     }
+  }
+
+  /**
+   * Polls a future until its result is there. One that the server has forgotten is made anew by sending the same request again, twice at
+   * most: same body, same `seq_id`, so that a server which did the work gives the result of it and does nothing again.
+   */
+  async #poll(
+    { verb, purpose, requestType = pascalCase(verb) }: Submission,
+    firstId: string,
+    resubmit: () => Promise<string>,
+    signal: AbortSignal,
+  ): Promise<Payload> {
+    const until = performance.now() + LONGEST_RESULT_MS;
+    const left = { resubmissions: RESUBMISSIONS, badRequests: BAD_REQUESTS };
+    let [id, metadataOnly, wait]: [string, boolean, number] = [firstId, true, PAUSE_MS[0]];
+    for (let iteration = 0; ; iteration++) {
+      const began = performance.now();
+      const headers = { ...POLL_HEADERS, 'x-tinker-request-iteration': String(iteration), 'x-tinker-request-type': requestType };
+      const body = Buffer.from(JSON.stringify({ request_id: id, allow_metadata_only: metadataOnly }));
+      const path = '/api/v1/retrieve_future';
+      const poll = { method: 'POST', path, pool: purpose, timeoutMs: POLL_TIMEOUT_MS, body, headers } as const;
+      const reply = await this.#caller.ask(poll, `retrieve_future of ${verb}`, { signal, repeatable: true, longPoll: true });
+      const outcome = this.#outcomeOf(reply, verb, purpose);
+      if (outcome.kind === 'result') return outcome.payload;
+      if (outcome.kind === 'large') {
+        if (!metadataOnly) throw this.#errors.garbled(reply, verb, 'metadata, where the whole result was asked for');
+        metadataOnly = false;
+        continue;
+      }
+      if (outcome.kind === 'forgotten') {
+        if (left.resubmissions-- === 0) throw this.#errors.ofStatus(reply, verb);
+        id = await resubmit();
+        continue;
+      }
+      if (outcome.kind === 'bad request' && left.badRequests-- === 0) throw outcome.error;
+      if (performance.now() > until) throw waitedTooLong(verb);
+      if (performance.now() - began >= PAUSE_MS[1]) continue;
+      await pause(wait, signal);
+      wait = Math.min(wait * 2, PAUSE_MS[1]);
+    }
+  }
+
+  /** Throws for what has failed and for what cannot be understood. */
+  #outcomeOf(reply: ServerReply, verb: string, purpose: Submission['purpose']): PollOutcome {
+    const { status } = reply;
+    if (status === 408) return { kind: 'not yet' };
+    if (status === 410 || (status === 404 && jsonIn(reply.body) !== undefined)) return { kind: 'forgotten' };
+    if (status >= 300) {
+      const error = this.#errors.ofStatus(reply, verb);
+      if (status === 400 && error.code === 'POLICY_REFUSED') return { kind: 'bad request', error };
+      throw error;
+    }
+    if (reply.contentType.includes(PROTOBUF)) return { kind: 'result', payload: { kind: 'protobuf', bytes: reply.body } };
+    const value = jsonIn(reply.body);
+    if (typeof value !== 'object' || value === null) throw this.#errors.garbled(reply, verb);
+    if (tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
+    if (completeMetadataReply.safeParse(value).success) return { kind: 'large' };
+    const failed = failedReply.safeParse(value);
+    if (!failed.success) return { kind: 'result', payload: { kind: 'json', value } };
+    const code = purpose === 'sample' ? 'ENGINE_FAILED' : 'TRAINER_FAILED';
+    throw this.#errors.ofFailure(failed.data.error, failed.data.category, verb, code);
   }
 
   async #ask(request: ExchangeRequest, verb: string, patienceMs?: number): Promise<ServerReply> {
@@ -322,6 +400,15 @@ function submitting<T extends object>(verb: string, content: T) {
 function encoded(body: Uint8Array | object | Json) {
   if (body instanceof Uint8Array) return { headers: { 'content-type': PROTOBUF }, body };
   return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };
+}
+
+const POLL_HEADERS = { 'content-type': 'application/json', accept: `${PROTOBUF}, application/json` };
+
+function waitedTooLong(verb: string): TrainyardError {
+  const minutes = LONGEST_RESULT_MS / 60_000;
+  return new TrainyardError('POLICY_UNREACHABLE', `the server has not finished ${verb} within ${minutes} minutes`, {
+    hint: 'look at what the server is doing; a smaller batch takes less time',
+  });
 }
 
 /** `optim_step` is OptimStep. */

@@ -1,5 +1,5 @@
 /**
- * Asks a Tinker server until it answers, and for a result until it is there.
+ * Asks a Tinker server until it answers.
  *
  * A server that is away (refused, reset, silent), busy (429), unpaid (402) or broken (5xx) is asked again: after longer and longer waits of
  * at most half a minute, and not for ever. Every other reply is the caller's to judge. A request that may have arrived is only sent again
@@ -8,13 +8,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Downtime } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { PROTOBUF } from '../wire/messages.ts';
-import { completeMetadataReply, failedReply, tryAgainReply } from '../wire/verbs.ts';
 import {
   ExchangeFailure,
   type ExchangeRequest,
   type HttpClient,
-  jsonIn,
   lost,
   orCancelled,
   type ReplyErrors,
@@ -160,7 +157,8 @@ function mayHaveArrived(answer: ServerReply | ExchangeFailure): boolean {
   return answer instanceof ExchangeFailure ? answer.kind !== 'unsent' : answer.status >= 500 && answer.status !== 503;
 }
 
-async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+/** Rejects with CANCELLED as soon as the signal aborts. */
+export async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
   await orCancelled(signal, sleep(milliseconds, undefined, { signal }));
 }
 
@@ -170,119 +168,4 @@ function retryAfterMs(header: string | undefined): number {
   const seconds = Number(header);
   const wait = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
   return Number.isFinite(wait) ? Math.max(0, wait) : 0;
-}
-
-// Results of accepted requests.
-
-/** Longer than servers hold a poll is not waited on one socket. */
-const POLL_TIMEOUT_MS = 45_000;
-/** For a future of which nothing is heard but "not yet". */
-const LONGEST_RESULT_MS = 30 * 60_000;
-const RESUBMISSIONS = 2;
-const BAD_REQUESTS = 3;
-/** Between polls that the server answers at once: from, to. */
-const PAUSE_MS = [20, 1000] as const;
-
-export type Payload =
-  | { readonly kind: 'json'; readonly value: unknown }
-  | { readonly kind: 'protobuf'; readonly bytes: Uint8Array };
-
-export interface AwaitedRequest {
-  readonly verb: string;
-  /** As the wire calls it: Sample, ForwardBackward … */
-  readonly requestType: string;
-  readonly purpose: 'sample' | 'train';
-  /** Sends the request again and gives the id of its new future. */
-  readonly resubmit: () => Promise<string>;
-}
-
-type PollOutcome =
-  | { readonly kind: 'result'; readonly payload: Payload }
-  | { readonly kind: 'not yet' | 'large' | 'forgotten' }
-  | { readonly kind: 'bad request'; readonly error: TrainyardError };
-
-/**
- * Polls a future until its result is there. One that the server has forgotten is made anew by sending the same request again, twice at
- * most: same body, same `seq_id`, so that a server which did the work gives the result of it and does nothing again.
- */
-export async function retrieve(
-  { caller, errors }: { readonly caller: Caller; readonly errors: ReplyErrors },
-  request: AwaitedRequest,
-  firstId: string,
-  signal: AbortSignal,
-): Promise<Payload> {
-  const { verb } = request;
-  const until = performance.now() + LONGEST_RESULT_MS;
-  const left = { resubmissions: RESUBMISSIONS, badRequests: BAD_REQUESTS };
-  let [id, metadataOnly, wait]: [string, boolean, number] = [firstId, true, PAUSE_MS[0]];
-  for (let iteration = 0; ; iteration++) {
-    const began = performance.now();
-    const poll = pollOf(request, id, metadataOnly, iteration);
-    const reply = await caller.ask(poll, `retrieve_future of ${verb}`, { signal, repeatable: true, longPoll: true });
-    const outcome = outcomeOf(reply, request, errors);
-    if (outcome.kind === 'result') return outcome.payload;
-    if (outcome.kind === 'large') {
-      if (!metadataOnly) throw errors.garbled(reply, verb, 'metadata, where the whole result was asked for');
-      metadataOnly = false;
-      continue;
-    }
-    if (outcome.kind === 'forgotten') {
-      if (left.resubmissions-- === 0) throw errors.ofStatus(reply, verb);
-      id = await request.resubmit();
-      continue;
-    }
-    if (outcome.kind === 'bad request' && left.badRequests-- === 0) throw outcome.error;
-    if (performance.now() > until) throw waitedTooLong(verb);
-    if (performance.now() - began >= PAUSE_MS[1]) continue;
-    await pause(wait, signal);
-    wait = Math.min(wait * 2, PAUSE_MS[1]);
-  }
-}
-
-function pollOf({ requestType, purpose }: AwaitedRequest, id: string, metadataOnly: boolean, iteration: number) {
-  return {
-    method: 'POST',
-    path: '/api/v1/retrieve_future',
-    pool: purpose,
-    timeoutMs: POLL_TIMEOUT_MS,
-    body: Buffer.from(JSON.stringify({ request_id: id, allow_metadata_only: metadataOnly })),
-    headers: {
-      'content-type': 'application/json',
-      accept: `${PROTOBUF}, application/json`,
-      'x-tinker-request-iteration': String(iteration),
-      'x-tinker-request-type': requestType,
-    },
-  } as const;
-}
-
-/** Throws for what has failed and for what cannot be understood. */
-function outcomeOf(reply: ServerReply, { verb, purpose }: AwaitedRequest, errors: ReplyErrors): PollOutcome {
-  const { status } = reply;
-  if (status === 408) return { kind: 'not yet' };
-  if (status === 410 || (status === 404 && jsonIn(reply.body) !== undefined)) return { kind: 'forgotten' };
-  if (status >= 300) {
-    const error = errors.ofStatus(reply, verb);
-    if (status === 400 && error.code === 'POLICY_REFUSED') return { kind: 'bad request', error };
-    throw error;
-  }
-  if (reply.contentType.includes(PROTOBUF)) return { kind: 'result', payload: { kind: 'protobuf', bytes: reply.body } };
-  const value = jsonIn(reply.body);
-  if (typeof value !== 'object' || value === null) throw errors.garbled(reply, verb);
-  if (tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
-  if (completeMetadataReply.safeParse(value).success) return { kind: 'large' };
-  const failed = failedReply.safeParse(value);
-  if (!failed.success) return { kind: 'result', payload: { kind: 'json', value } };
-  throw errors.ofFailure(
-    failed.data.error,
-    failed.data.category,
-    verb,
-    purpose === 'sample' ? 'ENGINE_FAILED' : 'TRAINER_FAILED',
-  );
-}
-
-function waitedTooLong(verb: string): TrainyardError {
-  const minutes = LONGEST_RESULT_MS / 60_000;
-  return new TrainyardError('POLICY_UNREACHABLE', `the server has not finished ${verb} within ${minutes} minutes`, {
-    hint: 'look at what the server is doing; a smaller batch takes less time',
-  });
 }

@@ -13,7 +13,6 @@ import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
 import { passRequestToJson, passResultFromJson } from '../wire/json.ts';
 import type { Datum, PassRequest, PassResult } from '../wire/messages.ts';
-import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
 import {
   adamToWire,
   type ClientConfigReply,
@@ -22,10 +21,10 @@ import {
   readAs,
   saveWeightsForSamplerReply,
   saveWeightsReply,
-} from '../wire/verbs.ts';
-import type { Submission, TinkerConnection } from './connection.ts';
+} from '../wire/messages.ts';
+import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
+import type { Payload, Submission, TinkerConnection } from './connection.ts';
 import { isLost } from './exchange.ts';
-import type { Payload } from './retry.ts';
 
 /** Accepted by the server; the result is on its way. */
 export interface Underway<T> {

@@ -16,10 +16,18 @@ import { Mutex, mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { type AdamSettings, checkSample, type ForwardBackwardResult, type Loss, type Trainer } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
-import { checkLossSum, checkPlainSum, evaluateBatch } from '../evaluate-batch.ts';
-import { parseWeightsPath } from '../wire/verbs.ts';
+import { parseWeightsPath } from '../wire/messages.ts';
 import type { TinkerConnection } from './connection.ts';
-import { isTrained, namedLoss, scoredTokens, scoringDatum, weightedDatum } from './datum.ts';
+import {
+  checkLossSum,
+  checkPlainSum,
+  evaluateBatch,
+  isTrained,
+  namedLoss,
+  scoredTokens,
+  scoringDatum,
+  weightedDatum,
+} from './datum.ts';
 import { isLost } from './exchange.ts';
 import { type ModelStart, type PassFormat, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
 

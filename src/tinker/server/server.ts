@@ -8,7 +8,7 @@
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
-import { yieldToEventLoop } from '../../core/async.ts';
+import { openingWith, yieldToEventLoop } from '../../core/async.ts';
 import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../http/guard.ts';
@@ -16,9 +16,8 @@ import { type HttpHandler, type Listener, serve } from '../../http/http-server.t
 import type { HttpReply, HttpRequest } from '../../http/message.ts';
 import { decoded, Router, routeFor } from '../../http/router.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
-import { openingWith } from '../../run/closers.ts';
 import { lockFolder } from '../../run/directory.ts';
-import { Futures } from './futures.ts';
+import { Futures, futureRoutes } from './futures.ts';
 import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';
 import { SamplerPool, samplingRoutes } from './sampling.ts';
 import { Sessions, sessionRoutes } from './sessions.ts';
@@ -83,7 +82,8 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     const routes = {
       ...sessionRoutes(sessions, base),
       ...trainingRoutes({ base, sessions, futures, weights, gapMs: waits.gap }),
-      ...samplingRoutes({ base, futures, sessions, samplers, weights, waits }),
+      ...samplingRoutes({ base, futures, sessions, samplers, weights }),
+      ...futureRoutes(futures, (id) => sessions.touch(id), waits.poll),
       ...weightsRoutes(weights),
     };
     this.#sessions = sessions;

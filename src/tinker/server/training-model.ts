@@ -5,15 +5,14 @@
  * left behind is dropped, and the step that follows fails. Only a forward_backward that came after a client was told of the failure begins
  * anew. Order and repetitions are not seen here. Below the class: the way from datums to samples, and the losses by their names.
  */
-import { yieldToEventLoop } from '../../core/async.ts';
+import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import type { AdamSettings, Loss, LossInput } from '../../core/policy.ts';
+import { type AdamSettings, evaluateLoss, type Loss, type LossInput, sumOfLosses } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer/losses.ts';
-import { evaluateBatch } from '../evaluate-batch.ts';
 import type { Datum, PassRequest, PassResult, Tensor } from '../wire/messages.ts';
-import { adamToWire } from '../wire/verbs.ts';
+import { adamToWire } from '../wire/messages.ts';
 import { invalid, refused, TINKER_LIMITS } from './requests.ts';
 import type { Weights } from './weights.ts';
 
@@ -141,8 +140,9 @@ export class TrainingModel {
     const loss = lossNamed(request.loss, request.lossSettings);
     const samples = await samplesOf(request);
     const logprobs = await this.#model.forward(samples);
-    const { result } = await evaluateBatch(loss, samples, logprobs);
-    return resultOf(logprobs, result.loss, result.metrics);
+    const outputs = await mapYielding(samples, (sample, i) => evaluateLoss(loss, sample, logprobs[i]!, i));
+    const { loss: sum, metrics } = sumOfLosses(samples, outputs);
+    return resultOf(logprobs, sum, metrics);
   }
 
   #checkWhole(): void {
@@ -196,12 +196,7 @@ async function samplesOf({ data, loss }: PassRequest): Promise<Sample[]> {
   if (data.length === 0) throw invalid('data', 'is empty, expected at least one datum');
   if (data.length > TINKER_LIMITS.data)
     throw invalid('data', `has ${data.length} datums, expected at most ${TINKER_LIMITS.data}`);
-  const samples: Sample[] = [];
-  for (const [i, datum] of data.entries()) {
-    await yieldToEventLoop();
-    samples.push(sampleOf(datum, `data[${i}]`, loss));
-  }
-  return samples;
+  return mapYielding(data, (datum, i) => sampleOf(datum, `data[${i}]`, loss));
 }
 
 /**

@@ -8,7 +8,6 @@ import type { AdamSettings } from '../../core/policy.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
 import { passRequestFromJson } from '../wire/json.ts';
 import type { PassRequest } from '../wire/messages.ts';
-import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
 import {
   checkWeightsName,
   createModelRequest,
@@ -22,7 +21,8 @@ import {
   saveWeightsRequest,
   type WeightsKind,
   type WeightsPath,
-} from '../wire/verbs.ts';
+} from '../wire/messages.ts';
+import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
 import { type Future, type FutureResult, type Futures, futureReply, type OrderedRequest, RequestOrder } from './futures.ts';
 import {
   type Body,

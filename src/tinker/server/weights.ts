@@ -23,7 +23,7 @@ import {
   type WeightsKind,
   type WeightsPath,
   weightsInfoRequest,
-} from '../wire/verbs.ts';
+} from '../wire/messages.ts';
 import { invalid, type Routes, readRequest, refused } from './requests.ts';
 
 /** A set of weights to load. */

@@ -186,7 +186,7 @@ describe('a pass result', () => {
   it('is not written where datums have different fields', () => {
     const other = [...outputs, { weights: outputs[0].logprobs }];
     expect(() => encodePassResult({ outputType: '', outputs: other, metrics: {} })).toThrow(
-      'loss_fn_outputs[1]: expected the fields of the first (logprobs), found "weights"',
+      'loss_fn_outputs[1]: expected the fields of the first (logprobs float32 []), found "weights float32 []"',
     );
   });
 });

@@ -149,7 +149,7 @@ function readPassRequest(body: Message): PassRequest {
   return {
     modelId,
     seqId,
-    data: body.messages(3, (i) => `data[${i}]`).map(readDatum),
+    data: body.messages(3, 'data').map(readDatum),
     loss: body.text(4, 'loss_fn'),
     lossSettings: Object.keys(newSettings).length > 0 ? newSettings : oldSettings,
     forwardOnly: body.int32(6, 'forward_only') !== 0,
@@ -188,7 +188,7 @@ function putTensor(out: PbfWriter, tensor: Tensor, where: string): void {
 }
 
 function readDatum(datum: Message): Datum {
-  const chunks = datum.messages(1, (i) => `model_input.chunks[${i}]`).map(readChunk);
+  const chunks = datum.messages(1, 'model_input.chunks').map(readChunk);
   if (chunks.length === 0) throw new WireError(datum.where, 'a model_input', 'none');
   const inputs = readMap(datum, 2, 'loss_fn_inputs', (entry, where) => readTensor(entry.message(2, ''), where));
   return { tokens: joinTokens(chunks), inputs };
@@ -213,15 +213,14 @@ function readSetting(entry: Message, where: string): number {
 
 /*
  * A pass, answered. The outputs are not written datum by datum but field by field: the numbers of all datums in one stretch, with the
- * places where each begins. One record holds datums whose fields are alike; several records follow each other. Every datum has the same
- * names, since readers of other makes put records together name by name.
+ * places where each begins. One record holds datums whose fields are alike; other servers may send several.
  */
 
 export function encodePassResult({ outputType, outputs, metrics }: PassResult): Uint8Array<ArrayBuffer> {
-  const records = recordsOf(outputs);
+  checkAlike(outputs);
   return writeMessage((out) => {
     if (outputType !== '') putText(out, 1, outputType, 'loss_fn_output_type');
-    for (const record of records) putMessage(out, 2, () => putRecord(out, record, outputType));
+    if (outputs.length > 0) putMessage(out, 2, () => putRecord(out, outputs, outputType));
     putNumbers(out, 3, metrics, 'metrics');
   });
 }
@@ -229,31 +228,25 @@ export function encodePassResult({ outputType, outputs, metrics }: PassResult): 
 export function decodePassResult(bytes: Uint8Array): PassResult {
   return decodeMessage(bytes, (body) => {
     const outputs: Tensors[] = [];
-    for (const record of body.messages(2, () => 'loss_fn_outputs')) readRecord(record, outputs);
+    for (const record of body.messages(2, 'loss_fn_outputs', false)) readRecord(record, outputs);
     return { outputType: body.text(1, 'loss_fn_output_type'), outputs, metrics: readMap(body, 3, 'metrics', numberOf) };
   });
 }
 
 const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice(1) ?? [];
 
-/** Outputs of one kind that follow each other, as one record each. */
-function recordsOf(outputs: readonly Tensors[]): readonly (readonly Tensors[])[] {
-  const names = Object.keys(outputs[0] ?? {});
-  const records: Tensors[][] = [];
-  let kindBefore: string | undefined;
+/** Throws unless all have the same fields of the same kind. */
+function checkAlike(outputs: readonly Tensors[]): void {
+  const kindOf = (output: Tensors): string =>
+    Object.entries(output)
+      .map(([name, tensor]) => `${name} ${tensor.dtype} [${trailingShape(tensor)}]`)
+      .join();
+  const first = kindOf(outputs[0] ?? {});
   for (const [i, output] of outputs.entries()) {
-    const where = `loss_fn_outputs[${i}]`;
-    const found = Object.keys(output);
-    if (found.length !== names.length || !names.every((name) => Object.hasOwn(output, name))) {
-      throw new WireError(where, `the fields of the first (${names.join(', ')})`, shown(found.join(', ')));
-    }
-    for (const name of names) checkShape(output[name]!, `${where}.${name}`);
-    const kind = names.map((name) => `${output[name]!.dtype}:${trailingShape(output[name]!)}`).join();
-    if (kind !== kindBefore) records.push([]);
-    kindBefore = kind;
-    records.at(-1)!.push(output);
+    const found = kindOf(output);
+    if (found !== first) throw new WireError(`loss_fn_outputs[${i}]`, `the fields of the first (${first})`, shown(found));
+    for (const [name, tensor] of Object.entries(output)) checkShape(tensor, `loss_fn_outputs[${i}].${name}`);
   }
-  return records;
 }
 
 function putRecord(out: PbfWriter, record: readonly Tensors[], tag: string): void {
@@ -335,7 +328,7 @@ export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
 /** Empty prompt log-probabilities are none: a prompt is not empty. */
 export function decodeSampleReply(bytes: Uint8Array): SampleReply {
   return decodeMessage(bytes, (body) => {
-    const sequences = body.messages(1, (i) => `sequences[${i}]`).map(readSequence);
+    const sequences = body.messages(1, 'sequences').map(readSequence);
     const prompt = body.bytes(2, 'prompt_logprobs');
     return prompt.length === 0 ? { sequences } : { sequences, promptLogprobs: copied(Float32Array, prompt, 'prompt_logprobs') };
   });

@@ -3,16 +3,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import {
-  type JudgeServer,
-  judgeServer,
-  outsideOfFences,
-  type Plays,
-  verdict,
-} from '../../../test/fixtures/grader/judge-server.ts';
-import { gradeOf, rewardOf, rolloutInput } from '../../../test/fixtures/grader/rollout-input.ts';
-import type { Grader } from '../../core/contracts.ts';
-import { callGrader } from '../../grader/call.ts';
+import { type JudgeServer, judgeServer, outsideOfFences, type Plays, verdict } from '../../test/fixtures/grader/judge-server.ts';
+import { gradeOf, rewardOf, rolloutInput } from '../../test/fixtures/grader/rollout-input.ts';
+import type { Grader } from '../core/contracts.ts';
+import { callGrader } from '../grader/call.ts';
 import { type JudgeOptions, judge, rubric } from './judge.ts';
 
 const KEY = 'sk-very-secret-0123456789';
@@ -82,27 +76,12 @@ describe('a judge', () => {
     const server = await playing((request) => verdict(request, score));
     expect(await rewardOf(by(server), { said: 'a' })).toMatchObject({ value, metrics: { clamped: 1 } });
   });
-
-  it('gives the bottom of the scale for nothing at all, without a call', async () => {
-    const server = await playing(honest);
-    expect(await rewardOf(by(server, { scale: [1, 5] }), { said: ' \n' })).toMatchObject({ value: 1, success: false });
-    expect(server.requests).toHaveLength(0);
-  });
 });
 
 describe('what a judge replies', () => {
   it.each<[string, Plays, RegExp]>([
     ['no JSON', () => 'I would say 0.9', /no JSON object/],
-    ['JSON that is cut off', ({ check }) => `{"check": "${check}", "score": 0.`, /no JSON object/],
-    ['a list', () => '[1]', /no JSON object/],
-    ['a score as text', (request) => verdict(request, '10'), /"score" is a text/],
-    ['null', (request) => verdict(request, null), /"score" is null/],
-    ['no score', ({ check }) => JSON.stringify({ check }), /"score" is missing/],
-    ['NaN', ({ check }) => `{"check": "${check}", "score": NaN}`, /no JSON object/],
-    ['a number that is not finite', ({ check }) => `{"check": "${check}", "score": 1e999}`, /"score" is not finite/],
-    ['true', (request) => verdict(request, true), /"score" is a boolean/],
     ['the wrong check', () => '{"check": "0", "score": 1}', /does not repeat the check/],
-    ['no check', () => '{"score": 1}', /does not repeat the check/],
     ['no content', () => '', /no JSON object/],
   ])('with %s is no verdict: asked again, then unscorable, never 0', async (_, plays, why) => {
     const server = await playing(plays);
@@ -223,6 +202,18 @@ describe('a judge’s server', () => {
     expect(server.requests).toHaveLength(4);
   });
 
+  it('that refuses one question, and repeats it in its refusal, is asked the others as before', async () => {
+    const server = await playing((request, reply) => {
+      if (!request.user.includes('poison')) return verdict(request, 1);
+      reply.writeHead(400).end('too long: max_tokens, temperature, response_format were in your question');
+      return undefined;
+    });
+    const grader = by(server);
+    expect(await gradeOf(grader, { said: 'poison' })).toMatchObject({ kind: 'failed', code: 'GRADER_UNSCORABLE' });
+    await rewardOf(grader, { said: 'an honest answer' });
+    expect(server.requests.at(-1)?.body).toMatchObject({ temperature: 0, max_tokens: 1024, response_format: {} });
+  });
+
   it('never gets its key into a message', async () => {
     const echo: Plays = (request, reply) =>
       status(418, {}, `your key ${request.headers.authorization} is odd`)(request, reply, 0);
@@ -329,7 +320,7 @@ describe('verdicts that were given before', () => {
     expect((await rewardOf(grader, { said: 'a' })).value).toBe(1);
   });
 
-  it('outlive the process in a directory, where nothing but what was written counts', async () => {
+  it('outlive the process in a directory, where a file that holds no scores of the scale counts as none', async () => {
     const cache = await mkdtemp(join(tmpdir(), 'trainyard-judge-'));
     try {
       const server = await playing(honest);
@@ -340,8 +331,8 @@ describe('verdicts that were given before', () => {
       const file = join(cache, name);
       const written = await readFile(file, 'utf8');
       expect(written).not.toContain(KEY);
-      for (const forged of [written.replace('0.75', '1'), written.slice(0, 20), '', '{"scores":[1],"clamped":0}', 'null']) {
-        await writeFile(file, forged);
+      for (const broken of [written.replace('0.75', '7'), written.slice(0, 10), '', '{"scores":[1,1],"clamped":0}', 'null']) {
+        await writeFile(file, broken);
         expect(await rewardOf(by(server, { cache }), { said: 'a' })).toMatchObject({ value: 0.75, metrics: { cached: 0 } });
       }
       expect(server.requests).toHaveLength(6);
@@ -393,6 +384,23 @@ describe('a rubric', () => {
     expect(await gradeOf(grader, { said: 'a' })).toMatchObject(unscorable(/"short" is missing/));
   });
 
+  it.each(['', ' \n', '\u200b\u2060'])('gives the bottom for %j, by each criterion, without a call', async (nothing) => {
+    const server = await playing(() => 'hm');
+    const grader = rubric(criteria, { model: { baseURL: server.baseURL, model: 'big' }, scale: [1, 5], successFrom: 1 });
+    expect(await rewardOf(grader, { said: nothing })).toEqual({
+      value: 1,
+      success: false,
+      parts: { kind: 1, short: 1 },
+      metrics: { calls: 0 },
+    });
+    expect(server.requests).toHaveLength(0);
+  });
+
+  it('refuses weights whose sum is no number: every score would count as nothing', () => {
+    const heavy = criteria.map((one) => ({ ...one, weight: 1e308 }));
+    expect(() => rubric(heavy, { model: 'policy' })).toThrow(expect.objectContaining({ code: 'GRADER_INVALID' }));
+  });
+
   it('refuses criteria that cannot be told apart or weighed, all at once', () => {
     const bad = [...criteria, { name: 'kind', description: ' ', weight: -1 }];
     const define = (): Grader => rubric(bad, { model: 'policy' });
@@ -434,6 +442,11 @@ describe('the definition of a judge', () => {
       expect(message).toContain(part);
     }
     expect(message).not.toMatch(/hunter2|sk-abc/);
+  });
+
+  it('a base URL with a query is refused, and not repeated: it may hold a key', () => {
+    const define = (): Grader => judge({ model: { baseURL: 'https://host/v1?key=hunter2', model: 'm' }, instructions: 'a' });
+    expect(define).toThrow(expect.objectContaining({ code: 'GRADER_INVALID', message: expect.not.stringContaining('hunter2') }));
   });
 
   it.each([['ftp://host'], ['host'], [undefined]])('refuses the base URL %j', (baseURL) => {

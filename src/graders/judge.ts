@@ -1,21 +1,33 @@
 /**
  * `judge` and `rubric`: graders that ask a language model. Any OpenAI-compatible server, or the run's own policy.
  *
- * The judge sees the agent's text as data, between fences, and its verdict counts only if it repeats a check that the agent's text could
- * not know. A judge that cannot be asked or gives no verdict makes the rollout unscorable. An answer that says nothing at all gets the
+ * The judge sees the agent's text as data, between fences, and its reply counts only if it repeats a check that the agent's text could not
+ * know. A judge that cannot be asked or gives no scores makes the rollout unscorable. An answer that says nothing at all gets the
  * bottom of the scale without a call.
  */
 
-import type { Grader, GraderContext, GraderInput, GraderResult } from '../../core/contracts.ts';
-import { defineGrader, unscorable } from '../../core/define.ts';
-import { unknownOptions } from '../../core/describe.ts';
-import { TrainyardError } from '../../core/errors.ts';
-import { defined } from '../../core/json.ts';
-import type { ChatServer } from '../../gateway/chat-client.ts';
-import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answers.ts';
-import { type Asked, askJudge, MOST_WAIT_MS, type OptionalParameter, type Patience } from './asking.ts';
-import { type Criterion, cleaned, type JudgedBy, type Shown } from './question.ts';
-import { questionHash, type Verdict, verdictCache } from './verdict.ts';
+import { randomUUID } from 'node:crypto';
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Grader, GraderContext, GraderInput, GraderResult } from '../core/contracts.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
+import { unknownOptions } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
+import type { ChatServer } from '../gateway/chat-client.ts';
+import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answers.ts';
+import {
+  askJudge,
+  type Criterion,
+  cleaned,
+  type JudgedBy,
+  type JudgeReply,
+  MOST_WAIT_MS,
+  type OptionalParameter,
+  type Patience,
+  type Scores,
+  type Shown,
+} from './judge-request.ts';
 
 export interface RubricCriterion extends Criterion {
   /** Default 1. */
@@ -47,20 +59,18 @@ export function rubric(criteria: readonly RubricCriterion[], options: RubricOpti
 type Combine = (scores: readonly number[]) => Exclude<GraderResult, number>;
 
 function asking(kind: string, options: JudgeOptions, criteria: readonly Criterion[], combine: Combine): Grader {
-  checkJudgeOptions(options, kind);
+  const hint = `write ${kind}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`;
+  checkOptions(kind, options, KINDS, () => faultsIn(options), hint);
   const { model, instructions, scale = [0, 1], successFrom = scale[1], of, timeoutMs, tries, backoffMs, maxTokens } = options;
   const patience = { ...PATIENCE, ...defined({ timeoutMs, tries, backoffMs, maxTokens }) };
   const by: JudgedBy = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
-  const asked = Math.max(1, criteria.length);
-  // What is not sealed, for want of a key, is at least no number that a judge could not have given.
-  const isOfScale = ({ scores }: Verdict): boolean =>
-    scores.length === asked && scores.every((score) => score >= scale[0] && score <= scale[1]);
-  const cache = cacheOf(options);
+  const count = Math.max(1, criteria.length);
+  const cache = new ScoreCache(options, count);
   const unsupported = new Set<OptionalParameter>();
-  const rewardOf = (verdict: Verdict, metrics: Readonly<Record<string, number>>): GraderResult => {
-    const { value, ...parts } = combine(verdict.scores);
+  const rewardOf = ({ scores, clamped }: Scores, metrics: Readonly<Record<string, number>>): GraderResult => {
+    const { value, ...parts } = combine(scores);
     const success = value >= successFrom - Number.EPSILON * Math.abs(successFrom) * 8;
-    return { value, success, ...parts, metrics: { ...metrics, clamped: verdict.clamped } };
+    return { value, success, ...parts, metrics: { ...metrics, clamped } };
   };
   return defineGrader({
     name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
@@ -70,25 +80,76 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
     async grade(input, ctx) {
       const said = saidBy(input, of);
       if (cleaned(said, said.length).trim() === '') {
-        const bottom = combine(Array.from({ length: asked }, () => scale[0]));
+        const bottom = combine(Array.from({ length: count }, () => scale[0]));
         return { ...bottom, success: false, metrics: { calls: 0 } };
       }
       const shown = shownOf(input, said, options);
       const server = serverOf(model, ctx);
-      const { apiKey = '' } = server;
-      const question = questionHash([server.baseURL, server.name, by, shown, patience.maxTokens]);
-      const known = await cache?.get(question, apiKey);
-      if (known !== undefined && isOfScale(known)) return rewardOf(known, { calls: 0, cached: 1 });
+      const question = digestOf([JSON.stringify([server.baseURL, server.name, by, shown, patience.maxTokens])]);
+      const known = await cache.get(question);
+      if (known !== undefined) return rewardOf(known, { calls: 0, cached: 1 });
       const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
-      await cache?.put(question, apiKey, reply.verdict);
-      return rewardOf(reply.verdict, metricsOf(reply, options));
+      await cache.put(question, reply);
+      return rewardOf(reply, metricsOf(reply, options));
     },
   });
 }
 
-function cacheOf({ model, cache = true }: JudgeOptions): ReturnType<typeof verdictCache> | undefined {
-  if (model === 'policy' || cache === false) return undefined;
-  return verdictCache(cache === true ? undefined : cache);
+const MOST_KEPT = 10_000;
+
+/**
+ * Scores that were given before, by the digest of everything that was asked: the last ones in memory, and all of them in a directory where
+ * one is named. Failures are never kept. A file that is not what was written counts as none, and a directory that cannot be written costs
+ * the saving, never the scores.
+ */
+class ScoreCache {
+  readonly #kept = new Map<string, Scores>();
+  readonly #isUsed: boolean;
+  readonly #directory: string | undefined;
+  readonly #isUsable: (scores: unknown) => boolean;
+
+  constructor({ model, cache = true, scale: [low, high] = [0, 1] }: JudgeOptions, count: number) {
+    // The policy changes, so what it said before does not count.
+    this.#isUsed = model !== 'policy' && cache !== false;
+    this.#directory = typeof cache === 'string' ? cache : undefined;
+    this.#isUsable = (scores) =>
+      Array.isArray(scores) && scores.length === count && scores.every((score) => score >= low && score <= high);
+  }
+
+  async get(question: string): Promise<Scores | undefined> {
+    const known = this.#kept.get(question) ?? (await this.#read(question));
+    return known && this.#keep(question, known);
+  }
+
+  async put(question: string, { scores, clamped }: Scores): Promise<void> {
+    if (!this.#isUsed) return;
+    this.#keep(question, { scores, clamped });
+    if (this.#directory === undefined) return;
+    // Whole or not there: renamed into place.
+    const temporary = join(this.#directory, `${question}.${randomUUID()}.tmp`);
+    try {
+      await mkdir(this.#directory, { recursive: true });
+      await writeFile(temporary, `${JSON.stringify({ scores, clamped })}\n`);
+      await rename(temporary, join(this.#directory, `${question}.json`));
+    } catch {
+      await rm(temporary, { force: true }).catch(() => {});
+    }
+  }
+
+  #keep(question: string, scores: Scores): Scores {
+    // Behind all others: a map gives its keys in the order they were put in, so the first is the one longest unused.
+    this.#kept.delete(question);
+    this.#kept.set(question, scores);
+    if (this.#kept.size > MOST_KEPT) this.#kept.delete(this.#kept.keys().next().value!);
+    return scores;
+  }
+
+  async #read(question: string): Promise<Scores | undefined> {
+    if (!this.#isUsed || this.#directory === undefined) return undefined;
+    const text = await readFile(join(this.#directory, `${question}.json`), 'utf8').catch(() => '');
+    const { scores, clamped } = (parsedJson(text) ?? {}) as Partial<Scores>;
+    return this.#isUsable(scores) && Number.isSafeInteger(clamped) ? { scores: scores!, clamped: clamped! } : undefined;
+  }
 }
 
 /** The reference is in a part of its own, and only where it was asked for. */
@@ -107,7 +168,10 @@ function shownOf(input: GraderInput, said: string, options: JudgeOptions): reado
   ];
 }
 
-function metricsOf({ calls, promptTokens, completionTokens }: Asked, { price }: JudgeOptions): Readonly<Record<string, number>> {
+function metricsOf(
+  { calls, promptTokens, completionTokens }: JudgeReply,
+  { price }: JudgeOptions,
+): Readonly<Record<string, number>> {
   const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
   return { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) };
 }
@@ -166,7 +230,7 @@ export interface JudgeOptions extends TextOptions, Partial<Patience> {
   readonly showAnswer?: boolean;
   /** Of each text that is shown; the middle of longer ones is left out. Default 20,000. */
   readonly maxCharacters?: number;
-  /** Whether verdicts are kept: in memory, or in this directory too. Default true. Those of the policy never are: it changes. */
+  /** Whether scores are kept: in memory, or in this directory too. Default true. Those of the policy never are: it changes. */
   readonly cache?: boolean | string;
   /** What a million tokens cost, for the metric `cost`. */
   readonly price?: { readonly prompt: number; readonly completion: number };
@@ -193,11 +257,6 @@ const KINDS: OptionKinds = {
   of: 'function',
 };
 
-function checkJudgeOptions(options: JudgeOptions, whose: string): void {
-  const hint = `write ${whose}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`;
-  checkOptions(whose, options, KINDS, () => faultsIn(options), hint);
-}
-
 function* faultsIn(options: Partial<JudgeOptions>): Generator<string> {
   const { model, instructions, scale = [0, 1], cache } = options;
   if (model !== 'policy') yield* endpointFaults(model);
@@ -216,7 +275,7 @@ function* faultsIn(options: Partial<JudgeOptions>): Generator<string> {
 }
 
 function* endpointFaults(model: unknown): Generator<string> {
-  if (typeof model !== 'object' || model === null) {
+  if (!isObject(model)) {
     yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
     return;
   }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { Closers, openingWith } from './closers.ts';
+import { Closers, openingWith } from './async.ts';
 
 describe('what was opened', () => {
   it('is closed in reverse, all of it, also where closing some of it fails', async () => {

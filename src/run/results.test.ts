@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
 import { wilson } from '../core/statistics.ts';
-import { identityOf, Results, reportOf, scoreOf } from './evaluation-results.ts';
-import { endingOf } from './signal.ts';
+import { endingOf, identityOf, Results, reportOf, scoreOf } from './results.ts';
 
 const idsOf = (results: Results, retryFailed = false): readonly string[] =>
   results.pending(retryFailed).map(({ identity }) => identity.rolloutId);
@@ -117,17 +116,7 @@ describe('the numbers of an evaluation', () => {
 
   it('of nothing divide by nothing', () => {
     const empty = reported(4, { a: [], b: [] });
-    expect(empty).toMatchObject({
-      success: 0,
-      ci: [0, 1],
-      n: 0,
-      rollouts: 0,
-      failed: 0,
-      meanReward: null,
-      meanRewardCi: null,
-      byTag: {},
-    });
-    expect(JSON.stringify(empty)).not.toContain('null,null');
+    expect(empty).toMatchObject({ success: 0, ci: [0, 1], n: 0, rollouts: 0, failed: 0, meanReward: null, byTag: {} });
     expect(Object.values(empty.passAtK)).toEqual([0, 0, 0]);
     expect(reported(1, { a: [BROKEN] })).toMatchObject({ success: 0, n: 1, failed: 1, meanReward: null });
   });
@@ -138,24 +127,6 @@ describe('the numbers of an evaluation', () => {
     expect(byTag['even']).toMatchObject({ success: 0.5, n: 2, failed: 1, meanReward: 1 });
     expect(byTag['odd']).toMatchObject({ success: 0, n: 1, failed: 0, meanReward: 0 });
     expect(byTag['every']).toMatchObject({ n: 3 });
-  });
-
-  it('are finite and in JSON whatever the rewards', () => {
-    const report = reported(2, { a: [1.7e308, 1.7e308], b: [1.7e308, 1.7e308], c: [-1.7e308, BROKEN] });
-    expect(report.meanReward).toBeCloseTo(1.7e308 / 3, -300);
-    const numbers: unknown[] = [];
-    JSON.stringify(report, (_, value: unknown) => {
-      if (typeof value === 'number') numbers.push(value);
-      return value;
-    });
-    expect(numbers.filter((value) => !Number.isFinite(value))).toEqual([]);
-  });
-
-  it('keep a tag that is named like a part of every object', () => {
-    const results = new Results([{ task: { id: 'a', prompt: [], metadata: { tag: '__proto__' } }, number: 1 }], 1);
-    results.add(ended('a', 1, 1));
-    const { byTag } = reportOf(results.byTask(), { n: 1, temperature: 0 });
-    expect(JSON.stringify(byTag)).toMatch(/^\{"__proto__":\{"success":1/);
   });
 
   it('are, with one rollout a task, those that a training tells of the same rollouts', () => {

@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest';
-import { WireError } from './messages.ts';
 import {
   adamToWire,
   clientConfigReply,
@@ -9,7 +8,8 @@ import {
   optimStepRequest,
   parseWeightsPath,
   readAs,
-} from './verbs.ts';
+  WireError,
+} from './messages.ts';
 
 describe('small bodies', () => {
   it('ignore keys of other versions, and take null for what may be left out', () => {

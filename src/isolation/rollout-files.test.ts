@@ -1,0 +1,86 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { takeOut } from './rollout-files.ts';
+
+let home: string;
+beforeEach(() => {
+  home = mkdtempSync(join(tmpdir(), 'rollout-files-'));
+  mkdirSync(join(home, 'from'));
+});
+afterEach(() => rmSync(home, { recursive: true, force: true }));
+const at = (...names: string[]): string => join(home, ...names);
+
+describe.skipIf(process.platform !== 'linux')('taking a folder out', () => {
+  it('brings its files, folders and links, and leaves it empty', async () => {
+    mkdirSync(at('from/deep'));
+    writeFileSync(at('from/deep/file'), 'text');
+    symlinkSync('deep/file', at('from/link'));
+    expect(await takeOut(at('from'), at('to'))).toBe(true);
+    expect(readFileSync(at('to/link'), 'utf8')).toBe('text');
+    expect(readdirSync(at('from'))).toEqual([]);
+  });
+
+  it('is false for what is not there, or a link instead of a folder', async () => {
+    symlinkSync(at('from'), at('link'));
+    expect(await takeOut(at('link'), at('to'))).toBe(false);
+    expect(await takeOut(at('none'), at('to'))).toBe(false);
+    expect(existsSync(at('to'))).toBe(false);
+  });
+
+  it('refuses what would fill the disk or has no end', async () => {
+    writeFileSync(at('from/sparse'), '');
+    truncateSync(at('from/sparse'), 2 ** 40);
+    await expect(takeOut(at('from'), at('to'))).rejects.toMatchObject({
+      code: 'WORKFLOW_FAILED',
+      message: expect.stringMatching(/more than 1024 MB/),
+    });
+    rmSync(at('from/sparse'));
+    mkdirSync(at('from', ...Array.from({ length: 70 }, () => 'd')), { recursive: true });
+    await expect(takeOut(at('from'), at('to'))).rejects.toMatchObject({
+      message: expect.stringMatching(/65 deep, expected at most 64/),
+    });
+  });
+
+  it('neither copies nor deletes what lies elsewhere, though a folder becomes a link to there again and again', async () => {
+    mkdirSync(at('elsewhere'));
+    writeFileSync(at('elsewhere/secret'), 'secret');
+    // Exchanges the two without end: a copy that looks twice at a path sooner or later goes through the link.
+    const swap = `
+      const fs = require('node:fs');
+      fs.mkdirSync('from/a'); fs.writeFileSync('from/a/own', 'own'); fs.symlinkSync('../elsewhere', 'b');
+      process.stdout.write('on');
+      for (;;) {
+        try { fs.renameSync('from/a', 'c'); fs.renameSync('b', 'from/a'); fs.renameSync('from/a', 'b'); fs.renameSync('c', 'from/a'); }
+        catch { for (const p of ['from/a', 'b', 'c']) fs.rmSync(p, { recursive: true, force: true });
+          fs.mkdirSync('from/a'); fs.writeFileSync('from/a/own', 'own'); fs.symlinkSync('../elsewhere', 'b'); }
+      }`;
+    const swapping = spawn(process.execPath, ['-e', swap], { cwd: home, stdio: ['ignore', 'pipe', 'inherit'] });
+    try {
+      await once(swapping.stdout, 'data');
+      for (let i = 0; i < 200; i++) {
+        await takeOut(at('from'), at(`to-${i}`));
+        // A link that was copied as one is for who called to drop.
+        const entries = readdirSync(at(`to-${i}`), { withFileTypes: true }).filter((entry) => entry.isDirectory());
+        for (const { name } of entries) expect(readdirSync(at(`to-${i}`, name))).not.toContain('secret');
+      }
+    } finally {
+      swapping.kill('SIGKILL');
+      await once(swapping, 'exit');
+    }
+    expect(readFileSync(at('elsewhere/secret'), 'utf8')).toBe('secret');
+  });
+});
