@@ -11,6 +11,7 @@ import type { RunEvent } from '../src/core/events.ts';
 import { type Ended, ROOT, start, trainyard } from './cli/command.ts';
 import { type Home, smallHome } from './e2e/small-run.ts';
 import { API_KEY, startServer } from './e2e/tinker-server.ts';
+import { hasSandbox } from './fixtures/sandbox.ts';
 
 let home: Home;
 beforeAll(async () => {
@@ -72,7 +73,7 @@ describe('a run', () => {
     expect(lastLine(run)).toMatchObject({ type: 'done', steps: 3 });
   });
 
-  it('whose rollouts are isolated learns from what they return', async () => {
+  it.skipIf(!hasSandbox)('whose rollouts are isolated learns from what they return', async () => {
     const entry = await home.write('isolated.ts', ISOLATED);
     const run = ['--tasks', join(home.dir, 'train.jsonl'), '--run', at('isolated'), '--steps', '1', '--groups-per-step', '1'];
     expect(lastLine(await finished('train', entry, ...run, '--group', '4'))).toMatchObject({ type: 'done', steps: 1 });

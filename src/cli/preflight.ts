@@ -6,8 +6,8 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 import { type Inspection, inspectFiles } from '../run/preflight.ts';
 import { usualHeldOut, usualTasks } from '../run/settings.ts';
-import { entryGiven } from './flags.ts';
 import { asCalled, count } from './text.ts';
+import { entryGiven } from './verbs.ts';
 
 export interface PreflightFlags {
   readonly flow?: string;

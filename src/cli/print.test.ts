@@ -38,7 +38,7 @@ suite('plain lines', () => {
     expect(lines(stepEnd({ ungraded: 4 }))[0]).toMatch(/ {2}4 not graded {2}/);
   });
 
-  it('say that a run is taken up again, and after which step', () => {
+  it('say that a run is resumed, and after which step', () => {
     expect(lines(runStart())[0]).toMatch(/^Training examples\/shop\/agent\.ts for 40 steps: 1000 tasks/);
     expect(lines(runStart({ resumedAt: 12 }))[0]).toMatch(/^Going on with examples\/shop\/agent\.ts after step 12 of 40/);
   });

@@ -11,8 +11,7 @@ import type { Turn } from '../core/types.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guard.ts';
-import { describe } from './print.ts';
-import { turnText } from './rollout-text.ts';
+import { describe, turnText } from './print.ts';
 import { asCalled, count } from './text.ts';
 
 /** A Tinker client that was cut off asks for everything it had: the same refusal again within this time is not shown again. */

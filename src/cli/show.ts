@@ -1,10 +1,12 @@
 /**
  * `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. `trainyard curate`: what
- * is left out of training and why; leaves out more, or takes it back. Both return the exit code.
+ * is left out of training and why; leaves out more, or takes it back. `trainyard verify`: does a run again and says whether everything is as
+ * it was kept; 1 where something is not, or nothing could be done again. All return the exit code.
  */
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Emit } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
 import {
@@ -19,8 +21,10 @@ import {
   rolloutLine,
   stepsIn,
 } from '../run/inspect.ts';
-import { endingLines, turnText } from './rollout-text.ts';
-import { count, measures } from './text.ts';
+import type { Verification } from '../run/verify.ts';
+import { guarded } from './guard.ts';
+import { endingLines, jsonLines, textLines, turnText } from './print.ts';
+import { count, measures, took } from './text.ts';
 
 /** Parts and metrics of a rollout in the list; all of them are shown of one alone. */
 const MOST_MEASURES = 6;
@@ -132,4 +136,57 @@ function lineText({ rolloutId, turn, excluded, reason, step, purpose }: Curation
     ...trained,
     ...(purpose === 'eval' ? ['an evaluation: it is never trained'] : []),
   ].join(' · ');
+}
+
+/** Milliseconds between two lines about how far it is. */
+const SILENCE = 5_000;
+
+export async function verifyCommand(run: string, { json }: { readonly json: boolean }): Promise<number> {
+  const { verify } = await import('../run/verify.ts');
+  const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
+  const started = performance.now();
+  let told = started;
+  const onStep = (done: number, of: number): void => {
+    if (json || performance.now() - told < SILENCE) return;
+    told = performance.now();
+    console.log(`${done} of ${count(of, 'step')} done again`);
+  };
+  const result = await guarded(emit, { steps: false }, ({ stop }) =>
+    verify({ run }, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
+  );
+  const seconds = (performance.now() - started) / 1000;
+  console.log(
+    json ? JSON.stringify({ type: 'verified', run, ...result, seconds }) : verificationLines(result, seconds).join('\n'),
+  );
+  const { turns, rewards, steps, different } = result;
+  return different === 0 && turns + rewards + steps > 0 ? 0 : 1;
+}
+
+export function verificationLines(result: Verification, seconds: number): readonly string[] {
+  const { turns, rewards, steps, checkpoints, scores, different, first, unchecked } = result;
+  const done = [
+    [turns, 'turn'],
+    [rewards, 'reward'],
+    [steps, 'step'],
+    [checkpoints, 'checkpoint'],
+    [scores, 'score'],
+  ] as const;
+  const counted = done.flatMap(([n, noun]) => (n === 0 ? [] : [count(n, noun)])).join(', ');
+  const conclusion =
+    first !== null
+      ? styleText('red', `Not verified: ${count(different, 'difference')}`)
+      : counted === ''
+        ? styleText('yellow', 'Nothing was verified')
+        : styleText('green', `Verified: ${counted} done again, all as they were kept`);
+  return [
+    ...(first === null
+      ? []
+      : [
+          `${printableLine(first.where)} ${styleText('red', 'differs')}: kept ${printableLine(first.kept)}, now ${printableLine(first.again)}`,
+          `  ${printableLine(first.meaning)}`,
+        ]),
+    ...unchecked.map((what) => `${styleText('yellow', 'not checked')} ${printableLine(what)}`),
+    `${conclusion} (${took(seconds)})`,
+    styleText('bold', `{ turns: ${turns}, rewards: ${rewards}, steps: ${steps}, different: ${different} }`),
+  ];
 }

@@ -16,11 +16,10 @@ import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
 import { type EvaluationRequest, type EvaluationSettings, samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
-import { entryGiven, type LimitFlags, withLimits } from './flags.ts';
 import { guarded } from './guard.ts';
-import { describe } from './print.ts';
-import { endingLines, turnText } from './rollout-text.ts';
+import { describe, endingLines, turnText } from './print.ts';
 import { asCalled } from './text.ts';
+import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
 interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut'>, LimitFlags {
   /** Id of the task, or its number in the file, from 1; absent: the first. */

@@ -2,7 +2,9 @@
  * The verbs of the command line and their flags; docs/reference/cli.md is kept equal to them by a test. Only declares: the file of a verb is
  * loaded when it is called.
  */
-import { type Command, Option } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { TrainyardError } from '../core/errors.ts';
+import type { Limits } from '../core/types.ts';
 import {
   ALGORITHM_NAMES,
   ENGINES,
@@ -12,7 +14,79 @@ import {
   TRAIN_DEFAULTS,
   WEIGHTING_NAMES,
 } from '../run/settings.ts';
-import { duration, groupSize, natural, number, oneOf, port, positive, roles, share, temperature } from './flags.ts';
+
+// ── what the values of flags are read as; what they cannot be is said of the flag ──
+
+function refused(expected: string, text: string): InvalidArgumentError {
+  return new InvalidArgumentError(`expected ${expected}, found ${JSON.stringify(text)}`);
+}
+
+function number(text: string): number {
+  const value = Number(text);
+  if (text.trim() === '' || !Number.isFinite(value)) throw refused('a number', text);
+  return value;
+}
+
+const SECONDS = { s: 1, m: 60, h: 3600 } as const;
+
+function duration(text: string): number {
+  const parsed = /^(\d+(?:\.\d+)?)([smh]?)$/.exec(text);
+  if (parsed === null) throw refused('a time such as 90s, 10m or 2h', text);
+  return Number(parsed[1]) * SECONDS[(parsed[2] || 's') as keyof typeof SECONDS];
+}
+
+/** One of these names; `words`: the list in words. */
+function oneOf(names: readonly string[], words = names.join(', ')): (text: string) => string {
+  return (text) => {
+    if (names.includes(text)) return text;
+    throw refused(words, text);
+  };
+}
+
+function roles(text: string): string[] {
+  const names = text.split(',').map((name) => name.trim());
+  if (names.some((name) => name === '')) throw new InvalidArgumentError('expected names separated by commas');
+  return names;
+}
+
+function natural(text: string): number {
+  if (!/^\d{1,15}$/.test(text)) throw refused('a whole number, 0 or more', text);
+  return Number(text);
+}
+
+function atMost(most: number, value: number): number {
+  if (value > most) throw new InvalidArgumentError(`expected at most ${most}`);
+  return value;
+}
+
+function positive(text: string): number {
+  const value = atMost(1_000_000, natural(text));
+  if (value === 0) throw new InvalidArgumentError('expected at least 1');
+  return value;
+}
+
+function port(text: string): number {
+  return atMost(65_535, natural(text));
+}
+
+/** From 0 to `most`; `what`: for the message. */
+function upTo(most: number, what: string): (text: string) => number {
+  return (text) => {
+    const value = number(text);
+    if (value < 0 || value > most) throw refused(`${what} from 0 to ${most}`, text);
+    return value;
+  };
+}
+const temperature = upTo(2, 'a number');
+const share = upTo(1, 'a share');
+
+function groupSize(text: string): number {
+  const value = positive(text);
+  if (value < 2) throw new InvalidArgumentError('expected at least 2: a rollout is compared with the others of its group');
+  return value;
+}
+
+// ── verbs and flags ──
 
 /** Told the exit code of the verb that ran. */
 export type Ended = (code: number) => void;
@@ -189,7 +263,7 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('diff', 'compare two evaluations task by task', object)
     .argument('<a>', 'directory of an evaluation, or of a training run')
     .argument('<b>', 'directory of the one to compare with it')
-    .action(async (a, b, flags) => ended(await (await import('./diff.ts')).diffCommand(a, b, flags)));
+    .action(async (a, b, flags) => ended(await (await import('./eval.ts')).diffCommand(a, b, flags)));
   add('try', 'run one rollout of one task and show it turn by turn', objects, ...TRY)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./try.ts')).tryCommand(entry, flags)));
@@ -226,5 +300,29 @@ export function addVerbs(program: Command, ended: Ended): void {
     object,
   )
     .argument('<run>', 'directory of a training run or an evaluation')
-    .action(async (run, flags) => ended(await (await import('./verify.ts')).verifyCommand(run, flags)));
+    .action(async (run, flags) => ended(await (await import('./show.ts')).verifyCommand(run, flags)));
+}
+
+export function entryGiven(entry: string | undefined, hint: string): string {
+  if (entry !== undefined) return entry;
+  throw new TrainyardError('USAGE', 'missing required argument: entry', { hint });
+}
+
+/** Flags that stand for a setting of another name. */
+export interface LimitFlags {
+  readonly turns?: number;
+  /** Seconds. */
+  readonly graderDeadline?: number;
+}
+
+export function withLimits<Flags extends LimitFlags>({
+  turns,
+  graderDeadline,
+  ...flags
+}: Flags): Omit<Flags, keyof LimitFlags> & { readonly limits?: Limits; readonly graderDeadlineMs?: number } {
+  return {
+    ...flags,
+    ...(turns === undefined ? {} : { limits: { ...EVAL_DEFAULTS.limits, turns } }),
+    ...(graderDeadline === undefined ? {} : { graderDeadlineMs: Math.round(1000 * graderDeadline) }),
+  };
 }

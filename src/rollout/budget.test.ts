@@ -22,7 +22,18 @@ describe('the failure budget', () => {
   });
 
   it('is spent by rollouts that never asked the policy, whatever they say', () => {
-    expect(() => add(new FailureBudget(), 8, rejected(0))).toThrowError(expect.objectContaining({ code: 'POLICY_BYPASSED' }));
+    expect(() => add(new FailureBudget(), 8, rejected(0))).toThrowError(
+      expect.objectContaining({ code: 'POLICY_BYPASSED', hint: expect.stringContaining('ctx.model()') }),
+    );
+  });
+
+  it('is spent by rollouts that run into their deadline, and bears some failures among successes', () => {
+    const late = { ...ended(graded), outcome: { kind: 'truncated', limit: 'deadline' } } as Trajectory;
+    expect(() => add(new FailureBudget(), 8, late)).toThrowError(/deadline/);
+    const budget = new FailureBudget();
+    add(budget, 10, ended(graded));
+    add(budget, 9, failed('r'));
+    expect(() => budget.settle()).not.toThrow();
   });
 
   it('is spent by rollouts whose calls all failed, without the word that they never came to the policy', () => {

@@ -15,7 +15,7 @@ afterEach(() => rm(home, { recursive: true }));
 const warning = (code: string) => ({ type: 'warning', code, message: '' }) as const;
 
 describe('a run directory', () => {
-  it('whose making was cut short anywhere can be made or taken up', async () => {
+  it('whose making was cut short anywhere can be made or resumed', async () => {
     await mkdir(path);
     await writeFile(join(path, 'run.json.unfinished'), '{"set');
     await (await createRunDirectory(path, { a: 1 }))[Symbol.asyncDispose]();

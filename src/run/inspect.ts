@@ -109,9 +109,9 @@ export function newMessages(
     turns.find((turn) => turn.index === (after ?? fork?.from)) ??
     turns.findLast((turn) => turn.thread === thread && turn.index < index);
   if (from === undefined) return messages;
-  const heard = [...from.request.messages, from.response];
-  if (after !== undefined) return messages.slice(heard.length);
-  const differs = messages.findIndex((message, i) => !isDeepStrictEqual(message, heard[i]));
+  const known = [...from.request.messages, from.response];
+  if (after !== undefined) return messages.slice(known.length);
+  const differs = messages.findIndex((message, i) => !isDeepStrictEqual(message, known[i]));
   return messages.slice(fork?.message ?? (differs === -1 ? messages.length : differs));
 }
 

@@ -181,7 +181,7 @@ export async function openGrader(
   }
   if (graderModule === undefined) {
     const runner = inlineGrader(grader, { deadlineMs, retries });
-    return concurrency === Infinity ? runner : withSlots(runner, new Semaphore(concurrency), signal);
+    return concurrency === Infinity ? runner : limited(runner, new Semaphore(concurrency), signal);
   }
   const { url: module, exportName } = graderModule;
   // A process grades one rollout at a time.
@@ -190,9 +190,9 @@ export async function openGrader(
   return await openGraderPool({ module, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal, sources });
 }
 
-function withSlots(runner: InlineGraderRunner, slots: Semaphore, signal: AbortSignal): InlineGraderRunner {
+function limited(runner: InlineGraderRunner, limit: Semaphore, signal: AbortSignal): InlineGraderRunner {
   const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
-    using _slot = await slots.acquire(signal);
+    using _place = await limit.acquire(signal);
     return await runner.grade(input, model);
   };
   return { ...runner, grade };

@@ -1,4 +1,4 @@
-/** What a run that is taken up again must still be. */
+/** What a run that is resumed must still be. */
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -44,7 +44,7 @@ describe('tasks of a run', () => {
   const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
   const plan = (more: object) => planTraining({ entry, model: folder, run: folder, ...more });
 
-  it('may be given as values, once as an iterable, and have to be the same when it is taken up again', async () => {
+  it('may be given as values, once as an iterable, and have to be the same when it is resumed', async () => {
     const begun = await plan({ tasks: rows(5).values(), heldOut: rows(2) });
     expect(begun.tasks).toHaveLength(5);
     expect(begun.record.settings).not.toHaveProperty('tasks');

@@ -118,7 +118,7 @@ export interface TrainSettings extends RunSettings {
   readonly evalTasks: number;
   /** Evaluations without a new best after which training ends. 0: never. */
   readonly patience: number;
-  /** Steps between checkpoints. What lies between two is computed again from the store when a run is taken up. */
+  /** Steps between checkpoints. What lies between two is computed again from the store when a run is resumed. */
   readonly checkpointEvery: number;
   /** Seconds after which no further step is begun. */
   readonly maxTime: number | undefined;

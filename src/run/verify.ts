@@ -69,7 +69,7 @@ export interface VerifyOptions {
   readonly onStep?: (done: number, of: number) => void;
 }
 
-/** Throws where the run cannot be taken up at all: RESUME_IMPOSSIBLE, STORE_FORMAT. A run begun from TypeScript is given its entry and tasks again. */
+/** Throws where the run cannot be resumed at all: RESUME_IMPOSSIBLE, STORE_FORMAT. A run begun from TypeScript is given its entry and tasks again. */
 export async function verify(
   request: ResumeRequest,
   { warn = () => {}, stop = new AbortController().signal, onStep = () => {} }: VerifyOptions = {},

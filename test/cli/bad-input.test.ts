@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { cp, mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ROOT, scratch, start, trainyard } from './command.ts';
+import { ROOT, scratch, sharedTrainyard, start, trainyard } from './command.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {
@@ -13,6 +13,12 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
+/** In a process of its own: for entries that end it, or leave something in it. */
+async function trainAlone(name: string, text: string) {
+  const entry = await home.write(name, text);
+  return await trainyard('train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', join(home.dir, `run-${name}`));
+}
+
 const GRADER = 'export const grader = defineGrader(() => 1);';
 const WORKFLOW = 'export default defineWorkflow(async () => {});';
 const IMPORT = "import { defineGrader, defineWorkflow } from 'trainyard';";
@@ -20,8 +26,8 @@ const IMPORT = "import { defineGrader, defineWorkflow } from 'trainyard';";
 async function trainEntry(name: string, text: string, ...flags: readonly string[]) {
   const entry = await home.write(name, text);
   const run = join(home.dir, `run-${name}`);
-  const ended = await trainyard('train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--steps', '1', ...flags);
-  return { ...ended, run };
+  const args = ['train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--steps', '1', ...flags];
+  return { ...(await sharedTrainyard(...args)), run };
 }
 
 describe('usage', () => {
@@ -35,7 +41,7 @@ describe('usage', () => {
     [['train', 'x.ts', '--split', '10'], 'expected a share from 0 to 1, found "10"'],
     [['train', 'x.ts', '--run'], 'argument missing'],
   ])('%j exits 2', async (args, message) => {
-    const { code, stderr } = await trainyard(...args);
+    const { code, stderr } = await sharedTrainyard(...args);
     expect(stderr).toContain(message);
     expect(stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
     expect(code).toBe(2);
@@ -54,7 +60,7 @@ describe('usage', () => {
   });
 
   it('--help exits 0 and names the verbs', async () => {
-    const { code, stdout } = await trainyard('--help');
+    const { code, stdout } = await sharedTrainyard('--help');
     expect(stdout).toMatch(/train[\s\S]*eval/);
     expect(code).toBe(0);
   });
@@ -96,7 +102,7 @@ describe('the entry', () => {
   });
 
   it('that does not exist is named', async () => {
-    const { code, stderr } = await trainyard('train', join(home.dir, 'none.ts'));
+    const { code, stderr } = await sharedTrainyard('train', join(home.dir, 'none.ts'));
     expect(stderr).toContain('none.ts');
     expect(code).toBe(2);
   });
@@ -200,7 +206,7 @@ describe('workflows that cannot be trained', () => {
   });
 
   it('one that leaves the process does not pass for success', async () => {
-    const { code, stderr } = await trainEntry(
+    const { code, stderr } = await trainAlone(
       'leaves.ts',
       `${IMPORT}${GRADER} export default defineWorkflow(async () => { process.exit(0); });`,
     );
@@ -235,7 +241,7 @@ describe('workflows that cannot be trained', () => {
   });
 
   it('one that leaves timers behind does not keep the command from ending', async () => {
-    const { code, stderr } = await trainEntry(
+    const { code, stderr } = await trainAlone(
       'interval.ts',
       `${IMPORT}${GRADER} export default defineWorkflow(async () => { setInterval(() => {}, 1000); });`,
     );

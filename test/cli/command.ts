@@ -1,5 +1,8 @@
-/** Runs the real command in a process of its own, in a scratch folder inside the package so that entries can import `trainyard`. */
-import { spawn } from 'node:child_process';
+/**
+ * Runs the real command: in a process of its own, or many commands one after another in one process. Entries lie in a scratch folder inside
+ * the package so that they can import `trainyard`.
+ */
+import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -50,3 +53,31 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
 }
 
 export const trainyard = (...args: readonly string[]): Promise<Ended> => start(args).ended;
+
+let shared: ChildProcess | undefined;
+let commands = 0;
+
+/**
+ * The same in one process for all commands of a test file, which saves starting one for each. For commands that get no signal, do not leave
+ * the process and need no environment of their own. An entry is imported once: give each text its own file name.
+ */
+export async function sharedTrainyard(...argv: readonly string[]): Promise<Ended> {
+  if (shared === undefined) {
+    const execArgv = ['--conditions=trainyard-source'];
+    shared = fork(join(ROOT, 'test/fixtures/cli/many-commands.ts'), { execArgv, cwd: ROOT }).setMaxListeners(0);
+    shared.unref();
+    shared.channel?.unref();
+  }
+  const [child, id] = [shared, ++commands];
+  return await new Promise((resolve, reject) => {
+    const failed = (code: number | null): void =>
+      reject(new Error(`the process of the commands exited with ${code} in: ${argv.join(' ')}`));
+    const answered = (answer: { readonly id: number; readonly ended: Ended }): void => {
+      if (answer.id !== id) return;
+      child.off('message', answered).off('exit', failed);
+      resolve(answer.ended);
+    };
+    child.on('message', answered).once('exit', failed);
+    child.send({ id, argv });
+  });
+}

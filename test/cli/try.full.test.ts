@@ -3,7 +3,7 @@ import { readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { hasSandbox } from '../fixtures/sandbox.ts';
-import { scratch, trainyard } from './command.ts';
+import { scratch, sharedTrainyard, trainyard } from './command.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let tasks: string;
@@ -16,9 +16,10 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
+let entries = 0;
 const entry = (name: string, body: string, more = '') =>
   home.write(
-    name,
+    `${++entries}-${name}`,
     `import { defineGrader, defineWorkflow } from 'trainyard';\nexport default defineWorkflow(async (ctx) => {${body}});\n${more}`,
   );
 const GRADER = 'export const grader = defineGrader(() => 1);';
@@ -27,7 +28,7 @@ const CALL = 'await ctx.model().generate({ messages: ctx.prompt });';
 describe('trainyard try', () => {
   it('shows the task, every turn, the log, the ending, the reward and what was returned', async () => {
     const file = await entry('good.ts', `ctx.log('thinking'); ${CALL} return { output: 'done', metrics: { tries: 1 } };`, GRADER);
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
+    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'b');
     expect(code).toBe(0);
     expect(stdout).toMatch(/task b\n {4}user: hello b\n {2}0 default · \d+ \+ \d+ tokens/);
     expect(stdout).toContain('s  thinking');
@@ -36,7 +37,7 @@ describe('trainyard try', () => {
 
   it('takes a task by its number, and tells programs the same', async () => {
     const file = await entry('good.ts', `${CALL} return { reward: 0.5 };`);
-    const { stdout } = await trainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
+    const { stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
     const lines = stdout
       .trim()
       .split('\n')
@@ -51,15 +52,15 @@ describe('trainyard try', () => {
 
   it('allows as many model calls as it is told', async () => {
     const file = await entry('long.ts', `for (let n = 0; n < 3; n++) ${CALL} return { reward: 1 };`);
-    const { stdout: short } = await trainyard('try', file, '--tasks', tasks, '--turns', '2');
+    const { stdout: short } = await sharedTrainyard('try', file, '--tasks', tasks, '--turns', '2');
     expect(short).toContain('truncated by its limit of turns');
-    const { stdout } = await trainyard('try', file, '--tasks', tasks, '--turns', '3');
+    const { stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--turns', '3');
     expect(stdout).toContain('completed · reward 1');
   });
 
   it('shows the stack of what the workflow threw, and exits 1', async () => {
     const file = await entry('bad.ts', `${CALL} function deep() { throw new Error('no such item'); } deep();`, GRADER);
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
     expect(stdout).toMatch(/Error: no such item\n\s+at deep \(.*bad\.ts:2/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
@@ -69,7 +70,7 @@ describe('trainyard try', () => {
 
   it('says once what is wrong with what was returned, and what to do', async () => {
     const file = await entry('bad.ts', `${CALL} return 1;`, GRADER);
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
     expect(stdout).toMatch(/failed WORKFLOW_BAD_RESULT: run returned 1; .* · not graded\n {2}what the grader should see /);
     expect(stdout.match(/run returned 1/g)).toHaveLength(1);
@@ -77,9 +78,9 @@ describe('trainyard try', () => {
 
   it('shows no stack for a rollout that was rejected, and says what no_turns means', async () => {
     const file = await entry('no.ts', `if (ctx.task.id === 'a') ctx.reject('no mood');`, GRADER);
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect({ code, last: stdout.split('\n').slice(2).join('\n') }).toEqual({ code: 0, last: 'rejected: no mood · not graded\n' });
-    const { stdout: other } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
+    const { stdout: other } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'b');
     expect(other).toContain('rejected: no_turns (it ended before any model call through ctx.model() was answered)');
   });
 
@@ -93,34 +94,44 @@ describe('trainyard try', () => {
       ${GRADER}`,
     );
     const flows = await home.write('flows.yaml', '- name: listed\n  _target_: ./flow.ts#One\n');
-    const byName = await trainyard('try', file, '--flow', 'one', '--tasks', tasks);
+    const byName = await sharedTrainyard('try', file, '--flow', 'one', '--tasks', tasks);
     expect(byName).toMatchObject({ code: 0, stdout: expect.stringMatching(/ 0 default · .*\n(.*\n)*completed · reward 1/) });
-    const listed = await trainyard('try', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
+    const listed = await sharedTrainyard('try', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
     expect(listed).toMatchObject({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
-    const checked = await trainyard('preflight', '--min-tasks', '2', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
+    const checked = await sharedTrainyard(
+      'preflight',
+      '--min-tasks',
+      '2',
+      '--flow',
+      'listed',
+      '--flows',
+      flows,
+      '--tasks',
+      tasks,
+    );
     expect(checked).toMatchObject({
       code: 0,
       stdout: expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/),
     });
     const lone = await home.write('lone.ts', (await readFile(file, 'utf8')).replace('export class', 'class'));
+    // A name is registered once in a process.
     const unchosen = await trainyard('preflight', lone, '--tasks', tasks);
     expect(unchosen).toMatchObject({
       code: 2,
       stdout: expect.stringMatching(/WORKFLOW_NOT_FOUND: .*\n.*choose one with --flow one\n/),
     });
-    const unnamed = await trainyard('preflight', '--flows', flows);
+    const unnamed = await sharedTrainyard('preflight', '--flows', flows);
     expect(unnamed).toMatchObject({ code: 2, stderr: expect.stringContaining('expected the name of a flow') });
-    const nothing = await trainyard('try');
+    const nothing = await sharedTrainyard('try');
     expect(nothing).toMatchObject({ code: 2, stderr: expect.stringContaining('missing required argument: entry') });
   });
 
-  it.each([
-    ['here', ''],
-    ['isolated', "isolation: 'process', "],
-  ])('gives a folder for files, %s, and says where they are', async (name, isolation) => {
-    const file = await home.write(
-      `files-${name}.ts`,
-      `import { readFileSync, writeFileSync } from 'node:fs';
+  it.each([['here', ''], ...(hasSandbox ? [['isolated', "isolation: 'process', "]] : [])])(
+    'gives a folder for files, %s, and says where they are',
+    async (name, isolation) => {
+      const file = await home.write(
+        `files-${name}.ts`,
+        `import { readFileSync, writeFileSync } from 'node:fs';
       import { defineGrader, defineWorkflow } from 'trainyard';
       export default defineWorkflow({ ${isolation}run: async (ctx) => {
         ${CALL}
@@ -128,18 +139,19 @@ describe('trainyard try', () => {
       } });
       export const grader = defineGrader(({ task, artifactsDir }) =>
         task.id === 'a' && readFileSync(artifactsDir + '/log.txt', 'utf8') === 'seen' ? 1 : 0);`,
-    );
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
-    const folder = /^ {2}files: (.+)$/m.exec(stdout)?.[1] ?? '';
-    expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
-    expect(await readFile(join(folder, 'log.txt'), 'utf8')).toBe('seen');
-    await rm(dirname(dirname(folder)), { recursive: true });
-    const { stdout: without } = await trainyard('try', file, '--tasks', tasks, '--task', 'b');
-    expect(without).toContain('completed · reward 0');
-    expect(without).not.toContain('files:');
-  });
+      );
+      const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
+      const folder = /^ {2}files: (.+)$/m.exec(stdout)?.[1] ?? '';
+      expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
+      expect(await readFile(join(folder, 'log.txt'), 'utf8')).toBe('seen');
+      await rm(dirname(dirname(folder)), { recursive: true });
+      const { stdout: without } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'b');
+      expect(without).toContain('completed · reward 0');
+      expect(without).not.toContain('files:');
+    },
+  );
 
-  it('shows where an isolated workflow threw, in its own file', async () => {
+  it.skipIf(!hasSandbox)('shows where an isolated workflow threw, in its own file', async () => {
     const file = await home.write(
       'thrown-apart.ts',
       `import { defineGrader, defineWorkflow } from 'trainyard';
@@ -147,7 +159,7 @@ describe('trainyard try', () => {
         throw new Error('no such item');
       } });\n${GRADER}`,
     );
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
     expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:3/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
@@ -163,7 +175,7 @@ describe('trainyard try', () => {
         writeFileSync(new URL('log.txt', import.meta.url), 'seen');
       } });\n${GRADER}`,
     );
-    const { code, stdout } = await trainyard('try', file, '--tasks', tasks);
+    const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
     expect(stdout).toMatch(/at .*beside\.ts:4/);
     expect(stdout).toMatch(
@@ -173,14 +185,14 @@ describe('trainyard try', () => {
 
   it('says which tasks there are when there is no such one', async () => {
     const file = await entry('good.ts', CALL, GRADER);
-    const { code, stderr } = await trainyard('try', file, '--tasks', tasks, '--task', 'zzz');
+    const { code, stderr } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'zzz');
     expect(code).toBe(2);
     expect(stderr).toContain('a number from 1 to 2');
   });
 
   it('ends at once where nothing gives a reward', async () => {
     const file = await entry('none.ts', CALL);
-    const { code, stderr } = await trainyard('try', file, '--tasks', tasks);
+    const { code, stderr } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(2);
     expect(stderr).toMatch(/error REWARD_MISSING: rollout try returned no reward.*\n.*defineGrader/);
   });

@@ -9,9 +9,10 @@ import { join } from 'node:path';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { scratch, trainyard } from '../cli/command.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
 
 const ENTRY = `
-import { appendFileSync, closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs';
+import { appendFileSync, closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync, writeFileSync } from 'node:fs';
 import { defineGrader, defineWorkflow } from 'trainyard';
 const note = (name: string, value: unknown) => appendFileSync('NOTES/' + name, JSON.stringify(value) + '\\n');
 
@@ -44,10 +45,12 @@ function inMemory(prefix: string): string[] {
 
 export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
   await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 });
-  note('found.txt', { secret: inMemory('SEC' + 'RET-'), open: inMemory('OP' + 'EN-'), ctx, env: process.env, argv: process.argv, files: files() });
+  const found = { secret: inMemory('SEC' + 'RET-'), open: inMemory('OP' + 'EN-'), ctx, env: process.env, argv: process.argv, files: files() };
+  writeFileSync(ctx.artifactsDir + '/found', JSON.stringify(found));
   return 'done';
 } });
-export const grader = defineGrader(({ task, turns }) => {
+export const grader = defineGrader(({ task, turns, artifactsDir }) => {
+  note('found.txt', JSON.parse(readFileSync(artifactsDir + '/found', 'utf8')));
   note('graded.txt', { answer: task.answer, asked: turns.map(({ request }) => request) });
   return 1;
 });
@@ -57,7 +60,6 @@ let home: Awaited<ReturnType<typeof scratch>>;
 let notes = '';
 beforeAll(async () => {
   home = await scratch();
-  // The folder of the entry may be read-only for the agent.
   notes = await mkdtemp(join(tmpdir(), 'notes-'));
 });
 afterAll(async () => {
@@ -67,7 +69,7 @@ afterAll(async () => {
 
 const word = () => randomBytes(16).toString('hex');
 
-it.runIf(process.platform === 'linux').each(['jsonl', 'csv', 'parquet'])('from %s', { timeout: 60_000 }, async (format) => {
+it.skipIf(!hasSandbox).each(['jsonl', 'csv', 'parquet'])('from %s', { timeout: 60_000 }, async (format) => {
   const rows = Array.from({ length: 3 }, (_, i) => ({
     prompt: `Question ${i}?`,
     answer: `SECRET-${word()}`,

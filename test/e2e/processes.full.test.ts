@@ -6,6 +6,7 @@ import type { RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { ROOT, scratch, trainyard } from '../cli/command.ts';
+import { hasSandbox } from '../fixtures/sandbox.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let tasks: string;
@@ -68,7 +69,7 @@ async function trained(name: string, options: string): Promise<readonly unknown[
 }
 
 describe('the command', () => {
-  it('trains a workflow in processes of its own as it does in this one', async () => {
+  it.skipIf(!hasSandbox)('trains a workflow in processes of its own as it does in this one', async () => {
     const apart = await trained('apart', "isolation: 'process'");
     expect(apart.length).toBeGreaterThan(8);
     expect(apart).toEqual(await trained('inside', ''));

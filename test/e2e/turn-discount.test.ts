@@ -1,24 +1,10 @@
 /** The turn discount of a run: what a rollout's turns earn where the workflow does not say, and where it does. */
 import OpenAI from 'openai';
-import { beforeAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import type { GraderResult, WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Grade } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
-import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
-
-let tokenizer: Tokenizer;
-let renderer: Renderer;
-beforeAll(async () => {
-  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-  renderer = createRenderer(tokenizer);
-});
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 /** Three turns of one conversation. */
 async function talk(ctx: WorkflowContext): Promise<void> {
@@ -38,32 +24,13 @@ interface Given {
 }
 
 async function gradeOf({ turnDiscount, grade, returned }: Given): Promise<Grade> {
-  const reply = (_: unknown, call: number): number[] => [...tokenizer.encodeRendered(`answer ${call}<|im_end|>`)];
-  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply });
+  const workflow = defineWorkflow(async (ctx) => {
+    await talk(ctx);
+    return returned;
+  });
+  const grader = grade && defineGrader(grade);
   const task = { id: 't', prompt: [{ role: 'user', content: 'hello' }] } as const;
-  const trajectory = await runRollout(
-    {
-      workflow: defineWorkflow(async (ctx) => {
-        await talk(ctx);
-        return returned;
-      }),
-      sessions: new Gateway({ engine, renderer, modelName: 'policy' }),
-      ...(grade === undefined ? {} : { grader: inlineGrader(defineGrader(grade)) }),
-      turnDiscount,
-      graderInput,
-      store: memoryStore(),
-      limits: { turns: 8, tokens: 1000, deadlineMs: 5000 },
-      seed: 3,
-      clock: { now: Date.now },
-      signal: new AbortController().signal,
-    },
-    {
-      task,
-      identity: { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train' },
-      sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-    },
-  );
-  return trajectory.grade;
+  return (await rolloutsThrough(scriptedGateway().gateway)({ workflow, grader, turnDiscount }, task)).grade;
 }
 
 const byTurn = (...rewards: readonly number[]) => ({ reward: { byTurn: Object.fromEntries(rewards.entries()) } });

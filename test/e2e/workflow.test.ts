@@ -7,19 +7,11 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { GraderInput, Workflow } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
-import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
-import { createRenderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
+import { startWorkflow } from '../../src/rollout/runner.ts';
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
-let tokenizer: Tokenizer;
 let dir: string;
 beforeAll(async () => {
-  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
   dir = await mkdtemp(join(tmpdir(), 'trainyard-workflow-'));
 });
 afterAll(() => rm(dir, { recursive: true, force: true }));
@@ -33,37 +25,11 @@ interface Options {
 }
 
 async function yardOf(workflow: Workflow, { grade, artifacts, trainable }: Options = {}) {
-  const engine = scriptedEngine({
-    vocabSize: 1024,
-    contextLength: 4096,
-    reply: () => [...tokenizer.encodeRendered('fine<|im_end|>')],
-  });
-  const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
-  const store = memoryStore();
+  const { engine, gateway } = scriptedGateway();
+  const run = rolloutsThrough(gateway);
   const started = await startWorkflow(workflow);
-  let n = 0;
-  const rollOut = (): Promise<Trajectory> =>
-    runRollout(
-      {
-        workflow: started.workflow,
-        concurrency: started.concurrency,
-        sessions: gateway,
-        ...(grade === undefined ? {} : { grader: inlineGrader(defineGrader(grade)) }),
-        graderInput,
-        store,
-        limits: { turns: 8, tokens: 1000, deadlineMs: 5000 },
-        seed: 3,
-        clock: { now: Date.now },
-        artifacts,
-        trainable,
-        signal: new AbortController().signal,
-      },
-      {
-        task: TASK,
-        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
-        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-      },
-    );
+  const parts = { workflow: started.workflow, concurrency: started.concurrency, artifacts, trainable };
+  const rollOut = (): Promise<Trajectory> => run({ ...parts, grader: grade && defineGrader(grade) }, TASK);
   return { rollOut, started, gateway, engine };
 }
 

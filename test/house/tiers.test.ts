@@ -24,6 +24,9 @@ const MAY_START_PROGRAMS: ReadonlySet<string> = new Set([
   'src/run/evaluation-files.test.ts',
   'src/store/sqlite.test.ts',
   'test/cli/bad-input.test.ts',
+  'test/cli/preflight.test.ts',
+  'test/cli/show.test.ts',
+  'test/cli/try.full.test.ts',
   'test/tinker/sampling.test.ts',
   'test/types/messages.test.ts',
 ]);

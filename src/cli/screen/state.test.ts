@@ -99,7 +99,7 @@ describe('the time left', () => {
     expect(secondsLeft(at(state, state.steppedAt))).toBeCloseTo(10 * (2 + 4) + 4);
   });
 
-  it('judges a run that was taken up again by its own steps', () => {
+  it('judges a run that was resumed by its own steps', () => {
     expect(secondsLeft(seen(runStart({ steps: 31, resumedAt: 20 }), stepEnd({ step: 21 })))).toBeCloseTo(20);
   });
 

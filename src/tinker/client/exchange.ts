@@ -9,6 +9,7 @@ import http from 'node:http';
 import https from 'node:https';
 import { Semaphore, yieldToEventLoop } from '../../core/async.ts';
 import { type ErrorCode, TrainyardError } from '../../core/errors.ts';
+import { parsedJson } from '../../core/json.ts';
 import type { FailureCategory } from '../wire/messages.ts';
 
 /** Sockets at most, by what they are for: together within the 256 open files that some systems allow. */
@@ -269,11 +270,7 @@ export class ReplyErrors {
 
 /** Undefined for what is not JSON. */
 export function jsonIn(body: Buffer): unknown {
-  try {
-    return JSON.parse(body.toString('utf8'));
-  } catch {
-    return undefined;
-  }
+  return parsedJson(body.toString());
 }
 
 /** `details`: of what the server said; without them, it said nothing of the kind, and what became of a request is unknown. */

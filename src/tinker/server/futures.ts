@@ -8,8 +8,10 @@
 import { randomBytes } from 'node:crypto';
 import { Mutex } from '../../core/async.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
-import type { PassResult, SampleReply } from '../wire/messages.ts';
-import { futureFailureOf, refused } from './requests.ts';
+import { passResultToJson, sampleReplyToJson } from '../wire/json.ts';
+import { futureRequest, type PassResult, PROTOBUF, type SampleReply } from '../wire/messages.ts';
+import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
+import { futureFailureOf, type Routes, readRequest, refused } from './requests.ts';
 
 export type FutureResult =
   | { readonly kind: 'reply'; readonly value: object }
@@ -136,6 +138,37 @@ function sizeOf(result: FutureResult): number {
 
 export function futureReply(future: Future, more: object = {}): HttpReply {
   return jsonReply(200, { request_id: future.id, future_id: future.id, status: 'pending', ...more });
+}
+
+/** `touch`: to ask for a result is a sign of life of its session. */
+export function futureRoutes(futures: Futures, touch: (sessionId: string | undefined) => void, pollMs: number): Routes {
+  return {
+    'POST /retrieve_future': async (request) => {
+      const { request_id } = await readRequest(futureRequest, request);
+      const future = futures.find(request_id);
+      touch(future.sessionId);
+      const result = await futures.wait(future, pollMs, request.signal);
+      if (result === undefined) return jsonReply(408, { type: 'try_again', request_id, queue_state: 'active' });
+      future.delivered = true;
+      return resultReply(result, request.header('accept')?.includes(PROTOBUF) ?? false);
+    },
+
+    /** Only sampling can be stopped; a step that was asked for is taken. */
+    'POST /cancel_future': async (request) => {
+      futures.find((await readRequest(futureRequest, request)).request_id).cancel();
+      return jsonReply(200, { status: 'cancelled' });
+    },
+  };
+}
+
+function resultReply(result: FutureResult, wantsProtobuf: boolean): HttpReply {
+  if (result.kind === 'reply') return jsonReply(200, result.value);
+  if (result.kind === 'failed') return jsonReply(200, result.failure);
+  if (wantsProtobuf) {
+    const body = result.kind === 'pass' ? encodePassResult(result.result) : encodeSampleReply(result.reply);
+    return { status: 200, headers: { 'content-type': PROTOBUF }, body };
+  }
+  return jsonReply(200, result.kind === 'pass' ? passResultToJson(result.result) : sampleReplyToJson(result.reply));
 }
 
 /** What was made for numbers that a client chose: a repetition gives what was made the first time, another body is refused. */

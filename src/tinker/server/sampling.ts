@@ -1,6 +1,6 @@
 /**
- * Sampling: the models that are sampled from and the queue for them, one sample request on such a model, and the routes of samples, sampling
- * sessions and futures.
+ * Sampling: the models that are sampled from and the queue for them, one sample request on such a model, and the routes of samples and sampling
+ * sessions.
  *
  * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were drawn with: the losses of the API
  * compare with them. Where tokens were drawn otherwise, a pass of its own over the same weights computes them.
@@ -11,20 +11,17 @@ import type { Sample, SamplingSettings } from '../../core/types.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
 import type { EmbeddedModel } from '../../nn/policy.ts';
 import type { Tokenizer } from '../../tokens/tokenizer.ts';
-import { passResultToJson, sampleCallFromJson, sampleReplyToJson } from '../wire/json.ts';
+import { sampleCallFromJson } from '../wire/json.ts';
 import {
   createSamplingSessionRequest,
-  futureRequest,
-  PROTOBUF,
   parseWeightsPath,
   readAs,
   type SampleCall,
   type SampledSequence,
   type SampleReply,
 } from '../wire/messages.ts';
-import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
 import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
-import { invalid, jsonOf, type Routes, readBody, readRequest, refused, TINKER_LIMITS, type Waits } from './requests.ts';
+import { invalid, jsonOf, type Routes, readBody, refused, TINKER_LIMITS } from './requests.ts';
 import type { SessionModel, Sessions } from './sessions.ts';
 import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
 
@@ -304,10 +301,9 @@ export interface SamplingRoutesParts {
   readonly sessions: Sessions<SessionModel>;
   readonly samplers: SamplerPool;
   readonly weights: WeightsFolder;
-  readonly waits: Waits;
 }
 
-export function samplingRoutes({ base, futures, sessions, samplers, weights, waits }: SamplingRoutesParts): Routes {
+export function samplingRoutes({ base, futures, sessions, samplers, weights }: SamplingRoutesParts): Routes {
   let waiting = 0;
   const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
 
@@ -365,36 +361,10 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights, wai
       const future = samples.take(source.seqId, body.digest, () => start(call, from, sessionId));
       return sampleFuture(future, call);
     },
-
-    'POST /retrieve_future': async (request) => {
-      const { request_id } = await readRequest(futureRequest, request);
-      const future = futures.find(request_id);
-      sessions.touch(future.sessionId);
-      const result = await futures.wait(future, waits.poll, request.signal);
-      if (result === undefined) return jsonReply(408, { type: 'try_again', request_id, queue_state: 'active' });
-      future.delivered = true;
-      return resultReply(result, request.header('accept')?.includes(PROTOBUF) ?? false);
-    },
-
-    /** Only sampling can be stopped; a step that was asked for is taken. */
-    'POST /cancel_future': async (request) => {
-      futures.find((await readRequest(futureRequest, request)).request_id).cancel();
-      return jsonReply(200, { status: 'cancelled' });
-    },
   };
 }
 
 /** Clients want a name for each sequence before it is there. */
 function sampleFuture(future: Future, { count }: SampleCall): HttpReply {
   return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
-}
-
-function resultReply(result: FutureResult, wantsProtobuf: boolean): HttpReply {
-  if (result.kind === 'reply') return jsonReply(200, result.value);
-  if (result.kind === 'failed') return jsonReply(200, result.failure);
-  if (wantsProtobuf) {
-    const body = result.kind === 'pass' ? encodePassResult(result.result) : encodeSampleReply(result.reply);
-    return { status: 200, headers: { 'content-type': PROTOBUF }, body };
-  }
-  return jsonReply(200, result.kind === 'pass' ? passResultToJson(result.result) : sampleReplyToJson(result.reply));
 }

@@ -17,7 +17,7 @@ import type { HttpReply, HttpRequest } from '../../http/message.ts';
 import { decoded, Router, routeFor } from '../../http/router.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
-import { Futures } from './futures.ts';
+import { Futures, futureRoutes } from './futures.ts';
 import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';
 import { SamplerPool, samplingRoutes } from './sampling.ts';
 import { Sessions, sessionRoutes } from './sessions.ts';
@@ -82,7 +82,8 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     const routes = {
       ...sessionRoutes(sessions, base),
       ...trainingRoutes({ base, sessions, futures, weights, gapMs: waits.gap }),
-      ...samplingRoutes({ base, futures, sessions, samplers, weights, waits }),
+      ...samplingRoutes({ base, futures, sessions, samplers, weights }),
+      ...futureRoutes(futures, (id) => sessions.touch(id), waits.poll),
       ...weightsRoutes(weights),
     };
     this.#sessions = sessions;

@@ -63,7 +63,9 @@ export class ProtobufMessage {
   int32s(field: number, name: string): number[] {
     const all: number[] = [];
     for (const value of this.#all(field)) {
-      const end = value % 8 === BYTES ? this.#start(value, name) : this.#move(value, VARINT, name) + 1;
+      const isPacked = value % 8 === BYTES;
+      this.#move(value, isPacked ? BYTES : VARINT, name);
+      const end = isPacked ? this.#pbf.readVarint() + this.#pbf.pos : this.#pbf.pos + 1;
       while (this.#pbf.pos < end) all.push(this.#int32(name));
     }
     return all;
@@ -84,14 +86,16 @@ export class ProtobufMessage {
     return this.#enter(field, BYTES, name) ? this.#pbf.readBytes() : NO_BYTES;
   }
 
-  /** `name` is of the one with this index. */
-  messages(field: number, name: (index: number) => string): ProtobufMessage[] {
-    return this.#all(field).map((value, i) => this.#message(value, name(i)));
+  /** Each has its index in its place where `indexed` says so. */
+  messages(field: number, name: string, indexed = true): ProtobufMessage[] {
+    const place = this.#place(name);
+    return this.#all(field).map((value, i) => this.#message(value, name, indexed ? `${place}[${i}]` : place));
   }
 
   message(field: number, name: string): ProtobufMessage {
     const value = this.#last(field);
-    return value === undefined ? new ProtobufMessage(this.#pbf, this.#place(name), 0, 0) : this.#message(value, name);
+    const place = this.#place(name);
+    return value === undefined ? new ProtobufMessage(this.#pbf, place, 0, 0) : this.#message(value, name, place);
   }
 
   #all(field: number): readonly number[] {
@@ -103,15 +107,10 @@ export class ProtobufMessage {
     return undefined;
   }
 
-  #message(value: number, name: string): ProtobufMessage {
-    const end = this.#start(value, name);
-    return new ProtobufMessage(this.#pbf, this.#place(name), this.#pbf.pos, end);
-  }
-
-  /** Moves to the first byte of a stretch; gives its end. */
-  #start(value: number, name: string): number {
+  #message(value: number, name: string, where: string): ProtobufMessage {
     this.#move(value, BYTES, name);
-    return this.#pbf.readVarint() + this.#pbf.pos;
+    const length = this.#pbf.readVarint();
+    return new ProtobufMessage(this.#pbf, where, this.#pbf.pos, this.#pbf.pos + length);
   }
 
   /** Moves to the last value of a field; false where it has none. */
@@ -121,10 +120,9 @@ export class ProtobufMessage {
     return value !== undefined;
   }
 
-  #move(value: number, type: number, name: string): number {
+  #move(value: number, type: number, name: string): void {
     if (value % 8 !== type) throw new WireError(this.#place(name), WIRE_TYPES[type]!, WIRE_TYPES[value % 8]!);
     this.#pbf.pos = Math.floor(value / TAGS);
-    return this.#pbf.pos;
   }
 
   #int32(name: string): number {
@@ -156,7 +154,7 @@ export function readMap<T>(
   name: string,
   read: (entry: ProtobufMessage, where: string) => T,
 ): Record<string, T> {
-  const entries = message.messages(field, () => name);
+  const entries = message.messages(field, name, false);
   const map = new Map<string, T>();
   for (const entry of entries) {
     const key = entry.text(1, '');

@@ -149,7 +149,7 @@ function readPassRequest(body: Message): PassRequest {
   return {
     modelId,
     seqId,
-    data: body.messages(3, (i) => `data[${i}]`).map(readDatum),
+    data: body.messages(3, 'data').map(readDatum),
     loss: body.text(4, 'loss_fn'),
     lossSettings: Object.keys(newSettings).length > 0 ? newSettings : oldSettings,
     forwardOnly: body.int32(6, 'forward_only') !== 0,
@@ -188,7 +188,7 @@ function putTensor(out: PbfWriter, tensor: Tensor, where: string): void {
 }
 
 function readDatum(datum: Message): Datum {
-  const chunks = datum.messages(1, (i) => `model_input.chunks[${i}]`).map(readChunk);
+  const chunks = datum.messages(1, 'model_input.chunks').map(readChunk);
   if (chunks.length === 0) throw new WireError(datum.where, 'a model_input', 'none');
   const inputs = readMap(datum, 2, 'loss_fn_inputs', (entry, where) => readTensor(entry.message(2, ''), where));
   return { tokens: joinTokens(chunks), inputs };
@@ -228,7 +228,7 @@ export function encodePassResult({ outputType, outputs, metrics }: PassResult): 
 export function decodePassResult(bytes: Uint8Array): PassResult {
   return decodeMessage(bytes, (body) => {
     const outputs: Tensors[] = [];
-    for (const record of body.messages(2, () => 'loss_fn_outputs')) readRecord(record, outputs);
+    for (const record of body.messages(2, 'loss_fn_outputs', false)) readRecord(record, outputs);
     return { outputType: body.text(1, 'loss_fn_output_type'), outputs, metrics: readMap(body, 3, 'metrics', numberOf) };
   });
 }
@@ -328,7 +328,7 @@ export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
 /** Empty prompt log-probabilities are none: a prompt is not empty. */
 export function decodeSampleReply(bytes: Uint8Array): SampleReply {
   return decodeMessage(bytes, (body) => {
-    const sequences = body.messages(1, (i) => `sequences[${i}]`).map(readSequence);
+    const sequences = body.messages(1, 'sequences').map(readSequence);
     const prompt = body.bytes(2, 'prompt_logprobs');
     return prompt.length === 0 ? { sequences } : { sequences, promptLogprobs: copied(Float32Array, prompt, 'prompt_logprobs') };
   });

@@ -1,7 +1,7 @@
 /** `trainyard preflight`, by the real command: what it finds, and everything that is wrong at once. */
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ROOT, scratch, trainyard } from './command.ts';
+import { ROOT, scratch, sharedTrainyard } from './command.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {
@@ -28,7 +28,7 @@ describe('a good entry', () => {
   it('is described, and nothing of it is run', async () => {
     const entry = await home.write('good.ts', GOOD);
     const tasks = await home.write('tasks.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":2}\n');
-    const { code, stdout, stderr } = await trainyard('preflight', entry, '--tasks', tasks, '--min-tasks', '2', '--json');
+    const { code, stdout, stderr } = await sharedTrainyard('preflight', entry, '--tasks', tasks, '--min-tasks', '2', '--json');
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
     expect(JSON.parse(stdout)).toEqual({
       type: 'preflight',
@@ -51,7 +51,7 @@ describe('a good entry', () => {
   });
 
   it('of any shape is told in words, with the tasks beside it', async () => {
-    const { code, stdout } = await trainyard('preflight', join(ROOT, 'examples/desk/agent.ts'));
+    const { code, stdout } = await sharedTrainyard('preflight', join(ROOT, 'examples/desk/agent.ts'));
     expect(code).toBe(0);
     expect(stdout).toMatch(/^Ready:\n {2}workflow /);
     expect(stdout).toMatch(/written as +defineWorkflow\n/);
@@ -70,7 +70,7 @@ describe('tasks', () => {
     );
 
   it('that are not there are said to be missing', async () => {
-    const { code, stdout } = await trainyard('preflight', await graded());
+    const { code, stdout } = await sharedTrainyard('preflight', await graded());
     expect(code).toBe(0);
     expect(stdout).toMatch(/^The entry is in order; there are no tasks yet:\n/);
     expect(stdout).not.toContain('Ready');
@@ -83,7 +83,7 @@ describe('tasks', () => {
     ['texts.csv', 'prompt,answer\na,1\nb,-2.5\n', 'NUMBERS_ARE_TEXTS: all answers of a CSV file look like numbers'],
   ])('of %s are warned about', async (name, text, warning) => {
     const tasks = await home.write(name, text);
-    const { code, stdout } = await trainyard('preflight', await graded(), '--tasks', tasks, '--min-tasks', '2');
+    const { code, stdout } = await sharedTrainyard('preflight', await graded(), '--tasks', tasks, '--min-tasks', '2');
     expect(code).toBe(0);
     expect(stdout).toContain(`Warning ${warning}`);
     expect(stdout.match(/Warning/g)).toHaveLength(1);
@@ -91,7 +91,7 @@ describe('tasks', () => {
 
   it('of a file with tabs are refused by what is wrong', async () => {
     const tasks = await home.write('tasks.tsv', 'prompt\tanswer\na\t1\n');
-    const { code, stdout } = await trainyard('preflight', await graded(), '--tasks', tasks);
+    const { code, stdout } = await sharedTrainyard('preflight', await graded(), '--tasks', tasks);
     expect(code).toBe(2);
     expect(stdout).toContain('separated by tabs, expected commas');
   });
@@ -108,7 +108,7 @@ describe('a bad entry', () => {
       export const two = new AgentWorkflowConfig({ name: 'two' });`,
     );
     const tasks = await home.write('bad.jsonl', '{"prompt":1}\n');
-    const { code, stdout } = await trainyard('preflight', entry, '--tasks', tasks, '--held-out', 'gone.jsonl', '--json');
+    const { code, stdout } = await sharedTrainyard('preflight', entry, '--tasks', tasks, '--held-out', 'gone.jsonl', '--json');
     expect(code).toBe(2);
     const { ok, problems, found } = JSON.parse(stdout);
     expect({ ok, found }).toEqual({ ok: false, found: {} });
@@ -119,7 +119,7 @@ describe('a bad entry', () => {
       'DATASET_INVALID',
       'FILE_NOT_FOUND',
     ]);
-    const words = await trainyard('preflight', entry, '--tasks', tasks);
+    const words = await sharedTrainyard('preflight', entry, '--tasks', tasks);
     expect(words).toMatchObject({
       code: 2,
       stdout: expect.stringMatching(/^4 problems:\n {2}CONFIG_INVALID: .*\n {4}keep only one/),
@@ -134,7 +134,7 @@ describe('a bad entry', () => {
   ])('%s is %s', async (name, problem, words) => {
     await home.write('agent.py', 'x = 1');
     await home.write('broken.ts', 'import "./not-there.ts";');
-    const { code, stdout } = await trainyard('preflight', join(home.dir, name));
+    const { code, stdout } = await sharedTrainyard('preflight', join(home.dir, name));
     expect({ code, stdout }).toEqual({ code: 2, stdout: expect.stringContaining(problem) });
     expect(stdout).toContain(words);
   });
@@ -150,7 +150,7 @@ describe('tasks that name flows', () => {
     );
     const rows = ['mine', 'Mine', 'nobody', null].map((agent_name) => JSON.stringify({ prompt: 'a', metadata: { agent_name } }));
     const tasks = await home.write('flow-tasks.jsonl', `${rows.join('\n')}\n`);
-    const { code, stdout } = await trainyard('preflight', entry, '--tasks', tasks, '--json');
+    const { code, stdout } = await sharedTrainyard('preflight', entry, '--tasks', tasks, '--json');
     expect(code).not.toBe(0);
     const { problems } = JSON.parse(stdout) as { problems: readonly { readonly message: string }[] };
     expect(problems.map(({ message }) => message)).toEqual([

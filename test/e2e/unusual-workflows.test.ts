@@ -1,59 +1,23 @@
-/** Workflows that do what nobody should, through the real runner, gateway and store: nothing of it may reach what is trained. */
+/** What reaches the grader, the rewards and the samples of unusual workflows, through the real runner, gateway and store. */
 import fc from 'fast-check';
 import OpenAI from 'openai';
-import { beforeAll, describe, expect, it } from 'vitest';
-import type { DefaultModelRequest, GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
+import { describe, expect, it } from 'vitest';
+import type { GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
 import { versionsBehind } from '../../src/rollout/scheduler.ts';
-import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine, scriptedLogprob } from '../../src/testing/scripted-engine.ts';
-import { createRenderer } from '../../src/tokens/renderer.ts';
+import { scriptedLogprob } from '../../src/testing/scripted-engine.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
-import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-
-let tokenizer: Tokenizer;
-beforeAll(async () => {
-  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-});
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'SECRET' };
 const ask = { messages: [{ role: 'user', content: 'well?' }] } as const;
 
 function yardOf(workflow: Workflow, grade?: (input: GraderInput) => GraderResult) {
-  const renderer = createRenderer(tokenizer);
-  const engine = scriptedEngine({
-    vocabSize: renderer.vocabSize,
-    contextLength: 4096,
-    reply: (_, call) => [...tokenizer.encodeRendered(`say ${call}<|im_end|>`)],
-  });
-  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  let n = 0;
-  const rollOut = (): Promise<Trajectory> =>
-    runRollout(
-      {
-        workflow,
-        sessions: gateway,
-        ...(grade === undefined ? {} : { grader: inlineGrader(defineGrader(grade)) }),
-        graderInput,
-        store: memoryStore(),
-        limits: { turns: 8, tokens: 1000, deadlineMs: 5000 },
-        seed: 3,
-        clock: { now: Date.now },
-        signal: new AbortController().signal,
-      },
-      {
-        task: TASK,
-        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
-        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-      },
-    );
-  return { rollOut, gateway, engine };
+  const { engine, gateway } = scriptedGateway((call) => `say ${call}`);
+  const run = rolloutsThrough(gateway);
+  return { rollOut: (): Promise<Trajectory> => run({ workflow, grader: grade && defineGrader(grade) }, TASK), gateway, engine };
 }
 
 /** Three turns of one conversation; gives their ids. */
@@ -153,28 +117,6 @@ describe('rewards by turn', () => {
   });
 });
 
-describe('what generate gives', () => {
-  it('is the caller’s own: an edit of it is an edit of the conversation, not of what was recorded', async () => {
-    const { rollOut, engine } = yardOf(
-      defineWorkflow(async (ctx) => {
-        const { message, turn } = await ctx.model().generate(ask);
-        (message as { content: string }).content = 'never said';
-        (turn!.response as { content: string }).content = 'never said';
-        turn!.sampledIds.fill(7);
-        turn!.logprobs.fill(-1);
-        turn!.promptIds.fill(7);
-        await ctx.model().generate({ messages: [...ask.messages, message, { role: 'user', content: 'go' }] });
-        return { reward: 1 };
-      }),
-    );
-    const { turns } = await rollOut();
-    expect(turns[0]?.response.content).toBe('say 0');
-    expect(turns[1]).toMatchObject({ fork: { cause: 'edited_message' } });
-    expect(tokenizer.decode(engine.requests[1]!.promptIds)).toContain('never said');
-    expect(tokenizer.decode(turns[0]!.sampledIds)).toContain('say 0');
-  });
-});
-
 describe('reject', () => {
   it('ends the rollout so, whoever catches it on its way', async () => {
     const swallow = yardOf(
@@ -206,102 +148,6 @@ describe('reject', () => {
   });
 });
 
-describe('a rollout', () => {
-  const thrower = new Proxy(
-    {},
-    {
-      ownKeys: () => {
-        throw new Error('no keys');
-      },
-    },
-  );
-  const cycle: Record<string, unknown> = {};
-  cycle.self = cycle;
-  it.each<[string, () => unknown]>([
-    ['a proxy that throws', () => thrower],
-    [
-      'a getter that throws',
-      () => ({
-        get reward() {
-          throw new Error('no reward');
-        },
-      }),
-    ],
-    ['metadata that is a cycle', () => ({ metadata: cycle, reward: 1 })],
-    ['metadata that throws', () => ({ metadata: thrower, reward: 1 })],
-    ['trained turns that are no list', () => ({ trainedTurns: 3, reward: 1 })],
-    ['a turn that is not there', () => ({ trainedTurns: [7], reward: 1 })],
-    ['a role that is not there', () => ({ reward: { value: 1, byRole: { constructor: 1 } } })],
-    ['a thread by the name of __proto__', () => ({ reward: { value: 1, byThread: JSON.parse('{"__proto__": 1}') } })],
-    ['NaN', () => ({ reward: Number.NaN })],
-    ['too few rewards by turn', () => ({ reward: { value: 1, byTurn: [] } })],
-    ['a credit that is none', () => ({ reward: 1, credit: 'all' })],
-  ])('that returns %s fails alone, and leaves nothing open', async (_, returned) => {
-    const { rollOut, gateway } = yardOf(
-      defineWorkflow(async (ctx) => {
-        await ctx.model().generate(ask);
-        return returned() as never;
-      }),
-    );
-    const { outcome, grade } = await rollOut();
-    expect(outcome).toMatchObject({ kind: 'failed', code: expect.stringMatching(/WORKFLOW_BAD_RESULT|WORKFLOW_FAILED/) });
-    expect(grade).toEqual({ kind: 'ungraded', why: 'failed' });
-    expect(gateway.openSessions).toBe(0);
-  });
-
-  it('whose output is a cycle or far too long fails, and is not graded without it', async () => {
-    for (const output of [cycle, 'x'.repeat(3_000_000), new Map([[1, 2]])]) {
-      const { rollOut } = yardOf(
-        defineWorkflow(async (ctx) => {
-          await ctx.model().generate(ask);
-          return { output: output as never, reward: 1 };
-        }),
-      );
-      const outcome = { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' };
-      expect(await rollOut()).toMatchObject({ outcome, grade: { kind: 'ungraded' } });
-    }
-  });
-
-  it('whose config cannot be copied leaves no session open', async () => {
-    const { rollOut, gateway } = yardOf(
-      defineWorkflow({
-        config: {
-          get broken(): number {
-            throw new Error('no config');
-          },
-        },
-        async run(ctx) {
-          await ctx.model().generate(ask);
-          return { reward: 1 };
-        },
-      }),
-    );
-    await rollOut().catch(() => undefined);
-    expect(gateway.openSessions).toBe(0);
-  });
-
-  it('gets a config that works, whatever it is', async () => {
-    for (const [config, use] of [
-      [new Map([['a', 1]]), (given: unknown) => (given as Map<string, number>).get('a')],
-      [new Set([1]), (given: unknown) => (given as Set<number>).size],
-      [new Date(1), (given: unknown) => (given as Date).getTime()],
-      [() => 1, (given: unknown) => (given as () => number)()],
-    ] as const) {
-      const { rollOut } = yardOf(
-        defineWorkflow({
-          config: config as unknown,
-          async run(ctx) {
-            await ctx.model().generate(ask);
-            return { reward: use(ctx.config) ?? 0 };
-          },
-        }),
-      );
-      const { outcome } = await rollOut();
-      expect([config.constructor.name, outcome]).toEqual([config.constructor.name, { kind: 'completed' }]);
-    }
-  });
-});
-
 describe('roles', () => {
   it('that are not among the trained ones are not, declared or not', async () => {
     const { rollOut } = yardOf(
@@ -324,17 +170,11 @@ describe('roles', () => {
 });
 
 describe('a default model', () => {
-  it('cannot change what was asked, and is in no sample, no budget and no staleness', async () => {
-    const player = (request: DefaultModelRequest): string => {
-      (request.tools as unknown[]).length = 0;
-      (request.messages as unknown[]).length = 0;
-      (request.sampling as { temperature?: number }).temperature = 9;
-      return 'played';
-    };
+  it('is kept with what it was asked, and is in no sample, no budget and no staleness', async () => {
     const tools = [{ type: 'function', function: { name: 'add' } }] as const;
     const { rollOut, engine } = yardOf(
       defineWorkflow({
-        roles: { solver: {}, user: { default: player } },
+        roles: { solver: {}, user: { default: () => 'played' } },
         trainable: ['solver'],
         async run(ctx) {
           const { message } = await ctx.model('user').generate({ ...ask, tools, temperature: 0.5 });
@@ -368,10 +208,10 @@ describe('samples', () => {
     let messages: Message[] = [...ctx.prompt];
     let last: Turn | undefined;
     for (const move of order) {
-      const heard: Message = { role: 'user', content: `go on with ${move}` };
+      const asks: Message = { role: 'user', content: `go on with ${move}` };
       const maxTokens = move.startsWith('cut') ? 2 : 64;
       if (move === 'ids' || move === 'cut in ids') {
-        const promptIds = last ? model.render([heard], { after: last }) : model.render(messages);
+        const promptIds = last ? model.render([asks], { after: last }) : model.render(messages);
         last = (await model.generate({ promptIds, maxTokens, temperature: 0.1 })).turn;
         continue;
       }
@@ -380,20 +220,20 @@ describe('samples', () => {
         await client.chat.completions.create({ model: 'policy', n: 3, messages: messages as never, temperature: 0 });
         continue;
       }
-      const seat = move === 'aside' ? model.thread('aside') : move === 'other role' ? ctx.model('critic') : model;
-      const asked = move === 'again' ? messages : [...messages, heard];
+      const caller = move === 'aside' ? model.thread('aside') : move === 'other role' ? ctx.model('critic') : model;
+      const asked = move === 'again' ? messages : [...messages, asks];
       const forced = move === 'forced' ? { tools, tool: 'add' } : {};
-      const { message, turn } = await seat.generate({ messages: asked, maxTokens, temperature: 0.1, ...forced });
+      const { message, turn } = await caller.generate({ messages: asked, maxTokens, temperature: 0.1, ...forced });
       messages = [
         ...asked,
         message,
         ...(message.tool_calls ?? []).map(({ id }) => ({ role: 'tool' as const, content: '3', tool_call_id: id })),
       ];
-      if (seat === model) last = turn;
+      if (caller === model) last = turn;
     }
   };
 
-  it('hold every sampled token of trained seats once, with its own log-probability, and nothing else', async () => {
+  it('hold every sampled token of trained roles once, with its own log-probability, and nothing else', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.constantFrom(...moves), { minLength: 2, maxLength: 6 }), async (order) => {
         const { rollOut } = yardOf(

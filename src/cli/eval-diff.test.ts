@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Comparison } from '../run/compare.ts';
-import { diffLines } from './diff.ts';
+import { diffLines } from './eval.ts';
 
 describe('a comparison', () => {
   const nothing = {

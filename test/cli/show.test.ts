@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Turn } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
-import { scratch, trainyard } from './command.ts';
+import { scratch, sharedTrainyard } from './command.ts';
 
 const turn = (index: number, more: Partial<Turn>): Turn => ({
   index,
@@ -79,7 +79,7 @@ afterAll(() => home.remove());
 
 describe('trainyard show', () => {
   it('lists rollouts with their turns, samples and the causes of their forks', async () => {
-    const { code, stdout } = await trainyard('show', home.dir);
+    const { code, stdout } = await sharedTrainyard('show', home.dir);
     expect(code).toBe(0);
     expect(stdout).toMatch(/plain · task t · completed · reward 1 · 1 turn · 1 sample\n/);
     expect(stdout).toMatch(/forked · .* · 2 turns · 2 samples · forks: edited_message\n/);
@@ -88,7 +88,7 @@ describe('trainyard show', () => {
   });
 
   it('with --forks lists only those that did not simply go on', async () => {
-    const { stdout } = await trainyard('show', home.dir, '--forks', '--json');
+    const { stdout } = await sharedTrainyard('show', home.dir, '--forks', '--json');
     expect(
       stdout
         .trim()
@@ -98,7 +98,7 @@ describe('trainyard show', () => {
   });
 
   it('shows one rollout turn by turn, without the escapes a model may have said', async () => {
-    const { stdout } = await trainyard('show', home.dir, 'forked');
+    const { stdout } = await sharedTrainyard('show', home.dir, 'forked');
     expect(stdout).toContain('0 main · 3 + 2 tokens · rendered afresh');
     expect(stdout).toContain('edited_message at message 1, instead of going on from turn 0');
     expect(stdout).toContain('was assistant: answer 0');
@@ -106,7 +106,7 @@ describe('trainyard show', () => {
   });
 
   it('shows what was asked: all of it in the first turn of a thread, then only what is new', async () => {
-    const { stdout } = await trainyard('show', home.dir, 'asked');
+    const { stdout } = await sharedTrainyard('show', home.dir, 'asked');
     const texts = stdout
       .split('\n')
       .slice(1)
@@ -121,7 +121,7 @@ describe('trainyard show', () => {
   });
 
   it('shows the same as JSON, with the grade at the end', async () => {
-    const { stdout } = await trainyard('show', home.dir, 'asked', '--json');
+    const { stdout } = await sharedTrainyard('show', home.dir, 'asked', '--json');
     const said = stdout
       .trim()
       .split('\n')
@@ -140,9 +140,9 @@ describe('trainyard show', () => {
   });
 
   it('says what to do when there is no such run or rollout', async () => {
-    const missing = await trainyard('show', join(home.dir, 'nowhere'));
+    const missing = await sharedTrainyard('show', join(home.dir, 'nowhere'));
     expect([missing.code, missing.stderr]).toEqual([2, expect.stringContaining('give the directory of a run')]);
-    const unknown = await trainyard('show', home.dir, 'nobody');
+    const unknown = await sharedTrainyard('show', home.dir, 'nobody');
     expect([unknown.code, unknown.stderr]).toEqual([2, expect.stringContaining('holds no rollout "nobody"')]);
   });
 });
