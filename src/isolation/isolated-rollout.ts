@@ -6,7 +6,7 @@ import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.t
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
-import { type HttpSeat, httpModel } from '../gateway/chat-client.ts';
+import { httpModel, type ModelAddress } from '../gateway/chat-client.ts';
 import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from '../rollout/rollout-context.ts';
 
 export interface RolloutOrder {
@@ -18,7 +18,7 @@ export interface RolloutOrder {
   /** Where its folder would be, if it asks for one. */
   readonly folder: string | null;
   /** For each role that it may call the model as: those the workflow declares, and `default`. */
-  readonly callers: readonly HttpSeat[];
+  readonly addresses: readonly ModelAddress[];
 }
 
 /** Said while it runs, so that it is kept even if the process is killed. */
@@ -64,11 +64,11 @@ export function isolatedContext(
       note({ kind: 'rejected', reason: rejection.message });
       throw rejection;
     },
-    model: (role = 'default', options) => httpModel(callerOf(order, role, options)),
+    model: (role = 'default', options) => httpModel(addressOf(order, role, options)),
   };
 }
 
-function callerOf({ callers }: RolloutOrder, role: string, options: SeatOptions | undefined): HttpSeat {
+function addressOf({ addresses }: RolloutOrder, role: string, options: SeatOptions | undefined): ModelAddress {
   if (options?.default !== undefined || options?.trainable !== undefined) {
     throw new TrainyardError(
       'WORKFLOW_INVALID',
@@ -76,9 +76,9 @@ function callerOf({ callers }: RolloutOrder, role: string, options: SeatOptions 
       { hint: 'say it in defineWorkflow: roles: { name: { default: … } }, trainable: […]' },
     );
   }
-  const caller = callers.find((one) => one.role === role);
-  if (caller !== undefined) return caller;
-  const known = callers.map((one) => one.role).join(', ');
+  const address = addresses.find((one) => one.role === role);
+  if (address !== undefined) return address;
+  const known = addresses.map((one) => one.role).join(', ');
   throw new TrainyardError(
     'WORKFLOW_INVALID',
     `the workflow does not declare role ${JSON.stringify(role)}, and its process has keys for ${known} only`,

@@ -141,11 +141,11 @@ async function started(opening: Promise<ProcessPool>, explain: Explain): Promise
 function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
   const { task, rolloutId, groupId, purpose, seed } = ctx;
   const roles = new Set(['default', ...Object.keys(workflow.roles)]);
-  const callers = [...roles].map((role) => {
+  const addresses = [...roles].map((role) => {
     const { name, baseURL, apiKey } = ctx.model(role);
     return { role, name, baseURL, apiKey };
   });
-  return { task, rolloutId, groupId, purpose, seed, folder, callers };
+  return { task, rolloutId, groupId, purpose, seed, folder, addresses };
 }
 
 /** Whether the rollout keeps files. What is no note is passed over: whoever found a way to the channel must not end the run by it. */

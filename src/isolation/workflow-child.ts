@@ -43,9 +43,9 @@ function stray(thrown: unknown): void {
 }
 
 async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
-  const caller = order.callers.find(({ role }) => role === 'default');
+  const address = order.addresses.find(({ role }) => role === 'default');
   const ctx = isolatedContext(workflow, order, call);
-  if (caller !== undefined) enterEnvironment(ctx, agentEnvironment(caller));
+  if (address !== undefined) enterEnvironment(ctx, agentEnvironment(address));
   try {
     return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
   } catch (thrown) {
