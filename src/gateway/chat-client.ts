@@ -23,7 +23,7 @@ export interface ChatServer {
   readonly apiKey?: string;
 }
 
-export interface ChatQuestion extends Partial<SamplingSettings> {
+export interface ChatRequest extends Partial<SamplingSettings> {
   readonly messages: readonly Message[];
   readonly tools?: readonly Tool[];
   readonly tool?: string | true;
@@ -41,8 +41,8 @@ interface ChatAnswer {
 }
 
 /** For `fetch(...)`. */
-export function chatRequest({ name, baseURL, apiKey }: ChatServer, question: ChatQuestion): [url: string, init: RequestInit] {
-  const { messages, tools = [], tool, temperature, topP, topK, maxTokens, stop = [], format, signal } = question;
+export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: ChatRequest): [url: string, init: RequestInit] {
+  const { messages, tools = [], tool, temperature, topP, topK, maxTokens, stop = [], format, signal } = request;
   const body = {
     model: name,
     messages,
@@ -72,7 +72,7 @@ export function whyUnreachable(thrown: unknown, server: ChatServer): string {
 }
 
 /** A schema has a name on the wire, which says nothing. */
-const formatOf = ({ schema }: NonNullable<ChatQuestion['format']>): object =>
+const formatOf = ({ schema }: NonNullable<ChatRequest['format']>): object =>
   schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: { name: 'answer', schema } };
 
 /** Servers write what there is none of as `null`, or not at all. */
@@ -109,7 +109,7 @@ export function chatAnswerIn(text: string): ChatAnswer | undefined {
 // ── the policy in another process ────────────────────────────────────────────────────────────────────────────────────────
 
 /** What a process must know to call the policy as one role. */
-export interface HttpSeat {
+export interface ModelAddress {
   readonly role: string;
   /** For the client's `model` parameter. */
   readonly name: string;
@@ -125,8 +125,8 @@ const CODES: ReadonlyMap<unknown, ErrorCode> = new Map(
   Object.entries(STATUS).flatMap(([code, row]) => (code === 'CANCELLED' ? [] : [[row.code, code as ErrorCode]])),
 );
 
-export function httpModel(seat: HttpSeat, fetchIn: FetchIn = inThread(seat.role), thread = seat.role): ModelHandle {
-  const { role, name, baseURL, apiKey } = seat;
+export function httpModel(address: ModelAddress, fetchIn: FetchIn = inThread(address.role), thread = address.role): ModelHandle {
+  const { role, name, baseURL, apiKey } = address;
   const fetch = fetchIn(thread);
   // A client without a key would look for one in the environment.
   const options = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
@@ -142,7 +142,7 @@ export function httpModel(seat: HttpSeat, fetchIn: FetchIn = inThread(seat.role)
     generate: (request) => generateOverHttp({ name, baseURL, apiKey, fetch }, request),
     render: () => elsewhere('render'),
     decode: () => elsewhere('decode'),
-    thread: (other) => httpModel(seat, fetchIn, other),
+    thread: (other) => httpModel(address, fetchIn, other),
   };
 }
 
@@ -160,7 +160,7 @@ export async function generateOverHttp(
   { name, baseURL, apiKey, fetch }: Pick<ModelHandle, 'name' | 'baseURL' | 'apiKey' | 'fetch'>,
   request: GenerateRequest,
 ): Promise<Generation> {
-  const [url, init] = chatRequest({ name, baseURL, apiKey }, questionOf(request));
+  const [url, init] = chatRequest({ name, baseURL, apiKey }, requestOf(request));
   try {
     const response = await fetch(url, init);
     const text = await response.text();
@@ -173,7 +173,7 @@ export async function generateOverHttp(
   }
 }
 
-function questionOf(request: GenerateRequest): ChatQuestion {
+function requestOf(request: GenerateRequest): ChatRequest {
   if (request.messages !== undefined) return request;
   const found = request.promptIds === undefined ? 'no messages' : 'promptIds';
   throw new TrainyardError('REQUEST_INVALID', `generate was given ${found}; a policy in another process takes messages only`, {

@@ -110,28 +110,6 @@ describe('a conversation through the gateway', () => {
     const bare = (turns: readonly Turn[]) => turns.map(({ startedAt, endedAt, ...turn }) => turn);
     expect(bare(overHttp.session.seal())).toEqual(bare(inProcess.session.seal()));
   });
-
-  it('whose history was rewritten is rendered afresh, not bridged', async () => {
-    const { session } = open();
-    await post(session, { messages: ask });
-    await post(session, {
-      messages: [...ask, { role: 'assistant', content: 'something else' }, { role: 'user', content: 'and?' }],
-    });
-    const [first, second] = session.seal() as [Turn, Turn];
-    expect([...second.promptIds.subarray(0, first.promptIds.length)]).toEqual([...first.promptIds]);
-    expect([...second.promptIds]).toEqual([...renderer.open(second.request.messages, [])]);
-  });
-
-  it('cut by length is closed with an end token that nobody sampled', async () => {
-    const { session } = open({ replies: [ANSWER, ANSWER] });
-    const first = (await (await post(session, { messages: ask, max_tokens: 3 })).json()) as OpenAI.ChatCompletion;
-    expect(first.choices[0]!.finish_reason).toBe('length');
-    await post(session, { messages: [...ask, first.choices[0]!.message, { role: 'user', content: 'go on' }] });
-    const [cut, next] = session.seal() as [Turn, Turn];
-    expect(cut).toMatchObject({ stopReason: 'length' });
-    expect(cut.sampledIds.length).toBe(3);
-    expect(next.promptIds[cut.promptIds.length + 3]).toBe(renderer.stopIds[0]);
-  });
 });
 
 describe('the sampling rule', () => {

@@ -156,8 +156,9 @@ async function sample(
 ): Promise<Sampled> {
   const view = onPieces || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, prefill) : undefined;
   let seen = 0;
-  const tell = (ids: Int32Array, logprobs: Float32Array): void => {
-    if (wantsLogprobs && ids.length > 0) onPieces?.([{ kind: 'tokens', ids, logprobs }]);
+  const tell = (ids: Int32Array, logprobs: Float32Array, from: number, to: number): void => {
+    if (!wantsLogprobs || from >= to) return;
+    onPieces?.([{ kind: 'tokens', ids: ids.subarray(from, to), logprobs: logprobs.subarray(from, to) }]);
   };
   const onTokens = (ids: Int32Array, logprobs: Float32Array) => {
     checkIds(ids, engine.vocabSize);
@@ -165,7 +166,7 @@ async function sample(
     const kept = view!.stoppedAt === undefined ? ids.length : view!.stoppedAt - seen;
     call.sampledTokens += kept;
     seen += kept;
-    tell(ids.subarray(0, kept), logprobs.subarray(0, kept));
+    tell(ids, logprobs, 0, kept);
     onPieces?.(pieces);
     return view!.stoppedAt === undefined ? undefined : { keep: kept };
   };
@@ -185,7 +186,7 @@ async function sample(
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
-  tell(ids.subarray(seen), logprobs.subarray(seen));
+  tell(ids, logprobs, seen, ids.length);
   onPieces?.(rest ?? []);
   return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion } };
 }

@@ -146,40 +146,6 @@ describe('a stream that was sampled but not delivered', () => {
     await textOf(await rawPost(session));
     expect(session.seal().length).toBe(2);
   });
-
-  it('is not to be confused with one that arrived: the same question ten times is ten turns', async () => {
-    const { gateway, session } = open({ spec: { limits: { turns: 20, tokens: 1e9, deadlineMs: 1000 } } });
-    await using _ = await listen(gateway);
-    for (let i = 0; i < 10; i++) await all(await clientOf(session, i % 2 === 0).chat.completions.create(streaming));
-    expect(session.seal().length).toBe(10);
-  });
-
-  it('and is asked for without `stream` is another question', async () => {
-    const { session } = open();
-    const reader = (await post(session)).body!.getReader();
-    await reader.read();
-    await until(() => session.turns.length === 1);
-    await reader.cancel();
-    const whole = await post(session, JSON.stringify({ messages: ask }));
-    expect(await whole.json()).toMatchObject({ object: 'chat.completion' });
-    expect(session.seal().length).toBe(2);
-  });
-
-  it('that its client marks as a retry is the one being sampled, or the one that was', async () => {
-    const { session } = open();
-    const retry = { headers: { 'x-stainless-retry-count': '1' } };
-    const texts = await Promise.all([post(session), post(session, body, retry)].map(async (sent) => (await sent).text()));
-    const later = await (await post(session, body, retry)).text();
-    const contents = [...texts, later].map((text) =>
-      contentOf(
-        eventsOf(text)
-          .slice(0, -1)
-          .map((event) => JSON.parse(event) as Chunk),
-      ),
-    );
-    expect(new Set(contents)).toEqual(new Set(['It costs $81. 🙂']));
-    expect(session.seal().length).toBe(1);
-  });
 });
 
 describe('many streams', () => {

@@ -87,10 +87,6 @@ describe('a grader that behaves', () => {
     expect(await ask(pool, 'answer 1')).toEqual(graded(1));
   });
 
-  it('does not see the channel of the pool', async () => {
-    expect(await ask(await open(), 'use process.send')).toEqual(graded(1));
-  });
-
   it('keeps the reward that it gave in time, although this process was too busy to read it', async () => {
     const pool = await open({ deadlineMs: 400 });
     const grade = ask(pool, 'answer 1');
@@ -159,15 +155,6 @@ describe('a grader that hangs', () => {
       expect(next).toEqual(graded(1));
     });
   }
-
-  it('because it closed its channel is a failure, and its slot grades again', async () => {
-    const pool = await open({ deadlineMs: 600 });
-    expect(await ask(pool, 'close the channel')).toMatchObject({
-      kind: 'failed',
-      code: expect.stringMatching(/GRADER_(TIMEOUT|FAILED)/),
-    });
-    expect(await ask(pool, 'answer 1')).toEqual(graded(1));
-  });
 
   it('does not hold up the gradings of other processes', async () => {
     const pool = await open({ workers: 2, deadlineMs: 20_000 });

@@ -14,7 +14,7 @@ import { printable } from '../core/describe.ts';
 import { isObject, parsedJson } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import {
-  type ChatQuestion,
+  type ChatRequest,
   type ChatServer,
   chatAnswerIn,
   chatRequest,
@@ -104,7 +104,7 @@ export async function askJudge(
 
 // ── the question ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-type Parameters = Required<Pick<ChatQuestion, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
+type Parameters = Required<Pick<ChatRequest, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
 
 function questionOf(by: JudgedBy, shown: readonly Shown[], maxTokens: number): { parameters: Parameters; check: string } {
   const mark = randomBytes(12).toString('hex');

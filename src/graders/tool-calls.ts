@@ -54,8 +54,8 @@ interface MadeCall {
 
 export function toolCalls(options: ToolCallsOptions = {}): Grader {
   checkOptions('toolCalls', options, KINDS);
-  const { expected, inOrder = true, others = false, arguments: manner = 'exact', partial = false } = options;
-  const how = { ...options, moreMembers: manner === 'subset' };
+  const { expected, inOrder = true, others = false, arguments: comparison = 'exact', partial = false } = options;
+  const how = { ...options, moreMembers: comparison === 'subset' };
   return defineGrader({
     name: 'toolCalls',
     grade(input) {

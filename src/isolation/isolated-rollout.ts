@@ -6,7 +6,7 @@ import type { SeatOptions, Workflow, WorkflowContext } from '../core/contracts.t
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
-import { type HttpSeat, httpModel } from '../gateway/chat-client.ts';
+import { httpModel, type ModelAddress } from '../gateway/chat-client.ts';
 import { MOST_CHARACTERS, MOST_LINES, MOST_REASON, makeFolder, Rejection } from '../rollout/rollout-context.ts';
 
 export interface RolloutOrder {
@@ -18,7 +18,7 @@ export interface RolloutOrder {
   /** Where its folder would be, if it asks for one. */
   readonly folder: string | null;
   /** All it may sit in: those the workflow declares, and `default`. */
-  readonly seats: readonly HttpSeat[];
+  readonly seats: readonly ModelAddress[];
 }
 
 /** Said while it runs, so that it is kept even if the process is killed. */
@@ -68,7 +68,7 @@ export function isolatedContext(
   };
 }
 
-function seatOf({ seats }: RolloutOrder, role: string, options: SeatOptions | undefined): HttpSeat {
+function seatOf({ seats }: RolloutOrder, role: string, options: SeatOptions | undefined): ModelAddress {
   if (options?.default !== undefined || options?.trainable !== undefined) {
     throw new TrainyardError(
       'WORKFLOW_INVALID',

@@ -276,7 +276,7 @@ function startPair(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun): Pa
   }
 }
 
-interface Heard {
+interface TesterOutput {
   readonly said: readonly string[];
   readonly timedOut: boolean;
 }
@@ -285,7 +285,7 @@ interface Heard {
  * Carries lines between the two until the tests are done; gives what the tests said to us. Throws SANDBOX_FAILED where one of them did not
  * even begin. The code's time begins when both did.
  */
-async function between({ subject, tester }: Pair, language: string, order: string, timeoutMs: number): Promise<Heard> {
+async function between({ subject, tester }: Pair, language: string, order: string, timeoutMs: number): Promise<TesterOutput> {
   const answers = linesOf(subject);
   const lines = linesOf(tester);
   const said: string[] = [];

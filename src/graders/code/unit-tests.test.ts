@@ -164,7 +164,7 @@ describe('why code failed is in the metrics', () => {
       const said = language === 'python' ? python : javascript;
       const answer = { entry: 'f', tests: [{ args: [], expected: 1 }] };
       const grade = (text: string): unknown =>
-        graderFor({ language, timeoutMs: metrics['timedOut'] ? 300 : 10_000 }).grade(inputFor(text, answer), ctx);
+        graderFor({ language, timeoutMs: metrics['timedOut'] ? 1_000 : 10_000 }).grade(inputFor(text, answer), ctx);
       expect(await grade(said)).toMatchObject({ metrics: { ...metrics, fenced: 0, total: 1 } });
       if (_what === 'right') expect(await grade(`\`\`\`\n${said}\n\`\`\``)).toMatchObject({ metrics: { fenced: 1 } });
     });

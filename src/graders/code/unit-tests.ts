@@ -1,7 +1,7 @@
 /**
  * `unitTests`: runs the code of an answer against the task's tests, in a sandbox, and scores what passed.
  *
- * The code is never believed: verdicts are made where it does not run, from values that it returned or text that it printed. Code that is
+ * The code is never believed: results are made where it does not run, from values that it returned or text that it printed. Code that is
  * wrong, hangs, or takes too much is reward 0. A sandbox that fails, and tests that are missing or malformed, are unscorable: not the
  * policy's fault.
  */

@@ -1,7 +1,7 @@
 """The process that tests. It never runs the code under test: it runs the tests, in which every name of that code stands for a call into
 another process. What comes back is data, so no object can pretend to be equal to everything, and no code can look at the tests.
 
-Lines that begin with U go to the code under test; lines that begin with V are the verdict, and go to the grader. The first line is R: it has
+Lines that begin with U go to the code under test; lines that begin with V are results, and go to the grader. The first line is R: it has
 begun.
 """
 import ast
