@@ -1,9 +1,9 @@
 /**
- * Thousands of rollouts of one framework in one process, all at once, all through one agent or one model that the program made once. The
+ * Hundreds of rollouts of one framework in one process, all at once, all through one agent or one model that the program made once. The
  * policy answers from the ids of each prompt, and every question, call and result carries its rollout's number: were two rollouts ever
  * mixed up, some turn would show another's.
  *
- * TRAINYARD_CONCURRENT_ROLLOUTS makes it fewer for a quick run.
+ * TRAINYARD_CONCURRENT_ROLLOUTS makes it more, or fewer for a quick run.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Agent as OpenAIAgent, tool as openAITool, Runner } from '@openai/agents';
@@ -24,7 +24,7 @@ import * as strands from '../../src/strands.ts';
 import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
 import { renderer, say, tokenizer } from '../fixtures/gateway/streams.ts';
 
-const ROLLOUTS = Number(process.env['TRAINYARD_CONCURRENT_ROLLOUTS'] ?? 2000);
+const ROLLOUTS = Number(process.env['TRAINYARD_CONCURRENT_ROLLOUTS'] ?? 500);
 const SYSTEM = 'You sell.';
 const shape = z.object({ item: z.string() });
 

@@ -9,7 +9,7 @@ import { compare, measuredIn } from '../../src/run/compare.ts';
 import { evaluateOnly, resumeEvaluation } from '../../src/run/evaluate.ts';
 import type { EvaluationRequest } from '../../src/run/settings.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { scratch, trainyard } from '../cli/command.ts';
+import { scratch, sharedTrainyard, trainyard } from '../cli/command.ts';
 import { startFaultProxy } from '../fixtures/tinker/fault-proxy.ts';
 import { API_KEY, startServer } from './tinker-server.ts';
 
@@ -370,7 +370,7 @@ describe('trainyard eval', () => {
     [['--grader-deadline', '0'], 'graderDeadlineMs'],
     [['--checkpoint', '/nowhere'], 'found /nowhere'],
   ])('refuses %j before anything runs', async (flags, message) => {
-    const { code, stderr } = await trainyard(
+    const { code, stderr } = await sharedTrainyard(
       'eval',
       join(home.dir, 'agent.ts'),
       '--held-out',

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent, TrainDone } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { start, trainyard } from '../cli/command.ts';
+import { sharedTrainyard, start, trainyard } from '../cli/command.ts';
 import { type Home, smallHome } from './small-run.ts';
 
 const STEPS = 6;
@@ -96,7 +96,7 @@ describe('a killed run', () => {
 
   it('is refused with other settings, other tasks or by a second process, and goes on with more steps', async () => {
     const run = join(home.dir, 'killed-again');
-    const refused = async (...args: string[]) => (await trainyard('train', '--resume', run, ...args)).stderr;
+    const refused = async (...args: string[]) => (await sharedTrainyard('train', '--resume', run, ...args)).stderr;
     expect(await refused('--seed', '2')).toContain('RESUME_IMPOSSIBLE: the run was begun with --seed 1, now it is 2');
     expect(await refused('--kl', '0.1')).toContain('begun with --kl 0, now it is 0.1');
     expect(await refused('--run', run)).toContain('USAGE: found both --resume and --run');
@@ -126,32 +126,16 @@ describe('an interrupted run', () => {
     return { run, ...(await ended) };
   }
 
-  it.each([
-    ['SIGINT', 130],
-    ['SIGTERM', 143],
-  ] as const)(
-    'by %s finishes its step, has a checkpoint of it, exits %i and goes on to the same weights',
-    async (signal, exit) => {
-      const { run, code, stdout } = await interruptedAt(`finished-${signal}`, '"step":2,', signal);
-      expect(code).toBe(exit);
-      const events = eventsOf(stdout);
-      const done = events.at(-1) as TrainDone;
-      expect(done).toMatchObject({ type: 'done', ending: 'interrupted', after: null });
-      expect(events.findLast((event) => event.type === 'step-end')?.step).toBe(done.steps);
-      expect(await readdir(done.checkpoint ?? '')).toContain('optimizer.safetensors');
-      expect((await trainyard('train', '--resume', run)).code).toBe(0);
-      expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
-    },
-  );
-
-  it('in its last evaluation has no result yet, and has one when it goes on', async () => {
-    // Not every attempt hits the evaluation: it is short.
-    const { run, code, stdout } = await interruptedAt('interrupted-late', `"step":${STEPS},`, 'SIGINT');
-    const done = eventsOf(stdout).at(-1) as TrainDone;
-    expect(done.steps).toBe(STEPS);
-    expect([code, done.ending]).toEqual(done.after === null ? [130, 'interrupted'] : [0, 'steps']);
-    const { stdout: rest } = await trainyard('train', '--resume', run, '--json');
-    expect(eventsOf(rest).at(-1)).toMatchObject({ ending: 'steps', after: { n: 5 } });
+  it('finishes its step, has a checkpoint of it, exits 130 and goes on to the same weights', async () => {
+    const { run, code, stdout } = await interruptedAt('finished', '"step":2,', 'SIGINT');
+    expect(code).toBe(130);
+    const events = eventsOf(stdout);
+    const done = events.at(-1) as TrainDone;
+    expect(done).toMatchObject({ type: 'done', ending: 'interrupted', after: null });
+    expect(events.findLast((event) => event.type === 'step-end')?.step).toBe(done.steps);
+    expect(await readdir(done.checkpoint ?? '')).toContain('optimizer.safetensors');
+    expect((await trainyard('train', '--resume', run)).code).toBe(0);
+    expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
   });
 
   it('in its first evaluation ends without a step, and twice leaves at once; both go on to the same weights', async () => {
@@ -218,7 +202,7 @@ describe('a run whose files were changed', () => {
     await cp(whole, run, { recursive: true });
     return run;
   }
-  const more = (run: string) => trainyard('train', '--resume', run, '--steps', `${STEPS + 1}`, '--json');
+  const more = (run: string) => sharedTrainyard('train', '--resume', run, '--steps', `${STEPS + 1}`, '--json');
   const weightsAfterMore = async (run: string) =>
     (await readFile(join(run, 'checkpoints', `step-00000${STEPS + 1}`, 'model.safetensors'))).toString('base64');
   let expected: string;
@@ -255,18 +239,13 @@ describe('a run whose files were changed', () => {
     expect(await readdir(join(run, 'checkpoints'))).toEqual(before);
   });
 
-  it('keeps what else lies among its checkpoints', async () => {
-    const run = await copy('with a copy');
-    await mkdir(join(run, 'checkpoints', 'my-copy'));
-    expect((await more(run)).code).toBe(0);
-    expect(await readdir(join(run, 'checkpoints'))).toContain('my-copy');
-  });
-
   it('remembers the steps it was last given, and never takes back any', async () => {
     const run = await copy('longer');
+    await mkdir(join(run, 'checkpoints', 'my-copy'));
     expect((await more(run)).code).toBe(0);
+    expect(await readdir(join(run, 'checkpoints')), 'what else lies there').toContain('my-copy');
     expect(JSON.parse(await readFile(join(run, 'run.json'), 'utf8'))).toMatchObject({ settings: { steps: STEPS + 1 } });
-    const { code, stderr } = await trainyard('train', '--resume', run, '--steps', '2');
+    const { code, stderr } = await sharedTrainyard('train', '--resume', run, '--steps', '2');
     expect(code).toBe(2);
     expect(stderr).toContain(`the run has taken ${STEPS + 1} steps, now it is to end after 2`);
   });
@@ -300,7 +279,9 @@ describe('a full disk', () => {
     const full = await start(flags(run), undefined, 'ulimit -f 3072').ended;
     expect(full.code).toBe(1);
     expect(full.stderr).toContain('STORE_FAILED');
-    expect(full.stderr).toContain(`trainyard train --resume ${run}`);
+    // As npm or npx would have it called, if vitest was started by them.
+    expect(full.stderr).toMatch(/trainyard (?:-- )?train --resume /);
+    expect(full.stderr).toContain(run);
     expect((await trainyard('train', '--resume', run)).code).toBe(0);
     expect((await lastWeights(run)).equals(await lastWeights(whole))).toBe(true);
   });
@@ -310,7 +291,7 @@ describe('a directory without a run', () => {
   it('is said to be one', async () => {
     const dir = join(home.dir, 'nothing');
     await mkdir(dir);
-    const { code, stderr } = await trainyard('train', '--resume', dir);
+    const { code, stderr } = await sharedTrainyard('train', '--resume', dir);
     expect(code).toBe(2);
     expect(stderr).toContain('RESUME_IMPOSSIBLE');
     expect(await readdir(dir)).toEqual([]);
