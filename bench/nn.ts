@@ -10,7 +10,7 @@ import { ARENA_START, GEMM_SCRATCH, planArena } from '../src/nn/arena.ts';
 import { bestVariant, compileKernels } from '../src/nn/compile.ts';
 import type { LlamaConfig } from '../src/nn/config.ts';
 import { planLayout } from '../src/nn/config.ts';
-import { defaultThreads, EmbeddedModel } from '../src/nn/policy.ts';
+import { defaultThreads, EmbeddedModel } from '../src/nn/embedded-model.ts';
 import { loadKernels } from '../src/nn/wasm.ts';
 import { ppo } from '../src/trainer/losses.ts';
 

@@ -16,7 +16,7 @@ import { parseArgs } from 'node:util';
 import { TrainyardError } from '../src/core/errors.ts';
 import type { AdamSettings } from '../src/core/policy.ts';
 import type { LlamaConfig } from '../src/nn/config.ts';
-import { EmbeddedModel } from '../src/nn/policy.ts';
+import { EmbeddedModel } from '../src/nn/embedded-model.ts';
 import { createRenderer, type Renderer } from '../src/tokens/renderer.ts';
 import { loadTokenizer } from '../src/tokens/tokenizer.ts';
 import { crossEntropy } from '../src/trainer/losses.ts';

@@ -2,7 +2,7 @@
 export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export { type GradedCase, gradeOnce } from './grader/inline.ts';
-export type { ReadSaid, TextOptions } from './graders/answers.ts';
+export type { ReadSaid, TextOptions } from './graders/answer-text.ts';
 export type { CodeLanguage } from './graders/code/run-tests.ts';
 export { type UnitTestsOptions, unitTests } from './graders/code/unit-tests.ts';
 export {
@@ -42,7 +42,7 @@ export {
   type RegexMatchOptions,
   regexMatch,
 } from './graders/text-match.ts';
-export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './graders/tool-calls.ts';
+export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './graders/tool-call-match.ts';
 export {
   type ConfinedProcess,
   openSandbox,

@@ -1,7 +1,7 @@
 /** `trainyard/loop`: the pieces that runs are made of, for a loop of one's own; examples/loop.ts is one, on a page. */
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
-export { EmbeddedModel, type ThreadOptions } from './nn/policy.ts';
+export { EmbeddedModel, type ThreadOptions } from './nn/embedded-model.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
 export { memoryStore } from './store/memory.ts';
 export { openSqliteStore } from './store/sqlite.ts';

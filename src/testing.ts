@@ -14,7 +14,13 @@ export {
 export type { ConformanceCase, EngineUnderTest, PolicyConformanceOptions, PolicyUnderTest } from './testing/conformance.ts';
 export { engineConformance } from './testing/engine-conformance.ts';
 export { type History, type HistorySink, historyFile, recordHistory } from './testing/record-history.ts';
-export { type Script, type ScriptedEngine, scriptedEngine, scriptedLogprob } from './testing/scripted-engine.ts';
 export { type StoreConformanceOptions, storeConformance } from './testing/store-conformance.ts';
 export { trainerConformance } from './testing/trainer-conformance.ts';
-export { manifestOf, randomTrajectory } from './testing/trajectories.ts';
+export {
+  manifestOf,
+  randomTrajectory,
+  type Script,
+  type ScriptedEngine,
+  scriptedEngine,
+  scriptedLogprob,
+} from './testing/trajectories.ts';

@@ -10,7 +10,6 @@ export {
   environmentTasks,
   type StepResult,
 } from './tuner/environment.ts';
-export { BaseJudge, type ComputeReward, defineJudge, type Verdict } from './tuner/judge.ts';
 export {
   type DefaultModelGiven,
   type LanguageModelLike,
@@ -20,9 +19,13 @@ export {
 } from './tuner/model-tuner.ts';
 export type { Structured, StructuredModel, StructuredRequest } from './tuner/structured.ts';
 export {
+  BaseJudge,
+  type ComputeReward,
+  defineJudge,
   type JudgeTask,
   type OutputReward,
   type Task,
+  type Verdict,
   Workflow,
   WorkflowOutput,
   type WorkflowOutputFields,

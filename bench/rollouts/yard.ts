@@ -13,7 +13,7 @@ import { inlineGrader } from '../../src/grader/inline.ts';
 import { type RolloutParts, runRollout } from '../../src/rollout/runner.ts';
 import { BASE_MODEL } from '../../src/run/settings.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { scriptedLogprob } from '../../src/testing/scripted-engine.ts';
+import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 

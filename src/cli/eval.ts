@@ -15,7 +15,7 @@ import { isDevice, writeWhole } from '../run/directory.ts';
 import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
 import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
 import { EVAL_DEFAULTS, type EvaluationRequest, usualRun } from '../run/settings.ts';
-import { guarded } from './guard.ts';
+import { guarded } from './guarded.ts';
 import { openReport, wayOn } from './print.ts';
 import { count, nameCell, percent, table } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';

@@ -10,7 +10,7 @@ import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
-import { guarded } from './guard.ts';
+import { guarded } from './guarded.ts';
 import { describe, turnText } from './print.ts';
 import { asCalled, count } from './text.ts';
 

@@ -22,7 +22,7 @@ import {
   stepsIn,
 } from '../run/inspect.ts';
 import type { Verification } from '../run/verify.ts';
-import { guarded } from './guard.ts';
+import { guarded } from './guarded.ts';
 import { endingLines, jsonLines, textLines, turnText } from './print.ts';
 import { count, measures, took } from './text.ts';
 

@@ -3,7 +3,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { EVAL_DEFAULTS, type TrainSettings } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
-import { guarded } from './guard.ts';
+import { guarded } from './guarded.ts';
 import { openReport, wayOn } from './print.ts';
 import { exitOf } from './program.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';

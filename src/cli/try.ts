@@ -16,7 +16,7 @@ import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
 import { type EvaluationRequest, type EvaluationSettings, samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
-import { guarded } from './guard.ts';
+import { guarded } from './guarded.ts';
 import { describe, endingLines, turnText } from './print.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';

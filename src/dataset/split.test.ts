@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import type { Task } from '../core/types.ts';
-import { seenInTraining, splitTasks } from './split.ts';
+import { seenInTraining, splitTasks } from './tasks.ts';
 
 const tasks = (count: number, from = 0): Task[] =>
   Array.from({ length: count }, (_, i) => ({ id: `t${from + i}`, prompt: [{ role: 'user', content: `question ${from + i}` }] }));

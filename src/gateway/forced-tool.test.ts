@@ -17,7 +17,7 @@ import {
 import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedEngine } from '../testing/scripted-engine.ts';
+import { scriptedEngine } from '../testing/trajectories.ts';
 import { createRenderer } from '../tokens/renderer.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { createTokenizer } from '../tokens/tokenizer.ts';

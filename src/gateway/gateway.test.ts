@@ -4,7 +4,7 @@ import OpenAI from 'openai';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { Role, Session, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { type ScriptedEngine, scriptedEngine, scriptedLogprob } from '../testing/scripted-engine.ts';
+import { type ScriptedEngine, scriptedEngine, scriptedLogprob } from '../testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../tokens/renderer.ts';
 import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
 import { Gateway, listen } from './gateway.ts';

@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedEngine } from '../testing/scripted-engine.ts';
+import { scriptedEngine } from '../testing/trajectories.ts';
 import { createRenderer } from '../tokens/renderer.ts';
 import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
 import { Gateway } from './gateway.ts';

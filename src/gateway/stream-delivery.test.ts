@@ -20,7 +20,7 @@ import {
   textOf,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
-import type { Script } from '../testing/scripted-engine.ts';
+import type { Script } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 import type { LiveSession } from './sessions.ts';
 

@@ -20,7 +20,7 @@ import {
   until,
 } from '../../test/fixtures/gateway/streams.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Script } from '../testing/scripted-engine.ts';
+import type { Script } from '../testing/trajectories.ts';
 import { Gateway, listen } from './gateway.ts';
 
 describe('a streamed answer', () => {

@@ -13,7 +13,7 @@ import {
   tools,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
-import { scriptedLogprob } from '../testing/scripted-engine.ts';
+import { scriptedLogprob } from '../testing/trajectories.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { listen } from './gateway.ts';
 

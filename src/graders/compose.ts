@@ -14,7 +14,7 @@ import { defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Reward } from '../core/types.ts';
 import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grader/call.ts';
-import { checkOptions, ownTurns, saidBy, type TextOptions } from './answers.ts';
+import { checkOptions, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
 import { regexWithin, statelessRegex } from './text-match.ts';
 
 // ── sums and extremes: parts that are asked at the same time ────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import { referred, type Schema, schemaFault, TOO_INVOLVED } from '../core/json-schema.ts';
 import type { Json, Reward } from '../core/types.ts';
-import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answers.ts';
+import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answer-text.ts';
 import { regexesTogether, regexWithin, statelessRegex } from './text-match.ts';
 
 // ── the JSON in a text ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ import { unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
-import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answers.ts';
+import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answer-text.ts';
 import {
   askJudge,
   type Criterion,

@@ -22,7 +22,7 @@ import {
   spokenPart,
   type TextOptions,
   withoutReason,
-} from './answers.ts';
+} from './answer-text.ts';
 import { plainCharacters } from './math/tokens.ts';
 import { normalised } from './text-match.ts';
 

@@ -17,7 +17,7 @@ import {
   saidBy,
   spokenPart,
   type TextOptions,
-} from './answers.ts';
+} from './answer-text.ts';
 import {
   absolute,
   atMost,

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import type { GraderInput } from '../core/contracts.ts';
 import type { Json, Message } from '../core/types.ts';
-import { acceptedAnswers, answerOf, saidBy } from './answers.ts';
+import { acceptedAnswers, answerOf, saidBy } from './answer-text.ts';
 
 const input = (given: Partial<GraderInput> & { readonly answer?: Json }): GraderInput => ({
   task: { id: 't1', prompt: [], ...('answer' in given ? { answer: given.answer as Json } : {}) },

@@ -6,7 +6,7 @@ import { createContext, Script } from 'node:vm';
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { acceptedAnswers, answerOf, checkOptions, rightOrWrong, saidBy, type TextOptions } from './answers.ts';
+import { acceptedAnswers, answerOf, checkOptions, rightOrWrong, saidBy, type TextOptions } from './answer-text.ts';
 
 export interface ExactMatchOptions extends TextOptions {
   /** Default true. */

@@ -14,7 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { takeOut } from './rollout-files.ts';
+import { takeOut } from './isolated-workflow.ts';
 
 let home: string;
 beforeEach(() => {

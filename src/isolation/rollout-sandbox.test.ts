@@ -10,7 +10,7 @@ import { hasSandbox } from '../../test/fixtures/sandbox.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
 import { inspectEntry } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/runner.ts';
-import { RolloutFiles } from './rollout-files.ts';
+import { RolloutFiles } from './isolated-workflow.ts';
 import { explained, type RolloutView, sandboxCommand, viewOf } from './rollout-sandbox.ts';
 
 const ANSWER = 'the answer is 42';

@@ -8,9 +8,9 @@
 import type { SampleRequest, SampleResult } from '../core/policy.ts';
 import type { SamplingSettings } from '../core/types.ts';
 import type { DecodePass, Draw } from './decode-pass.ts';
-import type { CallError, StreamedTokens } from './messages.ts';
 import { type RandomStream, randomStream } from './random.ts';
 import { type Placement, type Slot, SlotTable } from './slots.ts';
+import type { CallError, StreamedTokens } from './worker-messages.ts';
 
 interface DrawnFor {
   readonly sequence: Running;

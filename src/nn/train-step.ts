@@ -15,9 +15,9 @@ import {
 } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, MICROBATCH_ROWS } from './arena.ts';
-import type { Span } from './messages.ts';
 import { commonPrefix } from './slots.ts';
 import type { Microbatch } from './train-pass.ts';
+import type { Span } from './worker-messages.ts';
 import type { WorkerPool } from './worker-pool.ts';
 
 /** Log-probabilities of each sample's trained tokens, in the order of the samples. */

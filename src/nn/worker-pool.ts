@@ -7,7 +7,7 @@
 import { Worker } from 'node:worker_threads';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import type { OnTokens } from '../core/policy.ts';
-import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './messages.ts';
+import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './worker-messages.ts';
 
 interface PendingCall {
   readonly code: ErrorCode;

@@ -8,10 +8,10 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { planLayout } from './config.ts';
 import { DecodePass, packServed } from './decode-pass.ts';
-import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './messages.ts';
 import { SampleLoop } from './sample-loop.ts';
 import { TrainPass } from './train-pass.ts';
 import { loadKernels } from './wasm.ts';
+import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './worker-messages.ts';
 
 const { index, memory, compiled, config, arena } = workerData as WorkerSetup;
 const port = parentPort!;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { DEFAULT_RETRIES } from '../grader/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
-import { defaultThreads } from '../nn/policy.ts';
+import { defaultThreads } from '../nn/embedded-model.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 import { rowsOf, tidyRows, trainSettings } from './check-settings.ts';
 import { ALGORITHM_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';

@@ -20,7 +20,7 @@ import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
-import { openPolicy, type Policy, type PolicySettings, withPolicy } from './policy.ts';
+import { openPolicy, type Policy, type PolicySettings, withPolicy } from './open-policy.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';

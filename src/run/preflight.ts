@@ -15,8 +15,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
-import { type Split, seenInTraining, splitTasks } from '../dataset/split.ts';
-import { type Dataset, readDataset } from '../dataset/tasks.ts';
+import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../dataset/tasks.ts';
 import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
 import { shortPath, type TrainSettings } from './settings.ts';
 

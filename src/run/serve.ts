@@ -12,7 +12,7 @@ import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { Failure } from '../http/refusal.ts';
-import { EmbeddedModel } from '../nn/policy.ts';
+import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
 import { GroupPool } from '../rollout/group-pool.ts';
 import { outcomeByCalls, recordOf } from '../rollout/record.ts';
@@ -20,8 +20,8 @@ import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { lockFolder } from './directory.ts';
+import { type PolicyJudgeParts, withPolicy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
-import { type PolicyJudgeParts, withPolicy } from './policy.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
 
 export interface ServeSettings {

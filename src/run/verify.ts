@@ -26,6 +26,7 @@ import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles,
 import { eventsIn, isEvaluation, lockRun, readRunFile } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
 import { openStoreOf } from './inspect.ts';
+import { openPolicy, type Policy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
 import {
   type EvaluationPlan,
@@ -35,7 +36,6 @@ import {
   type ResumeRequest,
   type TrainPlan,
 } from './plan.ts';
-import { openPolicy, type Policy } from './policy.ts';
 import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest } from '../core/policy.ts';
-import { scriptedEngine } from './scripted-engine.ts';
+import { scriptedEngine } from './trajectories.ts';
 
 async function* reply(): AsyncGenerator<readonly number[]> {
   yield [5, 6, 7];

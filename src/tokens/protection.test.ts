@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { createProtector } from './template-input.ts';
+import { createProtector } from './chat-template.ts';
 
 const tokens = ['<|im_start|>', '<tool_call>', '</tool_call>', '[INST]', '<s>', 'ⓔⓞⓢ', '-^]\\'];
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { FORMATS } from './extension.ts';
 import { type Assistant, type Piece, parseAssistant, type ResponseFormat, ResponseParser } from './response-parser.ts';
-import { FORMATS } from './template-traits.ts';
 import type { CallFormat } from './tool-calls.ts';
 import { hermes } from './tool-calls.ts';
 

@@ -10,18 +10,18 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
-import { createExtension } from './extension.ts';
-import { type Assistant, parseAssistant } from './response-parser.ts';
-import { beforeStop, ResponseStream } from './response-stream.ts';
 import {
   callWithId,
+  createExtension,
   PROBE_CALL,
   probeTool,
   promptsThoughts,
   readsProbe,
   responseFormatOf,
   toolCallIdLengthOf,
-} from './template-traits.ts';
+} from './extension.ts';
+import { type Assistant, parseAssistant } from './response-parser.ts';
+import { beforeStop, ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 import type { CallFormat } from './tool-calls.ts';
 

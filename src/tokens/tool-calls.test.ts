@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { qwen3Coder } from './qwen3-coder-calls.ts';
 import { parseAssistant } from './response-parser.ts';
 import type { CallFormat } from './tool-calls.ts';
-import { hermes, llama, mistral } from './tool-calls.ts';
+import { hermes, llama, mistral, qwen3Coder } from './tool-calls.ts';
 
 const read = (format: CallFormat, text: string) => parseAssistant(text, { format, thinks: 'unmarked', beforeCalls: '' });
 

@@ -5,7 +5,7 @@ import { gradedRollout as rollout, trainedTurn as turn } from '../../test/fixtur
 import { credited, toReward } from '../core/reward.ts';
 import { withoutExcluded } from '../core/turns.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
-import { EmbeddedModel } from '../nn/policy.ts';
+import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { ALGORITHMS, hasSignal, type Weighting } from './advantages.ts';
 import { makeBatch } from './batch.ts';
 import { importanceSampling } from './losses.ts';

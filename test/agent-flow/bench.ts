@@ -9,7 +9,7 @@ import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import type { GroupPool } from '../../src/rollout/group-pool.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { type ScriptedEngine, scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { type ScriptedEngine, scriptedEngine } from '../../src/testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 

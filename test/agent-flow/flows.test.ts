@@ -21,7 +21,7 @@ import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { ANSWER, renderer, SAMPLING, say } from './bench.ts';
 
 const TASK: Task = {

@@ -4,7 +4,7 @@ import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { originFor } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/gateway.ts';
-import { scriptedLogprob } from '../../src/testing/scripted-engine.ts';
+import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { ANSWER, ASK, flowBench, generated, held, renderer, say } from './bench.ts';
 
 const SAID = 'It costs $81.<|im_end|>';

@@ -3,7 +3,7 @@ import { describe, it } from 'vitest';
 import type { SampleRequest } from '../../src/core/policy.ts';
 import type { EngineUnderTest } from '../../src/testing/conformance.ts';
 import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 
 const VOCABULARY = 64;
 

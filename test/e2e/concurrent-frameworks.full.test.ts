@@ -21,7 +21,7 @@ import * as agents from '../../src/openai-agents.ts';
 import { runRollout } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import * as strands from '../../src/strands.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { renderer, say, tokenizer } from '../fixtures/gateway/streams.ts';
 
 const ROLLOUTS = Number(process.env['TRAINYARD_CONCURRENT_ROLLOUTS'] ?? 500);

@@ -10,7 +10,7 @@ import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
 import { eventually, isRunning, pidsIn } from '../fixtures/grader/processes.ts';

@@ -11,7 +11,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine, scriptedLogprob } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine, scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
 

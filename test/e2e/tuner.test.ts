@@ -10,7 +10,7 @@ import type { DefaultModelRequest, Grader } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import type { Purpose, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { scriptedEngine } from '../../src/testing/scripted-engine.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { BaseJudge, defineJudge, type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from '../../src/tuner.ts';
 import { renderer, rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';

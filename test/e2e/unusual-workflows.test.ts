@@ -6,7 +6,7 @@ import type { GraderInput, GraderResult, Workflow, WorkflowContext } from '../..
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { versionsBehind } from '../../src/rollout/scheduler.ts';
-import { scriptedLogprob } from '../../src/testing/scripted-engine.ts';
+import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';

@@ -6,7 +6,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { Message, Sample, Turn } from '../../src/core/types.ts';
-import { scriptedLogprob } from '../../src/testing/scripted-engine.ts';
+import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { LOOKUP, open, post, renderer, say, tokenizer } from '../fixtures/gateway/streams.ts';
 

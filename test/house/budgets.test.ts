@@ -16,36 +16,35 @@ import {
 
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
-  '*': [20, 374],
-  areal: [6, 790],
-  cli: [40, 2750],
-  core: [36, 2530],
-  dataset: [14, 1540],
-  flows: [12, 1780],
-  gateway: [61, 4400],
-  grader: [9, 660],
-  graders: [46, 5280],
-  http: [7, 660],
-  integrations: [6, 1180],
-  isolation: [5, 610],
-  nn: [32, 3960],
-  osmosis: [12, 1905],
-  processes: [10, 1830],
-  rollout: [18, 1760],
-  run: [58, 4950],
-  statistics: [4, 132],
-  store: [13, 1210],
-  testing: [9, 1805],
-  tinker: [55, 6050],
-  tokens: [27, 2530],
-  trainer: [11, 605],
-  tuner: [5, 730],
+  '*': [16, 386],
+  areal: [6, 807],
+  cli: [17, 2489],
+  core: [15, 2299],
+  dataset: [6, 998],
+  flows: [12, 1796],
+  gateway: [20, 3509],
+  grader: [4, 510],
+  graders: [19, 4443],
+  http: [5, 586],
+  integrations: [6, 1205],
+  isolation: [4, 582],
+  nn: [25, 3591],
+  osmosis: [11, 1927],
+  processes: [10, 1791],
+  rollout: [9, 1466],
+  run: [19, 3588],
+  store: [7, 1096],
+  testing: [8, 1830],
+  tinker: [20, 4453],
+  tokens: [13, 2273],
+  trainer: [4, 403],
+  tuner: [4, 748],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 285, 'src/run/train.ts': 270 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 115 };
 const WORDS = 30;
-const REPEATED_NAMES = 48;
-const TEST_LINES = 54_500;
+const REPEATED_NAMES = 10;
+const TEST_LINES = 51_000;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

@@ -14,7 +14,7 @@ import { policy } from '../../src/ai-sdk.ts';
 import type { GraderInput, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Trajectory } from '../../src/core/types.ts';
-import { toolCalls } from '../../src/graders/tool-calls.ts';
+import { toolCalls } from '../../src/graders/tool-call-match.ts';
 import { policyProvider } from '../../src/openai-agents.ts';
 import { PolicyModel } from '../../src/strands.ts';
 import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';

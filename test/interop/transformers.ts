@@ -10,7 +10,7 @@ import { renderConversation } from '../../models/conversation-text.ts';
 import { CLEAN, drawConversation } from '../../models/pretraining-data.ts';
 import { seededRandom } from '../../models/random.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { crossEntropy } from '../../src/trainer/losses.ts';
 import { runProgram } from './child.ts';

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
 import type { Turn } from '../../src/core/types.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 
 const dir = new URL('../../models/base', import.meta.url).pathname;

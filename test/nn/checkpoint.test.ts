@@ -2,8 +2,8 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { decodeSafetensors, writeSafetensors } from '../../src/nn/checkpoint.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
+import { decodeSafetensors, writeSafetensors } from '../../src/nn/model-files.ts';
 import { crossEntropy } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, request, SHAPES } from '../fixtures/nn/models.ts';
 

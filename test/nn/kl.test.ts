@@ -1,6 +1,6 @@
 /** The KL penalty on its whole way: frozen reference weights → log-probabilities → samples → loss → gradient. */
 import { describe, expect, it } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { attachReference, type Batch } from '../../src/trainer/batch.ts';
 import { ppo, withKl } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, strongWeights } from '../fixtures/nn/models.ts';

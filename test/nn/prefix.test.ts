@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { planLayout } from '../../src/nn/config.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { assemble, planMicrobatches } from '../../src/nn/train-step.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample, randomTokens, relativeError, SHAPES, strongWeights } from '../fixtures/nn/models.ts';

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
-import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
+import { EmbeddedModel, type ThreadOptions } from '../../src/nn/embedded-model.ts';
 import { crossEntropy } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample, randomTokens, request, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';

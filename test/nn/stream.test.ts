@@ -8,7 +8,7 @@ import { compileKernels } from '../../src/nn/compile.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { planLayout } from '../../src/nn/config.ts';
 import { DecodePass, packServed } from '../../src/nn/decode-pass.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { SampleLoop } from '../../src/nn/sample-loop.ts';
 import { loadKernels, reserveMemory } from '../../src/nn/wasm.ts';
 import { REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';

@@ -3,7 +3,7 @@ import type { AdamSettings, Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { planLayout } from '../../src/nn/config.ts';
-import { EmbeddedModel, type ThreadOptions } from '../../src/nn/policy.ts';
+import { EmbeddedModel, type ThreadOptions } from '../../src/nn/embedded-model.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, randomSample, relativeError, request, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';

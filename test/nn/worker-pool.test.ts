@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import type { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { crossEntropy } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, request } from '../fixtures/nn/models.ts';
 

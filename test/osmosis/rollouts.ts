@@ -13,7 +13,7 @@ import {
   Grader,
   type GraderContext,
 } from '../../src/osmosis.ts';
-import type { ScriptedEngine } from '../../src/testing/scripted-engine.ts';
+import type { ScriptedEngine } from '../../src/testing/trajectories.ts';
 import { rolloutsThrough, type Says, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 export const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'hi', metadata: { kind: 'greeting' } };

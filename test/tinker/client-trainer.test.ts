@@ -9,9 +9,9 @@ import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { TinkerConnection } from '../../src/tinker/client/connection.ts';
 import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
-import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/json.ts';
-import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/messages.ts';
 import { decodePassRequest, encodePassResult } from '../../src/tinker/wire/protobuf.ts';
+import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/tinker-json.ts';
+import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/tinker-messages.ts';
 import { crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
 import { type Answer, type Asked, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 

@@ -6,7 +6,7 @@ import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { AdamSettings, Loss, Trainer } from '../../src/core/policy.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
 import { mixedSamples, REGULAR, randomSample, relativeError } from '../fixtures/nn/models.ts';
 import { type Fault, type ProxiedReply, startFaultProxy } from '../fixtures/tinker/fault-proxy.ts';

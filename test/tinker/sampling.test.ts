@@ -3,7 +3,7 @@ import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
-import { EmbeddedModel } from '../../src/nn/policy.ts';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { ROOT } from '../cli/command.ts';

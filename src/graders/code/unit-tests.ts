@@ -12,7 +12,7 @@ import { isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { poolKind } from '../../processes/channel.ts';
 import { openSandbox, type Sandbox } from '../../processes/sandbox.ts';
-import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answers.ts';
+import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from '../answer-text.ts';
 import { type CodeLanguage, type CodeTests, pythonHome, runTests, type TestsResult } from './run-tests.ts';
 
 export interface UnitTestsOptions extends TextOptions {

@@ -18,7 +18,7 @@ import {
   saidBy,
   spokenPart,
   type TextOptions,
-} from '../answers.ts';
+} from '../answer-text.ts';
 import { lastNumber } from '../number-match.ts';
 import {
   type Approximation,
@@ -35,7 +35,7 @@ import {
   type RelationSign,
   rebuilt,
   sum,
-} from './evaluate.ts';
+} from './evaluation.ts';
 import { parseMath } from './parse.ts';
 import { bitsOf, over, type Rational, rational, readable, same, spend, withinBudget } from './rational.ts';
 import { type Commas, plainCharacters } from './tokens.ts';

@@ -15,7 +15,7 @@ import {
   type RelationSign,
   root,
   sum,
-} from './evaluate.ts';
+} from './evaluation.ts';
 import { fromDecimal, plus, type Rational, rational, spend, Unreadable, whole } from './rational.ts';
 import { CURRENCIES, MATRICES, type Reading, SCALES, SEPARATORS, type Token, tokensOf, unitOf } from './tokens.ts';
 

@@ -3,7 +3,7 @@
  *
  * A comma between groups of three digits is part of the number, unless `commas` says that it separates, or a bracket is open: (1,234) is a pair.
  */
-import { CALLS } from './evaluate.ts';
+import { CALLS } from './evaluation.ts';
 import { spend, Unreadable } from './rational.ts';
 
 // ── one spelling for characters that mean the same ───────────────────────────────────────────────────────────────────

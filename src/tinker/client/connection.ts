@@ -21,7 +21,7 @@ import {
   readAs,
   tryAgainReply,
   WireError,
-} from '../wire/messages.ts';
+} from '../wire/tinker-messages.ts';
 import {
   ExchangeFailure,
   type ExchangeRequest,

@@ -12,7 +12,7 @@ import { mapYielding } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { evaluateLoss, type ForwardBackwardResult, type Loss, masked, sumOfLosses } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
-import type { Datum, Tensor } from '../wire/messages.ts';
+import type { Datum, Tensor } from '../wire/tinker-messages.ts';
 
 /** Rounding can lift the log-probability of a certain token a little above 0. */
 const ABOVE_ZERO = 1e-3;

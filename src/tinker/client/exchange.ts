@@ -10,7 +10,7 @@ import https from 'node:https';
 import { Semaphore, yieldToEventLoop } from '../../core/async.ts';
 import { type ErrorCode, TrainyardError } from '../../core/errors.ts';
 import { parsedJson } from '../../core/json.ts';
-import type { FailureCategory } from '../wire/messages.ts';
+import type { FailureCategory } from '../wire/tinker-messages.ts';
 
 /** Sockets at most, by what they are for: together within the 256 open files that some systems allow. */
 const SOCKETS = { submit: 32, sample: 160, train: 24, control: 4 } as const;

@@ -8,9 +8,9 @@
 import { Semaphore } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { checkRequest, type Engine, type OnTokens, type SampleRequest, type SampleResult } from '../../core/policy.ts';
-import { sampleCallToJson, sampleReplyFromJson } from '../wire/json.ts';
-import type { SampleReply } from '../wire/messages.ts';
 import { decodeSampleReply } from '../wire/protobuf.ts';
+import { sampleCallToJson, sampleReplyFromJson } from '../wire/tinker-json.ts';
+import type { SampleReply } from '../wire/tinker-messages.ts';
 import type { Accepted, TinkerConnection } from './connection.ts';
 import { orCancelled } from './exchange.ts';
 

@@ -11,8 +11,9 @@ import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
-import { passRequestToJson, passResultFromJson } from '../wire/json.ts';
-import type { Datum, PassRequest, PassResult } from '../wire/messages.ts';
+import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
+import { passRequestToJson, passResultFromJson } from '../wire/tinker-json.ts';
+import type { Datum, PassRequest, PassResult } from '../wire/tinker-messages.ts';
 import {
   adamToWire,
   type ClientConfigReply,
@@ -21,8 +22,7 @@ import {
   readAs,
   saveWeightsForSamplerReply,
   saveWeightsReply,
-} from '../wire/messages.ts';
-import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
+} from '../wire/tinker-messages.ts';
 import type { Payload, Submission, TinkerConnection } from './connection.ts';
 import { isLost } from './exchange.ts';
 

@@ -10,7 +10,7 @@ import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { openingWith } from '../../core/async.ts';
 import { boundary, TrainyardError } from '../../core/errors.ts';
-import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/policy.ts';
+import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/open-policy.ts';
 import { TinkerConnection } from './connection.ts';
 import { TinkerEngine } from './tinker-engine.ts';
 import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';

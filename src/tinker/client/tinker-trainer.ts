@@ -16,7 +16,7 @@ import { Mutex, mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { type AdamSettings, checkSample, type ForwardBackwardResult, type Loss, type Trainer } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
-import { parseWeightsPath } from '../wire/messages.ts';
+import { parseWeightsPath } from '../wire/tinker-messages.ts';
 import type { TinkerConnection } from './connection.ts';
 import {
   checkLossSum,

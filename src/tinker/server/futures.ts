@@ -8,9 +8,9 @@
 import { randomBytes } from 'node:crypto';
 import { Mutex } from '../../core/async.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
-import { passResultToJson, sampleReplyToJson } from '../wire/json.ts';
-import { futureRequest, type PassResult, PROTOBUF, type SampleReply } from '../wire/messages.ts';
 import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
+import { passResultToJson, sampleReplyToJson } from '../wire/tinker-json.ts';
+import { futureRequest, type PassResult, PROTOBUF, type SampleReply } from '../wire/tinker-messages.ts';
 import { futureFailureOf, type Routes, readRequest, refused } from './requests.ts';
 
 export type FutureResult =

@@ -11,7 +11,7 @@ import type { z } from 'zod';
 import { messageOf } from '../../core/errors.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, textOf } from '../../http/message.ts';
 import { type ErrorTable, failureOf, type Headers, type Refusal, refusals } from '../../http/refusal.ts';
-import { type FailureCategory, PROTOBUF, readAs, WireError } from '../wire/messages.ts';
+import { type FailureCategory, PROTOBUF, readAs, WireError } from '../wire/tinker-messages.ts';
 
 const MiB = 1024 * 1024;
 

@@ -19,8 +19,8 @@ import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
 import { Futures, futureRoutes } from './futures.ts';
 import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';
-import { SamplerPool, samplingRoutes } from './sampling.ts';
-import { Sessions, sessionRoutes } from './sessions.ts';
+import { SamplerPool, samplingRoutes } from './sampling-routes.ts';
+import { Sessions, sessionRoutes } from './tinker-sessions.ts';
 import { type Model, notOffered, trainingRoutes } from './training.ts';
 import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './weights.ts';
 

@@ -9,10 +9,10 @@ import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { type AdamSettings, evaluateLoss, type Loss, type LossInput, sumOfLosses } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
-import type { EmbeddedModel } from '../../nn/policy.ts';
+import type { EmbeddedModel } from '../../nn/embedded-model.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer/losses.ts';
-import type { Datum, PassRequest, PassResult, Tensor } from '../wire/messages.ts';
-import { adamToWire } from '../wire/messages.ts';
+import type { Datum, PassRequest, PassResult, Tensor } from '../wire/tinker-messages.ts';
+import { adamToWire } from '../wire/tinker-messages.ts';
 import { invalid, refused, TINKER_LIMITS } from './requests.ts';
 import type { Weights } from './weights.ts';
 

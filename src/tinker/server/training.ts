@@ -6,8 +6,9 @@ import type { z } from 'zod';
 import { messageOf } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
-import { passRequestFromJson } from '../wire/json.ts';
-import type { PassRequest } from '../wire/messages.ts';
+import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
+import { passRequestFromJson } from '../wire/tinker-json.ts';
+import type { PassRequest } from '../wire/tinker-messages.ts';
 import {
   checkWeightsName,
   createModelRequest,
@@ -21,8 +22,7 @@ import {
   saveWeightsRequest,
   type WeightsKind,
   type WeightsPath,
-} from '../wire/messages.ts';
-import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
+} from '../wire/tinker-messages.ts';
 import { type Future, type FutureResult, type Futures, futureReply, type OrderedRequest, RequestOrder } from './futures.ts';
 import {
   type Body,
@@ -36,7 +36,7 @@ import {
   refused,
   TINKER_LIMITS,
 } from './requests.ts';
-import { newId, type Session, type Sessions } from './sessions.ts';
+import { newId, type Session, type Sessions } from './tinker-sessions.ts';
 import { type BrokenPass, TrainingModel } from './training-model.ts';
 import { type BaseModel, checkBaseModel, remove, type SaveOptions, type Weights, type WeightsFolder } from './weights.ts';
 

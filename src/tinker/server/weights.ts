@@ -13,7 +13,7 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
 import { jsonReply } from '../../http/message.ts';
-import { EmbeddedModel } from '../../nn/policy.ts';
+import { EmbeddedModel } from '../../nn/embedded-model.ts';
 import { TOKENIZER_FILES } from '../../run/checkpoint.ts';
 import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer.ts';
 import {
@@ -23,7 +23,7 @@ import {
   type WeightsKind,
   type WeightsPath,
   weightsInfoRequest,
-} from '../wire/messages.ts';
+} from '../wire/tinker-messages.ts';
 import { invalid, type Routes, readRequest, refused } from './requests.ts';
 
 /** A set of weights to load. */

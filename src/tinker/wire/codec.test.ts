@@ -2,18 +2,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
-  passRequestFromJson,
-  passRequestToJson,
-  passResultFromJson,
-  passResultToJson,
-  sampleCallFromJson,
-  sampleCallToJson,
-  sampleReplyFromJson,
-  sampleReplyToJson,
-} from './json.ts';
-import type { Datum, PassRequest, PassResult, SampleCall, SampleReply, SampleSource, Tensor } from './messages.ts';
-import { WireError } from './messages.ts';
-import {
   decodePassRequest,
   decodePassResult,
   decodeSampleReply,
@@ -22,6 +10,18 @@ import {
   encodePassResult,
   encodeSampleReply,
 } from './protobuf.ts';
+import {
+  passRequestFromJson,
+  passRequestToJson,
+  passResultFromJson,
+  passResultToJson,
+  sampleCallFromJson,
+  sampleCallToJson,
+  sampleReplyFromJson,
+  sampleReplyToJson,
+} from './tinker-json.ts';
+import type { Datum, PassRequest, PassResult, SampleCall, SampleReply, SampleSource, Tensor } from './tinker-messages.ts';
+import { WireError } from './tinker-messages.ts';
 
 const text = fc.string({ unit: 'grapheme', maxLength: 12 });
 const name = fc.oneof(fc.constantFrom('target_tokens', 'logprobs', '__proto__', 'constructor'), text);

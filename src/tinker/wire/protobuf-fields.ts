@@ -3,7 +3,7 @@
  */
 import { isUtf8 } from 'node:buffer';
 import { PbfReader, PbfWriter } from 'pbf';
-import { WireError } from './messages.ts';
+import { WireError } from './tinker-messages.ts';
 
 /** Fields of one message, rows among them. Far beyond any batch; a message of empty rows would otherwise take a hundred times its size. */
 export const MOST_ROWS = 65_536;

@@ -1,9 +1,6 @@
 /** Against bytes of the official SDK's own protobuf (version 0.36.0), and against what only a hostile or careless writer sends. */
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { passRequestFromJson, passResultToJson, sampleReplyFromJson } from './json.ts';
-import type { PassRequest } from './messages.ts';
-import { WireError } from './messages.ts';
 import {
   decodePassRequest,
   decodePassResult,
@@ -12,6 +9,9 @@ import {
   encodePassResult,
   encodeSampleReply,
 } from './protobuf.ts';
+import { passRequestFromJson, passResultToJson, sampleReplyFromJson } from './tinker-json.ts';
+import type { PassRequest } from './tinker-messages.ts';
+import { WireError } from './tinker-messages.ts';
 
 interface Fixture {
   readonly name: string;

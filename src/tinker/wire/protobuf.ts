@@ -8,6 +8,18 @@
  */
 import { PbfWriter } from 'pbf';
 import {
+  decodeMessage,
+  type ProtobufMessage as Message,
+  MOST_ROWS,
+  numberOf,
+  putBytes,
+  putMessage,
+  putNumbers,
+  putText,
+  readMap,
+  writeMessage,
+} from './protobuf-fields.ts';
+import {
   checkLogprobs,
   checkShape,
   type Datum,
@@ -20,19 +32,7 @@ import {
   type Tensor,
   type Tensors,
   WireError,
-} from './messages.ts';
-import {
-  decodeMessage,
-  type ProtobufMessage as Message,
-  MOST_ROWS,
-  numberOf,
-  putBytes,
-  putMessage,
-  putNumbers,
-  putText,
-  readMap,
-  writeMessage,
-} from './protobuf-fields.ts';
+} from './tinker-messages.ts';
 
 if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) {
   throw new Error('this machine keeps the high byte of a number first; the wire has the low byte first, and arrays are copied');

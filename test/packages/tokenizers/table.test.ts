@@ -5,8 +5,8 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Message, Tool } from '../../../src/core/types.ts';
+import { responseFormatOf } from '../../../src/tokens/extension.ts';
 import type { Renderer } from '../../../src/tokens/renderer.ts';
-import { responseFormatOf } from '../../../src/tokens/template-traits.ts';
 import { MODELS, type ModelName } from './models.ts';
 
 const text = await readFile(join(import.meta.dirname, '../../../docs/reference/templates.md'), 'utf8');

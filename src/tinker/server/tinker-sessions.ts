@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto';
 import type { Clock } from '../../core/contracts.ts';
 import { jsonReply } from '../../http/message.ts';
 import type { Refusal } from '../../http/refusal.ts';
-import { createSessionRequest, sessionHeartbeatRequest } from '../wire/messages.ts';
+import { createSessionRequest, sessionHeartbeatRequest } from '../wire/tinker-messages.ts';
 import { type Future, Numbered } from './futures.ts';
 import { type Routes, readRequest, refused, type Waits } from './requests.ts';
 import type { BaseModel, Weights } from './weights.ts';

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf, rolloutInput, turnSaying } from '../../test/fixtures/grader/rollout-input.ts';
 import type { GraderTurn } from '../core/contracts.ts';
 import type { Json } from '../core/types.ts';
-import { type ToolCallsOptions, toolCalls } from './tool-calls.ts';
+import { type ToolCallsOptions, toolCalls } from './tool-call-match.ts';
 
 type Made = readonly [name: string, args: string];
 

@@ -9,7 +9,7 @@ import {
   parseWeightsPath,
   readAs,
   WireError,
-} from './messages.ts';
+} from './tinker-messages.ts';
 
 describe('small bodies', () => {
   it('ignore keys of other versions, and take null for what may be left out', () => {

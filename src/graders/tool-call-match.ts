@@ -10,7 +10,7 @@ import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { asJson, isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import type { Json, ToolCall } from '../core/types.ts';
-import { answerOf, checkOptions, type OptionKinds, ownTurns } from './answers.ts';
+import { answerOf, checkOptions, type OptionKinds, ownTurns } from './answer-text.ts';
 import { isList, type JsonEquality, jsonEqual, mostPairs } from './json-match.ts';
 
 export interface ExpectedCall {

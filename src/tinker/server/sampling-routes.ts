@@ -9,9 +9,9 @@ import { createHash, randomInt } from 'node:crypto';
 import { checkRequest, type OnTokens } from '../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../core/types.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
-import type { EmbeddedModel } from '../../nn/policy.ts';
+import type { EmbeddedModel } from '../../nn/embedded-model.ts';
 import type { Tokenizer } from '../../tokens/tokenizer.ts';
-import { sampleCallFromJson } from '../wire/json.ts';
+import { sampleCallFromJson } from '../wire/tinker-json.ts';
 import {
   createSamplingSessionRequest,
   parseWeightsPath,
@@ -19,10 +19,10 @@ import {
   type SampleCall,
   type SampledSequence,
   type SampleReply,
-} from '../wire/messages.ts';
+} from '../wire/tinker-messages.ts';
 import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
 import { invalid, jsonOf, type Routes, readBody, refused, TINKER_LIMITS } from './requests.ts';
-import type { SessionModel, Sessions } from './sessions.ts';
+import type { SessionModel, Sessions } from './tinker-sessions.ts';
 import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
 
 // The pool.

@@ -20,7 +20,7 @@ import {
   type Tensor,
   type Tensors,
   WireError,
-} from './messages.ts';
+} from './tinker-messages.ts';
 
 type JsonObject = Readonly<Record<string, unknown>>;
 

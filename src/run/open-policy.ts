@@ -9,7 +9,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
-import { EmbeddedModel } from '../nn/policy.ts';
+import { EmbeddedModel } from '../nn/embedded-model.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import type { RunSettings } from './settings.ts';
 

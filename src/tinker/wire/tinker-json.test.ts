@@ -8,9 +8,9 @@ import {
   sampleCallFromJson,
   sampleReplyFromJson,
   sampleReplyToJson,
-} from './json.ts';
-import type { PassRequest } from './messages.ts';
-import { WireError } from './messages.ts';
+} from './tinker-json.ts';
+import type { PassRequest } from './tinker-messages.ts';
+import { WireError } from './tinker-messages.ts';
 
 function request(change: { chunks?: unknown; weights?: unknown; input?: object; body?: object } = {}): unknown {
   const weights = change.weights ?? { data: [0, 0.5], dtype: 'float32', shape: [2] };

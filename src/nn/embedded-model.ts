@@ -21,9 +21,9 @@ import type {
 import { checkRequest, checkSample } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, LANES, planArena } from './arena.ts';
-import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './checkpoint.ts';
 import { bestVariant, compileKernels } from './compile.ts';
 import { configJson, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
+import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './model-files.ts';
 import { initialWeights } from './random.ts';
 import { adamStep, forwardBackwardBatch, forwardBatch } from './train-step.ts';
 import type { KernelVariant } from './wasm.ts';
