@@ -23,7 +23,7 @@ describe('examples/loop.ts', () => {
 
   it('imports nothing but the package, the agent and Node', () => {
     const imported = [...text.matchAll(/from '([^']+)';/g)].map(([, from]) => from);
-    expect(imported).toEqual(['node:url', 'trainyard', './triage/agent.ts']);
+    expect(imported).toEqual(['node:url', 'trainyard', 'trainyard/loop', './triage/agent.ts']);
   });
 
   it('fits on a page of 200 lines', () => {
