@@ -40,7 +40,6 @@ const FOR: Readonly<Record<string, readonly string[]>> = {
   './osmosis/openai-agents': ['@openai/agents'],
   './osmosis/strands': ['@strands-agents/sdk'],
   './strands': ['@strands-agents/sdk'],
-  './tinker': ['pbf'],
 };
 /** Dependencies that the core cannot do without. YAML is loaded by who has a file of it. */
 const ALWAYS = ['zod', 'csv-parse', 'hyparquet', '@huggingface/jinja', '@huggingface/tokenizers'];

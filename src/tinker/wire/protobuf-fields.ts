@@ -1,8 +1,10 @@
 /**
- * The layer below `protobuf.ts`: fields of a message, read and written by `pbf`. It knows wire types and places, not what fields mean.
+ * The layer below `protobuf.ts`: the fields of a message, read and written. It knows wire types and places, not what fields mean.
+ *
+ * Written by hand because it has to be fast: bodies are megabytes of numbers, which are copied by whole arrays into one allocation. The same
+ * messages by `pbf` took three times as long to write (bench/LOG.md).
  */
 import { isUtf8 } from 'node:buffer';
-import { PbfReader, PbfWriter } from 'pbf';
 import { WireError } from './tinker-messages.ts';
 
 /** Fields of one message, rows among them. Far beyond any batch; a message of empty rows would otherwise take a hundred times its size. */
@@ -14,31 +16,85 @@ const TAGS = 64;
 const NO_BYTES = new Uint8Array(0);
 const encoder = new TextEncoder();
 const [VARINT, FIXED64, BYTES] = [0, 1, 2];
-/** What `pbf` skips; proto3 has no groups. */
+/** proto3 has no groups. */
 const WIRE_TYPES = ['a varint', '8 bytes', 'a stretch of bytes', undefined, undefined, '4 bytes'];
+
+/** A place in bytes. Reading beyond their end gives zeros and moves on: whoever reads checks the place. */
+class Cursor {
+  pos = 0;
+  readonly #bytes: Uint8Array;
+  readonly #view: DataView;
+
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  }
+
+  /** Beyond 2^53 not exact, and then greater than everything it is compared with. */
+  varint(): number {
+    let [value, scale] = [0, 1];
+    for (let i = 0; i < 10; i++, scale *= 128) {
+      const byte = this.#bytes[this.pos++] ?? 0;
+      value += (byte & 127) * scale;
+      if (byte < 128) return value;
+    }
+    throw new WireError('', 'varints of at most 64 bits', 'a longer one');
+  }
+
+  /** A varint of 64 bits with a sign. */
+  signed(): number {
+    let [low, high] = [0, 0];
+    for (let i = 0; i < 10; i++) {
+      const byte = this.#bytes[this.pos++] ?? 0;
+      if (i < 5) low |= (byte & 127) << (7 * i);
+      if (i === 4) high |= (byte & 127) >> 4;
+      if (i > 4) high |= (byte & 127) << (7 * i - 32);
+      if (byte < 128) return high * 2 ** 32 + (low >>> 0);
+    }
+    throw new WireError('', 'varints of at most 64 bits', 'a longer one');
+  }
+
+  double(): number {
+    this.pos += 8;
+    return this.#view.getFloat64(this.pos - 8, true);
+  }
+
+  /** A view that begins with its length. */
+  stretch(): Uint8Array {
+    const length = this.varint();
+    this.pos += length;
+    return this.#bytes.subarray(this.pos - length, this.pos);
+  }
+
+  skip(type: number): void {
+    if (type === VARINT) this.varint();
+    else if (type === BYTES) this.stretch();
+    else this.pos += type === FIXED64 ? 8 : 4;
+  }
+}
 
 /**
  * The fields of one message in bytes of unknown origin. The constructor goes over all of them and checks that they end where the message
- * ends, which `pbf` does not: nothing is read or allocated beyond it. A field that is absent has proto3's default.
+ * ends, so nothing is read or allocated beyond it. A field that is absent has proto3's default.
  */
 export class ProtobufMessage {
   readonly where: string;
-  readonly #pbf: PbfReader;
+  readonly #cursor: Cursor;
   /** Of each value, in order: where it begins, times 64, plus its tag. */
   readonly #values: number[] = [];
 
-  constructor(pbf: PbfReader, where: string, start: number, end: number) {
-    this.#pbf = pbf;
+  constructor(cursor: Cursor, where: string, start: number, end: number) {
+    this.#cursor = cursor;
     this.where = where;
-    pbf.pos = start;
-    while (pbf.pos < end) {
-      const tag = pbf.readVarint();
-      const at = pbf.pos;
+    cursor.pos = start;
+    while (cursor.pos < end) {
+      const tag = cursor.varint();
+      const at = cursor.pos;
       const type = WIRE_TYPES[tag & 7];
       if (type === undefined) throw new WireError(where, 'a field', `wire type ${tag & 7}, which proto3 has not`);
       if (tag < 8 || tag > 0xffffffff) throw new WireError(where, 'a field', 'a tag that no field has');
-      pbf.skip(tag & 7);
-      if (!(pbf.pos <= end)) throw new WireError(where, `${type} in field ${tag >>> 3}`, 'the end of the message');
+      cursor.skip(tag & 7);
+      if (!(cursor.pos <= end)) throw new WireError(where, `${type} in field ${tag >>> 3}`, 'the end of the message');
       if (tag >= TAGS) continue;
       if (this.#values.push(at * TAGS + tag) > MOST_ROWS) throw new WireError(where, `at most ${MOST_ROWS} fields`, 'more');
     }
@@ -65,14 +121,14 @@ export class ProtobufMessage {
     for (const value of this.#all(field)) {
       const isPacked = value % 8 === BYTES;
       this.#move(value, isPacked ? BYTES : VARINT, name);
-      const end = isPacked ? this.#pbf.readVarint() + this.#pbf.pos : this.#pbf.pos + 1;
-      while (this.#pbf.pos < end) all.push(this.#int32(name));
+      const end = isPacked ? this.#cursor.varint() + this.#cursor.pos : this.#cursor.pos + 1;
+      while (this.#cursor.pos < end) all.push(this.#int32(name));
     }
     return all;
   }
 
   double(field: number, name: string): number {
-    return this.#enter(field, FIXED64, name) ? this.#pbf.readDouble() : 0;
+    return this.#enter(field, FIXED64, name) ? this.#cursor.double() : 0;
   }
 
   text(field: number, name: string): string {
@@ -83,7 +139,7 @@ export class ProtobufMessage {
 
   /** A view, not a copy: it shares the body's memory and may lie at any offset. */
   bytes(field: number, name: string): Uint8Array {
-    return this.#enter(field, BYTES, name) ? this.#pbf.readBytes() : NO_BYTES;
+    return this.#enter(field, BYTES, name) ? this.#cursor.stretch() : NO_BYTES;
   }
 
   /** Each has its index in its place where `indexed` says so. */
@@ -95,7 +151,7 @@ export class ProtobufMessage {
   message(field: number, name: string): ProtobufMessage {
     const value = this.#last(field);
     const place = this.#place(name);
-    return value === undefined ? new ProtobufMessage(this.#pbf, place, 0, 0) : this.#message(value, name, place);
+    return value === undefined ? new ProtobufMessage(this.#cursor, place, 0, 0) : this.#message(value, name, place);
   }
 
   #all(field: number): readonly number[] {
@@ -109,8 +165,8 @@ export class ProtobufMessage {
 
   #message(value: number, name: string, where: string): ProtobufMessage {
     this.#move(value, BYTES, name);
-    const length = this.#pbf.readVarint();
-    return new ProtobufMessage(this.#pbf, where, this.#pbf.pos, this.#pbf.pos + length);
+    const length = this.#cursor.varint();
+    return new ProtobufMessage(this.#cursor, where, this.#cursor.pos, this.#cursor.pos + length);
   }
 
   /** Moves to the last value of a field; false where it has none. */
@@ -122,11 +178,11 @@ export class ProtobufMessage {
 
   #move(value: number, type: number, name: string): void {
     if (value % 8 !== type) throw new WireError(this.#place(name), WIRE_TYPES[type]!, WIRE_TYPES[value % 8]!);
-    this.#pbf.pos = Math.floor(value / TAGS);
+    this.#cursor.pos = Math.floor(value / TAGS);
   }
 
   #int32(name: string): number {
-    const value = this.#pbf.readVarint(true);
+    const value = this.#cursor.signed();
     if (value !== (value | 0)) throw new WireError(this.#place(name), 'an integer of 32 bits', 'a greater one');
     return value;
   }
@@ -138,13 +194,7 @@ export class ProtobufMessage {
 
 /** `read` gets the message that the bytes are; a WireError where they are none. */
 export function decodeMessage<T>(bytes: Uint8Array, read: (body: ProtobufMessage) => T): T {
-  try {
-    return read(new ProtobufMessage(new PbfReader(bytes), '', 0, bytes.length));
-  } catch (thrown) {
-    // The one error that pbf has for what it reads here.
-    const isLong = thrown instanceof Error && thrown.message.startsWith('Expected varint');
-    throw isLong ? new WireError('', 'varints of at most 64 bits', 'a longer one') : thrown;
-  }
+  return read(new ProtobufMessage(new Cursor(bytes), '', 0, bytes.length));
 }
 
 /** The entries of a map. `read` gets an entry, whose value is its field 2. */
@@ -166,31 +216,143 @@ export function readMap<T>(
 
 export const numberOf = (entry: ProtobufMessage): number => entry.double(2, '');
 
-export function writeMessage(write: (out: PbfWriter) => void): Uint8Array<ArrayBuffer> {
-  const out = new PbfWriter();
-  write(out);
-  return out.finish() as Uint8Array<ArrayBuffer>;
+// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Pairs of words, low first. Small enough to stay in the nearest cache while it is filled and copied. */
+const pairs = new Int32Array(2 * 2048);
+
+/** `describe` is called twice and must do the same both times: to measure the message and those inside it, then to write them. */
+export function writeMessage(describe: (out: ProtobufWriter) => void): Uint8Array<ArrayBuffer> {
+  const writer = new ProtobufWriter();
+  describe(writer);
+  const bytes = writer.startWriting();
+  describe(writer);
+  return bytes;
 }
 
-export function putMessage(out: PbfWriter, field: number, write: () => void): void {
-  out.writeMessage(field, write, undefined);
+export function measureMessage(describe: (out: ProtobufWriter) => void): number {
+  const writer = new ProtobufWriter();
+  describe(writer);
+  return writer.size;
 }
 
-/** Not by `pbf`'s own writer: its version 5.1.2 writes U+20000 and its like wrong. */
-export function putText(out: PbfWriter, field: number, text: string, where: string): void {
-  if (!text.isWellFormed()) throw new WireError(where, 'text', 'half a character (a lone surrogate)');
-  out.writeBytesField(field, encoder.encode(text));
-}
+/** Fields that have their default are for the caller to leave out. Counts are not negative. */
+export class ProtobufWriter {
+  size = 0;
+  /** Undefined while measuring. */
+  #bytes: Uint8Array<ArrayBuffer> | undefined;
+  /** Of every message and stretch inside, in the order in which they begin. */
+  readonly #lengths: number[] = [];
+  #lengthsUsed = 0;
+  /** The same few names come with every row. */
+  readonly #texts = new Map<string, Uint8Array>();
 
-export function putBytes(out: PbfWriter, field: number, data: ArrayBufferView): void {
-  out.writeBytesField(field, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-}
+  startWriting(): Uint8Array<ArrayBuffer> {
+    // Not zeroed: every byte is written, and zeroing megabytes takes longer than writing them.
+    const bytes = new Uint8Array(Buffer.allocUnsafeSlow(this.size).buffer);
+    this.#bytes = bytes;
+    this.size = 0;
+    return bytes;
+  }
 
-export function putNumbers(out: PbfWriter, field: number, numbers: Readonly<Record<string, number>>, where: string): void {
-  for (const [name, value] of Object.entries(numbers)) {
-    putMessage(out, field, () => {
-      putText(out, 1, name, where);
-      out.writeDoubleField(2, value);
+  /** Also for flags and enumerations. */
+  count(field: number, value: number): void {
+    this.#varint(field * 8 + VARINT);
+    this.#varint(value);
+  }
+
+  double(field: number, value: number): void {
+    this.#varint(field * 8 + FIXED64);
+    this.put(new Float64Array([value]));
+  }
+
+  text(field: number, text: string, where: string): void {
+    this.bytes(field, this.#encoded(text, where));
+  }
+
+  bytes(field: number, data: ArrayBufferView): void {
+    this.#varint(field * 8 + BYTES);
+    this.#varint(data.byteLength);
+    this.put(data);
+  }
+
+  /** Packed. */
+  counts(field: number, values: readonly number[]): void {
+    if (values.length === 0) return;
+    this.message(field, () => {
+      for (const value of values) this.#varint(value);
     });
+  }
+
+  /** A message inside this one, or any stretch that `describe` puts together. */
+  message(field: number, describe: () => void): void {
+    this.#varint(field * 8 + BYTES);
+    if (this.#bytes !== undefined) {
+      this.#varint(this.#lengths[this.#lengthsUsed++]!);
+      describe();
+      return;
+    }
+    const index = this.#lengths.push(0) - 1;
+    const start = this.size;
+    describe();
+    const length = this.size - start;
+    this.#lengths[index] = length;
+    this.#varint(length);
+  }
+
+  numbers(field: number, numbers: Readonly<Record<string, number>>, where: string): void {
+    for (const [name, value] of Object.entries(numbers)) {
+      this.message(field, () => {
+        this.text(1, name, where);
+        this.double(2, value);
+      });
+    }
+  }
+
+  /** Part of a stretch, without a tag. */
+  put(data: ArrayBufferView): void {
+    this.#bytes?.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), this.size);
+    this.size += data.byteLength;
+  }
+
+  /** Each number as 8 bytes; part of a stretch, without a tag. */
+  putInt64s(data: Int32Array): void {
+    if (this.#bytes === undefined) {
+      this.size += 8 * data.length;
+      return;
+    }
+    const most = pairs.length / 2;
+    for (let start = 0; start < data.length; start += most) {
+      const count = Math.min(most, data.length - start);
+      for (let i = 0; i < count; i++) {
+        const value = data[start + i]!;
+        pairs[2 * i] = value;
+        pairs[2 * i + 1] = value >> 31;
+      }
+      this.put(pairs.subarray(0, 2 * count));
+    }
+  }
+
+  #encoded(text: string, where: string): Uint8Array {
+    const known = this.#texts.get(text);
+    if (known !== undefined) return known;
+    if (!text.isWellFormed()) throw new WireError(where, 'text', 'half a character (a lone surrogate)');
+    const encoded = encoder.encode(text);
+    this.#texts.set(text, encoded);
+    return encoded;
+  }
+
+  #varint(value: number): void {
+    let rest = value;
+    while (rest >= 128) {
+      this.#byte((rest % 128) | 128);
+      rest = Math.floor(rest / 128);
+    }
+    this.#byte(rest);
+  }
+
+  #byte(value: number): void {
+    if (this.#bytes !== undefined) this.#bytes[this.size] = value;
+    this.size++;
   }
 }

@@ -1,22 +1,18 @@
 /**
- * Passes and samples as protobuf (proto3): the form that current clients send passes in and ask for results in. `pbf` reads and writes
- * the bytes; what the fields mean is here.
+ * Passes and samples as protobuf (proto3): the form that current clients send passes in and ask for results in.
  *
  * Reading takes fields in any order, ignores unknown ones, and lets the last of several stand. It refuses what would be lost in silence:
  * images, sound, sparse tensors, settings in words. Numbers are copied by whole arrays and their values are not checked: NaN goes through,
  * since the log-probability of a prompt's first token is NaN by rule.
  */
-import { PbfWriter } from 'pbf';
 import {
   decodeMessage,
   type ProtobufMessage as Message,
   MOST_ROWS,
+  measureMessage,
   numberOf,
-  putBytes,
-  putMessage,
-  putNumbers,
-  putText,
   readMap,
+  type ProtobufWriter as Writer,
   writeMessage,
 } from './protobuf-fields.ts';
 import {
@@ -93,15 +89,10 @@ function widened(bytes: Uint8Array, where: string): Float32Array {
   return new Float32Array(Uint32Array.from(copied(Uint16Array, bytes, where), (half) => half << 16).buffer);
 }
 
-/** The bytes of a tensor's numbers on the wire; int64 has each number twice as wide. */
-function bytesOf({ dtype, data }: Tensor): Uint8Array {
-  if (dtype === 'float32') return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  const words = new Int32Array(2 * data.length);
-  for (let i = 0; i < data.length; i++) {
-    words[2 * i] = data[i]!;
-    words[2 * i + 1] = data[i]! >> 31;
-  }
-  return new Uint8Array(words.buffer);
+/** int64 has each number twice as wide. */
+function putNumbersOf(out: Writer, { dtype, data }: Tensor): void {
+  if (dtype === 'float32') out.put(data);
+  else out.putInt64s(data);
 }
 
 // A pass, asked for.
@@ -113,29 +104,25 @@ export function encodePassRequest(request: PassRequest): Uint8Array<ArrayBuffer>
     throw new WireError('seq_id', `1 to ${GREATEST_INT32}`, String(seqId));
   }
   return writeMessage((out) => {
-    if (modelId !== '') putText(out, 1, modelId, 'model_id');
-    if (seqId !== undefined) out.writeVarintField(2, seqId);
+    if (modelId !== '') out.text(1, modelId, 'model_id');
+    if (seqId !== undefined) out.count(2, seqId);
     for (const [i, datum] of data.entries()) putDatum(out, datum, `data[${i}]`);
-    if (loss !== '') putText(out, 4, loss, 'loss_fn');
-    putNumbers(out, 5, lossSettings, 'loss_fn_config');
-    if (forwardOnly) out.writeVarintField(6, 1);
+    if (loss !== '') out.text(4, loss, 'loss_fn');
+    out.numbers(5, lossSettings, 'loss_fn_config');
+    if (forwardOnly) out.count(6, 1);
     // The settings once more, where newer servers look first.
     for (const [name, value] of Object.entries(lossSettings)) {
-      putMessage(out, 7, () => {
-        putText(out, 1, name, 'loss_fn_config');
-        putMessage(out, 2, () => out.writeDoubleField(1, value));
+      out.message(7, () => {
+        out.text(1, name, 'loss_fn_config');
+        out.message(2, () => out.double(1, value));
       });
     }
   });
 }
 
-const scratch = new PbfWriter();
-
 /** Bytes that a datum adds to a request. */
 export function encodedBytes(datum: Datum): number {
-  scratch.pos = 0;
-  putDatum(scratch, datum, 'datum');
-  return scratch.pos;
+  return measureMessage((out) => putDatum(out, datum, 'datum'));
 }
 
 export function decodePassRequest(bytes: Uint8Array): PassRequest {
@@ -167,24 +154,24 @@ function headOf(body: Message): Pick<PassRequest, 'modelId' | 'seqId'> {
   return { modelId: body.text(1, 'model_id'), seqId: seqId === 0 ? undefined : seqId };
 }
 
-function putDatum(out: PbfWriter, datum: Datum, where: string): void {
-  putMessage(out, 3, () => {
-    putMessage(out, 1, () => putMessage(out, 1, () => putBytes(out, 1, datum.tokens)));
+function putDatum(out: Writer, datum: Datum, where: string): void {
+  out.message(3, () => {
+    out.message(1, () => out.message(1, () => out.bytes(1, datum.tokens)));
     for (const [name, tensor] of Object.entries(datum.inputs)) {
       const at = `${where}.loss_fn_inputs.${name}`;
-      putMessage(out, 2, () => {
-        putText(out, 1, name, at);
-        putMessage(out, 2, () => putTensor(out, tensor, at));
+      out.message(2, () => {
+        out.text(1, name, at);
+        out.message(2, () => putTensor(out, tensor, at));
       });
     }
   });
 }
 
-function putTensor(out: PbfWriter, tensor: Tensor, where: string): void {
+function putTensor(out: Writer, tensor: Tensor, where: string): void {
   checkShape(tensor, where);
-  out.writeBytesField(1, bytesOf(tensor));
-  out.writeVarintField(3, DTYPES.indexOf(tensor.dtype));
-  out.writePackedVarint(4, [...(tensor.shape ?? [])]);
+  out.message(1, () => putNumbersOf(out, tensor));
+  out.count(3, DTYPES.indexOf(tensor.dtype));
+  out.counts(4, tensor.shape ?? []);
 }
 
 function readDatum(datum: Message): Datum {
@@ -219,9 +206,9 @@ function readSetting(entry: Message, where: string): number {
 export function encodePassResult({ outputType, outputs, metrics }: PassResult): Uint8Array<ArrayBuffer> {
   checkAlike(outputs);
   return writeMessage((out) => {
-    if (outputType !== '') putText(out, 1, outputType, 'loss_fn_output_type');
-    if (outputs.length > 0) putMessage(out, 2, () => putRecord(out, outputs, outputType));
-    putNumbers(out, 3, metrics, 'metrics');
+    if (outputType !== '') out.text(1, outputType, 'loss_fn_output_type');
+    if (outputs.length > 0) out.message(2, () => putRecord(out, outputs, outputType));
+    out.numbers(3, metrics, 'metrics');
   });
 }
 
@@ -249,12 +236,12 @@ function checkAlike(outputs: readonly Tensors[]): void {
   }
 }
 
-function putRecord(out: PbfWriter, record: readonly Tensors[], tag: string): void {
-  if (tag !== '') putText(out, 1, tag, 'type_tag');
+function putRecord(out: Writer, record: readonly Tensors[], tag: string): void {
+  if (tag !== '') out.text(1, tag, 'type_tag');
   for (const name of Object.keys(record[0]!)) {
-    putMessage(out, 2, () => {
-      putText(out, 1, name, 'loss_fn_outputs');
-      putMessage(out, 2, () =>
+    out.message(2, () => {
+      out.text(1, name, 'loss_fn_outputs');
+      out.message(2, () =>
         putBatch(
           out,
           record.map((output) => output[name]!),
@@ -262,17 +249,18 @@ function putRecord(out: PbfWriter, record: readonly Tensors[], tag: string): voi
       );
     });
   }
-  out.writeVarintField(3, record.length);
+  out.count(3, record.length);
 }
 
-function putBatch(out: PbfWriter, tensors: readonly Tensor[]): void {
-  const parts = tensors.map(bytesOf);
-  const offsets = new BigInt64Array(parts.length + 1);
-  for (const [i, part] of parts.entries()) offsets[i + 1] = offsets[i]! + BigInt(part.length);
-  out.writeBytesField(1, Buffer.concat(parts));
-  putBytes(out, 2, offsets);
-  out.writeVarintField(3, DTYPES.indexOf(tensors[0]!.dtype));
-  out.writePackedVarint(4, [...trailingShape(tensors[0]!)]);
+function putBatch(out: Writer, tensors: readonly Tensor[]): void {
+  const offsets = new BigInt64Array(tensors.length + 1);
+  for (const [i, { dtype, data }] of tensors.entries()) offsets[i + 1] = offsets[i]! + BigInt(WIDTHS[dtype] * data.length);
+  out.message(1, () => {
+    for (const tensor of tensors) putNumbersOf(out, tensor);
+  });
+  out.bytes(2, offsets);
+  out.count(3, DTYPES.indexOf(tensors[0]!.dtype));
+  out.counts(4, trailingShape(tensors[0]!));
 }
 
 /** Adds the datums of one record to `outputs`. */
@@ -315,13 +303,13 @@ const STOP_REASONS = ['stop', 'length'] as const;
 export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
   return writeMessage((out) => {
     for (const { stopReason, tokens, logprobs } of reply.sequences) {
-      putMessage(out, 1, () => {
-        if (stopReason !== 'stop') out.writeVarintField(1, STOP_REASONS.indexOf(stopReason));
-        putBytes(out, 2, tokens);
-        if (logprobs !== undefined) putBytes(out, 3, logprobs);
+      out.message(1, () => {
+        if (stopReason !== 'stop') out.count(1, STOP_REASONS.indexOf(stopReason));
+        out.bytes(2, tokens);
+        if (logprobs !== undefined) out.bytes(3, logprobs);
       });
     }
-    if (reply.promptLogprobs !== undefined) putBytes(out, 2, reply.promptLogprobs);
+    if (reply.promptLogprobs !== undefined) out.bytes(2, reply.promptLogprobs);
   });
 }
 
