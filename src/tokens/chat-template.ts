@@ -9,7 +9,7 @@
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts';
-import { attempt, framing, type TextAfterTurn } from './template-cache.ts';
+import { attempt, cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
 
 /** What a conversation has before an assistant turn, as far as templates treat what follows differently. */
@@ -111,12 +111,12 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     return undefined;
   }
 
-  const framed = framing(renderAfterTurn, tokenizer.chatTemplate, (text) => !protector.atRisk(text));
+  const cached = cachedRendering(renderAfterTurn, tokenizer.chatTemplate, (text) => !protector.atRisk(text));
   const endOfTurn = findEndOfTurn(tokenizer, () => renderAfterTurn([{ role: 'user', content: 'x' }], ASKED)?.text ?? '');
   return {
     encode: (messages, tools, generationPrompt) => refusing(() => encode(messages, tools, generationPrompt)),
     encodeAfterTurn(next, setting) {
-      const after = unlessRefused(() => framed(next, setting));
+      const after = unlessRefused(() => cached(next, setting));
       const at = endOfTurn === undefined ? -1 : (after?.text.indexOf(endOfTurn) ?? -1);
       if (!after?.appends || at === -1) return undefined;
       const ids = tokenizer.encodeRendered(after.text.slice(at), after.restore);

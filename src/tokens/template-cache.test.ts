@@ -2,9 +2,9 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Message } from '../core/types.ts';
 import { compileJinja } from './jinja.ts';
-import { framing } from './template-cache.ts';
+import { cachedRendering } from './template-cache.ts';
 
-/** A template of messages that is asked through frames and directly, and how often it was run for the former. */
+/** A template of messages that is asked through the cache and directly, and how often it was run for the former. */
 function asked(source: string) {
   const jinja = compileJinja(source);
   let runs = 0;
@@ -14,7 +14,7 @@ function asked(source: string) {
     appends: true,
     restore: (text: string) => text,
   });
-  const framed = framing(
+  const cached = cachedRendering(
     (messages: readonly Message[], _: null) => {
       runs++;
       return direct(messages);
@@ -25,7 +25,7 @@ function asked(source: string) {
   return {
     runs: () => runs,
     ask: (...messages: Message[]) => {
-      const text = framed(messages, null)?.text;
+      const text = cached(messages, null)?.text;
       expect(text).toBe(direct(messages).text);
     },
   };
@@ -35,7 +35,7 @@ const user = (content: string): Message => ({ role: 'user', content });
 const result = (content: string, id: string): Message => ({ role: 'tool', content, tool_call_id: id });
 const ALL = '{% for m in messages %}[{{ m.role }}]';
 
-describe('texts in a frame', () => {
+describe('texts in a rendered piece', () => {
   it('are what the template writes, which is run for none of them but the first', () => {
     const { ask, runs } = asked(`${ALL}{{ m.content }};{% endfor %}`);
     ask(user('Hello.'));
@@ -91,7 +91,7 @@ describe('texts in a frame', () => {
     ['writes whose result it is', `${ALL}{{ m.tool_call_id }}{{ m.content }}{% endfor %}`],
     ['writes whether it is known', `${ALL}{% if m.tool_call_id %}!{% endif %}{{ m.content }}{% endfor %}`],
     ['counts', `${ALL}{% if m.tool_call_id and m.tool_call_id | length > 6 %}!{% endif %}{{ m.content }}{% endfor %}`],
-  ])('are never put into the frame of other results, where a template %s', (_, source) => {
+  ])('are never put into the piece of other results, where a template %s', (_, source) => {
     const ids = [undefined, 'call_1', 'call_22', ''];
     for (const first of ids) {
       const { ask } = asked(source);

@@ -2,7 +2,7 @@
  * What a template writes around ordinary texts, rendered once: most new messages of a conversation are a text by a user or a tool, and a
  * template that inserts such texts as they are need not be run for each of them.
  *
- * A frame is used only where that was seen to hold: texts of several kinds, put into it, gave what the template itself wrote. And only for
+ * A rendered piece is reused only where that was seen to hold: texts of several kinds, put into it, gave what the template itself wrote. And only for
  * texts that no template could treat otherwise: without white space at their edges, without anything that the template looks for in
  * texts, and without what could be taken for a control token. Everything else is rendered.
  */
@@ -22,7 +22,7 @@ export interface TextAfterTurn {
 /** `S`: what else the rendering depends on. */
 type Render<S> = (next: readonly Message[], setting: S) => TextAfterTurn | undefined;
 
-interface Frame {
+interface RenderedPiece {
   /** The text around the messages' texts: one part more than there are messages. */
   readonly parts: readonly string[];
   readonly after: TextAfterTurn;
@@ -35,12 +35,12 @@ const SAMPLES = [
   '{"price": 3.0, "of": ["é", 1]}',
   '漢字 🙂 & <b>',
 ];
-const MOST_FRAMES = 256;
+const MOST_PIECES = 256;
 const MOST_MESSAGES = 8;
 
 /** `isSafe`: whether a text can be rendered without protection. */
-export function framing<S>(render: Render<S>, source: string, isSafe: (text: string) => boolean): Render<S> {
-  const frames = new Map<string, Frame | undefined>();
+export function cachedRendering<S>(render: Render<S>, source: string, isSafe: (text: string) => boolean): Render<S> {
+  const pieces = new Map<string, RenderedPiece | undefined>();
   const { within, edges } = soughtIn(source);
   const isOrdinary = (text: string): boolean =>
     hasPlainEdges(text) &&
@@ -53,16 +53,16 @@ export function framing<S>(render: Render<S>, source: string, isSafe: (text: str
       return render(next, setting);
     }
     const key = JSON.stringify([setting, next.map(({ role, tool_call_id: id }) => [role, id !== undefined])]);
-    if (!frames.has(key)) {
-      if (frames.size >= MOST_FRAMES) frames.clear();
-      frames.set(key, frameOf(render, next, setting, source));
+    if (!pieces.has(key)) {
+      if (pieces.size >= MOST_PIECES) pieces.clear();
+      pieces.set(key, renderPiece(render, next, setting, source));
     }
-    const frame = frames.get(key);
-    if (frame === undefined) return render(next, setting);
+    const piece = pieces.get(key);
+    if (piece === undefined) return render(next, setting);
     return {
-      ...frame.after,
+      ...piece.after,
       text: filled(
-        frame.parts,
+        piece.parts,
         next.map(({ content }) => content!),
       ),
     };
@@ -74,13 +74,13 @@ function hasPlainEdges(text: string): boolean {
   return text !== '' && text.trim() === text && !WHITE_SPACE.includes(text[0]!) && !WHITE_SPACE.includes(text.at(-1)!);
 }
 
-/** A message that is a text and nothing else. A result may name its call; a template that cares about the name is given no frame. */
+/** A message that is a text and nothing else. A result may name its call; a template that cares about the name is given no piece. */
 function isBare({ role, content, tool_calls, tool_call_id, name }: Message): boolean {
   const isText = (role === 'user' || role === 'tool') && typeof content === 'string' && !tool_calls?.length;
   return isText && name === undefined && tool_call_id !== '';
 }
 
-function frameOf<S>(render: Render<S>, next: readonly Message[], setting: S, source: string): Frame | undefined {
+function renderPiece<S>(render: Render<S>, next: readonly Message[], setting: S, source: string): RenderedPiece | undefined {
   const slots = next.map((_, i) => slotIn(source, i));
   const withTexts = (messages: readonly Message[], texts: readonly string[]): TextAfterTurn | undefined => {
     const rendered = attempt(() =>
