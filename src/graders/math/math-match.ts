@@ -6,18 +6,15 @@
  * for one grading is bounded: what would take longer is wrong.
  */
 import type { Grader } from '../../core/contracts.ts';
-import { defineGrader } from '../../core/define.ts';
 import {
   acceptedAnswers,
-  checkOptions,
   lastLine,
   markedAnswers,
   onlyFormula,
   referenceAnswer,
-  rightOrWrong,
-  saidBy,
   spokenPart,
   type TextOptions,
+  textGrader,
 } from '../answer-text.ts';
 import { lastNumber } from '../number-match.ts';
 import {
@@ -49,15 +46,10 @@ export interface MathMatchOptions extends TextOptions {
 }
 
 export function mathMatch(options: MathMatchOptions = {}): Grader {
-  checkOptions('mathMatch', options, { of: 'function', unmarked: ['last-line', 'last-number', 'wrong'] });
-  const { of, unmarked = 'last-line' } = options;
-  return defineGrader({
-    name: 'mathMatch',
-    grade: (input) => {
-      const said = saidAnswers(saidBy(input, of), unmarked);
-      const references = acceptedAnswers(input).map(referenceAnswer);
-      return rightOrWrong(withinBudget(() => references.some((reference) => isAnswer(said, reference))));
-    },
+  return textGrader('mathMatch', options, { unmarked: ['last-line', 'last-number', 'wrong'] }, (text, input) => {
+    const said = saidAnswers(text, options.unmarked ?? 'last-line');
+    const references = acceptedAnswers(input).map(referenceAnswer);
+    return withinBudget(() => references.some((reference) => isAnswer(said, reference)));
   });
 }
 
