@@ -169,7 +169,7 @@ function numberOf(match: RegExpExecArray | RegExpMatchArray, all: string): reado
   const first = decimalOf(digits);
   const size = bottom === undefined ? first : fractionOf(first, middle?.trim(), bottom);
   if (size === undefined) return [];
-  const scaled = scale === undefined ? size : times(size, fromNumber(SCALES[scale.toLowerCase()] ?? 1));
+  const scaled = scale === undefined ? size : times(size, fromNumber(SCALES.get(scale.toLowerCase()) ?? 1));
   // "5 - 3" subtracts; "is -3" and "= - 3" do not.
   const subtracts = sign !== '' && /^\s/.test(text.slice(1)) && OPERAND_BEFORE.test(before);
   const isNegative = (sign === '-' && !subtracts) || innerSign === '-';

@@ -35,7 +35,7 @@ import {
 } from './evaluation.ts';
 import { parseMath } from './parse.ts';
 import { bitsOf, over, type Rational, rational, readable, same, spend, withinBudget } from './rational.ts';
-import { type Commas, plainCharacters } from './tokens.ts';
+import { plainCharacters, type Reading } from './tokens.ts';
 
 /** A text that is longer is only the same as itself. */
 const MOST_PLAIN_CHARS = 20_000;
@@ -93,7 +93,7 @@ function sameAnswer(said: string, reference: string): boolean {
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
-const readAs = (text: string, commas: Commas, unitLetters = false): Node | undefined =>
+const readAs = (text: string, commas: Reading['commas'], unitLetters = false): Node | undefined =>
   readable(() => parseMath(text, { commas, unitLetters }));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
