@@ -13,6 +13,7 @@ import { meanOf, signFlipChance } from '../core/statistics.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import type { EvaluationRequest, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, type EventLog, eventLog, type RunDirectory, reopenRunDirectory, writeWhole } from './directory.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import {
@@ -23,7 +24,7 @@ import {
   planResumedEvaluation,
 } from './plan.ts';
 import { endingOf, isSuccess, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
-import { type EvaluationRequest, samplingAt, shortPath, type TrainSettings } from './settings.ts';
+import { samplingAt, shortPath } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
   /** Its directory; null where nothing is kept. */

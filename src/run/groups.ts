@@ -13,12 +13,13 @@ import type { Exclusion, Task, Trajectory } from '../core/types.ts';
 import { type Group, type GroupBatch, GroupScheduler } from '../rollout/scheduler.ts';
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
+import type { EvaluationRequest } from './check-settings.ts';
 import { evaluationSettings } from './check-settings.ts';
 import { openParts, type Rollouts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
 import { preflight } from './preflight.ts';
 import type { Resumption } from './resume.ts';
-import { type EvaluationRequest, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import { samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 
 export function groupsOf(
   { settings, tasks, entry }: Pick<TrainPlan, 'settings' | 'tasks' | 'entry'>,

@@ -16,21 +16,12 @@ import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
+import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, TrainSettings } from './check-settings.ts';
 import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
-import {
-  type EvaluationRequest,
-  type EvaluationSettings,
-  type RunSettings,
-  resumeCommand,
-  shortPath,
-  TRAIN_DEFAULTS,
-  type TrainRequest,
-  type TrainSettings,
-  withoutUndefined,
-} from './settings.ts';
+import { resumeCommand, shortPath, TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
 
 /** A run to go on with; settings that are given again must agree with it, but for those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;

@@ -17,8 +17,8 @@ import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
+import type { TrainSettings } from './check-settings.ts';
 import type { NumberedTask } from './plan.ts';
-import type { TrainSettings } from './settings.ts';
 
 /** With the parts and metrics of its reward, by name. */
 export interface RolloutResult extends Means {

@@ -16,6 +16,7 @@ import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
+import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
@@ -31,7 +32,7 @@ import {
   trajectoriesOf,
 } from './results.ts';
 import { restorePolicy } from './resume.ts';
-import { heldOutFileOf, learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
+import { learningRateAt } from './settings.ts';
 import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
