@@ -7,19 +7,11 @@ import { join, resolve } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import type { Unusual } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
-import {
-  BASE_MODEL,
-  ENGINES,
-  EVAL_DEFAULTS,
-  TRAIN_DEFAULTS,
-  usualHeldOut,
-  usualRun,
-  usualTasks,
-  withoutUndefined,
-} from './settings.ts';
+import { BASE_MODEL, ENGINES, EVAL_DEFAULTS, TRAIN_DEFAULTS, usualHeldOut, usualRun, usualTasks } from './settings.ts';
 
 const count = z.int().min(1).max(1_000_000);
 const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
@@ -189,7 +181,8 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
     ...EVAL_DEFAULTS,
     // Several rollouts of a task are to differ; a single one is to be the policy's best guess.
     temperature: n > 1 ? 1 : 0,
-    ...withoutUndefined(request),
+    ...defined(request),
+    entry: request.entry,
     n,
     run,
     rows: rows === undefined ? undefined : tidyRows(rows),
@@ -207,7 +200,8 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   return checkSettings({
     ...TRAIN_DEFAULTS,
     ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
-    ...withoutUndefined(request),
+    ...defined(request),
+    entry: request.entry,
     engine,
     baseURL: baseURLOf(engine, request),
     tasks: request.tasks ?? usualTasks(request.entry),
@@ -268,11 +262,11 @@ export function heldOutFileOf({ run, heldOut, split }: Pick<TrainSettings, 'run'
 export function unusualIn(settings: TrainSettings): Unusual {
   const { flow, flows, entry, trainable, limits } = settings;
   const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
-  return withoutUndefined({
+  return defined({
     ...{ flow, flows, trainable },
     heldOut: typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? heldOut : undefined,
     turns: limits.turns === EVAL_DEFAULTS.limits.turns ? undefined : limits.turns,
-  }) as Unusual;
+  });
 }
 
 type Range = readonly [first: number, last: number];

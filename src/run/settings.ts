@@ -77,11 +77,6 @@ const { model, threads, seed } = EVAL_DEFAULTS;
 export const SERVE_DEFAULTS = { model, threads, seed, host: HOST, port: 0, temperature: 1, group: 8 } as const;
 export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
 
-/** A setting given as undefined is one that was not given. */
-export function withoutUndefined<T extends object>(given: T): T {
-  return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) as T;
-}
-
 /** Where tasks are looked for when no file is given. */
 export function usualTasks(entry: string | Entry): string {
   return beside(entry, 'train.jsonl');
