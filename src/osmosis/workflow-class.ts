@@ -1,9 +1,7 @@
 /**
  * `AgentWorkflow`: a class with an async `run(ctx)`, a new instance for each rollout. Exporting the class is all it takes: discovery lowers it
- * to the core's workflow, with the one config among the module's exports. `run` gets the row's prompt and metadata, the config, and the
- * policy, never the label.
+ * to the core's workflow, with the one config among the module's exports. `run` never gets the label.
  */
-
 import {
   type EntryModule,
   type ModelHandle,
@@ -12,9 +10,9 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { isConcrete } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Json, Message, PromptMessage, Purpose } from '../core/types.ts';
 import { type AgentWorkflowConfig, type ConfiguredClass, configured } from './class-config.ts';
 import { RolloutContext } from './samples.ts';
@@ -74,10 +72,9 @@ type WorkflowClass = ConfiguredClass<{ run(ctx: AgentWorkflowContext<unknown>): 
 
 function lower(this: object, module: EntryModule): Workflow | undefined {
   const Class = this as WorkflowClass;
-  if (!isConcrete(Class, 'run', AgentWorkflow)) return undefined;
-  const found = configured('workflow', Class, module);
+  const found = configured('workflow', Class, AgentWorkflow, module);
   if (found === undefined) return undefined;
-  const { config, ...named } = found;
+  const { config, named } = found;
   return {
     [workflowSymbol]: true,
     ...named,
@@ -95,17 +92,13 @@ function lower(this: object, module: EntryModule): Workflow | undefined {
 }
 
 function contextOf(ctx: WorkflowContext): AgentWorkflowContext<unknown> {
+  const { prompt, config = null, rolloutId, purpose, seed, signal } = ctx;
   return {
-    prompt: ctx.prompt,
-    config: ctx.config ?? null,
+    ...{ prompt, config, rolloutId, purpose, seed, signal },
     metadata: (ctx.metadata ?? null) as Metadata | null,
     get artifactsDir() {
       return ctx.artifactsDir;
     },
-    rolloutId: ctx.rolloutId,
-    purpose: ctx.purpose,
-    seed: ctx.seed,
-    signal: ctx.signal,
     log: (text) => ctx.log(text),
     reject: (reason) => ctx.reject(reason),
     model: () => ctx.model(),
@@ -117,12 +110,8 @@ async function resultOf(returned: unknown, rollout: RolloutContext): Promise<Wor
   const { messages, metrics, info } = outputOf(returned);
   const samples = Object.entries(await rollout.getSamples());
   const threads = Object.fromEntries(samples.map(([name, sample]) => [name, sample.messages]));
-  return {
-    ...(messages == null ? {} : { output: messages as readonly object[] as Json }),
-    ...(metrics === undefined ? {} : { metrics }),
-    ...(info === undefined ? {} : { metadata: info }),
-    ...(samples.length === 0 ? {} : { threads }),
-  };
+  const output = (messages ?? undefined) as readonly object[] | undefined as Json | undefined;
+  return defined({ output, metrics, metadata: info, threads: samples.length === 0 ? undefined : threads });
 }
 
 const KEYS: readonly string[] = ['messages', 'metrics', 'info'];
