@@ -13,32 +13,20 @@ import {
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import type { Json, Message, PromptMessage, Purpose } from '../core/types.ts';
+import type { Json, Message } from '../core/types.ts';
 import { type AgentWorkflowConfig, type ConfiguredClass, configured } from './class-config.ts';
 import { RolloutContext } from './samples.ts';
 
 /** A row's `metadata` column. */
 export type Metadata = { readonly [key: string]: Json };
 
-export interface AgentWorkflowContext<TConfig = AgentWorkflowConfig> {
-  /** The messages of the row; a copy of the rollout's own. */
-  readonly prompt: PromptMessage[];
+type OfRollout = 'prompt' | 'artifactsDir' | 'rolloutId' | 'purpose' | 'seed' | 'signal' | 'log' | 'reject';
+
+export interface AgentWorkflowContext<TConfig = AgentWorkflowConfig> extends Pick<WorkflowContext, OfRollout> {
   /** A copy of the rollout's own; null where the entry module exports none. */
   readonly config: TConfig | null;
   /** Null where the row has none. */
   readonly metadata: Metadata | null;
-  /** A folder of the rollout's own; null where none can be made. */
-  readonly artifactsDir: string | null;
-  readonly rolloutId: string;
-  readonly purpose: Purpose;
-  /** A number of the rollout's own, the same whenever it is run again. */
-  readonly seed: number;
-  /** Aborts at the rollout's deadline or when the run stops. */
-  readonly signal: AbortSignal;
-  /** Keeps a line with the trajectory. */
-  log(text: string): void;
-  /** Ends the rollout without a reward. */
-  reject(reason: string): never;
   /** The policy without a framework: everything a stock client needs. Each `thread(name)` of it is a sample. */
   model(): ModelHandle;
 }
