@@ -342,8 +342,8 @@ export async function generate(parts: GenerateParts, caller: Caller, given: Gene
   checkThread(session, role, thread);
   parts.checkReady();
   return await session.calling(caller, given?.signal, async (call) => {
-    const { request, bytes, cache } = readRequest(given, session, session.messageCaches.get(thread));
-    if (cache !== undefined) session.messageCaches.set(thread, cache);
+    const { request, bytes } = readRequest(given, session.knownTools);
+    session.knownTools = request.tools;
     session.receive(bytes);
     const { signal, release } = session.join({ signal: given.signal });
     try {

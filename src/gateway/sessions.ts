@@ -10,10 +10,9 @@ import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Turn, type UnansweredCall } from '../core/types.ts';
+import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Tool, type Turn, type UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
 import { Answers, lostTurns } from './answers.ts';
-import type { MessageCache } from './generate-request.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 /** Who is calling: as which role, in which conversation. */
@@ -55,8 +54,8 @@ export class LiveSession implements Session {
   readonly seeds: Seeds;
   readonly answers = new Answers<readonly Turn[]>();
   readonly unanswered: UnansweredCall[] = [];
-  /** By thread. */
-  readonly messageCaches = new Map<string, MessageCache>();
+  /** Those of the last call in process. */
+  knownTools: readonly Tool[] = [];
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
   readonly number: number;

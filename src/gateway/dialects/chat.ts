@@ -154,7 +154,7 @@ function restOf(wire: Rest, raw: unknown): Omit<ModelRequest, 'messages'> {
 
 function wireOf(raw: unknown): Wire {
   const { messages } = (raw ?? {}) as { readonly messages?: unknown };
-  return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages: messages as Wire['messages'] } : parsed(body, raw);
+  return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages } : parsed(body, raw);
 }
 
 function limitOf({ max_tokens, max_completion_tokens }: Rest): number | null | undefined {
@@ -200,8 +200,8 @@ function textOf(given: z.infer<typeof content>, separator: string, at: string): 
 
 // ── messages as nearly all clients send them ─────────────────────────────────────────────────────────────────────────────
 
-export function areUsual(messages: unknown): boolean {
-  return Array.isArray(messages) && messages.length > 0 && messages.every(isUsual);
+export function areUsual(messages: unknown): messages is Wire['messages'] {
+  return Array.isArray(messages) && messages.length > 0 && messages.findIndex((one) => !isUsual(one)) === -1;
 }
 
 const isTextOrAbsent = (value: unknown): boolean => value == null || typeof value === 'string';
