@@ -12,7 +12,7 @@ import { decodeSampleReply } from '../wire/protobuf.ts';
 import { sampleCallToJson, sampleReplyFromJson } from '../wire/tinker-json.ts';
 import type { SampleReply } from '../wire/tinker-messages.ts';
 import type { Accepted, TinkerConnection } from './connection.ts';
-import { orCancelled } from './exchange.ts';
+import { orCancelled } from './http-client.ts';
 
 export interface TinkerEngineParts {
   readonly connection: TinkerConnection;

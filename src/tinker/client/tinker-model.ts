@@ -24,7 +24,7 @@ import {
   saveWeightsReply,
 } from '../wire/tinker-messages.ts';
 import type { Payload, Submission, TinkerConnection } from './connection.ts';
-import { isLost } from './exchange.ts';
+import { isLost } from './http-client.ts';
 
 /** Accepted by the server; the result is on its way. */
 export interface Underway<T> {

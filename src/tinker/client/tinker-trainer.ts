@@ -28,7 +28,7 @@ import {
   scoringDatum,
   weightedDatum,
 } from './datum.ts';
-import { isLost } from './exchange.ts';
+import { isLost } from './http-client.ts';
 import { type ModelStart, type PassFormat, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
 
 export interface TinkerTrainerParts {
