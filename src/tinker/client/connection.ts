@@ -5,9 +5,11 @@
  * is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is sampled or trained. A heartbeat that fails
  * harms nothing; a session that the server has forgotten shows when it is used.
  */
+
 import { linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
+import { readAs, WireError } from '../wire/codec.ts';
 import {
   type ClientConfigReply,
   capabilitiesReply,
@@ -18,9 +20,7 @@ import {
   failedReply,
   futureReply,
   PROTOBUF,
-  readAs,
   tryAgainReply,
-  WireError,
 } from '../wire/tinker-messages.ts';
 import { type ConnectionSettings, HttpClient, isLost, jsonIn, lost, pause, type ServerReply } from './http-client.ts';
 

@@ -6,11 +6,13 @@
  * spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two verbs at once;
  * which loss is taken, and what is done about a spoiled model, is theirs too.
  */
+
 import { randomUUID } from 'node:crypto';
 import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
+import { readAs } from '../wire/codec.ts';
 import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
 import { passRequestToJson, passResultFromJson } from '../wire/tinker-json.ts';
 import type { Datum, PassRequest, PassResult } from '../wire/tinker-messages.ts';
@@ -19,7 +21,6 @@ import {
   type ClientConfigReply,
   createModelReply,
   optimStepReply,
-  readAs,
   saveWeightsForSamplerReply,
   saveWeightsReply,
 } from '../wire/tinker-messages.ts';

@@ -4,6 +4,7 @@
  * Statuses are chosen for what clients make of them: 408, 409, 429 and 5xx are tried again, 410 means that the future is gone, every other
  * 4xx is final. A request that was taken and then failed has a message and a category instead.
  */
+
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
@@ -11,7 +12,8 @@ import type { z } from 'zod';
 import { messageOf } from '../../core/errors.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, textOf } from '../../http/message.ts';
 import { type ErrorTable, failureOf, type Headers, type Refusal, refusals } from '../../http/refusal.ts';
-import { type FailureCategory, PROTOBUF, readAs, WireError } from '../wire/tinker-messages.ts';
+import { readAs, WireError } from '../wire/codec.ts';
+import { type FailureCategory, PROTOBUF } from '../wire/tinker-messages.ts';
 
 const MiB = 1024 * 1024;
 

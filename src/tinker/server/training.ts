@@ -2,10 +2,12 @@
  * Models in training: making them, their verbs in order, unloading them. Each verb is answered with a future at once; what it does, it does
  * in the model's order. A model is there before it is open: requests for it wait meanwhile.
  */
+
 import type { z } from 'zod';
 import { messageOf } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
+import { readAs } from '../wire/codec.ts';
 import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
 import { passRequestFromJson } from '../wire/tinker-json.ts';
 import type { PassRequest } from '../wire/tinker-messages.ts';
@@ -17,7 +19,6 @@ import {
   modelRequest,
   optimStepRequest,
   parseWeightsPath,
-  readAs,
   saveWeightsForSamplerRequest,
   saveWeightsRequest,
   type WeightsKind,
