@@ -20,9 +20,19 @@ import {
   type SampledSequence,
   type SampleReply,
 } from '../wire/tinker-messages.ts';
-import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
-import { invalid, jsonOf, type Routes, readBody, refused, TINKER_LIMITS } from './requests.ts';
-import type { SessionModel, Sessions } from './tinker-sessions.ts';
+import { TINKER_LIMITS } from './limits.ts';
+import {
+  type Future,
+  type FutureResult,
+  type Futures,
+  futureReply,
+  invalid,
+  jsonOf,
+  type Routes,
+  readBody,
+  refused,
+} from './requests.ts';
+import type { Sessions } from './training.ts';
 import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
 
 // The pool.
@@ -298,7 +308,7 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
 export interface SamplingRoutesParts {
   readonly base: BaseModel;
   readonly futures: Futures;
-  readonly sessions: Sessions<SessionModel>;
+  readonly sessions: Sessions;
   readonly samplers: SamplerPool;
   readonly weights: WeightsFolder;
 }
