@@ -10,18 +10,7 @@ import { linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
 import { readAs, WireError } from '../wire/codec.ts';
-import {
-  type ClientConfigReply,
-  capabilitiesReply,
-  clientConfigReply,
-  completeMetadataReply,
-  createSamplingSessionReply,
-  createSessionReply,
-  failedReply,
-  futureReply,
-  PROTOBUF,
-  tryAgainReply,
-} from '../wire/tinker-messages.ts';
+import * as wire from '../wire/tinker-messages.ts';
 import { type ConnectionSettings, HttpClient, isLost, jsonIn, lost, pause, type ServerReply } from './http-client.ts';
 
 const SUBMIT_TIMEOUT_MS = 60_000;
@@ -55,6 +44,9 @@ export interface Submission {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** How a server takes its passes. JSON is for servers that know nothing better. */
+export type PassFormat = 'protobuf' | 'json';
+
 /** A result as it came. */
 export type Payload =
   | { readonly kind: 'json'; readonly value: unknown }
@@ -75,12 +67,14 @@ export interface Accepted {
 type Send = (signal: AbortSignal) => Promise<{ readonly id: string; readonly reply: unknown }>;
 
 export class TinkerConnection implements AsyncDisposable {
+  /** Found out with the first pass. */
+  passFormat: PassFormat | undefined;
   readonly #http: HttpClient;
   readonly #closing = new AbortController();
   /** Aborts with the connection, or the signal that it was opened with. */
   readonly #life: ReturnType<typeof linkSignals>;
   #heartbeat: NodeJS.Timeout | undefined;
-  #config: ClientConfigReply = readAs(clientConfigReply, {});
+  #config: wire.ClientConfigReply = readAs(wire.clientConfigReply, {});
   /** Futures whose results have not come: two requests with one of them would have one result. */
   readonly #awaited = new Set<string>();
   #sessionId = '';
@@ -115,7 +109,7 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   /** What the server says about sizes, or what the hosted service's clients take for granted. */
-  get config(): ClientConfigReply {
+  get config(): wire.ClientConfigReply {
     return this.#config;
   }
 
@@ -124,7 +118,7 @@ export class TinkerConnection implements AsyncDisposable {
     const verb = 'get_server_capabilities';
     const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
     const reply = this.#checked(await this.#http.ask(request, this.#life.signal), verb);
-    const { supported_models: models } = this.#read(capabilitiesReply, reply, verb);
+    const { supported_models: models } = this.#read(wire.capabilitiesReply, reply, verb);
     return models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
       name == null ? [] : [{ name, contextLength: length ?? undefined, tokenizerDigest: digest ?? undefined }],
     );
@@ -137,7 +131,7 @@ export class TinkerConnection implements AsyncDisposable {
       const sampling_session_seq_id = this.nextSamplingSession();
       return this.post(type, { session_id: this.#sessionId, sampling_session_seq_id, ...from, type });
     });
-    return this.#read(createSamplingSessionReply, reply, type).sampling_session_id;
+    return this.#read(wire.createSamplingSessionReply, reply, type).sampling_session_id;
   }
 
   /** A new session, where the server has forgotten the old one. */
@@ -149,7 +143,7 @@ export class TinkerConnection implements AsyncDisposable {
         hint: 'check TINKER_BASE_URL',
       });
     });
-    this.#sessionId = this.#read(createSessionReply, reply, type).session_id;
+    this.#sessionId = this.#read(wire.createSessionReply, reply, type).session_id;
   }
 
   /** Runs what needs the session; once more in a new one where the server turns out to have forgotten this one. */
@@ -195,7 +189,7 @@ export class TinkerConnection implements AsyncDisposable {
     const request = { ...posted(verb, submission.body), repeatable, isTrial };
     const send: Send = async (signal) => {
       const reply = this.#checked(await this.#http.ask(request, signal), verb);
-      return { id: this.#read(futureReply, reply, verb).request_id, reply: jsonIn(reply.body) };
+      return { id: this.#read(wire.futureReply, reply, verb).request_id, reply: jsonIn(reply.body) };
     };
     using linked = this.#linked(submission.signal);
     const { id, reply } = await send(linked.signal);
@@ -222,7 +216,7 @@ export class TinkerConnection implements AsyncDisposable {
   async #greet(patienceMs: number): Promise<void> {
     try {
       const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, patienceMs);
-      this.#config = this.#read(clientConfigReply, reply, 'client/config');
+      this.#config = this.#read(wire.clientConfigReply, reply, 'client/config');
     } catch (thrown) {
       // Servers older than this request answer 404: then the defaults hold.
       if (!isLost(thrown)) throw thrown;
@@ -294,7 +288,8 @@ export class TinkerConnection implements AsyncDisposable {
   #outcomeOf(reply: ServerReply, verb: string, purpose: Submission['purpose']): PollOutcome {
     const { errors } = this.#http;
     const { status, contentType, body } = reply;
-    if (status < 300 && contentType.includes(PROTOBUF)) return { kind: 'result', payload: { kind: 'protobuf', bytes: body } };
+    if (status < 300 && contentType.includes(wire.PROTOBUF))
+      return { kind: 'result', payload: { kind: 'protobuf', bytes: body } };
     const value = jsonIn(body);
     if (status === 408) return { kind: 'not yet' };
     if (status === 410 || (status === 404 && value !== undefined)) return { kind: 'forgotten' };
@@ -304,9 +299,9 @@ export class TinkerConnection implements AsyncDisposable {
       throw error;
     }
     if (typeof value !== 'object' || value === null) throw errors.garbled(reply, verb);
-    if (tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
-    if (completeMetadataReply.safeParse(value).success) return { kind: 'large' };
-    const failed = failedReply.safeParse(value);
+    if (wire.tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
+    if (wire.completeMetadataReply.safeParse(value).success) return { kind: 'large' };
+    const failed = wire.failedReply.safeParse(value);
     if (!failed.success) return { kind: 'result', payload: { kind: 'json', value } };
     throw errors.ofFailure(failed.data, verb, purpose === 'sample' ? 'ENGINE_FAILED' : 'TRAINER_FAILED');
   }
@@ -352,11 +347,11 @@ function posted(verb: string, body: Uint8Array | object | Json) {
 }
 
 function encoded(body: Uint8Array | object | Json) {
-  if (body instanceof Uint8Array) return { headers: { 'content-type': PROTOBUF }, body };
+  if (body instanceof Uint8Array) return { headers: { 'content-type': wire.PROTOBUF }, body };
   return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };
 }
 
-const POLL_HEADERS = { 'content-type': 'application/json', accept: `${PROTOBUF}, application/json` };
+const POLL_HEADERS = { 'content-type': 'application/json', accept: `${wire.PROTOBUF}, application/json` };
 
 function waitedTooLong(verb: string): TrainyardError {
   const minutes = LONGEST_RESULT_MS / 60_000;

@@ -11,20 +11,7 @@ import { type HttpReply, jsonReply } from '../../http/message.ts';
 import { readAs } from '../wire/codec.ts';
 import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
 import { passRequestFromJson } from '../wire/tinker-json.ts';
-import {
-  checkWeightsName,
-  createModelRequest,
-  createSessionRequest,
-  loadWeightsRequest,
-  modelRequest,
-  optimStepRequest,
-  parseWeightsPath,
-  saveWeightsForSamplerRequest,
-  saveWeightsRequest,
-  sessionHeartbeatRequest,
-  type WeightsKind,
-  type WeightsPath,
-} from '../wire/tinker-messages.ts';
+import * as wire from '../wire/tinker-messages.ts';
 import { TINKER_LIMITS, type Waits } from './limits.ts';
 import {
   type Body,
@@ -224,12 +211,12 @@ function sessionRoutes({ sessions, base }: TrainingParts): Routes {
     },
 
     'POST /create_session': async (request) => {
-      await readRequest(createSessionRequest, request);
+      await readRequest(wire.createSessionRequest, request);
       return jsonReply(200, { type: 'create_session', session_id: sessions.create().id, warning_message: FULL_PARAMETERS });
     },
 
     'POST /session_heartbeat': async (request) => {
-      sessions.session((await readRequest(sessionHeartbeatRequest, request)).session_id);
+      sessions.session((await readRequest(wire.sessionHeartbeatRequest, request)).session_id);
       return jsonReply(200, { type: 'session_heartbeat' });
     },
 
@@ -252,7 +239,7 @@ function modelRoutes(parts: TrainingParts): Routes {
   return {
     'POST /create_model': async (request) => {
       const body = await readBody(request);
-      const asked = readAs(createModelRequest, jsonOf(body));
+      const asked = readAs(wire.createModelRequest, jsonOf(body));
       const session = sessions.session(asked.session_id);
       checkBaseModel(base, asked.base_model);
       checkOptimizer(asked.optimizer_config);
@@ -266,7 +253,7 @@ function modelRoutes(parts: TrainingParts): Routes {
     },
 
     'POST /get_info': async (request) => {
-      const { id } = sessions.model((await readRequest(modelRequest, request)).model_id);
+      const { id } = sessions.model((await readRequest(wire.modelRequest, request)).model_id);
       const { name } = base;
       // Where the client runs on the same machine, its tokenizer library finds the files there.
       const tokenizer_id = base.tokenizer && base.folder;
@@ -278,7 +265,7 @@ function modelRoutes(parts: TrainingParts): Routes {
     },
 
     'POST /unload_model': async (request) => {
-      const model = sessions.model((await readRequest(modelRequest, request)).model_id);
+      const model = sessions.model((await readRequest(wire.modelRequest, request)).model_id);
       const future = model.unload(() => sessions.models.delete(model.id));
       return futureReply(future, { model_id: model.id });
     },
@@ -319,18 +306,18 @@ function verbRoutes({ sessions, weights }: TrainingParts): Routes {
     }),
   });
   return {
-    ...verb('optim_step', optimStepRequest, (model, sent, { adam_params, optimizer_params }) => {
+    ...verb('optim_step', wire.optimStepRequest, (model, sent, { adam_params, optimizer_params }) => {
       checkOptimizer(optimizer_params);
       if (adam_params === undefined) throw invalid('adam_params', 'are missing');
       return model.step(sent, adam_params);
     }),
 
-    ...verb('save_weights', saveWeightsRequest, (model, sent, { path: name, overwrite, user_metadata }) => {
+    ...verb('save_weights', wire.saveWeightsRequest, (model, sent, { path: name, overwrite, user_metadata }) => {
       const path = newPath(model.id, 'weights', name);
       return model.save(sent, path, { overwrite: overwrite ?? false, userMetadata: user_metadata ?? null }, 'save_weights');
     }),
 
-    ...verb('save_weights_for_sampler', saveWeightsForSamplerRequest, (model, sent, { path: name, user_metadata }) => {
+    ...verb('save_weights_for_sampler', wire.saveWeightsForSamplerRequest, (model, sent, { path: name, user_metadata }) => {
       const type = 'save_weights_for_sampler';
       if (name != null) {
         const path = newPath(model.id, 'sampler_weights', name);
@@ -341,8 +328,8 @@ function verbRoutes({ sessions, weights }: TrainingParts): Routes {
       return model.saveUnnamed(sent, (found) => ({ sampling_session_id: publish(found), type }));
     }),
 
-    ...verb('load_weights', loadWeightsRequest, (model, sent, { path: text, optimizer }) => {
-      const path = parseWeightsPath(text);
+    ...verb('load_weights', wire.loadWeightsRequest, (model, sent, { path: text, optimizer }) => {
+      const path = wire.parseWeightsPath(text);
       if (optimizer && path.kind === 'sampler_weights') {
         throw refused('invalid_request', 'sampler_weights have no optimizer state', {
           hint: 'load them without it, or load what save_weights saved',
@@ -405,7 +392,7 @@ function headOf(body: Body): { readonly modelId?: unknown; readonly seqId?: unkn
 function createModel(
   { base, sessions, futures, weights, gapMs }: TrainingParts,
   session: Session,
-  asked: z.infer<typeof createModelRequest>,
+  asked: z.infer<typeof wire.createModelRequest>,
 ): { readonly future: Future; readonly model: Model } {
   if (sessions.models.size >= TINKER_LIMITS.models) sessions.endSilent();
   if (sessions.models.size >= TINKER_LIMITS.models) {
@@ -445,8 +432,8 @@ function checkOptimizer(asked: { readonly type: string } | null | undefined): vo
 }
 
 /** Without a name, one is made up. */
-function newPath(modelId: string, kind: WeightsKind, given: string | null | undefined): WeightsPath {
+function newPath(modelId: string, kind: wire.WeightsKind, given: string | null | undefined): wire.WeightsPath {
   const name = given ?? new Date().toISOString().replaceAll(/\D/g, '');
-  checkWeightsName(name, 'path');
+  wire.checkWeightsName(name, 'path');
   return { modelId, kind, name };
 }
