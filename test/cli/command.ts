@@ -6,6 +6,7 @@ import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll } from 'vitest';
 
 export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 
@@ -33,6 +34,29 @@ export async function scratch(): Promise<{
   };
 }
 
+/** One for all tests of a file. */
+export function useScratch(): Pick<Awaited<ReturnType<typeof scratch>>, 'dir' | 'write'> {
+  let home: Awaited<ReturnType<typeof scratch>>;
+  beforeAll(async () => {
+    home = await scratch();
+  });
+  afterAll(() => home.remove());
+  return {
+    get dir() {
+      return home.dir;
+    },
+    write: (name, text) => home.write(name, text),
+  };
+}
+
+/** What was said with --json. */
+// biome-ignore lint/suspicious/noExplicitAny: tests look into it
+export const saidIn = ({ stdout }: Pick<Ended, 'stdout'>): readonly any[] =>
+  stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+
 /** `shell` is run before the command, in the same process: for limits. */
 export function start(args: readonly string[], cwd = ROOT, shell = ':') {
   const command = [process.execPath, '--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...args];
@@ -40,8 +64,7 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
     cwd,
     stdio: ['ignore', 'pipe', 'pipe'],
   });
-  let stdout = '';
-  let stderr = '';
+  let [stdout, stderr] = ['', ''];
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     stdout += text;
   });

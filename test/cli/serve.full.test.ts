@@ -5,14 +5,10 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scratch, start, trainyard } from './command.ts';
+import { describe, expect, it } from 'vitest';
+import { saidIn, start, trainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 interface Serving {
   readonly origin: string;
@@ -42,10 +38,7 @@ describe('trainyard serve', () => {
   it('captures what an agent does, says so turn by turn, and keeps every session, also in a directory that has some', async () => {
     const first = await served(ask);
     expect(first.code).toBe(0);
-    const lines = first.stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
+    const lines = saidIn(first);
     expect(lines.map(({ type }) => type)).toEqual(['serving', 'turn', 'turn', 'served']);
     expect(lines.slice(1, 3).map(({ index, after }) => [index, after])).toEqual([
       [0, null],
@@ -63,11 +56,7 @@ describe('trainyard serve', () => {
       token,
     );
     expect(second.code).toBe(0);
-    const shown = await trainyard('show', join(home.dir, 'served'), '--json');
-    const rollouts = shown.stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
+    const rollouts = saidIn(await trainyard('show', join(home.dir, 'served'), '--json'));
     expect(rollouts.map(({ rolloutId, turns, samples }) => [rolloutId, turns, samples]).toSorted()).toEqual([
       ['local', 2, 1],
       ['local-2', 2, 1],
