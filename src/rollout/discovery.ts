@@ -65,7 +65,7 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   }
   // By its own name: a link to it could be changed, while the run goes on, to lead to another grader.
   const url = pathToFileURL(await realpath(file)).href;
-  const exports = Object.entries(await load(url, path));
+  const exports = Object.entries(await importEntry(url, path));
   let mistakes = 0;
   const module: EntryModule = {
     exports,
@@ -216,9 +216,10 @@ function only(what: string, found: readonly Found<unknown>[], path: string, { pr
   );
 }
 
-async function load(url: string, path: string): Promise<object> {
+/** Throws ENTRY_UNLOADABLE. `path`: what the user calls it. */
+export async function importEntry(url: string, path: string): Promise<Readonly<Record<string, unknown>>> {
   try {
-    return (await import(url)) as object;
+    return (await import(url)) as Readonly<Record<string, unknown>>;
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
     const hint = hintFor(cause, path);
