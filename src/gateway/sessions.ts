@@ -187,7 +187,7 @@ export class LiveSession implements Session {
   }
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
-  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): LinkedSignal {
+  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): Omit<LinkedSignal, typeof Symbol.dispose> {
     const joined = controller ?? new AbortController();
     if (this.signal.aborted) joined.abort(this.signal.reason);
     const unlink = controller === undefined && signal ? abortWith(joined, signal) : undefined;

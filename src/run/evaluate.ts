@@ -97,12 +97,12 @@ interface Kept extends AsyncDisposable {
 }
 
 async function keep({ settings: { run }, isResumed, record }: EvaluationPlan): Promise<Kept> {
-  return await openingWith<Kept>(async (closers) => {
-    const close = { [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
-    if (run === undefined) return { store: closers.add(memoryStore()), directory: undefined, ...close };
+  return await openingWith<Kept>(async (opened) => {
+    const close = { [Symbol.asyncDispose]: () => opened.disposeAsync() };
+    if (run === undefined) return { store: opened.use(memoryStore()), directory: undefined, ...close };
     const held = { trains: false };
-    const directory = closers.add(await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held)));
-    return { store: closers.add(await openSqliteStore(directory.storePath, directory.id)), directory, ...close };
+    const directory = opened.use(await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held)));
+    return { store: opened.use(await openSqliteStore(directory.storePath, directory.id)), directory, ...close };
   });
 }
 

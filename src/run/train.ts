@@ -8,7 +8,7 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { linkUntilSettled } from '../core/async.ts';
+import { linkSignals } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
@@ -94,10 +94,14 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
 async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
   const { settings, entry, kernels } = plan;
   const { stop = new AbortController().signal, finish, through, watchStalls } = options;
-  const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  const early = new AbortController();
+  const interrupt = (): void => early.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  if (finish.aborted) interrupt();
+  finish.addEventListener('abort', interrupt, { once: true });
+  const begun = linkSignals(stop, early.signal);
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
   const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
-  return await openParts(settings, entry, own).finally(begun.settle);
+  return await openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
 /** Where steps are written. Also keeps what the run needs besides: held-out tasks without a file, the reference of a KL penalty. */
