@@ -4,7 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { GroupPool } from '../../src/rollout/group-pool.ts';
+import { GroupPool } from '../../src/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 
 const FIXTURE = new URL('../fixtures/group-pool.ts', import.meta.url).pathname;
