@@ -109,10 +109,7 @@ describe('the policy as a judge', () => {
   });
 
   it('is asked with the same seeds for the same rollout, whenever that is', async () => {
-    const asking = defineGrader({
-      asksPolicy: true,
-      grade: async (_, { model }) => (await completionOf(model, 'and?')).length,
-    });
+    const asking = defineGrader({ asksPolicy: true, grade: async (_, { model }) => (await completionOf(model, 'and?')).length });
     const [one, two] = [await judged(asking, () => 'ab'), await judged(asking, () => 'ab')];
     expect(one.trajectory.grade).toMatchObject({ reward: { value: 2 } });
     expect(one.seeds[1]).toBe(two.seeds[1]);
