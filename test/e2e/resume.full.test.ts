@@ -1,7 +1,6 @@
 /** Runs that end early, for real, and are taken up again. */
 import { cp, mkdir, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { TrainDone } from '../../src/core/events.ts';
 import { jsonLines, killedAt, sharedTrainyard, start, trainyard } from '../cli/command.ts';
@@ -44,7 +43,7 @@ describe('a killed run', () => {
     expect(code).toBe(0);
     expect(stdout).toContain('CHECKPOINT_UNREADABLE');
     expect(stdout).not.toContain('NOT_REPRODUCED');
-    expect(jsonLines(stdout)[0]).toMatchObject({ type: 'run-start', resumedAt: 5 });
+    expect(stdout).toContain('"resumedAt":5');
     await expectWhole(run);
     const events = jsonLines(await readFile(join(run, 'events.jsonl'), 'utf8'));
     const steps = events.filter((event) => event.type === 'step-end').map(({ step }) => step);
@@ -75,8 +74,7 @@ describe('an interrupted run', () => {
     const { child, ended, prints } = start(flags(run));
     await prints(text);
     for (const [i, signal] of signals.entries()) {
-      // A second one that comes at once is taken for the same Ctrl-C, passed on by npm.
-      if (i > 0) await prints('"INTERRUPTED"').then(() => sleep(400));
+      if (i > 0) await prints('"INTERRUPTED"');
       child.kill(signal);
     }
     return { run, ...(await ended) };
