@@ -102,17 +102,12 @@ export {
   agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
+export type { EvaluationRequest, EvaluationSettings, TrainRequest, TrainSettings } from './run/check-settings.ts';
 export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
 export type { RolloutBatchRequest } from './run/groups.ts';
 export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
 export type { RolloutResult, TaskResult } from './run/results.ts';
-export {
-  BASE_MODEL,
-  type EvaluationRequest,
-  type EvaluationSettings,
-  type TrainRequest,
-  type TrainSettings,
-} from './run/settings.ts';
+export { BASE_MODEL } from './run/settings.ts';
 export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, train, verify } from './run/start.ts';
 export type { TrainOptions, TrainResult } from './run/train.ts';
 export type { Difference, Verification, VerifyOptions } from './run/verify.ts';

@@ -3,7 +3,7 @@
  * ended. Or one JSON object a line, for programs.
  */
 import { styleText } from 'node:util';
-import { printableLine } from '../core/describe.ts';
+import { printableLine, shortLine } from '../core/describe.ts';
 import type { Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
 import type { TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
@@ -308,11 +308,7 @@ function wordsOf({ reasoning, content, tool_calls: calls = [] }: Message, longes
     ...(content ? [content] : []),
     ...calls.map((call) => `${call.function.name}(${call.function.arguments})`),
   ];
-  return said.map((text) => shortened(text, longest));
-}
-
-function shortened(text: string, longest: number): string {
-  return printableLine(text.length > longest ? `${text.slice(0, longest)}…` : text);
+  return said.map((text) => shortLine(text, longest));
 }
 
 export function endingLines(trajectory: Trajectory): readonly string[] {
@@ -373,5 +369,5 @@ function gradeText(grade: Grade, outcome: Outcome): string {
 function valueLine(name: string, value: unknown): readonly string[] {
   const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0;
   if (value === undefined || isEmpty) return [];
-  return [`  ${name}: ${shortened(typeof value === 'string' && value !== '' ? value : JSON.stringify(value), LONGEST_VALUE)}`];
+  return [`  ${name}: ${shortLine(typeof value === 'string' && value !== '' ? value : JSON.stringify(value), LONGEST_VALUE)}`];
 }

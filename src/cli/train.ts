@@ -1,7 +1,8 @@
 /** `trainyard train`: flags → run/train, for a new run or one that is resumed. Returns the exit code. */
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
-import { EVAL_DEFAULTS, type TrainSettings } from '../run/settings.ts';
+import type { TrainSettings } from '../run/check-settings.ts';
+import { EVAL_DEFAULTS } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
 import { guarded } from './guarded.ts';
 import { openReport, wayOn } from './print.ts';

@@ -24,6 +24,11 @@ export function printableLine(text: string): string {
   return text.replaceAll('\n', '⏎').replace(CONTROL, '·').replaceAll('\t', '·');
 }
 
+/** The same, of at most so many characters of the text. */
+export function shortLine(text: string, chars: number): string {
+  return printableLine(text.length > chars ? `${text.slice(0, chars)}…` : text);
+}
+
 /** `AsyncFunction`, `Object`, `Undefined`, … */
 export function kindOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice(8, -1);

@@ -9,7 +9,7 @@ import { networkInterfaces } from 'node:os';
 import type { RunHost, WorkflowContext } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
-import { invalid, parsed } from '../gateway/dialects/dialect.ts';
+import { parsed } from '../gateway/dialects/dialect.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { SignedIds } from '../gateway/identity.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
@@ -17,8 +17,6 @@ import { isLoopback } from '../http/guard.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import { httpRefusal } from '../http/refusal.ts';
 import { decoded, type RouteMatch, Router, routeFor } from '../http/router.ts';
-import type { GroupPool } from '../rollout/group-pool.ts';
-import type { ServedStep } from '../rollout/waiting-groups.ts';
 import {
   BASE,
   batchRequest,
@@ -36,7 +34,8 @@ import {
 import { computeReward, type FlowCall, type FlowParts, generate, submitSteps } from './flow-steps.ts';
 import { type FlowTrajectory, UNNAMED_PROMPT } from './flow-trajectory.ts';
 import type { FlowDoor } from './flow-workflow.ts';
-import { poolRefusal, type TableParts, TrajectoryTable } from './trajectory-table.ts';
+import type { GroupPool, ServedStep } from './group-pool.ts';
+import { type TableParts, TrajectoryTable } from './trajectory-table.ts';
 
 export type FlowOptions = Omit<TableParts, 'gateway'> & Pick<FlowParts, 'pool'>;
 
@@ -218,7 +217,6 @@ function showSteps(trajectory: FlowTrajectory): HttpReply {
 async function fetchBatch(parts: FlowParts, { request, raw }: FlowCall): Promise<HttpReply> {
   const pool = poolOf(parts);
   const { groups, n, channel, wait_s, policy_version, max_staleness, stale, batch_id } = parsed(batchRequest, raw);
-  if (groups > (pool.maxGroups ?? Infinity)) throw invalid('groups', `expected at most ${pool.maxGroups}: no more may wait`);
   const policyVersion = policy_version ?? parts.gateway.policy.engine.policyVersion;
   const wanted = {
     purpose: purposeOf(channel) ?? 'train',
@@ -231,9 +229,7 @@ async function fetchBatch(parts: FlowParts, { request, raw }: FlowCall): Promise
     AbortSignal.timeout(wait_s * 1000),
     ...(request.signal === undefined ? [] : [request.signal]),
   ]);
-  const fetched = await pool.fetch(wanted, patience).catch((thrown: unknown) => {
-    throw poolRefusal(thrown) ?? thrown;
-  });
+  const fetched = await pool.fetch(wanted, patience);
   if (fetched.kind !== 'batch') return jsonReply(200, { status: fetched.kind, batch_id: null, steps: null });
   return jsonReply(200, { status: 'batch', batch_id: fetched.batchId, steps: fetched.steps.map(rowOf) });
 }

@@ -1,13 +1,12 @@
 /**
- * Configs of workflow and grader classes: instances at the top of a module, found among its exports; and what is checked of such a class
- * and its config before anything runs, all mistakes at once.
+ * Configs of workflow and grader classes, found among the exports of their module; and what is checked of such a class and its config before
+ * anything runs, all mistakes at once.
  *
  * A config of one's own is a subclass whose fields have initialisers. Those run after this constructor, so the whole can only be checked
  * when its workflow or grader is lowered.
  */
-
 import type { EntryModule } from '../core/contracts.ts';
-import { methodKind } from '../core/define.ts';
+import { isConcrete, methodKind } from '../core/define.ts';
 import { checkNames, describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
@@ -26,8 +25,11 @@ export class ConcurrencyConfig {
   constructor(fields: { readonly maxConcurrent?: number | null } = {}) {
     checkNames(fields, ['maxConcurrent'], 'ConcurrencyConfig', 'CONFIG_INVALID');
     const { maxConcurrent = null } = fields;
-    const mistake = maxConcurrentMistake(maxConcurrent);
-    if (mistake !== undefined) throw new TrainyardError('CONFIG_INVALID', `ConcurrencyConfig: ${mistake}`);
+    if (!isLimit(maxConcurrent)) {
+      const expected = 'a whole number from 1 up, or null for no limit';
+      const found = `ConcurrencyConfig: maxConcurrent: expected ${expected}, found ${describeValue(maxConcurrent)}`;
+      throw new TrainyardError('CONFIG_INVALID', found);
+    }
     this.maxConcurrent = maxConcurrent;
     Object.freeze(this);
   }
@@ -92,22 +94,26 @@ const KINDS = {
 export type ConfiguredClass<Instance> = new (config: unknown) => Instance;
 
 /** What a class is lowered with. */
-export interface Configured {
-  readonly name: string;
+interface Configured {
+  readonly named: { readonly name: string /** Absent: no limit. */; readonly concurrency?: number };
   readonly config: BaseConfig | undefined;
-  /** Absent: no limit. */
-  readonly concurrency?: number;
 }
 
-/** Undefined where the class or the module's config is unusable: then the module has been told. */
-export function configured(kind: ConfigKind, Class: ConfiguredClass<unknown>, module: EntryModule): Configured | undefined {
+/** Undefined where the class is abstract, or it or the module's config is unusable: then the module has been told. */
+export function configured(
+  kind: ConfigKind,
+  Class: ConfiguredClass<unknown>,
+  base: object,
+  module: EntryModule,
+): Configured | undefined {
+  if (!isConcrete(Class, KINDS[kind].method, base)) return undefined;
   const config = configOf(kind, module);
   const mistakes = classMistakes(kind, Class, config);
   for (const mistake of mistakes) module.problem(mistake);
   if (mistakes.length > 0) return undefined;
-  const limit = config?.concurrency?.maxConcurrent ?? undefined;
+  const concurrency = config?.concurrency?.maxConcurrent ?? undefined;
   const name = (config?.name ?? Class.name).trim();
-  return { name, config, ...(limit === undefined ? {} : { concurrency: limit }) };
+  return { config, named: { name, ...(concurrency === undefined ? {} : { concurrency }) } };
 }
 
 /** An instance is made once here, so that what a constructor throws is known before anything runs. */
@@ -119,8 +125,9 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
     const hint = `write async ${method}(ctx) { … }`;
     mistakes.push(new TrainyardError(notAsync, `${Class.name}.${method}: expected an async method, found ${found}`, { hint }));
   }
-  const name = config === undefined ? nameMistake(Class.name) : undefined;
-  if (name !== undefined) mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${name}`));
+  if (config === undefined && !isName(Class.name)) {
+    mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${unlike(NAME, Class.name)}`));
+  }
   try {
     new Class(copyConfig(config) ?? null);
   } catch (cause) {
@@ -143,21 +150,21 @@ function configOf(kind: ConfigKind, module: EntryModule): BaseConfig | undefined
 function findConfig(kind: ConfigKind, module: EntryModule): BaseConfig | undefined {
   const found = new Map<BaseConfig, string>();
   for (const [name, value] of module.exports) if (isConfig(value, kind) && !found.has(value)) found.set(value, name);
+  const [[config, name] = []] = found;
+  if (config === undefined) return undefined;
   if (found.size > 1) {
-    const { config } = KINDS[kind];
+    const { config: called } = KINDS[kind];
     const names = [...found.values()].toSorted().join(', ');
     module.problem(
-      new TrainyardError('CONFIG_INVALID', `multiple ${config} instances found: ${names}; expected at most one`, {
-        hint: `keep only one ${config} instance in the entry module, or move the others to a file of their own`,
+      new TrainyardError('CONFIG_INVALID', `multiple ${called} instances found: ${names}; expected at most one`, {
+        hint: `keep only one ${called} instance in the entry module, or move the others to a file of their own`,
       }),
     );
     return undefined;
   }
-  for (const [config, name] of found) {
-    const mistakes = configMistakes(config);
-    if (mistakes.length === 0) return config;
-    module.problem(new TrainyardError('CONFIG_INVALID', `${name}: ${mistakes.join('; also: ')}`));
-  }
+  const mistakes = configMistakes(config);
+  if (mistakes.length === 0) return config;
+  module.problem(new TrainyardError('CONFIG_INVALID', `${name}: ${mistakes.join('; also: ')}`));
   return undefined;
 }
 
@@ -165,40 +172,30 @@ function isConfig(value: unknown, kind: ConfigKind): value is BaseConfig {
   return typeof value === 'object' && value !== null && configSymbol in value && value[configSymbol] === kind;
 }
 
+const NAME = `a name of 1 to ${MOST_NAME} characters`;
+const isName = (value: unknown): boolean =>
+  typeof value === 'string' && value.trim().length >= 1 && value.trim().length <= MOST_NAME;
+const isLimit = (value: unknown): boolean => value == null || (Number.isSafeInteger(value) && (value as number) >= 1);
+const isConcurrency = (value: unknown): boolean =>
+  value == null || (typeof value === 'object' && 'maxConcurrent' in value && isLimit(value.maxConcurrent));
+
+const FIELDS: Readonly<Record<keyof BaseConfig, readonly [expected: string, isRight: (value: unknown) => boolean]>> = {
+  name: [NAME, isName],
+  description: ['a text or null', (value) => value == null || typeof value === 'string'],
+  concurrency: ['new ConcurrencyConfig({ maxConcurrent: … })', isConcurrency],
+};
+
+const unlike = (expected: string, found: unknown): string => `expected ${expected}, found ${describeValue(found)}`;
+
 function configMistakes(config: BaseConfig): readonly string[] {
-  const { name, description, concurrency } = config as Partial<Record<keyof BaseConfig, unknown>>;
-  const mistakes: string[] = [];
-  const badName = nameMistake(name);
-  if (badName !== undefined) mistakes.push(`name: ${badName}`);
-  if (description !== undefined && description !== null && typeof description !== 'string') {
-    mistakes.push(`description: expected a text or null, found ${describeValue(description)}`);
-  }
-  const limit = concurrencyMistake(concurrency);
-  if (limit !== undefined) mistakes.push(`concurrency: ${limit}`);
-  for (const [field, given] of Object.entries(givenTo.get(config) ?? {})) {
-    const found: unknown = (config as unknown as Record<string, unknown>)[field];
-    if (Object.is(found, given) || given === undefined) continue;
-    mistakes.push(
-      `${field}: the constructor was given ${describeValue(given)}, but the class's own initialiser made it ${describeValue(found)}; write Object.assign(new ${config.constructor.name}(), { ${field}: … })`,
-    );
-  }
-  return mistakes;
-}
-
-function nameMistake(name: unknown): string | undefined {
-  const length = typeof name === 'string' ? name.trim().length : 0;
-  if (length >= 1 && length <= MOST_NAME) return undefined;
-  const found = length > MOST_NAME ? `${length}` : describeValue(name);
-  return `expected a name of 1 to ${MOST_NAME} characters, found ${found}`;
-}
-
-function concurrencyMistake(concurrency: unknown): string | undefined {
-  if (concurrency === undefined || concurrency === null) return undefined;
-  if (typeof concurrency === 'object' && 'maxConcurrent' in concurrency) return maxConcurrentMistake(concurrency.maxConcurrent);
-  return `expected new ConcurrencyConfig({ maxConcurrent: … }), found ${describeValue(concurrency)}`;
-}
-
-function maxConcurrentMistake(given: unknown): string | undefined {
-  if (given === null || given === undefined || (Number.isSafeInteger(given) && (given as number) >= 1)) return undefined;
-  return `maxConcurrent: expected a whole number from 1 up, or null for no limit, found ${describeValue(given)}`;
+  const values = config as unknown as Readonly<Record<string, unknown>>;
+  const wrong = Object.entries(FIELDS).flatMap(([field, [expected, isRight]]) =>
+    isRight(values[field]) ? [] : [`${field}: ${unlike(expected, values[field])}`],
+  );
+  const lost = Object.entries(givenTo.get(config) ?? {}).flatMap(([field, given]) => {
+    if (given === undefined || Object.is(values[field], given)) return [];
+    const found = `the constructor was given ${describeValue(given)}, but the class's own initialiser made it ${describeValue(values[field])}`;
+    return [`${field}: ${found}; write Object.assign(new ${config.constructor.name}(), { ${field}: … })`];
+  });
+  return [...wrong, ...lost];
 }

@@ -5,7 +5,6 @@
  * Lowered to the core's grader: samples' rewards become rewards by thread, and their mean is the rollout's. A sample without a reward is a
  * failed grading, never 0.
  */
-
 import {
   type Grader as CoreGrader,
   type EntryModule,
@@ -14,10 +13,9 @@ import {
   graderSymbol,
   type Ungraded,
 } from '../core/contracts.ts';
-import { isConcrete } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
-import type { Json, LimitName } from '../core/types.ts';
+import type { Json, LimitName, Message } from '../core/types.ts';
 import { type ConfiguredClass, configured, type GraderConfig } from './class-config.ts';
 import { RolloutSample } from './samples.ts';
 import type { Metadata } from './workflow-class.ts';
@@ -44,10 +42,9 @@ export class GraderContext<TConfig = GraderConfig> {
     this.projectPath = process.cwd();
     this.config = config;
     this.truncated = truncated ?? null;
-    const label = this.label;
-    this.samples = Object.fromEntries(
-      Object.entries(threads).map(([id, messages]) => [id, new RolloutSample({ id, messages, label })]),
-    );
+    const { label } = this;
+    const sampleOf = ([id, messages]: [string, readonly Message[]]) => [id, new RolloutSample({ id, messages, label })] as const;
+    this.samples = Object.fromEntries(Object.entries(threads).map(sampleOf));
   }
 
   getSamples(): Readonly<Record<string, RolloutSample>> {
@@ -91,10 +88,9 @@ type GraderClass = ConfiguredClass<{ grade(ctx: GraderContext<unknown>): Promise
 
 function lower(this: object, module: EntryModule): CoreGrader | undefined {
   const Class = this as GraderClass;
-  if (!isConcrete(Class, 'grade', Grader)) return undefined;
-  const found = configured('grader', Class, module);
+  const found = configured('grader', Class, Grader, module);
   if (found === undefined) return undefined;
-  const { config, ...named } = found;
+  const { config, named } = found;
   return { [graderSymbol]: true, ...named, grade: (input) => gradeWith(Class, copyConfig(config) ?? null, input) };
 }
 

@@ -6,71 +6,57 @@ import { ask, backendOf, execute, policy, request, running } from '../../test/fi
 import { currentRollout } from '../core/context.ts';
 import type { GraderInput, WorkflowContext } from '../core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../core/define.ts';
-import type { RolloutRequest } from './execution.ts';
 import { LocalBackend } from './local-backend.ts';
 
+/** A grader that gives 1 and keeps what it was shown. */
+function seeing() {
+  const seen: GraderInput[] = [];
+  return { seen, grader: defineGrader((input) => seen.push(input)) };
+}
+
 describe('a rollout of a local backend', () => {
-  it('runs the workflow as an ambient rollout, then grades each conversation by its name', async () => {
-    let ambient: string | undefined;
+  it('runs the workflow as an ambient rollout without the label, then grades each conversation by its name', async () => {
+    const metadata = { row: 7, nested: { a: [1] } };
     let seen: GraderInput | undefined;
-    const workflow = defineWorkflow(async (ctx) => {
-      ambient = currentRollout()?.rolloutId;
+    let shown: object = {};
+    const run = async (ctx: WorkflowContext) => {
+      shown = {
+        ambient: currentRollout()?.rolloutId,
+        metadata: ctx.metadata,
+        all: JSON.stringify([ctx.task, ctx.prompt, ctx.config]),
+      };
       await ask(ctx);
       await ask(ctx, 'helper');
       return { metrics: { calls: 2 }, metadata: { note: 'kept' } };
-    });
+    };
     const grader = defineGrader((input) => {
       seen = input;
       return { value: 0.5, byThread: { helper: 0.25 }, parts: { length: 3 } };
     });
-    const { order, graded } = await execute(backendOf({ workflow, grader }));
-    expect(ambient).toBe('r1');
+    const { order, graded, sample } = await execute(running(run, { grader }), { metadata });
+    expect(shown).toEqual({ ambient: 'r1', metadata, all: expect.not.stringContaining('secret-label') });
     expect(order).toEqual(['completed', 'graded']);
-    expect(seen!.task).toMatchObject({ answer: 'secret-label', prompt: [{ role: 'user', content: 'hello' }] });
+    expect(seen!.task).toMatchObject({ answer: 'secret-label', prompt: [{ role: 'user', content: 'hello' }], metadata });
     expect(seen!.threads['helper']).toEqual([
       { role: 'user', content: 'hello' },
       { role: 'assistant', content: '1 heard' },
     ]);
     expect(seen!.turns.map(({ thread }) => thread)).toEqual(['default', 'helper']);
-    expect(graded[0]).toMatchObject({ status: 'success', errMessage: null });
-    const { default: first, helper } = graded[0]!.samples;
-    expect([first!.reward, helper!.reward]).toEqual([0.5, 0.25]);
-    expect(first).toMatchObject({ label: 'secret-label', metrics: { calls: 2, length: 3 }, extraFields: { note: 'kept' } });
-  });
-
-  it('never shows the label to the workflow; metadata is the same for both', async () => {
-    const metadata = { row: 7, nested: { a: [1] } };
-    let shown = '';
-    let graderMetadata: unknown;
-    const workflow = defineWorkflow(async (ctx) => {
-      shown = JSON.stringify([ctx.task, ctx.prompt, ctx.metadata, ctx.config]);
-      await ask(ctx);
-    });
-    const grader = defineGrader(({ task }) => {
-      graderMetadata = task.metadata;
-      return 1;
-    });
-    await execute(backendOf({ workflow, grader }), { metadata });
-    expect(shown).not.toContain('secret-label');
-    expect(JSON.parse(shown)[2]).toEqual(metadata);
-    expect(graderMetadata).toEqual(metadata);
+    expect(graded[0]).toMatchObject({ status: 'success', errMessage: null, samples: { helper: { reward: 0.25 } } });
+    expect(sample).toMatchObject({ reward: 0.5, label: 'secret-label', metrics: { calls: 2, length: 3 } });
+    expect(sample).toMatchObject({ extraFields: { note: 'kept' } });
   });
 
   it('shows a grader each conversation as the workflow kept it, where it did', async () => {
-    const kept = [{ role: 'user' as const, content: 'as I had it' }];
-    let seen: GraderInput['threads'] = {};
-    const workflow = defineWorkflow(async (ctx) => {
+    const mine = [{ role: 'user' as const, content: 'as I had it' }];
+    const { seen, grader } = seeing();
+    const run = async (ctx: WorkflowContext) => {
       await ask(ctx);
       await ask(ctx, 'mine');
-      return { threads: { mine: kept } };
-    });
-    const grader = defineGrader((input) => {
-      seen = input.threads;
-      return 1;
-    });
-    const { graded } = await execute(backendOf({ workflow, grader }));
-    expect(seen['mine']).toEqual(kept);
-    expect(seen['default']!.at(-1)).toEqual({ role: 'assistant', content: '1 heard' });
+      return { threads: { mine } };
+    };
+    const { graded } = await execute(running(run, { grader }));
+    expect(seen[0]!.threads).toMatchObject({ mine, default: [{}, { role: 'assistant', content: '1 heard' }] });
     expect(Object.keys(graded[0]!.samples)).toEqual(['default', 'mine']);
   });
 
@@ -88,83 +74,61 @@ describe('a rollout of a local backend', () => {
     expect(told).toEqual(['success', 'nobody there']);
   });
 
-  it('is refused where its threads are no conversations', async () => {
-    const { completed } = await execute(running(async () => ({ threads: { mine: 'a text' } })));
-    expect(completed[0]).toMatchObject({ errCategory: 'validation_error', errMessage: expect.stringContaining('threads') });
-  });
-
   it('sends the identity of its rollout and conversation with every call', async () => {
-    const headers: string[] = [];
+    const sent: string[] = [];
     const fetch: typeof policy = async (input, init) => {
-      const sent = new Request(input, init);
-      headers.push(`${sent.headers.get('x-rollout-id')} ${sent.headers.get('x-sample-id')} ${sent.headers.get('authorization')}`);
-      return await policy(sent);
+      const { headers } = new Request(input, init);
+      sent.push(['x-rollout-id', 'x-sample-id', 'authorization'].map((name) => headers.get(name)).join(' '));
+      return await policy(input, init);
     };
-    const workflow = defineWorkflow(async (ctx) => void (await Promise.all([ask(ctx, 'a'), ask(ctx, 'b')])));
-    const backend = backendOf({ workflow, workflowConfig: {} });
+    const backend = running((ctx) => Promise.all([ask(ctx, 'a'), ask(ctx, 'b')]).then(() => undefined));
     await Promise.all([execute(backend, { rolloutId: 'x' }, fetch), execute(backend, { rolloutId: 'y' }, fetch)]);
-    expect(headers.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((seat) => `${seat} Bearer llm-key-0123`));
+    expect(sent.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((thread) => `${thread} Bearer llm-key-0123`));
   });
 
-  it('has heard a stream whose client stops reading at its end mark', async () => {
-    const text = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'streamed' } }] })}\n\ndata: [DONE]\n\n`;
-    const open = new ReadableStream<Uint8Array<ArrayBuffer>>({
-      start: (controller) => controller.enqueue(new TextEncoder().encode(text)),
-    });
-    const workflow = defineWorkflow(async (ctx) => {
-      const { fetch, baseURL } = ctx.model();
-      const body = JSON.stringify({ messages: ctx.prompt, stream: true });
-      const response = await fetch(`${baseURL}/chat/completions`, { method: 'POST', body });
-      const reader = response.body!.getReader();
-      await reader.read();
-      await reader.cancel();
-    });
-    const fetch = async (): Promise<Response> => new Response(open, { headers: { 'content-type': 'text/event-stream' } });
-    const { graded } = await execute(backendOf({ workflow }), {}, fetch);
-    expect(graded[0]!.samples['default']!.messages.at(-1)).toEqual({ role: 'assistant', content: 'streamed' });
-  });
-
-  it('has heard a stream to its real end where the policy says the mark of an end', async () => {
-    const chunk = (content: string): string => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`;
-    const parts = [chunk('I am done. data: [DONE]'), chunk(' but there is more'), 'data: [DONE]\n\n'];
-    const fetch = async (): Promise<Response> =>
-      new Response(ReadableStream.from(parts.map((part) => new TextEncoder().encode(part))) as never, {
-        headers: { 'content-type': 'text/event-stream' },
-      });
-    const workflow = defineWorkflow(async (ctx) => {
+  const chunk = (content: string): string => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`;
+  const readWhole = async (response: Response) => void (await response.text());
+  const readOnce = async ({ body }: Response) => {
+    const reader = body!.getReader();
+    await reader.read();
+    await reader.cancel();
+  };
+  it.each([
+    ['whose client stops reading at its end mark', [`${chunk('streamed')}data: [DONE]\n\n`], readOnce, 'streamed'],
+    [
+      'to its real end where the policy says the mark of an end',
+      [chunk('I am done. data: [DONE]'), chunk(' but there is more'), 'data: [DONE]\n\n'],
+      readWhole,
+      'I am done. data: [DONE] but there is more',
+    ],
+  ])('records a stream %s', async (_, parts, read, content) => {
+    async function* open() {
+      for (const part of parts) yield new TextEncoder().encode(part);
+      if (read === readOnce) await new Promise(() => undefined);
+    }
+    const headers = { 'content-type': 'text/event-stream' };
+    const fetch = async (): Promise<Response> => new Response(ReadableStream.from(open()) as never, { headers });
+    const backend = running(async (ctx) => {
       const { fetch: own, baseURL } = ctx.model();
-      const body = JSON.stringify({ stream: true, messages: ctx.prompt });
-      await (await own(`${baseURL}/chat/completions`, { method: 'POST', body })).text();
+      const body = JSON.stringify({ messages: ctx.prompt, stream: true });
+      await read(await own(`${baseURL}/chat/completions`, { method: 'POST', body }));
     });
-    const { graded } = await execute(backendOf({ workflow }), {}, fetch);
-    expect(graded[0]!.samples['default']!.messages.at(-1)?.content).toBe('I am done. data: [DONE] but there is more');
+    const { sample } = await execute(backend, {}, fetch);
+    expect(sample!.messages.at(-1)).toEqual({ role: 'assistant', content });
   });
 
   it('asks nothing of the policy any more once it has ended', async () => {
     const { promise: asked, resolve: begin } = Promise.withResolvers<void>();
     let late: Promise<unknown> | undefined;
-    const workflow = defineWorkflow(async (ctx) => {
+    const backend = running(async (ctx) => {
       await ask(ctx);
       late = asked.then(() => ask(ctx));
       late.catch(() => undefined);
     });
-    const { graded } = await execute(backendOf({ workflow }));
+    const { sample } = await execute(backend);
     begin();
     await expect(late).rejects.toThrow('has ended');
-    expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
-  });
-
-  it('says which setup failed', async () => {
-    const setup = (): never => {
-      throw new Error('no database');
-    };
-    const backend = backendOf({ workflow: defineWorkflow({ name: 'mine', setup, run: async () => {} }) });
-    await expect(backend.start()).rejects.toThrow('the setup of workflow mine failed: no database');
-  });
-
-  it('refuses tokens in place of messages: they are where the policy is', async () => {
-    const { completed } = await execute(running((ctx) => ctx.model().generate({ promptIds: [1, 2] })));
-    expect(completed[0]).toMatchObject({ status: 'failure', errMessage: expect.stringContaining('promptIds') });
+    expect(sample!.messages).toHaveLength(2);
   });
 
   it('that the workflow rejected has its samples removed and no reward', async () => {
@@ -172,10 +136,10 @@ describe('a rollout of a local backend', () => {
       await ask(ctx);
       ctx.reject('no good');
     });
-    const { completed, graded } = await execute(rejecting);
+    const { completed, graded, sample } = await execute(rejecting);
     expect(completed[0]!.status).toBe('success');
     expect(graded[0]).toMatchObject({ status: 'success', errMessage: expect.stringContaining('no good') });
-    expect(graded[0]!.samples['default']).toMatchObject({ removed: true, reward: null });
+    expect(sample).toMatchObject({ removed: true, reward: null });
   });
 
   it('has a folder of its own, or none where none can be made', async () => {
@@ -183,12 +147,11 @@ describe('a rollout of a local backend', () => {
     const seen: (string | null)[] = [];
     const keep = async (ctx: WorkflowContext): Promise<void> => void seen.push(ctx.artifactsDir);
     await execute(running(keep, { artifacts: folder }));
-    expect(seen[0]).toBe(join(folder, 'r1'));
     const file = join(folder, 'a-file');
     writeFileSync(file, '');
     chmodSync(file, 0o400);
     const { completed } = await execute(running(keep, { artifacts: file }));
-    expect(seen[1]).toBeNull();
+    expect(seen).toEqual([join(folder, 'r1'), null]);
     expect(completed[0]!.status).toBe('success');
   });
 });
@@ -202,57 +165,43 @@ describe('a grade', () => {
     expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { reward: 1 } } });
   });
 
-  it('without either, or without a grader, fails and says why', async () => {
-    const why = async (backend: LocalBackend, more: Partial<RolloutRequest> = {}): Promise<string | null> => {
-      const { completed, graded } = await execute(backend, more);
-      expect(completed[0]!.status).toBe('success');
-      expect(graded[0]!.status).toBe('failure');
-      for (const { reward } of Object.values(graded[0]!.samples)) expect(reward).toBeNull();
-      return graded[0]!.errMessage;
-    };
-    expect(await why(backendOf(), { label: null })).toContain('neither label nor metadata');
-    expect(await why(backendOf({ grader: undefined }))).toContain('no grader');
+  const thrower = (): never => {
+    throw new Error('broken');
+  };
+  it.each<[string, object, object, object, string]>([
+    ['with neither label nor metadata', {}, { label: null }, {}, 'neither label nor metadata'],
+    ['without a grader', { grader: undefined }, {}, {}, 'no grader'],
+    ['of a grader that throws', { grader: defineGrader(thrower) }, {}, { errCategory: 'agent_error' }, 'broken'],
+    ['of NaN', { grader: defineGrader(() => Number.NaN) }, {}, { errCategory: 'validation_error' }, 'NaN'],
+    ['of a text', { grader: defineGrader(() => '1' as never) }, {}, { errCategory: 'validation_error' }, 'expected a number'],
+    [
+      'for a thread that is not there',
+      { grader: defineGrader(() => ({ value: 1, byThread: { ghost: 1 } })) },
+      {},
+      { errCategory: 'validation_error' },
+      'ghost',
+    ],
+  ])('%s is a failure that says why, never 0', async (_, options, more, failure, message) => {
+    const { completed, graded, sample } = await execute(backendOf(options), more);
+    expect(completed.map(({ status }) => status)).toEqual(['success']);
+    expect(graded[0]).toMatchObject({ status: 'failure', errMessage: expect.stringContaining(message), ...failure });
+    expect(sample!.reward).toBeNull();
   });
 
   it('is given by what the workflow returned where its model calls went past us', async () => {
     const grader = defineGrader(({ output, task, messages }) => (messages.length === 0 && output === task.answer ? 1 : 0));
-    const { graded } = await execute(backendOf({ workflow: defineWorkflow(async () => 'secret-label'), grader }));
+    const { graded } = await execute(running(async () => 'secret-label', { grader }));
     expect(graded[0]).toMatchObject({ status: 'success', samples: { default: { messages: [], reward: 1 } } });
   });
 
-  it('is the one number of a workflow that also gives rewards by turn', async () => {
-    for (const byTurn of [[0.5, 1], { 0: 1 }, { 'some-completion': 1 }]) {
-      const { graded } = await execute(running(async () => ({ reward: { value: 1.5, byTurn } }), { grader: undefined }));
-      expect(graded).toMatchObject([{ status: 'success', samples: { default: { reward: 1.5 } } }]);
-    }
-  });
-
-  it('is the workflow’s own where there is no grader', async () => {
-    const workflow = defineWorkflow(async (ctx) => {
-      await ask(ctx);
-      return { reward: 0.75 };
-    });
-    const { graded } = await execute(backendOf({ workflow, grader: undefined }));
-    expect(graded[0]!.samples['default']!.reward).toBe(0.75);
-  });
-
   it.each([
-    [
-      'throws',
-      () => {
-        throw new Error('broken');
-      },
-      'agent_error',
-      'broken',
-    ],
-    ['gives NaN', () => Number.NaN, 'validation_error', 'NaN'],
-    ['gives a text', () => '1' as unknown as number, 'validation_error', 'expected a number'],
-    ['gives a thread that is not there', () => ({ value: 1, byThread: { ghost: 1 } }), 'validation_error', 'ghost'],
-  ])('of a grader that %s is a failure, never 0', async (_, grade, category, message) => {
-    const { completed, graded } = await execute(backendOf({ grader: defineGrader(grade) }));
-    expect(completed.map(({ status }) => status)).toEqual(['success']);
-    expect(graded[0]).toMatchObject({ status: 'failure', errCategory: category, errMessage: expect.stringContaining(message) });
-    expect(graded[0]!.samples['default']!.reward).toBeNull();
+    0.75,
+    { value: 0.75, byTurn: [0.5, 1] },
+    { value: 0.75, byTurn: { 0: 1 } },
+    { value: 0.75, byTurn: { 'some-completion': 1 } },
+  ])('is the workflow’s own one number where there is no grader: %j', async (reward) => {
+    const { graded } = await execute(running(async () => ({ reward }), { grader: undefined }));
+    expect(graded).toMatchObject([{ status: 'success', samples: { default: { reward: 0.75 } } }]);
   });
 
   it('changes nothing of what was said', async () => {
@@ -260,60 +209,52 @@ describe('a grade', () => {
       (threads['default'] as unknown[]).length = 0;
       return 1;
     });
-    const { graded } = await execute(backendOf({ grader }));
-    expect(graded[0]!.samples['default']!.messages).toHaveLength(2);
+    expect((await execute(backendOf({ grader }))).sample!.messages).toHaveLength(2);
   });
 
   it('is not asked for where nobody wants to hear of it', async () => {
-    const { order } = await execute(backendOf(), { grading: false });
-    expect(order).toEqual(['completed']);
+    expect((await execute(backendOf(), { grading: false })).order).toEqual(['completed']);
   });
 
   it('of taken-out conversations is none', async () => {
-    const workflow = defineWorkflow(async (ctx) => {
-      for (const thread of ['a', 'b', 'constructor']) await ask(ctx, thread);
-    });
+    const threads = ['a', 'b', 'constructor'];
     const grader = defineGrader(() => ({ value: 1, untrained: ['a'], byThread: { b: 0.5 } }));
-    const { graded } = await execute(backendOf({ workflow, grader }));
-    expect(graded[0]!.samples['a']).toMatchObject({ removed: true, reward: null });
-    expect(graded[0]!.samples['b']).toMatchObject({ removed: false, reward: 0.5 });
-    expect(graded[0]!.samples['constructor']).toMatchObject({ removed: false, reward: 1 });
+    const backend = running((ctx) => Promise.all(threads.map((thread) => ask(ctx, thread))).then(() => undefined), { grader });
+    expect((await execute(backend)).graded[0]!.samples).toMatchObject({
+      a: { removed: true, reward: null },
+      b: { removed: false, reward: 0.5 },
+      constructor: { removed: false, reward: 1 },
+    });
   });
 
   it('survives metrics and metadata that are no JSON, which are left out and told once each', async () => {
-    const broken = { metrics: { good: 1, bad: Number.NaN }, metadata: { big: 1n, fn: () => 1, fine: 'yes' } } as object;
-    const workflow = defineWorkflow(async (ctx) => {
-      await ask(ctx);
-      return broken;
-    });
-    const { graded, warnings } = await execute(backendOf({ workflow }));
-    expect(graded[0]!.samples['default']).toMatchObject({ reward: 1, metrics: { good: 1 }, extraFields: { fine: 'yes' } });
-    expect(Object.keys(graded[0]!.samples['default']!.extraFields)).toEqual(['fine']);
+    const broken = { metrics: { good: 1, bad: Number.NaN }, metadata: { big: 1n, fn: () => 1, fine: 'yes' } };
+    const { sample, warnings } = await execute(running((ctx) => ask(ctx).then(() => broken)));
+    expect(sample).toMatchObject({ reward: 1, metrics: { good: 1 } });
+    expect(sample!.extraFields).toEqual({ fine: 'yes' });
     expect(warnings).toEqual([expect.stringContaining('big, fn'), expect.stringContaining('bad')]);
   });
 });
 
 describe('a failure', () => {
-  class HttpError extends Error {
-    readonly status = 503;
-  }
+  const throwing = (thrown: Error) => async () => {
+    throw thrown;
+  };
   const refused = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
-  it.each<[string, Error, string]>([
-    ['timeout', new DOMException('my own patience', 'TimeoutError'), 'my own patience'],
-    ['validation_error', new TypeError('x is not a function'), 'x is not'],
-    ['http_error', new HttpError('overloaded'), 'overloaded'],
-    ['http_error', new Error('Connection error.', { cause: refused }), 'Connection error.'],
-    ['agent_error', new Error('llm-key-0123 does not fit'), '[key] does not fit'],
-  ])('is a %s', async (category, thrown, message) => {
-    const { completed, graded } = await execute(
-      running(async () => {
-        throw thrown;
-      }),
-    );
-    expect(completed).toEqual([{ status: 'failure', errCategory: category, errMessage: expect.stringContaining(message) }]);
-    expect(graded).toEqual([
-      { status: 'failure', errCategory: category, errMessage: expect.stringContaining(message), samples: {} },
-    ]);
+  it.each<[string, (ctx: WorkflowContext) => Promise<unknown>, string]>([
+    ['timeout', throwing(new DOMException('my own patience', 'TimeoutError')), 'my own patience'],
+    ['validation_error', throwing(new TypeError('x is not a function')), 'x is not'],
+    ['http_error', throwing(Object.assign(new Error('overloaded'), { status: 503 })), 'overloaded'],
+    ['http_error', throwing(new Error('Connection error.', { cause: refused })), 'Connection error.'],
+    ['agent_error', throwing(new Error('llm-key-0123 does not fit')), '[key] does not fit'],
+    ['validation_error', async () => ({ threads: { mine: 'a text' } }), 'threads'],
+    // Tokens are where the policy is.
+    ['validation_error', (ctx) => ctx.model().generate({ promptIds: [1, 2] }), 'promptIds'],
+  ])('is a %s', async (errCategory, run, message) => {
+    const { completed, graded } = await execute(running(run));
+    const failure = { status: 'failure', errCategory, errMessage: expect.stringContaining(message) };
+    expect(completed).toEqual([failure]);
+    expect(graded).toEqual([{ ...failure, samples: {} }]);
   });
 
   it('of the policy is an http_error', async () => {
@@ -335,13 +276,8 @@ describe('what a local backend is given', () => {
 
   it('may be named as module:export', async () => {
     const backend = new LocalBackend({ workflow: `${file}:flow`, grader: `${file}:judge` });
-    expect((await execute(backend)).graded[0]!.samples['default']!.reward).toBe(0.25);
+    expect((await execute(backend)).sample!.reward).toBe(0.25);
     expect(backend.health()).toMatchObject({ concurrency: { max_concurrent: 4 } });
-  });
-
-  it('is refused without a colon, at once and all of them', () => {
-    const backend = (): LocalBackend => new LocalBackend({ workflow: 'rollout', grader: 'judge:' });
-    expect(backend).toThrow(/workflow: invalid import path "rollout".*grader: invalid import path "judge:"/);
   });
 
   it('is refused where the module does not export it, with what it does export', async () => {
@@ -352,14 +288,18 @@ describe('what a local backend is given', () => {
     await expect(new LocalBackend({ workflow: 'node:fs:x' }).start()).rejects.toThrow('invalid import path');
   });
 
-  it('is refused where it is no workflow or grader, and where nobody here could play a role', () => {
-    expect(() => new LocalBackend({ workflow: () => 1 })).toThrow(/expected a workflow, found .*Function/);
-    expect(() => backendOf({ grader: 5 })).toThrow('expected a grader, found 5');
-    const roles = { judge: { default: async () => 'fine' } };
-    expect(() => backendOf({ workflow: defineWorkflow({ roles, trainable: [], run: async () => {} }) })).toThrow('role "judge"');
-    expect(() => backendOf({ workflow: defineWorkflow({ isolation: 'process', run: async () => {} }) })).toThrow('a process per');
-    expect(() => backendOf({ capacity: 0 })).toThrow('capacity is 0');
-    expect(() => backendOf({ longestSec: Number.NaN })).toThrow('longestSec is NaN');
+  const run = async () => {};
+  const withDefault = defineWorkflow({ roles: { judge: { default: async () => 'fine' } }, trainable: [], run });
+  it.each<[object, RegExp]>([
+    [{ workflow: 'rollout', grader: 'judge:' }, /workflow: invalid import path "rollout".*grader: invalid import path "judge:"/],
+    [{ workflow: () => 1 }, /expected a workflow, found .*Function/],
+    [{ grader: 5 }, /expected a grader, found 5/],
+    [{ workflow: withDefault }, /role "judge"/],
+    [{ workflow: defineWorkflow({ isolation: 'process', run }) }, /a process per/],
+    [{ capacity: 0 }, /capacity is 0/],
+    [{ longestSec: Number.NaN }, /longestSec is NaN/],
+  ])('is refused at once where it is %j', (options, message) => {
+    expect(() => backendOf(options)).toThrow(message);
   });
 
   it('is set up before the first rollout and torn down once', async () => {
@@ -376,5 +316,9 @@ describe('what a local backend is given', () => {
     await backend[Symbol.asyncDispose]();
     await backend[Symbol.asyncDispose]();
     expect(told).toEqual(['setup', 'run', 'teardown']);
+    const failing = backendOf({
+      workflow: defineWorkflow({ name: 'mine', setup: () => Promise.reject(new Error('no disk')), run }),
+    });
+    await expect(failing.start()).rejects.toThrow('the setup of workflow mine failed: no disk');
   });
 });

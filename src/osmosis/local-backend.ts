@@ -9,11 +9,11 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Semaphore } from '../core/async.ts';
+import { Closers, Semaphore } from '../core/async.ts';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
-import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 import { together } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/runner.ts';
@@ -55,8 +55,8 @@ export class LocalBackend implements ExecutionBackend {
   readonly #longestSec: number;
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
+  readonly #closers = new Closers();
   #parts: Promise<RemoteParts> | undefined;
-  #started: AsyncDisposable | undefined;
   #maxConcurrent: number | null;
 
   /** Throws what is wrong with values; modules that are only named are loaded by `start`. */
@@ -119,9 +119,7 @@ export class LocalBackend implements ExecutionBackend {
   /** Cancels what is under way. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.cancel({ all: true });
-    const started = this.#started;
-    this.#started = undefined;
-    await started?.[Symbol.asyncDispose]();
+    await this.#closers[Symbol.asyncDispose]();
   }
 
   #cancelOne(id: string): Disposition {
@@ -148,10 +146,8 @@ export class LocalBackend implements ExecutionBackend {
     const { workflow, grader, concurrency } = await loadEntry(this.#options);
     this.#maxConcurrent = concurrency;
     const { concurrency: _, ...unlimited } = workflow;
-    const started = await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency });
-    this.#started = started;
     return {
-      started,
+      started: this.#closers.add(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
       grader,
       graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
@@ -199,7 +195,9 @@ const NAMES = ['workflow', 'workflowConfig', 'grader', 'graderConfig'] as const;
 /** The entry, where all of it are values; undefined where modules have to be loaded. Throws what is wrong with values and references. */
 function entryOf(parts: EntryParts): BackendEntry | undefined {
   const texts = NAMES.filter((name) => typeof parts[name] === 'string');
-  const mistakes = texts.filter((name) => !isReference(parts[name] as string)).map((name) => noReference(name, parts[name]));
+  const mistakes = texts
+    .filter((name) => !/.:.*[^:]$/s.test(parts[name] as string))
+    .map((name) => noReference(name, parts[name]));
   if (mistakes.length > 0) throw together(mistakes);
   return texts.length === 0 ? lowered(parts) : undefined;
 }
@@ -219,34 +217,34 @@ async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
   return lowered(values);
 }
 
-function lowered({ workflow: given, workflowConfig, grader: givenGrader, graderConfig }: EntryParts): BackendEntry {
+function lowered(parts: EntryParts): BackendEntry {
+  const { workflow: given, workflowConfig: config, grader: givenGrader } = parts;
   const problems: TrainyardError[] = [];
-  const values = { workflow: given, workflowConfig, grader: givenGrader, graderConfig };
   const module: EntryModule = {
-    exports: Object.entries(values).filter(([, value]) => isGiven(value)),
+    exports: NAMES.map((name): [string, unknown] => [name, parts[name]]).filter(([, value]) => value != null),
     problem: (mistake) => void problems.push(mistake),
   };
   const workflow = lower('workflow', given, () => asWorkflow(given, module), problems);
-  const grader = isGiven(givenGrader) ? lower('grader', givenGrader, () => asGrader(givenGrader, module), problems) : undefined;
+  const grader = givenGrader == null ? undefined : lower('grader', givenGrader, () => asGrader(givenGrader, module), problems);
   if (workflow === undefined) throw together(problems);
-  // A shape reads its config itself; a workflow as it is gets the given one.
-  const isPlain = workflow === given;
   checkOffered(workflow, module);
-  // A shape takes its own class of config and no other; what it does not take would be lost without a word.
-  if (!isPlain && isGiven(workflowConfig) && workflow.config !== workflowConfig && problems.length === 0) {
-    problems.push(notTaken(workflow, workflowConfig));
+  // A shape reads its config itself and takes its own class of it and no other; a workflow as it is gets the given one.
+  const isPlain = workflow === given;
+  if (!isPlain && config != null && workflow.config !== config && problems.length === 0) {
+    problems.push(notTaken(workflow, config));
   }
   if (problems.length > 0) throw together(problems);
-  const configured = isPlain && isGiven(workflowConfig) ? { ...workflow, config: workflowConfig } : workflow;
-  const concurrency = configured.concurrency ?? (isPlain ? maxConcurrentOf(workflowConfig) : undefined);
-  const isConfigured = isGiven(workflowConfig) || workflow.config !== undefined;
-  return { workflow: configured, grader, concurrency: concurrency ?? (isConfigured ? null : CAREFUL) };
+  const concurrency = workflow.concurrency ?? (isPlain ? maxConcurrentOf(config) : undefined);
+  const isConfigured = config != null || workflow.config !== undefined;
+  return {
+    workflow: isPlain && config != null ? { ...workflow, config } : workflow,
+    grader,
+    concurrency: concurrency ?? (isConfigured ? null : CAREFUL),
+  };
 }
 
-const isGiven = (value: unknown): boolean => value !== undefined && value !== null;
-
 function lower<T>(
-  what: 'workflow' | 'grader',
+  what: keyof typeof NOT_FOUND,
   given: unknown,
   make: () => T | undefined,
   problems: TrainyardError[],
@@ -264,8 +262,8 @@ function lower<T>(
 }
 
 function maxConcurrentOf(config: unknown): number | undefined {
-  const { concurrency } = (config ?? {}) as { readonly concurrency?: { readonly maxConcurrent?: unknown } };
-  const most = concurrency?.maxConcurrent;
+  const most = (config as { readonly concurrency?: { readonly maxConcurrent?: unknown } } | null | undefined)?.concurrency
+    ?.maxConcurrent;
   return typeof most === 'number' ? most : undefined;
 }
 
@@ -280,11 +278,6 @@ function checkOffered({ name, isolation, roles }: Workflow, { problem }: EntryMo
   for (const [role, { trainable, default: given }] of Object.entries(roles)) {
     if (!trainable && given !== undefined) problem(noDefaultModels(role));
   }
-}
-
-function isReference(text: string): boolean {
-  const colon = text.lastIndexOf(':');
-  return colon > 0 && colon < text.length - 1;
 }
 
 async function loaded(given: unknown): Promise<unknown> {
@@ -320,11 +313,13 @@ function notTaken({ name }: Workflow, config: unknown): TrainyardError {
   });
 }
 
-function notFound(what: 'workflow' | 'grader', given: unknown): TrainyardError {
-  const [code, define, base]: [ErrorCode, string, string] =
-    what === 'workflow'
-      ? ['WORKFLOW_NOT_FOUND', 'defineWorkflow', 'AgentWorkflow']
-      : ['GRADER_NOT_FOUND', 'defineGrader', 'Grader'];
+const NOT_FOUND = {
+  workflow: ['WORKFLOW_NOT_FOUND', 'defineWorkflow', 'AgentWorkflow'],
+  grader: ['GRADER_NOT_FOUND', 'defineGrader', 'Grader'],
+} as const;
+
+function notFound(what: keyof typeof NOT_FOUND, given: unknown): TrainyardError {
+  const [code, define, base] = NOT_FOUND[what];
   return new TrainyardError(code, `expected a ${what}, found ${describeValue(given)}`, {
     hint: `give what ${define}(…) made, or a concrete class of a shape, such as one that extends ${base}`,
   });

@@ -6,7 +6,7 @@ import { deadlineSignal, orAborted, type Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, WorkflowResult } from '../core/contracts.ts';
 import { describeValue, printable } from '../core/describe.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
-import { asJson } from '../core/json.ts';
+import { asJson, defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Message, Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { saidOfItself, ungradedOf } from '../grader/call.ts';
@@ -47,13 +47,15 @@ export async function runRemoteRollout(
   progress: Progress,
   hooks: ExecutionHooks,
 ): Promise<void> {
-  const deadline = new Deadline('workflow', boundedSeconds(request.agentTimeoutSec, parts.longestSec, 'agent_timeout_sec'));
+  const seconds = boundedSeconds(request.agentTimeoutSec, parts.longestSec, 'agent_timeout_sec');
+  const deadline = new Deadline('workflow', seconds, progress.cancel);
   let permit: Disposable | undefined;
   let isCompleted = false;
   try {
-    permit = await deadline.acquire(parts.started.concurrency, progress.cancel);
+    permit = await deadline.acquire(parts.started.concurrency);
+    deadline.check();
     progress.state = 'running';
-    const { finished, rejected } = await runWorkflow(parts, request, progress.cancel, hooks, deadline);
+    const { finished, rejected } = await runWorkflow(parts, request, hooks, deadline);
     isCompleted = true;
     await hooks.completed(SUCCESS);
     progress.state = request.grading ? 'grading' : progress.state;
@@ -80,18 +82,17 @@ function end(progress: Progress, { status, errMessage }: Completion, grading?: G
 async function runWorkflow(
   { started, artifacts }: RemoteParts,
   request: RolloutRequest,
-  cancel: AbortSignal,
   hooks: ExecutionHooks,
   deadline: Deadline,
 ): Promise<{ readonly finished: Finished; readonly rejected: string | undefined }> {
   const { rolloutId, chatCompletionsUrl: url, llmApiKey: apiKey } = request;
   const identity: RolloutIdentity = { rolloutId, groupId: rolloutId, taskId: rolloutId, purpose: 'train' };
   const { ending, session, own } = await runInSession(
-    { ...started, deadlineMs: deadline.leftMs(), seed: 0, artifacts, clock: { now: Date.now }, signal: cancel },
+    { ...started, deadlineMs: deadline.leftMs(), seed: 0, artifacts, clock: { now: Date.now }, signal: deadline.cancel },
     { identity, task: taskOf(request) },
     (signal) => new RemotePolicy({ url, apiKey, rolloutId, fetch: hooks.fetch, signal }),
   );
-  deadline.check(cancel);
+  deadline.check();
   if (ending.kind === 'deadline') throw deadline.exceeded();
   const rejected = own.rejected()?.message;
   if (ending.kind === 'threw' && rejected === undefined) throw ending.thrown;
@@ -135,17 +136,16 @@ async function rewardOf(
   if (request.label === null && request.metadata === null) {
     throw new TrainyardError('GRADER_FAILED', 'nothing to grade by: the request has neither label nor metadata');
   }
-  const deadline = new Deadline('grader', boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec'));
-  using _permit = await deadline.acquire(graderSlots, cancel);
+  const seconds = boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec');
+  const deadline = new Deadline('grader', seconds, cancel);
+  using _permit = await deadline.acquire(graderSlots);
   const input = graderInputOf(taskOf(request), finished);
-  const given: unknown = await deadline.within(cancel, async () => grader.grade(input, { signal: cancel, model: undefined }));
+  const given: unknown = await deadline.within(async () => grader.grade(input, { signal: cancel, model: undefined }));
   const reward = ungradedOf(given) === undefined ? toReward(given) : undefined;
   const unknown = Object.keys(reward?.byThread ?? {}).find((name) => !Object.hasOwn(finished.threads, name));
   if (unknown === undefined) return reward;
-  throw new TrainyardError(
-    'GRADER_BAD_REWARD',
-    `a reward is for the thread ${describeValue(unknown)}, which the rollout does not have`,
-  );
+  const found = `a reward is for the thread ${describeValue(unknown)}, which the rollout does not have`;
+  throw new TrainyardError('GRADER_BAD_REWARD', found);
 }
 
 function taskOf({ rolloutId, initialMessages, metadata, label }: RolloutRequest): Task {
@@ -162,56 +162,47 @@ function taskOf({ rolloutId, initialMessages, metadata, label }: RolloutRequest)
 /** Shorter waits in a queue are not worth a word. */
 const WORTH_A_WORD_MS = 100;
 
-/** By the name that every platform gives to what took too long. */
-class DeadlineError extends Error {
-  override readonly name = 'TimeoutError';
-}
-
 /**
  * A window of time that work must keep to, from now on. What comes back after its end is late, however it comes: an abort that was swallowed,
  * an event loop that was blocked, an error. The work itself cannot be stopped, only told and left behind.
  */
-export class Deadline {
+class Deadline {
+  readonly cancel: AbortSignal;
   readonly #what: string;
   readonly #seconds: number;
   readonly #startedAt = performance.now();
   #queuedMs = 0;
 
-  /** 0 and less: it is over already. */
-  constructor(what: 'workflow' | 'grader', seconds: number) {
+  /** 0 seconds and less: it is over already. */
+  constructor(what: 'workflow' | 'grader', seconds: number, cancel: AbortSignal) {
     this.#what = what;
     this.#seconds = seconds;
+    this.cancel = cancel;
   }
 
   /** Waits for a permit; the wait is part of the window. Without a semaphore there is no wait. */
-  async acquire(slots: Semaphore | undefined, cancel: AbortSignal): Promise<Disposable | undefined> {
-    this.check(cancel);
-    const since = performance.now();
-    using limit = deadlineSignal(this.leftMs(), () => this.exceeded(performance.now() - since), cancel);
+  async acquire(slots: Semaphore | undefined): Promise<Disposable | undefined> {
+    this.check();
+    const queuedMs = (): number => performance.now() - this.#startedAt;
+    using limit = deadlineSignal(this.leftMs(), () => this.exceeded(queuedMs()), this.cancel);
     const permit = await slots?.acquire(limit.signal);
-    this.#queuedMs = performance.now() - since;
-    try {
-      this.check(cancel);
-      return permit;
-    } catch (thrown) {
-      permit?.[Symbol.dispose]();
-      throw thrown;
-    }
+    this.#queuedMs = queuedMs();
+    return permit;
   }
 
   /** Throws a TimeoutError when it is over, the reason of `cancel` when that came first. */
-  async within<T>(cancel: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    this.check(cancel);
-    using limit = deadlineSignal(this.leftMs(), () => this.exceeded(), cancel);
-    const [settled] = await Promise.allSettled([orAborted(work(limit.signal), limit.signal)]);
-    this.check(cancel);
+  async within<T>(work: () => Promise<T>): Promise<T> {
+    this.check();
+    using limit = deadlineSignal(this.leftMs(), () => this.exceeded(), this.cancel);
+    const [settled] = await Promise.allSettled([orAborted(work(), limit.signal)]);
+    this.check();
     if (settled.status === 'rejected') throw settled.reason;
     return settled.value;
   }
 
   /** Throws where it is over, or was cancelled. */
-  check(cancel: AbortSignal): void {
-    cancel.throwIfAborted();
+  check(): void {
+    this.cancel.throwIfAborted();
     if (this.leftMs() <= 0) throw this.exceeded();
   }
 
@@ -219,10 +210,10 @@ export class Deadline {
     return this.#startedAt + this.#seconds * 1000 - performance.now();
   }
 
-  exceeded(waitingMs = 0): DeadlineError {
-    const queued = this.#queuedMs + waitingMs;
-    const suffix = queued < WORTH_A_WORD_MS ? '' : ` (${(queued / 1000).toFixed(1)}s of it spent queued)`;
-    return new DeadlineError(`${this.#what} exceeded its ${this.#seconds.toFixed(1)}s deadline${suffix}`);
+  /** By the name that every platform gives to what took too long. */
+  exceeded(queuedMs = this.#queuedMs): Error {
+    const suffix = queuedMs < WORTH_A_WORD_MS ? '' : ` (${(queuedMs / 1000).toFixed(1)}s of it spent queued)`;
+    return new DOMException(`${this.#what} exceeded its ${this.#seconds.toFixed(1)}s deadline${suffix}`, 'TimeoutError');
   }
 }
 
@@ -236,20 +227,16 @@ function boundedSeconds(given: number | null, most: number, param: string): numb
 
 // ── what is reported ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-// From what a rollout said to what is reported of it: the workflow's result, the grader's input, each conversation with what it earned, and
-// whose fault a failure was. A conversation is a sample, by the name of its thread. The turns themselves are in the controller's process: which
-// of them are trained is its to say, and rewards by turn are not sent.
+// A conversation is a sample, by the name of its thread. The turns themselves are in the controller's process: which of them are trained is its
+// to say, and rewards by turn are not sent.
 
 type Threads = Readonly<Record<string, readonly Message[]>>;
 
-export interface Returned extends Omit<SettledResult, 'trainedTurns' | 'reward'> {
-  readonly reward?: Reward;
-  /** Conversations as the workflow kept them. */
-  readonly threads?: Threads;
-}
+/** What the workflow returned; conversations as it kept them. */
+type Returned = Omit<SettledResult, 'trainedTurns'> & { readonly threads?: Threads };
 
 /** What a finished workflow leaves for its grader. */
-export interface Finished {
+interface Finished {
   readonly result: Returned;
   readonly calls: readonly ThreadCall[];
   /** Each conversation as the workflow kept it, where it did; else as it went over the wire. */
@@ -262,40 +249,38 @@ const MOST_JSON = 16 * 1024 * 1024;
 const UNNAMED = 'default';
 
 /** Throws WORKFLOW_BAD_RESULT. What is no JSON in metrics and metadata is left out with a warning: it is no reason to lose a reward. */
-export function returnedBy(value: unknown, identity: RolloutIdentity, warn: (text: string) => void): Returned {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return resultOf(value, identity, []);
+function returnedBy(value: unknown, identity: RolloutIdentity, warn: (text: string) => void): Returned {
+  if (!isObject(value)) return resultOf(value, identity, []);
   const { reward, trainedTurns: _, threads, metadata, metrics, ...rest } = value as WorkflowResult;
-  const json = {
-    ...(metadata === undefined ? {} : { metadata: jsonOnly(metadata, 'metadata', warn) }),
-    ...(metrics === undefined ? {} : { metrics: jsonOnly(metrics, 'metrics', warn) }),
-  };
+  const json = defined({
+    metadata: metadata && jsonOnly(metadata, 'metadata', warn),
+    metrics: metrics && jsonOnly(metrics, 'metrics', warn),
+  });
   return {
     ...resultOf({ ...rest, ...json }, identity, []),
-    ...(reward === undefined || reward === null ? {} : { reward: withoutTurns(reward) }),
+    ...(reward == null ? {} : { reward: toReward(withoutTurns(reward), 'run') }),
     ...(threads === undefined ? {} : { threads: threadsOf(threads) }),
   };
 }
 
-function withoutTurns(given: NonNullable<WorkflowResult['reward']>): Reward {
-  return toReward(typeof given === 'object' && 'byTurn' in given ? { ...given, byTurn: undefined } : given, 'run');
-}
+const withoutTurns = (reward: NonNullable<WorkflowResult['reward']>): unknown =>
+  isObject(reward) && 'byTurn' in reward ? { ...reward, byTurn: undefined } : reward;
 
 function threadsOf(given: unknown): Threads {
   const copy = asJson(given, MOST_JSON);
-  const isOfLists = typeof copy === 'object' && copy !== null && !Array.isArray(copy) && Object.values(copy).every(Array.isArray);
-  if (isOfLists) return copy as unknown as Threads;
+  if (isObject(copy) && Object.values(copy).every(Array.isArray)) return copy as unknown as Threads;
   throw new TrainyardError('WORKFLOW_BAD_RESULT', 'run returned threads that are not lists of messages as JSON, by thread', {
     hint: 'write threads: { name: [{ role, content }, …] }',
   });
 }
 
-export function finishedWith(result: Returned, calls: readonly ThreadCall[], artifactsDir: string | null): Finished {
+function finishedWith(result: Returned, calls: readonly ThreadCall[], artifactsDir: string | null): Finished {
   const said = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
   return { result, calls, threads: { ...said, ...result.threads }, artifactsDir };
 }
 
 /** A copy: what a grader changes must not change what is reported. */
-export function graderInputOf(task: Task, { result, calls, threads, artifactsDir }: Finished): GraderInput {
+function graderInputOf(task: Task, { result, calls, threads, artifactsDir }: Finished): GraderInput {
   const last = calls.at(-1)?.thread;
   return structuredClone({
     task,
@@ -310,7 +295,7 @@ export function graderInputOf(task: Task, { result, calls, threads, artifactsDir
 }
 
 /** `reward` undefined: without rewards, as after a failure. */
-export function samplesOf(
+function samplesOf(
   { result, calls, threads }: Finished,
   { label }: RolloutRequest,
   reward: Reward | undefined,
@@ -330,13 +315,13 @@ export function samplesOf(
 }
 
 /** A thread may be called as something that every object has. */
-function own(rewards: Readonly<Record<string, number>> | undefined, name: string): number | undefined {
-  return rewards !== undefined && Object.hasOwn(rewards, name) ? rewards[name] : undefined;
+function own(rewards: Readonly<Record<string, number>> = {}, name: string): number | undefined {
+  return Object.hasOwn(rewards, name) ? rewards[name] : undefined;
 }
 
 // ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-export const SUCCESS: Completion = { status: 'success', errMessage: null, errCategory: null };
+const SUCCESS: Completion = { status: 'success', errMessage: null, errCategory: null };
 
 const LONGEST_MESSAGE = 2000;
 const OF_CODES: Partial<Record<ErrorCode, ErrorCategory>> = {
@@ -353,7 +338,7 @@ const VALIDATION = new Set(['TypeError', 'RangeError', 'SyntaxError', 'Assertion
 const CONNECTION = /^(?:E(?:CONN|HOST|NET|PIPE|TIMEDOUT|AI_)|ENOTFOUND|UND_ERR)/;
 
 /** `secret` never leaves with a message, whoever put it there. */
-export function failureOf(thrown: unknown, secret: string | null): Completion {
+function failureOf(thrown: unknown, secret: string | null): Completion {
   const found =
     thrown instanceof Error ? messageOf(thrown) || thrown.name : `a value that is not an Error: ${describeValue(thrown)}`;
   const message = secret ? printable(found).replaceAll(secret, '[key]') : printable(found);
@@ -362,12 +347,7 @@ export function failureOf(thrown: unknown, secret: string | null): Completion {
 
 function categoryOf(thrown: unknown): ErrorCategory {
   if (thrown instanceof TrainyardError) return OF_CODES[thrown.code] ?? 'agent_error';
-  const { name, status, code, cause } = (typeof thrown === 'object' && thrown !== null ? thrown : {}) as {
-    readonly name?: unknown;
-    readonly status?: unknown;
-    readonly code?: unknown;
-    readonly cause?: unknown;
-  };
+  const { name, status, code, cause } = (thrown ?? {}) as Partial<Record<'name' | 'status' | 'code' | 'cause', unknown>>;
   if (name === 'TimeoutError') return 'timeout';
   if (typeof status === 'number' && status >= 300) return 'http_error';
   if (typeof code === 'string' && CONNECTION.test(code)) return 'http_error';

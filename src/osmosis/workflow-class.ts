@@ -1,9 +1,7 @@
 /**
  * `AgentWorkflow`: a class with an async `run(ctx)`, a new instance for each rollout. Exporting the class is all it takes: discovery lowers it
- * to the core's workflow, with the one config among the module's exports. `run` gets the row's prompt and metadata, the config, and the
- * policy, never the label.
+ * to the core's workflow, with the one config among the module's exports. `run` never gets the label.
  */
-
 import {
   type EntryModule,
   type ModelHandle,
@@ -12,35 +10,23 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { isConcrete } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Json, Message, PromptMessage, Purpose } from '../core/types.ts';
+import { defined } from '../core/json.ts';
+import type { Json, Message } from '../core/types.ts';
 import { type AgentWorkflowConfig, type ConfiguredClass, configured } from './class-config.ts';
 import { RolloutContext } from './samples.ts';
 
 /** A row's `metadata` column. */
 export type Metadata = { readonly [key: string]: Json };
 
-export interface AgentWorkflowContext<TConfig = AgentWorkflowConfig> {
-  /** The messages of the row; a copy of the rollout's own. */
-  readonly prompt: PromptMessage[];
+type OfRollout = 'prompt' | 'artifactsDir' | 'rolloutId' | 'purpose' | 'seed' | 'signal' | 'log' | 'reject';
+
+export interface AgentWorkflowContext<TConfig = AgentWorkflowConfig> extends Pick<WorkflowContext, OfRollout> {
   /** A copy of the rollout's own; null where the entry module exports none. */
   readonly config: TConfig | null;
   /** Null where the row has none. */
   readonly metadata: Metadata | null;
-  /** A folder of the rollout's own; null where none can be made. */
-  readonly artifactsDir: string | null;
-  readonly rolloutId: string;
-  readonly purpose: Purpose;
-  /** A number of the rollout's own, the same whenever it is run again. */
-  readonly seed: number;
-  /** Aborts at the rollout's deadline or when the run stops. */
-  readonly signal: AbortSignal;
-  /** Keeps a line with the trajectory. */
-  log(text: string): void;
-  /** Ends the rollout without a reward. */
-  reject(reason: string): never;
   /** The policy without a framework: everything a stock client needs. Each `thread(name)` of it is a sample. */
   model(): ModelHandle;
 }
@@ -74,10 +60,9 @@ type WorkflowClass = ConfiguredClass<{ run(ctx: AgentWorkflowContext<unknown>): 
 
 function lower(this: object, module: EntryModule): Workflow | undefined {
   const Class = this as WorkflowClass;
-  if (!isConcrete(Class, 'run', AgentWorkflow)) return undefined;
-  const found = configured('workflow', Class, module);
+  const found = configured('workflow', Class, AgentWorkflow, module);
   if (found === undefined) return undefined;
-  const { config, ...named } = found;
+  const { config, named } = found;
   return {
     [workflowSymbol]: true,
     ...named,
@@ -95,17 +80,13 @@ function lower(this: object, module: EntryModule): Workflow | undefined {
 }
 
 function contextOf(ctx: WorkflowContext): AgentWorkflowContext<unknown> {
+  const { prompt, config = null, rolloutId, purpose, seed, signal } = ctx;
   return {
-    prompt: ctx.prompt,
-    config: ctx.config ?? null,
+    ...{ prompt, config, rolloutId, purpose, seed, signal },
     metadata: (ctx.metadata ?? null) as Metadata | null,
     get artifactsDir() {
       return ctx.artifactsDir;
     },
-    rolloutId: ctx.rolloutId,
-    purpose: ctx.purpose,
-    seed: ctx.seed,
-    signal: ctx.signal,
     log: (text) => ctx.log(text),
     reject: (reason) => ctx.reject(reason),
     model: () => ctx.model(),
@@ -117,12 +98,8 @@ async function resultOf(returned: unknown, rollout: RolloutContext): Promise<Wor
   const { messages, metrics, info } = outputOf(returned);
   const samples = Object.entries(await rollout.getSamples());
   const threads = Object.fromEntries(samples.map(([name, sample]) => [name, sample.messages]));
-  return {
-    ...(messages == null ? {} : { output: messages as readonly object[] as Json }),
-    ...(metrics === undefined ? {} : { metrics }),
-    ...(info === undefined ? {} : { metadata: info }),
-    ...(samples.length === 0 ? {} : { threads }),
-  };
+  const output = (messages ?? undefined) as readonly object[] | undefined as Json | undefined;
+  return defined({ output, metrics, metadata: info, threads: samples.length === 0 ? undefined : threads });
 }
 
 const KEYS: readonly string[] = ['messages', 'metrics', 'info'];

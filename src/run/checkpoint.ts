@@ -6,8 +6,8 @@
  * are: one that was damaged, or put there by somebody, is never trained on. Older ones are removed only after a newer one is
  * committed. Here are also the digests of model folders and files by which a run knows whether they are still what they were.
  */
-import { createHash } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
+import { hash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -39,16 +39,14 @@ export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 
   }
   const checkpoints = join(dir, 'checkpoints');
   const newest = (await savedSteps(checkpoints).catch(() => [])).at(-1);
-  throw new TrainyardError(
-    'FILE_NOT_FOUND',
-    names === undefined ? `no model folder at ${dir}` : `${dir} holds no config.json, so it is no model folder`,
-    {
-      hint:
-        newest === undefined
-          ? `give a folder with config.json, ${needs === 'weights' ? 'model.safetensors ' : 'tokenizer_config.json '}and tokenizer.json`
-          : `did you mean ${join(checkpoints, checkpointName(newest))}?`,
-    },
-  );
+  const wanted = needs === 'weights' ? 'model.safetensors' : 'tokenizer_config.json';
+  const found = names === undefined ? `no model folder at ${dir}` : `${dir} holds no config.json, so it is no model folder`;
+  throw new TrainyardError('FILE_NOT_FOUND', found, {
+    hint:
+      newest === undefined
+        ? `give a folder with config.json, ${wanted} and tokenizer.json`
+        : `did you mean ${join(checkpoints, checkpointName(newest))}?`,
+  });
 }
 
 export function checkpointName(step: number): string {
@@ -58,7 +56,7 @@ export function checkpointName(step: number): string {
 const LABEL = 'checkpoint.json';
 const labelSchema = z.strictObject({ run: z.string(), step: z.int(), files: z.record(z.string(), z.string()) });
 
-export interface CheckpointOptions {
+interface CheckpointOptions {
   readonly dir: string;
   readonly step: number;
   /** What tells one run from another. */
@@ -133,10 +131,7 @@ export async function setAside(dir: string, step: number): Promise<void> {
 export async function digestsOf(folder: string): Promise<Record<string, string>> {
   const digests: Record<string, string> = {};
   for (const name of (await readdir(folder)).toSorted()) {
-    if (name !== LABEL)
-      digests[name] = createHash('sha256')
-        .update(await readFile(join(folder, name)))
-        .digest('hex');
+    if (name !== LABEL) digests[name] = hash('sha256', await readFile(join(folder, name)), 'hex');
   }
   return digests;
 }
@@ -190,38 +185,6 @@ async function remove(trainer: Trainer, folder: string): Promise<void> {
 async function sync(path: string): Promise<void> {
   await using handle = await open(path, 'r');
   await handle.sync();
-}
-
-/** The model folder that a person names: the folder itself, or the best checkpoint of a run as it says, else its last. */
-export async function checkpointIn(path: string): Promise<string> {
-  if (existsSync(join(path, 'config.json'))) return path;
-  const folder = join(path, 'checkpoints');
-  const steps: readonly number[] = await savedSteps(folder).catch(() => []);
-  const best = bestStep(path);
-  const step = best !== undefined && steps.includes(best) ? best : steps.at(-1);
-  if (step !== undefined) return join(folder, checkpointName(step));
-  throw new TrainyardError(
-    'FILE_NOT_FOUND',
-    `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`,
-    {
-      hint: 'give --checkpoint runs/<name>, or one of the folders in its checkpoints',
-    },
-  );
-}
-
-/** As the run said when it last ended. */
-function bestStep(run: string): number | undefined {
-  const file = join(run, 'events.jsonl');
-  if (!existsSync(file)) return undefined;
-  const last = readFileSync(file, 'utf8')
-    .split('\n')
-    .findLast((line) => line.startsWith('{"type":"done"'));
-  try {
-    const { best } = JSON.parse(last ?? '{}') as { readonly best?: { readonly step?: unknown } | null };
-    return typeof best?.step === 'number' ? best.step : undefined;
-  } catch {
-    return undefined;
-  }
 }
 
 /** Digest of a model folder, without what else may lie in it. */

@@ -11,7 +11,7 @@ import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
-import { checkpointName } from './checkpoint.ts';
+import { checkpointName, savedSteps } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
 
 const RUN_FILE = 'run.json';
@@ -72,12 +72,6 @@ export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDis
   return { [Symbol.asyncDispose]: async () => lock.close() };
 }
 
-/** For looking at a run that nobody goes on with meanwhile. */
-export function lockRun(path: string): Disposable {
-  const lock = takeLock(resolve(path), undefined);
-  return { [Symbol.dispose]: () => lock.close() };
-}
-
 /** What run.json of an earlier run holds. */
 export function readRunFile(path: string): unknown {
   const file = join(path, RUN_FILE);
@@ -90,10 +84,8 @@ export function readRunFile(path: string): unknown {
   try {
     return JSON.parse(readFileSync(file, 'utf8'));
   } catch (cause) {
-    throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, {
-      cause,
-      hint: 'restore the file from a copy, or begin anew in another directory',
-    });
+    const hint = 'restore the file from a copy, or begin anew in another directory';
+    throw new TrainyardError('RESUME_IMPOSSIBLE', `${file} cannot be read: ${messageOf(cause)}`, { cause, hint });
   }
 }
 
@@ -112,12 +104,10 @@ function verbOf(root: string): 'train' | 'eval' {
 
 async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
   const lock = takeLock(root, '--run');
-  try {
-    await prepare();
-  } catch (thrown) {
+  await prepare().catch((thrown: unknown) => {
     lock.close();
     throw thrown;
-  }
+  });
   const events = openSync(join(root, EVENTS_FILE), 'a');
   return {
     path,
@@ -181,10 +171,8 @@ function writeLine(file: number, event: RunEvent): void {
   try {
     writeSync(file, `${JSON.stringify(event)}\n`);
   } catch (cause) {
-    throw new TrainyardError('STORE_FAILED', `cannot write events.jsonl: ${messageOf(cause)}`, {
-      cause,
-      hint: 'is the disk full?',
-    });
+    const message = `cannot write events.jsonl: ${messageOf(cause)}`;
+    throw new TrainyardError('STORE_FAILED', message, { cause, hint: 'is the disk full?' });
   }
 }
 
@@ -201,7 +189,8 @@ async function makeFolder(path: string): Promise<void> {
   }
 }
 
-function takeLock(path: string, flag: string | undefined): DatabaseSync {
+/** `flag`: names another directory, where another would do. */
+export function takeLock(path: string, flag?: string): DatabaseSync {
   let lock: DatabaseSync | undefined;
   try {
     lock = new DatabaseSync(join(path, 'lock'));
@@ -209,16 +198,16 @@ function takeLock(path: string, flag: string | undefined): DatabaseSync {
     return lock;
   } catch (cause) {
     lock?.close();
-    if (!messageOf(cause).includes('locked')) {
-      throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, {
+    const isTaken = messageOf(cause).includes('locked');
+    const elsewhere = flag === undefined ? '' : `, or give ${flag} another directory`;
+    if (isTaken) {
+      throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
         cause,
-        hint: `give ${flag ?? '--run'} a directory that can be written to`,
+        hint: `wait for it or stop it${elsewhere}`,
       });
     }
-    throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
-      cause,
-      hint: `wait for it or stop it${flag === undefined ? '' : `, or give ${flag} another directory`}`,
-    });
+    const hint = `give ${flag ?? '--run'} a directory that can be written to`;
+    throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, { cause, hint });
   }
 }
 
@@ -230,11 +219,24 @@ export function eventsIn(run: string): readonly RunEvent[] {
     try {
       return JSON.parse(line) as RunEvent;
     } catch (cause) {
-      throw new TrainyardError('STORE_FORMAT', `${file}: line ${i + 1} is no JSON`, {
-        cause,
-        hint: 'restore the file from a copy',
-      });
+      const hint = 'restore the file from a copy';
+      throw new TrainyardError('STORE_FORMAT', `${file}: line ${i + 1} is no JSON`, { cause, hint });
     }
+  });
+}
+
+/** The model folder that a person names: the folder itself, or the checkpoint that a run found best, else its last. */
+export async function checkpointIn(path: string): Promise<string> {
+  if (existsSync(join(path, 'config.json'))) return path;
+  const folder = join(path, 'checkpoints');
+  const steps: readonly number[] = await savedSteps(folder).catch(() => []);
+  const done = eventsIn(path).findLast((event) => event.type === 'done');
+  const best = done !== undefined && 'best' in done ? done.best?.step : undefined;
+  const step = best !== undefined && steps.includes(best) ? best : steps.at(-1);
+  if (step !== undefined) return join(folder, checkpointName(step));
+  const found = `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`;
+  throw new TrainyardError('FILE_NOT_FOUND', found, {
+    hint: 'give --checkpoint runs/<name>, or one of the folders in its checkpoints',
   });
 }
 

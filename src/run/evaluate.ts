@@ -5,15 +5,17 @@
  * it was, with the same result. What was acknowledged is never run or graded again, unless it failed and that is asked for.
  */
 import { join } from 'node:path';
-import { mapConcurrently, openingWith } from '../core/async.ts';
+import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
-import { printableLine } from '../core/describe.ts';
+import { shortLine } from '../core/describe.ts';
 import type { Best, Emit, EvaluationReport, Score, Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import { meanOf, signFlipChance } from '../core/statistics.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import { createRunDirectory, type EventLog, eventLog, type RunDirectory, reopenRunDirectory, writeWhole } from './directory.ts';
+import type { EvaluationRequest, TrainSettings } from './check-settings.ts';
+import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import {
   type EvaluationPlan,
@@ -23,7 +25,7 @@ import {
   planResumedEvaluation,
 } from './plan.ts';
 import { endingOf, isSuccess, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
-import { type EvaluationRequest, samplingAt, shortPath, type TrainSettings } from './settings.ts';
+import { samplingAt, shortPath } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
   /** Its directory; null where nothing is kept. */
@@ -61,8 +63,8 @@ export async function resumeEvaluation(
 interface Evaluation {
   readonly plan: EvaluationPlan;
   readonly results: Results;
-  readonly kept: Kept;
-  readonly tell: EventLog;
+  readonly store: Store;
+  readonly tell: Emit;
 }
 
 /** A new evaluation makes its directory after everything could be opened; a resumed one opens nothing if nothing is left to do. */
@@ -74,36 +76,24 @@ async function execute(
 ): Promise<EvaluationResult> {
   const tell = eventLog(emit, 'eval');
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
-  const { settings, entry, kernels, isResumed } = plan;
-  const results = new Results(plan.tasks, settings.n);
-  const files = { run: settings.run, tasks: [settings.heldOut] };
+  const { settings, entry, kernels, isResumed, record } = plan;
+  const { run, heldOut, n } = settings;
+  const results = new Results(plan.tasks, n);
+  const files = { run, tasks: [heldOut] };
   const opening = (): Promise<RunParts> => openParts(settings, entry, { stop, warn, kernels, watchStalls, files });
   await using early = isResumed ? undefined : await opening();
-  await using kept = await keep(plan);
+  const held = { trains: false };
+  await using directory =
+    run === undefined ? undefined : await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held));
+  await using store = directory === undefined ? memoryStore() : await openSqliteStore(directory.storePath, directory.id);
   const work = async (): Promise<EvaluationResult> => {
     for (const { code, message } of plan.warnings) warn(code, message);
-    if (isResumed) await results.recall(kept.store);
+    if (isResumed) await results.recall(store);
     const pending = results.pending(retryFailed);
     await using late = isResumed && pending.length > 0 ? await opening() : undefined;
-    return await measure({ plan, results, kept, tell }, pending, early ?? late);
+    return await measure({ plan, results, store, tell }, pending, early ?? late);
   };
-  return await (kept.directory === undefined ? work() : tell.during(kept.directory, work));
-}
-
-/** Where rollouts are kept, and events. */
-interface Kept extends AsyncDisposable {
-  readonly store: Store;
-  readonly directory: RunDirectory | undefined;
-}
-
-async function keep({ settings: { run }, isResumed, record }: EvaluationPlan): Promise<Kept> {
-  return await openingWith<Kept>(async (closers) => {
-    const close = { [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
-    if (run === undefined) return { store: closers.add(memoryStore()), directory: undefined, ...close };
-    const held = { trains: false };
-    const directory = closers.add(await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held)));
-    return { store: closers.add(await openSqliteStore(directory.storePath, directory.id)), directory, ...close };
-  });
+  return await (directory === undefined ? work() : tell.during(directory, work));
 }
 
 async function measure(
@@ -124,9 +114,8 @@ async function measure(
   const report = reportOf(results.byTask(), settings);
   if (run !== null) await writeWhole(join(run, 'metrics.json'), `${JSON.stringify(report, null, 2)}\n`);
   const seconds = (performance.now() - started) / 1000;
-  const { success, ci, meanReward, n, failed, ungraded, parts: ofRewards, metrics } = report;
-  const named = { ...(ofRewards && { parts: ofRewards }), ...(metrics && { metrics }) };
-  const score = { success, ci, meanReward, n, failed, ungraded, ...named };
+  const { success, ci, meanReward, n, failed, ungraded } = report;
+  const score = { success, ci, meanReward, n, failed, ungraded, ...defined({ parts: report.parts, metrics: report.metrics }) };
   tell({ type: 'eval-end', when: 'only', step: 0, score, temperature, seconds });
   await showTranscripts(evaluation);
   tell({ type: 'done', run, ...report, seconds });
@@ -135,12 +124,12 @@ async function measure(
 
 /** The first error, a dead server or a spent budget say, begins no more of them: the rest is left for later. */
 async function runAll(
-  { plan: { settings }, results, kept, tell }: Evaluation,
+  { plan: { settings }, results, store, tell }: Evaluation,
   pending: readonly Pending[],
   parts: RunParts,
 ): Promise<void> {
   const artifacts = settings.run === undefined ? undefined : join(settings.run, 'artifacts');
-  const rollouts = parts.rolloutsInto(kept.store, artifacts);
+  const rollouts = parts.rolloutsInto(store, artifacts);
   const sampling = samplingAt(settings.temperature, settings);
   let [done, failed] = [0, 0];
   await mapConcurrently(pending, settings.concurrency, async ({ identity, task }) => {
@@ -153,11 +142,11 @@ async function runAll(
   rollouts.settle();
 }
 
-async function showTranscripts({ plan: { settings }, results, kept, tell }: Evaluation): Promise<void> {
+async function showTranscripts({ plan: { settings }, results, store, tell }: Evaluation): Promise<void> {
   if (settings.transcripts === 0) return;
   const ids = results.byTask().flatMap(({ rollouts }) => rollouts.map(({ rolloutId }) => rolloutId));
   for (const id of ids.slice(0, settings.transcripts)) {
-    const trajectory = await kept.store.read(id);
+    const trajectory = await store.read(id);
     if (trajectory !== undefined) tell({ type: 'transcript', when: 'only', ...transcriptOf(trajectory) });
   }
 }
@@ -165,7 +154,7 @@ async function showTranscripts({ plan: { settings }, results, kept, tell }: Eval
 type When = 'before' | 'during' | 'after';
 type Measured = Omit<Best, 'checkpoint'>;
 
-export interface HeldOutOptions {
+interface HeldOutOptions {
   readonly tasks: readonly Task[];
   readonly settings: Pick<
     TrainSettings,
@@ -305,26 +294,15 @@ export function spread<T>(items: readonly T[], count: number): readonly T[] {
 const LONGEST_LINE = 200;
 
 /** A trajectory as a person reads it: who said what, and the reward. */
-interface Transcript {
-  readonly taskId: string;
-  readonly lines: readonly string[];
-  readonly reward: number | null;
-}
-
-export function transcriptOf({ taskId, turns, grade }: Trajectory): Transcript {
+function transcriptOf({ taskId, turns, grade }: Trajectory) {
   // The conversation that a grader looks at first: a judge that spoke last is not what is trained.
   const last = turns.findLast(({ trainable }) => trainable) ?? turns.at(-1);
   const messages = last === undefined ? [] : [...last.request.messages, last.response];
-  return {
-    taskId,
-    lines: messages.filter(({ role }) => role !== 'system').flatMap(linesOf),
-    reward: grade.kind === 'graded' ? grade.reward.value : null,
-  };
+  const lines = messages.filter(({ role }) => role !== 'system').flatMap(linesOf);
+  return { taskId, lines, reward: grade.kind === 'graded' ? grade.reward.value : null };
 }
 
-function linesOf({ role, content, tool_calls }: Message): string[] {
-  const calls = (tool_calls ?? []).map((call) => `${role}: ${call.function.name}(${call.function.arguments})`);
-  return [...(content ? [`${role}: ${content}`] : []), ...calls].map((line) =>
-    printableLine(line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}…` : line),
-  );
+function linesOf({ role, content, tool_calls: calls = [] }: Message): string[] {
+  const said = [...(content ? [content] : []), ...calls.map((call) => `${call.function.name}(${call.function.arguments})`)];
+  return said.map((text) => shortLine(`${role}: ${text}`, LONGEST_LINE));
 }

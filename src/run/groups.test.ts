@@ -4,10 +4,11 @@ import { defineWorkflow } from '../core/define.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { type GroupBatch, START } from '../rollout/scheduler.ts';
 import { makeBatch } from '../trainer/batch.ts';
+import type { TrainSettings } from './check-settings.ts';
 import { groupsOf, isAccepted } from './groups.ts';
 import type { Rollouts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
-import { TRAIN_DEFAULTS, type TrainSettings } from './settings.ts';
+import { TRAIN_DEFAULTS } from './settings.ts';
 
 const tasks: readonly Task[] = Array.from({ length: 50 }, (_, i) => ({ id: `t${i}`, prompt: [] }));
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };

@@ -2,7 +2,7 @@
  * The groups of a run: which task each has, how its rollouts are named and sampled, how far they may run ahead, and which of them are
  * trained: those with signal that the workflow accepts, without what marks exclude.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { mapConcurrently } from '../core/async.ts';
 import type { Store, Workflow } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
@@ -13,12 +13,13 @@ import type { Exclusion, Task, Trajectory } from '../core/types.ts';
 import { type Group, type GroupBatch, GroupScheduler } from '../rollout/scheduler.ts';
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
+import type { EvaluationRequest } from './check-settings.ts';
 import { evaluationSettings } from './check-settings.ts';
 import { openParts, type Rollouts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
 import { preflight } from './preflight.ts';
 import type { Resumption } from './resume.ts';
-import { type EvaluationRequest, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import { samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 
 export function groupsOf(
   { settings, tasks, entry }: Pick<TrainPlan, 'settings' | 'tasks' | 'entry'>,
@@ -52,7 +53,7 @@ function groupName(letter: string, number: number): string {
 function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
   let [round, order]: [number, readonly Task[]] = [-1, []];
   // Sorted by a hash of (seed, round, place): no generator state to keep or lose.
-  const keyOf = (place: number): string => createHash('sha256').update(`${seed}/${round}/${place}`).digest('hex');
+  const keyOf = (place: number): string => hash('sha256', `${seed}/${round}/${place}`, 'hex');
   return (n) => {
     const wanted = Math.floor((n - 1) / tasks.length);
     if (wanted !== round) {

@@ -11,7 +11,7 @@ import type { Engine, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
-import type { RunSettings } from './settings.ts';
+import type { RunSettings } from './check-settings.ts';
 
 export interface Policy extends AsyncDisposable {
   /** For people: which model, and where. */

@@ -19,12 +19,12 @@ import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
+import type { RunSettings, TrainSettings } from './check-settings.ts';
 import { checkModelFolder, loadFirst } from './checkpoint.ts';
 import { openPolicy, type Policy, type PolicySettings, withPolicy } from './open-policy.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
-import type { RunSettings, TrainSettings } from './settings.ts';
 
 export interface RunParts extends AsyncDisposable {
   /** The entry's path, or its workflow's name. */

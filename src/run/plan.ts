@@ -6,31 +6,22 @@
  * do not show in what is computed. An evaluation is resumed only where all of it is still the same, its code included: otherwise half of its
  * rollouts would measure something else.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
-import { digestOf } from '../core/json.ts';
+import { defined, digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
+import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, TrainSettings } from './check-settings.ts';
 import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
-import {
-  type EvaluationRequest,
-  type EvaluationSettings,
-  type RunSettings,
-  resumeCommand,
-  shortPath,
-  TRAIN_DEFAULTS,
-  type TrainRequest,
-  type TrainSettings,
-  withoutUndefined,
-} from './settings.ts';
+import { resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
 
 /** A run to go on with; settings that are given again must agree with it, but for those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
@@ -118,11 +109,10 @@ export async function planResumedTraining(request: ResumeRequest): Promise<Train
     const hint = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
     throw impossible(`${changed} changed since the run began`, hint);
   }
-  const { kernels, warnings } = kernelsOf(begun.kernels, 'the run');
   const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry, sources: now.sources };
   return {
-    ...{ settings, ...checked, record, isResumed: true, kernels, identity: identityOf(begun) },
-    warnings: [...checked.warnings, ...warnings, ...codeWarnings(begun, now)],
+    ...{ settings, ...checked, record, isResumed: true, identity: identityOf(begun) },
+    ...keptKernels(begun.kernels, 'the run', [...checked.warnings, ...codeWarnings(begun, now)]),
   };
 }
 
@@ -149,13 +139,11 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   const begun = evaluationIn(run);
   if (begun === undefined)
     throw impossible(`${run} holds a training run, not an evaluation`, `go on with it: ${resumeCommand(run)}`);
-  const merged = { ...begun.settings, ...absolute(withoutUndefined(request)), run };
-  requireValues(merged, { entry: 'the evaluation', heldOut: 'the evaluation' });
+  const merged = { ...begun.settings, ...absolute(defined(request)), run };
+  requireValues(merged, 'the evaluation', 'heldOut');
   const settings = evaluationSettings(merged as EvaluationRequest);
   const { entry, heldOut, warnings } = await preflight(settings);
-  const tasks = begun.tasks.flatMap(({ row }) =>
-    heldOut[row - 1] === undefined ? [] : [{ task: heldOut[row - 1]!, number: row }],
-  );
+  const tasks = begun.tasks.flatMap(({ row }) => heldOut.slice(row - 1, row).map((task) => ({ task, number: row })));
   const isWhole = settings.rows !== undefined || heldOut.length === begun.tasks.length;
   const changes = [
     ...changesIn(begun, await evaluationRecord(settings, entry, tasks)),
@@ -166,9 +154,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
     const message = changes.length === 1 ? changes[0]! : `${changes.length} things are not as they were: ${changes.join('; ')}`;
     throw impossible(message, 'put it back as it was, or begin a new evaluation');
   }
-  const other = kernelsOf(begun.kernels, 'it');
-  const kernels = other.kernels;
-  return { settings, entry, tasks, record: begun, isResumed: true, kernels, warnings: [...warnings, ...other.warnings] };
+  return { settings, entry, tasks, record: begun, isResumed: true, ...keptKernels(begun.kernels, 'it', warnings) };
 }
 
 /** What run.json of an evaluation says; undefined where the run trains. */
@@ -194,7 +180,7 @@ function trainRecordIn(run: string): TrainRecord {
 /** The settings that the run was begun with, and those that may change as they are given now. */
 function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest): TrainSettings {
   const baseURL = baseURLOf(begun['engine'] === 'tinker' ? 'tinker' : 'embedded', request);
-  const given = absolute(withoutUndefined({ ...request, baseURL }));
+  const given = absolute(defined({ ...request, baseURL }));
   for (const [name, value] of Object.entries(given)) {
     if (MAY_CHANGE.has(name) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
@@ -207,7 +193,7 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
   const { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
   const later = { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb };
   const settings: Record<string, unknown> = { ...later, ...begun, ...given, run: request.run };
-  requireValues(settings, { entry: 'the run', tasks: 'the run' });
+  requireValues(settings, 'the run', 'tasks');
   // As a person in this folder would write them.
   for (const name of ['entry', 'flows', 'tasks', 'heldOut']) {
     const path = settings[name];
@@ -217,38 +203,32 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
 }
 
 /** What was given as a value has to be given again. */
-function requireValues(settings: object, names: Readonly<Record<string, string>>): void {
-  for (const [name, what] of Object.entries(names)) {
-    if (name in settings) continue;
-    if (name === 'entry') throw impossible(`${what} was begun from TypeScript`, 'give the same workflow and grader again');
-    throw impossible(`${what} was begun with tasks given as values`, 'give the same tasks again');
-  }
+function requireValues(settings: object, what: string, tasks: 'tasks' | 'heldOut'): void {
+  if (!('entry' in settings)) throw impossible(`${what} was begun from TypeScript`, 'give the same workflow and grader again');
+  if (!(tasks in settings)) throw impossible(`${what} was begun with tasks given as values`, 'give the same tasks again');
 }
 
-function kernelsOf(
-  begun: KernelVariant,
-  what: string,
-): { readonly kernels: KernelVariant; readonly warnings: Checked['warnings'] } {
-  if (isRunnable(begun)) return { kernels: begun, warnings: [] };
+/** The kernels a run was begun with, where the machine has them, and a warning where it has not. */
+function keptKernels(begun: KernelVariant, what: string, warnings: Checked['warnings']): Pick<TrainPlan, 'kernels' | 'warnings'> {
+  if (isRunnable(begun)) return { kernels: begun, warnings };
   const message = `${what} was begun with the ${begun} kernels, which this machine lacks`;
-  return { kernels: bestVariant(), warnings: [{ code: 'OTHER_KERNELS', message }] };
+  return { kernels: bestVariant(), warnings: [...warnings, { code: 'OTHER_KERNELS', message }] };
 }
 
-/** A training may go on with other code; whoever reads its results has to know. */
+/** A training may go on with other code; whoever reads its results has to know. An entry given as a value has no files to compare. */
 function codeWarnings(begun: TrainRecord, now: TrainRecord): Checked['warnings'] {
-  // An entry that is given as a value has no files to compare.
-  const isComparable = begun.entry !== '' && now.entry !== '';
-  const changed =
-    isComparable && begun.sources !== undefined && now.sources !== undefined
-      ? changedSources(begun.sources, now.sources, now.settings['entry'])
-      : begun.entry === now.entry
-        ? []
-        : ['the entry has changed'];
+  const isComparable = begun.entry !== '' && now.entry !== '' && begun.sources !== undefined && now.sources !== undefined;
+  const ofEntry = begun.entry === now.entry ? [] : ['the entry has changed'];
+  const changed = isComparable ? changedSources(begun.sources!, now.sources!, now.settings['entry']) : ofEntry;
   if (changed.length === 0) return [];
-  const more = changed.length > MOST_NAMED ? ` and ${changed.length - MOST_NAMED} more files` : '';
-  const named = `${changed.slice(0, MOST_NAMED).join(', ')}${more}`;
-  const message = `since the run began: ${named}; it goes on with the code as it is now, rollouts made before are kept`;
+  const message = `since the run began: ${listed(changed, ' more files')}; it goes on with the code as it is now, rollouts made before are kept`;
   return [{ code: 'ENTRY_CHANGED', message }];
+}
+
+/** `a, b and 3 more`. */
+function listed(all: readonly unknown[], more = ' more'): string {
+  const rest = all.length - MOST_NAMED;
+  return `${all.slice(0, MOST_NAMED).join(', ')}${rest > 0 ? ` and ${rest}${more}` : ''}`;
 }
 
 /** The store is made before the first event is told, so where there are events and no store, it was taken away. */
@@ -269,11 +249,9 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
     return [`${what} was ${shown(before, name)}, now it is ${shown(after, name)}`];
   });
   const rows = begun.tasks.filter((task, i) => !isDeepStrictEqual(task, now.tasks[i])).map(({ row }) => row);
-  const first = rows.slice(0, MOST_NAMED).join(', ');
-  const more = rows.length > MOST_NAMED ? ` and ${rows.length - MOST_NAMED} more` : '';
   return [
     ...settings,
-    ...(rows.length === 0 ? [] : [`tasks have changed: row${rows.length === 1 ? '' : 's'} ${first}${more}`]),
+    ...(rows.length === 0 ? [] : [`tasks have changed: row${rows.length === 1 ? '' : 's'} ${listed(rows)}`]),
     ...(begun.model === now.model ? [] : [`the model in ${String(now.settings['model'])} has changed`]),
     ...changedSources(begun.sources, now.sources, now.settings['entry']),
   ];
@@ -281,9 +259,7 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
 
 function identityOf({ settings, entry: _, sources: _sources, ...record }: TrainRecord): string {
   const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
-  return createHash('sha256')
-    .update(JSON.stringify({ ...record, settings: decisive.toSorted() }))
-    .digest('hex');
+  return hash('sha256', JSON.stringify({ ...record, settings: decisive.toSorted() }), 'hex');
 }
 
 async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldOut }: Checked): Promise<TrainRecord> {
@@ -301,13 +277,9 @@ async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldO
   };
 }
 
-async function evaluationRecord(
-  settings: EvaluationSettings,
-  entry: Checked['entry'],
-  tasks: readonly NumberedTask[],
-): Promise<EvaluationRecord> {
+async function evaluationRecord(settings: EvaluationSettings, entry: Checked['entry'], tasks: readonly NumberedTask[]) {
   return {
-    kind: 'evaluation',
+    kind: 'evaluation' as const,
     settings: recorded(settings) as EvaluationRecord['settings'],
     tasks: tasks.map(({ task, number }) => ({ row: number, id: task.id, digest: digestOf([JSON.stringify(task)]) })),
     model: await modelDigest(settings.model),

@@ -17,7 +17,8 @@ import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../dataset/tasks.ts';
 import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
-import { shortPath, type TrainSettings } from './settings.ts';
+import type { TrainSettings } from './check-settings.ts';
+import { shortPath } from './settings.ts';
 
 /** `flow`: the flow that is the workflow, by name; `flows`: the file that lists it. */
 type Files = Pick<TrainSettings, 'entry'> & {

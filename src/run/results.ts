@@ -1,7 +1,6 @@
 /**
- * What rollouts came to. Of a step: numbers for its report, what it means when there was nothing to learn from, and why a training ends.
- * Of an evaluation: by task, which are still to be run, and the numbers that the terminal, `--json`, metrics.json
- * and the report files all show.
+ * What rollouts came to. Of a step: numbers for its report, and what it means when there was nothing to learn from. Of an evaluation: by
+ * task, which are still to be run, and the numbers that the terminal, `--json`, metrics.json and the report files all show.
  *
  * A rollout's id is made of the task's id, its number and its attempt, and of nothing else: so are the seeds of what it samples, whatever
  * runs beside it and however often the evaluation was interrupted. Of several attempts the last one counts; the others are kept.
@@ -9,16 +8,16 @@
  * Every rollout that was run is in the denominator: one that failed or was not graded did not solve its task. Mean reward is over what was
  * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { EvaluationReport, RunEnding, RunEvent, Score, TagReport } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import type { NumberedTask } from './plan.ts';
-import type { TrainSettings } from './settings.ts';
 
 /** With the parts and metrics of its reward, by name. */
 export interface RolloutResult extends Means {
@@ -50,25 +49,23 @@ export interface Pending {
 
 export class Results {
   readonly #tasks: readonly NumberedTask[];
+  /** Of the rollouts of each task. */
   readonly #numbers: readonly number[];
   /** By task and number of the rollout; of the latest attempt. */
   readonly #latest = new Map<string, RolloutResult>();
 
-  /** `n`: rollouts of each task. */
   constructor(tasks: readonly NumberedTask[], n: number) {
     this.#tasks = tasks;
     this.#numbers = Array.from({ length: n }, (_, i) => i + 1);
   }
 
-  /** How many rollouts are done. */
   get done(): number {
     return this.#latest.size;
   }
 
   add(trajectory: Trajectory): void {
-    const parsed = /-(\d+)(?:-again-(\d+))?$/.exec(trajectory.rolloutId);
-    if (parsed === null) return;
-    const [number, attempt] = [Number(parsed[1]), Number(parsed[2] ?? 1)];
+    const [, number, attempt] = (/-(\d+)(?:-again-(\d+))?$/.exec(trajectory.rolloutId) ?? []).map((part = '1') => Number(part));
+    if (number === undefined || attempt === undefined) return;
     const key = keyOf(trajectory.taskId, number);
     if ((this.#latest.get(key)?.attempt ?? 0) < attempt) this.#latest.set(key, resultOf(trajectory, number, attempt));
   }
@@ -104,7 +101,7 @@ export class Results {
 }
 
 export function identityOf(taskId: string, number: number, attempt: number): Pending['identity'] {
-  const groupId = `e-${createHash('sha256').update(taskId).digest('hex').slice(0, 16)}`;
+  const groupId = `e-${hash('sha256', taskId, 'hex').slice(0, 16)}`;
   const again = attempt === 1 ? '' : `-again-${attempt}`;
   return { rolloutId: `${groupId}-${number}${again}`, groupId, purpose: 'eval' };
 }
@@ -115,17 +112,10 @@ function keyOf(taskId: string, number: number): string {
 
 export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): RolloutResult {
   const { rolloutId, grade, startedAt, endedAt } = trajectory;
-  const { parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
-  const why = whyOf(trajectory);
+  const { value = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
   return {
-    rolloutId,
-    number,
-    attempt,
-    ending: endingOf(trajectory),
-    reward: grade.kind === 'graded' ? grade.reward.value : null,
-    ...(parts && { parts }),
-    ...(metrics && { metrics }),
-    ...(why !== undefined && { why }),
+    ...{ rolloutId, number, attempt, ending: endingOf(trajectory), reward: value },
+    ...defined({ parts, metrics, why: whyOf(trajectory) }),
     // The clock of a machine may be set back.
     seconds: Math.max(0, endedAt - startedAt) / 1000,
   };
@@ -159,13 +149,8 @@ export function reportOf(
     Object.fromEntries(
       triesOf(fewest).map((k) => [k, meanOf(tasks.map(({ rollouts }) => of(rollouts.length, solvedIn(rollouts), k)))]),
     );
-  const tagged = tasks.flatMap((task) => task.tags.map((tag) => ({ tag, task })));
-  const byTag = [...Map.groupBy(tagged, ({ tag }) => tag)].toSorted(([a], [b]) => (a < b ? -1 : 1));
-  const alike = (all: readonly { readonly task: TaskResult }[]): TagReport =>
-    sharesOf(
-      all.map(({ task }) => task),
-      n,
-    );
+  const tags = [...new Set(tasks.flatMap((task) => task.tags))].toSorted();
+  const tagged = (tag: string): readonly TaskResult[] => tasks.filter((task) => task.tags.includes(tag));
   return {
     ...sharesOf(tasks, n),
     temperature,
@@ -174,7 +159,7 @@ export function reportOf(
     passAtK: over(passAtK),
     passHatK: over(passHatK),
     ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
-    byTag: Object.fromEntries(byTag.map(([tag, all]) => [tag, alike(all)])),
+    byTag: Object.fromEntries(tags.map((tag) => [tag, sharesOf(tagged(tag), n)])),
   };
 }
 
@@ -226,8 +211,7 @@ export function tokensIn({ turns }: Trajectory): number {
   return turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
 }
 
-/** Rewards of the rollouts that got one. */
-export function gradedRewards(trajectories: readonly Trajectory[]): number[] {
+function gradedRewards(trajectories: readonly Trajectory[]): number[] {
   return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
 }
 
@@ -244,10 +228,11 @@ export function meansOf(trajectories: readonly Trajectory[]): Means {
   return meansIn(trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : [])));
 }
 
-export function meansIn(rewards: readonly Means[]): Means {
-  const parts = meanByName(rewards.map((reward) => reward.parts));
-  const metrics = meanByName(rewards.map((reward) => reward.metrics));
-  return { ...(parts && { parts }), ...(metrics && { metrics }) };
+function meansIn(rewards: readonly Means[]): Means {
+  return defined({
+    parts: meanByName(rewards.map(({ parts }) => parts)),
+    metrics: meanByName(rewards.map(({ metrics }) => metrics)),
+  });
 }
 
 function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)[]): Record<string, number> | undefined {
@@ -267,9 +252,7 @@ function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]
 }
 
 /** With the rollouts that marks took out whole. */
-interface StepRollouts extends GroupBatch {
-  readonly excludedRollouts?: readonly Trajectory[];
-}
+type StepRollouts = GroupBatch & { readonly excludedRollouts?: readonly Trajectory[] };
 
 /** What a step's rollouts were like, trained or not. */
 export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts) {
@@ -317,18 +300,6 @@ export function endingOf(trajectory: Trajectory): Ending {
   return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
 }
 
-function noSignal(trajectories: readonly Trajectory[]): TrainyardError {
-  const rewards = gradedRewards(trajectories);
-  const seen = [...new Set(rewards)].toSorted((a, b) => a - b).join(', ') || 'none';
-  return new TrainyardError(
-    'NO_SIGNAL',
-    `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
-    {
-      hint: 'the policy does equally well on every try: give easier tasks, a larger --group, or a grader with partial credit',
-    },
-  );
-}
-
 /** Rewards differ, but nothing that was sampled may be trained. */
 export function nothingTrainable(trajectories: readonly Trajectory[]): TrainyardError {
   const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
@@ -337,32 +308,14 @@ export function nothingTrainable(trajectories: readonly Trajectory[]): Trainyard
   });
 }
 
-interface Reached {
-  readonly settings: Pick<TrainSettings, 'steps' | 'maxTime' | 'maxTokens'>;
-  readonly finish: AbortSignal;
-  /** On `performance.now()`'s clock. */
-  readonly since: number;
-  readonly sampledTokens: number;
-  readonly outOfPatience: boolean;
-}
-
-/** Undefined: another step is to be begun. */
-export function endingAt(
-  step: number,
-  { settings, finish, since, sampledTokens, outOfPatience }: Reached,
-): RunEnding | undefined {
-  const { steps, maxTime = Number.POSITIVE_INFINITY, maxTokens = Number.POSITIVE_INFINITY } = settings;
-  if (finish.aborted) return 'interrupted';
-  if (step >= steps) return 'steps';
-  if (outOfPatience) return 'patience';
-  if (performance.now() - since > maxTime * 1000) return 'max-time';
-  if (sampledTokens >= maxTokens) return 'max-tokens';
-  return undefined;
-}
-
 /** Step after step no group had signal: because everything is solved, or because something is wrong. */
 export function endingWithoutSignal({ withoutSignal }: Pick<GroupBatch, 'withoutSignal'>): RunEnding {
   const trajectories = trajectoriesOf(withoutSignal);
   if (trajectories.length > 0 && trajectories.every(isSuccess)) return 'solved';
-  throw noSignal(trajectories);
+  const seen = [...new Set(gradedRewards(trajectories))].toSorted((a, b) => a - b).join(', ') || 'none';
+  throw new TrainyardError(
+    'NO_SIGNAL',
+    `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
+    { hint: 'the policy does equally well on every try: give easier tasks, a larger --group, or a grader with partial credit' },
+  );
 }

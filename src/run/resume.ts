@@ -13,8 +13,8 @@ import { type Engine, engineWith } from '../core/policy.ts';
 import { withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
+import type { TrainSettings } from './check-settings.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
-import type { TrainSettings } from './settings.ts';
 import { batchOf, type NextStep, type Repeat, type StepLog, type TrainerWork, update } from './step.ts';
 
 /** Where a run goes on: the last committed step, and the groups after it. */

@@ -14,7 +14,6 @@ import { Gateway, listen } from '../gateway/gateway.ts';
 import type { Failure } from '../http/refusal.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
-import { GroupPool } from '../rollout/group-pool.ts';
 import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
@@ -84,6 +83,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     if (grading !== undefined) closers.add(grading);
     const { group, maxGroups, groupTimeout } = settings;
     const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
+    const { GroupPool } = await import('../flows/group-pool.ts');
     const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
     const { mountAgentFlow } = await import('../flows/flow-routes.ts');
     const flows = mountAgentFlow(gateway, {

@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { checkpointIn } from './checkpoint.ts';
+import { checkpointIn } from './directory.ts';
 import { sourceDigests } from './preflight.ts';
 
 let folder: string;

@@ -10,10 +10,10 @@ import type { Position } from '../rollout/scheduler.ts';
 import { type Agreement, type AgreementBound, agreementOf } from '../trainer/agreement.ts';
 import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
+import type { TrainSettings } from './check-settings.ts';
 import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
 import type { RunDirectory } from './directory.ts';
 import type { Means } from './results.ts';
-import type { TrainSettings } from './settings.ts';
 
 export interface Update {
   readonly loss: number;

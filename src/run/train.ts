@@ -16,22 +16,15 @@ import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
+import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
-import {
-  endingAt,
-  endingWithoutSignal,
-  meansOf,
-  noSignalYet,
-  nothingTrainable,
-  rolloutReport,
-  trajectoriesOf,
-} from './results.ts';
+import { endingWithoutSignal, meansOf, noSignalYet, nothingTrainable, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
-import { heldOutFileOf, learningRateAt, type TrainRequest, unusualIn } from './settings.ts';
+import { learningRateAt } from './settings.ts';
 import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
 
 /** This many steps in a row without a single group with signal end the training. */
@@ -189,11 +182,15 @@ async function begin({ plan, parts, log, tell }: Training) {
   return from;
 }
 
-/** After a step: the evaluation on the way, a checkpoint if it was the best so far, and whether the run ends here. */
-async function assess(step: number, { log, ...training }: Training, heldOut: HeldOut): Promise<RunEnding | undefined> {
+/** After a step: the evaluation on the way, a checkpoint if it was the best so far, and why the run ends here, where it does. */
+async function assess(step: number, training: Training, heldOut: HeldOut): Promise<RunEnding | undefined> {
+  const { log, finish, since, rollouts } = training;
   await heldOut.onTheWay(step);
   if (heldOut.best?.step === step) await checkpointAt(log, step);
-  const { finish, since, rollouts, plan } = training;
-  const { outOfPatience } = heldOut;
-  return endingAt(step, { ...plan, finish, since, sampledTokens: rollouts.sampledTokens, outOfPatience });
+  const { steps, maxTime = Infinity, maxTokens = Infinity } = log.settings;
+  if (finish.aborted) return 'interrupted';
+  if (step >= steps) return 'steps';
+  if (heldOut.outOfPatience) return 'patience';
+  if (performance.now() - since > maxTime * 1000) return 'max-time';
+  return rollouts.sampledTokens >= maxTokens ? 'max-tokens' : undefined;
 }

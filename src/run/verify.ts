@@ -8,12 +8,13 @@
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { cp } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { mapConcurrently } from '../core/async.ts';
 import type { GraderRunner, Store } from '../core/contracts.ts';
 import { messageOf } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
@@ -23,7 +24,7 @@ import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
-import { eventsIn, isEvaluation, lockRun, readRunFile } from './directory.ts';
+import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
 import { openStoreOf } from './inspect.ts';
 import { openPolicy, type Policy } from './open-policy.ts';
@@ -38,7 +39,7 @@ import {
 } from './plan.ts';
 import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
-import { TRAIN_DEFAULTS, withoutUndefined } from './settings.ts';
+import { TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
 
 /** What is not as it was kept, where, and what that means. */
@@ -76,7 +77,7 @@ export async function verify(
 ): Promise<Verification> {
   const { run } = request;
   const plan = await planOf(request);
-  using _lock = lockRun(run);
+  using _lock = takeLock(resolve(run));
   const events = eventsIn(run);
   const earlier = events.filter((event) => event.type === 'warning' && event.code === 'ENTRY_CHANGED');
   for (const { code, message } of [...(earlier as TrainPlan['warnings']), ...plan.warnings]) {
@@ -213,7 +214,7 @@ async function regraded(
   const { outcome, output, metadata, metrics, returned = {}, rolloutId } = trajectory;
   const { untrained = [], ...said } = returned;
   const turns = trajectory.turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
-  const result = withoutUndefined({ output, metadata, metrics, ...said }) as SettledResult;
+  const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
   const grade = (artifactsDir: string | null): Promise<Grade> =>
     gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });

@@ -138,22 +138,26 @@ export function recordHistory(sink: HistorySink): History {
   }
 
   return {
-    store: (store) => ({
-      append: (trajectory) => recorded(appendOf(trajectory), () => store.append(trajectory)),
-      commit: (manifest) => recorded(commitOf(manifest), () => store.commit(manifest)),
-      read: (rolloutId) => store.read(rolloutId),
-      query: (filter) => store.query(filter),
-      count: (filter) => store.count(filter),
-      manifests: () => store.manifests(),
-      mark: (marks) => store.mark(marks),
-      marks: () => store.marks(),
-      [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
-    }),
+    store: (store) =>
+      overlaid(store, {
+        append: (trajectory) => recorded(appendOf(trajectory), () => store.append(trajectory)),
+        commit: (manifest) => recorded(commitOf(manifest), () => store.commit(manifest)),
+      }),
     engine: (engine) =>
       engineWith(engine, (request, signal, onTokens) =>
         recorded(sampleOf(request), () => engine.sample(request, signal, onTokens), sampledBy),
       ),
   };
+}
+
+/** The same object with some of its methods replaced. */
+export function overlaid<T extends object>(whole: T, changes: Partial<T>): T {
+  return new Proxy(whole, {
+    get(target, key) {
+      const value = Reflect.get(key in changes ? changes : target, key) as unknown;
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
 }
 
 /** A history in this file, which survives the process. What an earlier process left unfinished is ended with its line. */

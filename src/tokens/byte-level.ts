@@ -1,10 +1,9 @@
 /**
- * Text ↔ ids for tokenizers whose tokens spell bytes, as nearly all of today's do. The library's way stays the truth that this one is
- * tested against.
+ * A fast encoder and decoder for byte-level BPE tokenizers, which nearly all models use today. Tests compare it with the library.
  *
- * To ids: the tokenizer library's own pattern splits the text into words, and each word is remembered or merged from its bytes.
- * Only for definitions of which every part is known to mean what is done here; for all others `byteLevelEncoder` gives undefined. What
- * text may not become (control tokens) must be out of the definition before. Text must be well-formed.
+ * Encoding splits the text into words with the library's own pattern, then looks each word up in a cache or merges its bytes.
+ * `byteLevelEncoder` returns undefined for any definition with a part that it does not know exactly. Control tokens must have been removed
+ * from the definition, and text must be well-formed.
  */
 import * as huggingFace from '@huggingface/tokenizers';
 import { z } from 'zod';
@@ -28,7 +27,7 @@ const split = z.strictObject({
 });
 const words = z.strictObject({ type: z.literal('Sequence'), pretokenizers: z.tuple([split, bytesOnly]) });
 
-/** These put control tokens around the text at most, which is not asked for here. */
+/** Post-processors only add control tokens around the text, which this encoder never does. */
 const item = z.union([
   z.strictObject({ SpecialToken: z.unknown() }),
   z.strictObject({ Sequence: z.looseObject({ id: z.literal('A') }) }),
@@ -68,7 +67,7 @@ export interface Tokens {
   id_to_token(id: number): string | undefined;
 }
 
-/** `definition` without control tokens, and the library of it. White space as an added token is not known here either. */
+/** `definition` has no control tokens and `library` was made from it. Undefined too if white space is an added token. */
 export function byteLevelEncoder(
   definition: TokenizerDefinition,
   config: TokenizerConfig,
@@ -77,7 +76,7 @@ export function byteLevelEncoder(
   const known = knownDefinition.safeParse(definition);
   if (!known.success || !knownConfig.safeParse(config).success || definition.added_tokens.length > 0) return undefined;
   const { model, normalizer, pre_tokenizer } = known.data;
-  // Where two tokens have one id, only one of them has it here.
+  // If two tokens share an id, only one of them counts.
   const idOf = (token: string): number | undefined => {
     const id = library.token_to_id(token);
     return Number.isInteger(id) && id! >= 0 && library.id_to_token(id!) === token ? id : undefined;
@@ -105,16 +104,16 @@ export function byteLevelEncoder(
   };
 }
 
-/** Undefined where two tokens would become something that is no token. */
+/** Undefined if merging two tokens gives something that is not a token. */
 function mergesOf(merges: readonly Merge[], idOf: (token: string) => number | undefined): IdMerge[] | undefined {
   const known: IdMerge[] = [];
   for (const merge of merges) {
-    // All of them are written as the first one is.
+    // All merges must be written in the same form.
     if (typeof merge !== typeof merges[0]) return undefined;
     const [first = '', second = ''] = typeof merge === 'string' ? merge.split(' ', 2) : merge;
     const left = idOf(first);
     const right = idOf(second);
-    // Nothing is merged into what is no token, so these two never meet.
+    // A part that is not a token never occurs, so neither does this pair.
     if (left === undefined || right === undefined) continue;
     const merged = idOf(first + second);
     if (merged === undefined) return undefined;
@@ -123,7 +122,7 @@ function mergesOf(merges: readonly Merge[], idOf: (token: string) => number | un
   return known;
 }
 
-/** Published patterns are Rust's, and the library knows how to say them in JavaScript. In our own words: its types do not resolve. */
+/** The library translates published patterns from Rust to JavaScript. Typed here because its own types do not resolve. */
 interface Splitter {
   readonly pattern: RegExp;
   pre_tokenize_text(text: string): readonly string[];
@@ -146,7 +145,7 @@ function splitter(given: Words): (text: string) => readonly string[] {
     const found = text.match(library.pattern) ?? [];
     let length = 0;
     for (const word of found) length += word.length;
-    // What is between the matches is a word too, but patterns hardly ever leave anything.
+    // Text between the matches is a word too, but patterns hardly ever leave any.
     return length === text.length ? found : library.pre_tokenize_text(text);
   };
 }
@@ -160,13 +159,13 @@ function rememberWords(encode: (word: Buffer) => readonly number[]): (word: stri
     const ids = encode(spelt);
     if (word.length > REMEMBERED_LENGTH) return ids;
     if (remembered.size >= REMEMBERED_WORDS) remembered.clear();
-    // A copy: the word itself keeps all of the text that it was cut out of.
+    // A copy, because a slice keeps the whole text in memory.
     remembered.set(spelt.toString(), ids);
     return ids;
   };
 }
 
-/** Printable bytes are spelt as themselves, the others by the characters from U+0100 on, in order. Gives the bytes in order. */
+/** The character that stands for each byte: a printable byte for itself, the others U+0100 and up. In the order of the bytes. */
 function spelling(): ReadonlyMap<string, number> {
   const isPrintable = (byte: number): boolean => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
   const bytes = new Map<string, number>();
@@ -227,23 +226,21 @@ export function byteLevelDecoder({ verbatim, spelt }: Spelling): (ids: Iterable<
 
 // ── byte-pair merges ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Bytes → ids by byte-pair merges: of all neighbours that may be merged, those of the lowest rank are merged first, the leftmost of
-// equals before the others, until no two neighbours may.
-//
-// Takes n log n steps for n bytes and no recursion, so one word may be megabytes long. Knows nothing of text or of words.
+// Merges the neighbours of the lowest rank first, the leftmost of equals, until no pair can be merged. Takes O(n log n) without recursion, so
+// a word may be megabytes long.
 
-/** Two ids that stand next to each other, and the one that they become. */
+/** Two neighbouring ids and the id that they merge into. */
 export interface IdMerge {
   readonly left: number;
   readonly right: number;
   readonly merged: number;
 }
 
-/** Words of up to so many bytes share their working memory. */
+/** Words of up to this many bytes share one workspace. */
 const SHORT = 1024;
 const NONE = -1;
 
-/** `idOfByte` has 256 ids; `merges` are in the order of their ranks. Of two merges of the same neighbours the later one holds. */
+/** `idOfByte` has 256 ids; `merges` are ordered by rank. If a pair occurs twice, the later merge counts. */
 export function bytePairEncoder(idOfByte: readonly number[], merges: readonly IdMerge[]): (bytes: Uint8Array) => number[] {
   const rankOf = pairTable(merges);
   const mergedAs = Int32Array.from(merges, ({ merged }) => merged);
@@ -257,8 +254,7 @@ export function bytePairEncoder(idOfByte: readonly number[], merges: readonly Id
       before[i] = i - 1;
       after[i] = i + 1;
     }
-    // A key orders by rank, then by place. It is in force as long as the neighbours at its place have its rank: ids only grow longer,
-    // so no neighbours come back.
+    // Keys sort by rank, then by place. A key is valid while the pair at its place has its rank: tokens only grow, so no pair comes back.
     const look = (at: number): void => {
       const right = after[at]!;
       const found = right < length ? rankOf(id[at]!, id[right]!) : NONE;
@@ -287,14 +283,14 @@ export function bytePairEncoder(idOfByte: readonly number[], merges: readonly Id
   };
 }
 
-/** Of the bytes at each place: the id that begins there, the places of its neighbours, the rank of it with the one after it. */
+/** For each place: the id that begins there, the places of its neighbours, and the rank of the pair with the next id. */
 function workspace(length: number) {
   const numbers = () => new Int32Array(length);
   // A merge takes one key out and puts in two at most, and there are fewer merges than bytes.
   return { id: numbers(), before: numbers(), after: numbers(), rank: numbers(), queue: smallestFirst(2 * length) };
 }
 
-/** A binary heap. `take` gives NONE where there is nothing more. */
+/** A binary heap. `take` returns NONE when it is empty. */
 function smallestFirst(room: number) {
   const keys = new Float64Array(room);
   let size = 0;

@@ -12,11 +12,11 @@ import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts
 import { attempt, cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
 
-/** What a conversation has before an assistant turn, as far as templates treat what follows differently. */
+/** The features of a conversation before an assistant turn that change how templates write what follows. */
 export interface Setting {
   readonly system: boolean;
   readonly tools: boolean;
-  /** Whether anyone asked; a conversation may consist of other messages only. */
+  /** Whether there is a user message. */
   readonly user: boolean;
   /** Whether the policy was asked to go on after an assistant message. */
   readonly prefilled: boolean;
@@ -25,7 +25,7 @@ export interface Setting {
 interface AfterTurn {
   /** From the control token that closes the turn to the end of the generation prompt. */
   readonly ids: Int32Array;
-  /** Whether thoughts of that turn are still written. */
+  /** Whether the template still writes that turn's reasoning. */
   readonly keepsReasoning: boolean;
 }
 
@@ -33,20 +33,20 @@ export interface ChatTemplate {
   /** Ids of the conversation; with `generationPrompt`, up to where the policy begins to speak. */
   encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array;
   /**
-   * What the template writes after an assistant turn when `next` follows. Found on a short conversation of that setting, so the cost
-   * does not depend on the real one. Undefined if it writes what comes before the turn in another way then, if no control token closes
-   * the turn, or if it refuses these messages.
+   * What the template writes after an assistant turn when `next` follows. It is rendered on a short conversation of that setting, so the
+   * cost does not depend on the real one. Undefined if `next` changes how the template writes what comes before the turn, if no control
+   * token closes the turn, or if the template refuses these messages.
    */
   encodeAfterTurn(next: readonly Message[], setting: Setting): AfterTurn | undefined;
   /** The rendered text, unprotected: for finding out how the template writes, never for prompts. Undefined if it refuses. */
   textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined;
-  /** Whether the template has a word for thoughts. */
+  /** Whether the template handles reasoning (`</think>`). */
   readonly knowsThoughts: boolean;
   /** The control token that closes an assistant turn of text, if one directly follows the text. */
   readonly endOfTurn: string | undefined;
 }
 
-/** Unlike what anyone asks: some templates compare messages. */
+/** Some templates compare messages, so this one must differ from any real one. */
 const QUESTION: Message = { role: 'user', content: 'A question that nobody asks.' };
 const TOOL: Tool = {
   type: 'function',
@@ -66,11 +66,11 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     return render({ ...tokenizer.specialTokens, ...shown }, numberMark);
   }
 
-  /** Protected strings begin with one mark at most, so two of them before a number are found there and nowhere else. */
+  /** A protected string begins with one mark at most, so two marks can only stand before a number. */
   const shapeWith = (mark: string): Shape => ({ arguments: argumentsShape, numberMark: mark + mark });
 
   function begin(messages: readonly Message[], tools: readonly Tool[]): Protection {
-    // Taken after parsing: JSON text can spell a character that its parsed form then contains.
+    // After parsing, because escapes in JSON text can stand for any character.
     return protector.begin(JSON.stringify([shapeMessages(messages, plainShape, (text) => text), tools]));
   }
 
@@ -91,11 +91,11 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   /** Rendered text that follows a placeholder for what the assistant said, before `next`. */
   function renderAfterTurn(next: readonly Message[], setting: Setting): TextAfterTurn | undefined {
     const { mark, protect, restore } = begin(next, []);
-    // Protected strings put two marks side by side at most, so three of them are found where they were put and nowhere else.
+    // Protected strings put at most two marks side by side, so three in a row can only be the placeholder.
     const placeholder = mark.repeat(3);
     const thought = mark.repeat(4);
     const opening = openingOf(setting);
-    // Some templates want a call before a result; some do not write calls at all, and then the placeholder is lost in it.
+    // Some templates want a call before a result; others do not write calls at all, and would lose a placeholder inside one.
     for (const called of next[0]?.role === 'tool' ? [true, false] : [false]) {
       const said = called ? callTurn(placeholder, argumentsShape) : { role: 'assistant', content: placeholder };
       const thinking = { ...said, reasoning_content: thought };
@@ -133,7 +133,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   };
 }
 
-/** What comes before the turn in a short conversation of this setting. */
+/** The messages before the turn in a short conversation of this setting. */
 function openingMessages({ system, user, prefilled }: Setting): readonly Message[] {
   const messages: Message[] = [];
   if (system) messages.push({ role: 'system', content: 'x' });
@@ -150,7 +150,7 @@ function compile(source: string): Render {
   }
 }
 
-/** What a template raises is about the conversation it was given. */
+/** An error that the template raises is about the conversation, so it becomes REQUEST_INVALID. */
 function refusing<T>(render: () => T): T {
   try {
     return render();
@@ -163,7 +163,7 @@ function refusing<T>(render: () => T): T {
   }
 }
 
-/** What a template refuses is undefined; anything else that goes wrong is thrown. */
+/** Undefined if the template refuses; other errors are thrown. */
 function unlessRefused<T>(render: () => T): T | undefined {
   try {
     return render();
@@ -183,7 +183,7 @@ function findArgumentsShape(render: (messages: unknown) => string): ArgumentsSha
   return rendered?.includes(text) ? 'text' : 'parsed';
 }
 
-/** A template may refuse a probe; then it has no end of turn that we could rely on. */
+/** Undefined if the template refuses the probe: then no end of turn can be relied on. */
 function findEndOfTurn(tokenizer: Tokenizer, renderAfter: () => string): string | undefined {
   const after = attempt(renderAfter) ?? '';
   const candidates = tokenizer.controlTokens.filter((token) => after.startsWith(token));
@@ -204,15 +204,15 @@ function callTurn(argument: string, shape: ArgumentsShape): object {
 
 // ── what a template is shown ──────────────────────────────────────────────────────────────────────────────────────────
 
-// Messages and tools as chat templates expect them: our own words for things → the ones that published templates look for, with every
-// string protected: the text of control tokens inside user-supplied strings must not become control tokens.
+// Converts messages and tools to the field names that published templates use. Every string is protected, so that the text of a control
+// token inside it does not become a control token.
 
-/** What the template is shown; arguments are text or parsed, as it can handle them. */
+/** Whether the template gets tool-call arguments as text or as parsed JSON. */
 export type ArgumentsShape = 'text' | 'parsed';
 
 type Protect = (text: string) => string;
 
-/** `numberMark` goes before numbers in arguments that JavaScript would not write as Python does: `1.0`, or twenty digits. */
+/** `numberMark` is put before numbers that JavaScript and Python write differently, such as `1.0` or one of twenty digits. */
 export interface Shape {
   readonly arguments: ArgumentsShape;
   readonly numberMark: string;
@@ -222,7 +222,7 @@ export function shapeMessages(messages: readonly Message[], shape: Shape, protec
   return withResultIds(messages).map((message) => shapeMessage(message, shape, protect));
 }
 
-/** Results that do not say whose they are belong to the calls before them that have none yet, in order. */
+/** Gives each result without an id that of the first preceding call that has no result yet. */
 function withResultIds(messages: readonly Message[]): readonly Message[] {
   let unanswered: readonly string[] = [];
   return messages.map((message, i) => {
@@ -234,7 +234,7 @@ function withResultIds(messages: readonly Message[]): readonly Message[] {
   });
 }
 
-/** Ids of the calls of this message that none of the results behind it names. */
+/** Ids of the calls in this message that no result after it names. */
 function unansweredAfter(messages: readonly Message[], place: number): readonly string[] {
   const ids = new Set(messages[place]!.tool_calls?.map((call) => call.id));
   for (let i = place + 1; ids.size > 0 && messages[i]?.role === 'tool'; i++) ids.delete(messages[i]!.tool_call_id ?? '');
@@ -244,7 +244,7 @@ function unansweredAfter(messages: readonly Message[], place: number): readonly 
 function shapeMessage(message: Message, shape: Shape, protect: Protect): object {
   return {
     role: message.role,
-    // Templates search in the content; those that could do with null do as well with nothing.
+    // Many templates search in the content, so it is '' instead of null.
     content: protect(message.content ?? ''),
     ...(message.reasoning === undefined ? {} : { reasoning_content: protect(message.reasoning) }),
     ...(message.tool_calls?.length ? { tool_calls: message.tool_calls.map((call) => shapeCall(call, shape, protect)) } : {}),
@@ -271,7 +271,7 @@ export function shapeTool(tool: Tool, protect: Protect): object {
   };
 }
 
-/** Arguments that are not JSON were sampled that way; they are shown as the text they are. */
+/** Parses arguments; those that are not JSON were sampled that way and stay text. */
 function parseOr(text: string, numberMark: string, protect: Protect): Json {
   try {
     const written = (_: string, value: unknown, { source }: { readonly source?: string }) => {
@@ -330,7 +330,7 @@ export interface Protection {
  * Strings not at risk are rendered as they are, so a template may look into them.
  */
 interface Protector {
-  /** `contents`: all that will be rendered, as one string in which no character is left out or escaped away. */
+  /** `contents`: one string with every character that will be rendered, none of them escaped. */
   begin(contents: string): Protection;
   /** Whether a string can take part in a control token's text. */
   atRisk(text: string): boolean;
@@ -377,7 +377,7 @@ function endsInLiteral(template: string, token: string): boolean {
   return false;
 }
 
-/** DEL first: it is ASCII and JSON leaves it alone, so it comes through every form of `tojson`. Then the private use areas. */
+/** Tries DEL first, which is ASCII and unescaped in JSON, so every form of `tojson` keeps it; then the private use areas. */
 function unusedCharacter(contents: string): string {
   if (!contents.includes(DELETE)) return DELETE;
   const used = new Set(contents);

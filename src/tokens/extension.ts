@@ -1,11 +1,11 @@
 /**
- * Whether a conversation can grow by appending: what the template writes for earlier messages must not change once later ones follow,
- * and what follows an assistant turn must not depend on what came long before.
+ * Decides whether a conversation's prompt can grow by appending. It can if the template writes earlier messages the same way once later ones
+ * follow, and if what it writes after an assistant turn does not depend on messages long before.
  *
- * Found in two ways, both by asking the template, never by a model's name. When it is loaded, a few conversations are rendered whole and
- * in parts, with and without system message and tools; that catches templates that count, move or rewrite. And at every extension, the
- * new messages are rendered after a short conversation of the same setting; that tells whether these very messages make the template
- * drop thoughts. Neither can prove the property for all conversations.
+ * Both are found by rendering, never by a model's name. On loading, a few conversations are rendered whole and in parts, with and without
+ * system message and tools; this catches templates that count, move or rewrite messages. At every extension, the new messages are rendered
+ * after a short conversation of the same setting; this shows whether they make the template drop reasoning. Neither proves the property
+ * for all conversations.
  */
 
 import { isDeepStrictEqual } from 'node:util';
@@ -17,21 +17,19 @@ import { type CallFormat, hermes, llama, mistral, parseOr, qwen3Coder } from './
 
 // ── how a model writes ────────────────────────────────────────────────────────────────────────────────────────────────
 
-// How a model writes, found from its chat template when it is loaded: the format of tool calls and the white space before them, where
-// thoughts stand, and what tool-call ids must look like. Each by asking the template to render something and looking at what it wrote.
+// Finds out how a model writes tool calls, the white space before them, reasoning and tool-call ids, by letting its chat template render
+// probes.
 
 // ── the format of tool calls ──────────────────────────────────────────────────────────────────────────────────────────
 
-// Which tool-call format a model has: the one whose reader finds in the template's own words the call that the template was given.
-//
-// Looks at what the template writes, never at the model's name. A template that writes no calls gets the Hermes format, which is what
-// most models without one of their own were taught.
+// A model's tool-call format is the one whose reader finds the probe's call in what the template wrote for it. A template that writes no
+// calls gets the Hermes format, which most models without a format of their own were taught.
 
 export const FORMATS: readonly CallFormat[] = [hermes, qwen3Coder, llama, mistral];
 
 export const PROBE_CALL = { name: 'probe', arguments: '{"key":"value"}' };
 
-/** `spoken`: what the template writes for an assistant turn that is the probe's call and nothing else; undefined if it refuses to. */
+/** `spoken`: what the template writes for an assistant turn with only the probe's call; undefined if it refuses. */
 export function findFormat(spoken: string | undefined): CallFormat {
   return FORMATS.find((format) => spoken !== undefined && readsProbe(format, spoken)) ?? hermes;
 }
@@ -53,7 +51,7 @@ export function readsProbe(format: CallFormat, spoken: string): boolean {
   return false;
 }
 
-/** Longer ids than any template is known to demand. */
+/** No known template demands ids as long as this. */
 const LONGEST_ID = 64;
 
 const probeMessage: Message = { role: 'user', content: 'x' };
@@ -63,7 +61,7 @@ export const probeTool: Tool = {
   function: { name: PROBE_CALL.name, description: 'x', parameters: { type: 'object', properties: { key: { type: 'string' } } } },
 };
 
-/** What is written for the last assistant turn, up to the control token that closes it; undefined if the template refuses. */
+/** The text of the last assistant turn, up to the control token that closes it; undefined if the template refuses. */
 export function turnText(template: ChatTemplate, messages: readonly Message[], tools: readonly Tool[]): string | undefined {
   const place = messages.findLastIndex((message) => message.role === 'assistant');
   const before = template.textOf(messages.slice(0, place), tools, true);
@@ -82,18 +80,18 @@ export function responseFormatOf(template: ChatTemplate): ResponseFormat {
   return { format, thinks: promptsThoughts(template) ? 'prompted' : 'tagged', beforeCalls };
 }
 
-/** None where the template writes no text before calls. */
+/** The white space between text and a call; '' if the template writes no text before calls. */
 function beforeCallsOf(template: ChatTemplate, format: CallFormat): string {
   const [, behind] = turnText(template, callWithId('call00000', SAID), [probeTool])?.split(SAID) ?? [];
   return behind !== undefined && readsProbe(format, behind) ? /^\s*/.exec(behind)![0] : '';
 }
 
-/** Whether the generation prompt opens the thoughts itself. */
+/** Whether the generation prompt itself opens the reasoning. */
 export function promptsThoughts(template: ChatTemplate): boolean {
   return template.knowsThoughts && (template.textOf([probeMessage], [], true) ?? '').trimEnd().endsWith('<think>');
 }
 
-/** The one length of tool-call ids that the template accepts; undefined if it does not mind. */
+/** The only length of tool-call ids that the template accepts; undefined if it accepts any. */
 export function toolCallIdLengthOf(template: ChatTemplate): number | undefined {
   const accepts = (length: number) => template.textOf(callWithId('a'.repeat(length)), [probeTool], true) !== undefined;
   if (accepts(LONGEST_ID)) return undefined;
@@ -101,7 +99,7 @@ export function toolCallIdLengthOf(template: ChatTemplate): number | undefined {
   return undefined;
 }
 
-/** A probeMessage, the probe's call, behind text if there is any, and its result. */
+/** A conversation with the probe's call, after `content`, and its result. */
 export function callWithId(id: string, content = ''): readonly Message[] {
   const tool_calls = [{ id, type: 'function' as const, function: PROBE_CALL }];
   return [
@@ -111,7 +109,7 @@ export function callWithId(id: string, content = ''): readonly Message[] {
   ];
 }
 
-/** What is known of the conversation up to and with the turn that is extended. */
+/** The conversation up to and including the turn to extend. */
 interface Spoken {
   readonly request?: { readonly messages: readonly Message[]; readonly tools: readonly Tool[] };
   readonly response?: Message;
@@ -176,9 +174,9 @@ export function createExtension(template: ChatTemplate, stopIds: readonly number
   };
 }
 
-/** Which thoughts are still written later on. */
+/** Which reasoning the template still writes once other messages follow. */
 interface Thoughts {
-  /** Whether a question takes away the thoughts before it. */
+  /** Whether a user message removes the reasoning before it. */
   readonly endAtQuestions: boolean;
   /** An empty block, in a turn that a result follows. */
   readonly emptyKept: boolean;
@@ -211,7 +209,7 @@ function settingOf(request: Spoken['request']): Setting {
   };
 }
 
-/** Whether there are thoughts among these messages, or since their last question. */
+/** Whether one of these messages has reasoning, or one since the last user message. */
 function thoughtIn(messages: readonly Message[], sinceQuestion: boolean): boolean {
   for (let i = messages.length - 1; i >= 0; i--) {
     if (sinceQuestion && messages[i]!.role === 'user') return false;
@@ -221,8 +219,8 @@ function thoughtIn(messages: readonly Message[], sinceQuestion: boolean): boolea
 }
 
 /**
- * What a probe shows. `rewrites`: an extension would be refused there, so nothing is wrong. `breaks`: it would be given, and be wrong.
- * `refused`: the template does not accept the conversation (some know no tools, or no system message).
+ * The outcome of a probe. `rewrites`: the extension is refused there, so nothing goes wrong. `breaks`: it would be granted and be wrong.
+ * `refused`: the template does not accept the conversation (some accept no tools, or no system message).
  */
 type Verdict = 'grows' | 'rewrites' | 'breaks' | 'refused';
 
@@ -268,7 +266,7 @@ function verdictOf(
   return grows ? 'grows' : 'breaks';
 }
 
-/** What the template writes for a turn of calls that a result follows. */
+/** The text of a turn of calls that a result follows. */
 function written(template: ChatTemplate, turn: Message): string | undefined {
   return turnText(template, [question, turn, { ...result, tool_call_id: turn.tool_calls![0]!.id }], [lookup]);
 }

@@ -1,15 +1,15 @@
 /**
- * How a request relates to the turns recorded before it: does it continue one, and if it does not simply go on from the latest, why?
+ * Finds the recorded turn that a request continues and, if that is not simply the latest one, the reason.
  *
- * Compares messages as a client that stored and re-sent them may have changed them: `null` or `''` as content, tool-call ids, and the
- * key order and spacing of arguments do not count. Where two turns said the same, the ids of their tool calls tell which is meant.
+ * The comparison ignores what clients change when they store and re-send messages: `null` or `''` as content, tool-call ids, and the key
+ * order and spacing of arguments. If two turns said the same, the ids of their tool calls decide.
  *
- * Pure, and about words only: which ids a continuation gets is the renderer's business.
+ * Pure functions of messages; the renderer makes the token ids of a continuation.
  */
 import { sameJson } from '../core/json.ts';
 import type { Fork, ForkCause, Message, Tool, ToolCall, Turn } from '../core/types.ts';
 
-/** What is compared of a turn. */
+/** The fields of a turn that are compared. */
 export type Past = Pick<Turn, 'index' | 'thread' | 'role' | 'request' | 'response' | 'model'>;
 
 export interface Asked {
@@ -26,7 +26,7 @@ export interface Relation<T extends Past> {
   readonly fork?: Fork;
 }
 
-/** `all` in the order of their indexes. Looks at the latest first, so a conversation that goes on costs one comparison. */
+/** `all` is ordered by index. Looks at the latest turn first, so a conversation that simply goes on costs one comparison. */
 export function relate<T extends Past>(all: readonly T[], asked: Asked): Relation<T> {
   const turns = all.filter(isComparable);
   const own = turns.filter((turn) => turn.thread === asked.thread && turn.role === asked.role);
@@ -39,7 +39,7 @@ export function relate<T extends Past>(all: readonly T[], asked: Asked): Relatio
   return other ? { fork: { cause: 'role_change', from: other.index } } : {};
 }
 
-/** What another model said has no ids to go on from, and what was asked in ids has no words to compare. */
+/** Another model's turn has no ids to continue from, and a request given as ids has no messages to compare. */
 const isComparable = ({ model, request }: Past): boolean => model === undefined && request.messages.length > 0;
 
 function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: Asked): Relation<T>['continues'] {
@@ -61,19 +61,19 @@ function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: A
 export function newMessagesAfter({ request, response }: Pick<Turn, 'request' | 'response'>, messages: readonly Message[]) {
   const { length } = request.messages;
   if (messages.length <= length || !sameMessage(response, messages[length]!)) return undefined;
-  // From the end: what changes in a rewritten history is rarely its beginning.
+  // From the end, because an edited history rarely changes at its beginning.
   for (let i = length - 1; i >= 0; i--) if (!sameMessage(request.messages[i]!, messages[i]!)) return undefined;
   return messages.slice(length + 1);
 }
 
 // ── why a conversation did not simply go on ──────────────────────────────────────────────────────────────────────────────
 
-/** Compares with the turn whose conversation has most in common with the request, the latest of those. */
+/** Compares with the turn that shares the longest beginning with the request; of several, with the latest. */
 function departure(turns: readonly Past[], asked: Asked, continued?: Past): Fork {
   let from = turns.at(-1)!;
   let common = -1;
   for (const turn of turns.toReversed()) {
-    // No longer than what the best has in common: it cannot be better. So a conversation that forks at every turn costs one comparison.
+    // A shorter conversation cannot share more than the best one does. So a conversation that forks at every turn costs one comparison.
     if (turn.request.messages.length < common || turn === continued) continue;
     const shared = sharedMessages(spoken(turn), asked.messages);
     if (shared > common) {
@@ -82,7 +82,7 @@ function departure(turns: readonly Past[], asked: Asked, continued?: Past): Fork
     }
   }
   const recorded = spoken(from);
-  // Another answer to the same question: nothing was edited, the policy did say that.
+  // Another answer to the same request: the policy did say it, so nothing was edited.
   const otherAnswer = common < recorded.length && continued?.request.messages.length === common;
   const cause = otherAnswer ? 'rewound' : causeOf(from, recorded, asked, common);
   const differs = common < asked.messages.length && common < recorded.length;
@@ -105,7 +105,7 @@ function causeOf(from: Past, recorded: readonly Message[], { messages, tools }: 
   return keepsLater || !opens ? 'edited_message' : 'side_call';
 }
 
-/** Whether nothing but system messages comes before this place. */
+/** Whether only system messages come before this place. */
 const isOpening = (messages: readonly Message[], place: number): boolean =>
   messages.slice(0, place).every((message) => message.role === 'system');
 
@@ -137,7 +137,7 @@ function sameMessage(a: Message, b: Message): boolean {
     a.role === b.role &&
     (a.content ?? '') === (b.content ?? '') &&
     (a.reasoning ?? '') === (b.reasoning ?? '') &&
-    // Clients put their own name on what the policy said; on other messages a name is part of what the policy reads.
+    // Clients add their own name to the policy's messages; in other messages the name is part of the prompt.
     (a.role === 'assistant' || (a.name ?? '') === (b.name ?? '')) &&
     callsOfA.length === callsOfB.length &&
     callsOfA.every((call, i) => sameCall(call, callsOfB[i]!))
@@ -148,7 +148,7 @@ function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
   return a.length === b.length && sameJson(a, b);
 }
 
-/** Whether the ids we gave the calls came back, which no other turn's do. */
+/** Whether the calls have the ids that we gave them, which are unique to a turn. */
 function sameIds(said: Message, resent: Message): boolean {
   const calls = said.tool_calls ?? [];
   return calls.length > 0 && calls.every((call, i) => call.id === resent.tool_calls?.[i]?.id);
@@ -158,7 +158,7 @@ function sameCall(a: ToolCall, b: ToolCall): boolean {
   return a.function.name === b.function.name && sameArguments(a.function.arguments, b.function.arguments);
 }
 
-/** As a client that parsed the arguments writes them: `-0` is then `0`, and what is no number in JavaScript is `null`. */
+/** The arguments after a client parsed and re-serialised them: `-0` becomes `0`, and numbers beyond JavaScript's range `null`. */
 const resent = (json: string): unknown => JSON.parse(JSON.stringify(JSON.parse(json)));
 
 function sameArguments(a: string, b: string): boolean {

@@ -1,6 +1,6 @@
 /**
- * Chat templates as Python's Jinja renders them, which is what models were trained on. The library differs in places that published
- * templates use, and takes no filters of ours; so these places of the parsed template are made to call functions of ours instead:
+ * Renders chat templates as Python's Jinja does, which is what models were trained on. The library differs from it in places that published
+ * templates use, and accepts no custom filters. So the parsed template is changed to call our own functions for:
  *
  * - `strip`, `lstrip`, `rstrip` and `trim`: which characters they take away, and what counts as white space;
  * - `tojson`: empty lists and objects where it indents, and numbers;
@@ -10,10 +10,10 @@
  */
 import { Template } from '@huggingface/jinja';
 
-/** Text that begins with `numberMark` is a number, written like this: `tojson` puts no quotes around it. */
+/** `tojson` writes a text that begins with `numberMark` without quotes: it stands for a number. */
 export type Render = (variables: Readonly<Record<string, unknown>>, numberMark?: string) => string;
 
-/** Throws what the library says of a source that is no template; so does rendering of what a template refuses. */
+/** Throws the library's error for an invalid template; rendering throws what the template raises. */
 export function compileJinja(source: string): Render {
   const template = new Template(source);
   rewriteIn(template.parsed as unknown as Node);
@@ -28,12 +28,12 @@ interface Node {
   [part: string]: unknown;
 }
 
-/** What the library holds a value in. Objects are maps. */
+/** The library's wrapper of a value. Objects are maps. */
 interface Held {
   readonly value: unknown;
 }
 
-/** Names that no template can write, so none can mean something else by them. */
+/** Their names are not valid identifiers, so no template can collide with them. */
 const FUNCTIONS = {
   'python strip': (text: unknown, characters: unknown) => rstrip(lstrip(text, characters), characters),
   'python lstrip': lstrip,
@@ -79,7 +79,7 @@ function rewritten(node: Node): Node {
 
 // ── white space ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** White space in Python: the separators of ASCII and the next line are, the byte order mark is not. */
+/** Python's white space: includes ASCII's separators and U+0085, but not the byte order mark. */
 export const WHITE_SPACE =
   '\t\n\v\f\r\u001C\u001D\u001E\u001F \u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000';
 
@@ -117,7 +117,7 @@ interface Form {
   readonly numberMark: string | undefined;
 }
 
-/** From the keyword arguments of `tojson`. */
+/** Reads the keyword arguments of `tojson`. */
 function formOf(options: unknown, numberMark: string | undefined): Form {
   const option = (name: string): unknown => (options instanceof Map ? (options.get(name) as Held | undefined)?.value : undefined);
   const width = option('indent');
@@ -134,7 +134,7 @@ function formOf(options: unknown, numberMark: string | undefined): Form {
   };
 }
 
-/** `margin`: a line break and what every line of this value begins with. */
+/** `margin`: a line break and the indentation of this value. */
 function toJson(value: unknown, form: Form, margin: string): string {
   if (typeof value === 'string') return jsonString(value, form);
   if (typeof value === 'number') return jsonNumber(value);
@@ -165,18 +165,18 @@ function jsonString(text: string, { ascii, numberMark }: Form): string {
   return ascii ? json.replace(/[\u0080-\uDFFF\uF900-\uFFFF]/g, escaped) : json;
 }
 
-/** Of a number whose source is not known: one that has no fraction is an integer. */
+/** The source of this number is unknown, so one without a fraction counts as an integer. */
 function jsonNumber(value: number): string {
   return Number.isInteger(value) ? JSON.stringify(value) : pythonFloat(value);
 }
 
-/** As Python writes the number that this JSON is. Integers have any number of digits there, and `1.0` is none of them. */
+/** A JSON number as Python writes it: integers of any length, and `1.0` stays a float. */
 export function pythonNumber(source: string): string {
   if (/[.eE]/.test(source)) return pythonFloat(Number(source));
   return source === '-0' ? '0' : source;
 }
 
-/** Python turns to exponents elsewhere than JavaScript, and gives them two digits. */
+/** Python switches to exponents at other sizes than JavaScript, and gives them two digits. */
 function pythonFloat(value: number): string {
   const exponent = Number(value.toExponential().split('e')[1]);
   if (exponent < -4 || exponent >= 16) return value.toExponential().replace(/([+-])(\d)$/, '$10$2');

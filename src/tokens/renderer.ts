@@ -1,11 +1,9 @@
 /**
- * The gateway's view of text and tokens: conversations in, prompt ids out; sampled ids in, what was said out.
+ * Turns conversations into prompt ids and sampled ids into responses, for the gateway.
  *
- * `extend` is the prefix bridge. The ids of a conversation so far are kept verbatim and only what is new is rendered and appended,
- * so a sampled token is never re-tokenised and the cost does not grow with the conversation. Whether a template allows it is for
- * extension.ts to find out.
- *
- * Does not decide whether a request continues a conversation: see history.ts.
+ * `extend` keeps the ids of a conversation verbatim and renders and appends only the new messages, so a sampled token is never re-tokenised
+ * and the cost does not grow with the conversation. `extension.ts` finds out whether a template allows this; `history.ts` decides whether a
+ * request continues a conversation.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
@@ -57,7 +55,7 @@ export interface Renderer {
   text(sampledIds: Int32Array): string;
 }
 
-/** Without its words, a turn is taken as one before which nobody thought aloud. */
+/** A turn without its request and response is taken as one without reasoning before it. */
 export type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'> & Partial<Pick<Turn, 'request' | 'response'>>;
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
@@ -136,15 +134,14 @@ function stopIdsOf(tokenizer: Tokenizer, template: ChatTemplate): readonly numbe
   return [...new Set(ids)];
 }
 
-/** Other names would have to be written in the format's own way, which nobody here knows. */
+/** Other names might need escaping that depends on the format. */
 const PLAIN_NAME = /^[\w.-]+$/;
 
 /**
- * How a tool call begins, as this model's template writes calls: what a policy that must call a tool is given instead of sampling it.
+ * The ids that begin a tool call in this model's format. A policy that must call a tool gets them as part of its prompt.
  *
- * It ends before the arguments, or before the name where any tool will do, without white space: a model that writes some samples it.
- * Found by asking the template. There is none where the template writes no calls that can be read, or opens an answer with something
- * else, like thoughts. Ids of the beginning, of this tool or of any; undefined where it cannot be told.
+ * They end before the arguments, or before the name if any tool will do, and before white space, which the model may sample. Found by
+ * rendering a probe. Undefined if the template writes no calls that can be read, or opens a response with something else, such as reasoning.
  */
 type CallBeginning = (name: string | undefined) => Int32Array | undefined;
 
@@ -165,7 +162,7 @@ function callBeginning(template: ChatTemplate, tokenizer: Tokenizer, format: Cal
   };
 }
 
-/** A prompt, and what the template writes behind it for a call. Some put the tools in between, where there are any. */
+/** A prompt and what the template writes after it for a call. Some templates put the tools in between. */
 function probe(template: ChatTemplate, format: CallFormat): { readonly before: string; readonly spoken: string } | undefined {
   const conversation = callWithId('call00000');
   for (const tools of [[probeTool], []]) {
@@ -177,17 +174,16 @@ function probe(template: ChatTemplate, format: CallFormat): { readonly before: s
   return undefined;
 }
 
-/** How many ids of a buffer are taken. Buffers that are not ours are not in it. */
+/** How many ids of each of our own buffers are in use. */
 const taken = new WeakMap<ArrayBufferLike, number>();
 
-/** Room for what comes next, as a share of what is there: more means fewer copies and more memory. */
+/** Spare room in a new buffer, as a share of its ids: more means fewer copies and more memory. */
 const ROOM = 0.5;
 
 /**
- * The ids of `parts`, one after the other. Each prompt of a conversation begins with all of the one before it, so they share memory, and to
- * make the next one costs what is new. Ids that were given out never change: what follows them is written behind them, once. Whoever goes
- * on from the same place in the same way (a retry; asking how long a prompt would be) gets that again, in another way a copy. In place where the first was
- * made here and nothing else was written behind it.
+ * Concatenates ids. Each prompt of a conversation begins with the whole previous one, so the prompts share a buffer and the next one costs
+ * only its new ids. Ids that were handed out never change: new ids are appended in place only if the buffer is ours and nothing was appended
+ * to it before. The same continuation again (a retry) returns the same memory; a different one gets a copy.
  */
 export function grown(first: Int32Array, ...parts: readonly Int32Array[]): Int32Array {
   const length = parts.reduce((sum, part) => sum + part.length, first.length);
@@ -209,7 +205,7 @@ export function grown(first: Int32Array, ...parts: readonly Int32Array[]): Int32
   return whole.subarray(0, length);
 }
 
-/** Whether these parts stand in `ids`, one after the other, from that place. */
+/** Whether `ids` contains these parts in sequence from `place` on. */
 function follow(ids: Int32Array, place: number, parts: readonly Int32Array[]): boolean {
   let at = place;
   return parts.every((part) => part.every((id) => ids[at++] === id));

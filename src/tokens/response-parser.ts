@@ -1,19 +1,19 @@
 /**
- * What the policy says, as text → reasoning, content and tool calls, each piece as soon as no later text can change it.
+ * Parses the policy's text into reasoning, content and tool calls, and emits each piece as soon as no later text can change it.
  *
- * Held back until then: what may become a tag or a call, and white space that may turn out to be nobody's words. Such is what the
- * template writes between text and a call, and all around calls that no word follows. Where the template keeps thoughts apart, a response
- * that begins with `<think>` is reasoning up to `</think>`, or to its end; line breaks around the two parts are the template's and belong
- * to neither. Elsewhere such tags are text; but a call inside them is something thought of, not something done: it stays text.
+ * Held back until then: what may become a tag or a call, and white space that may belong to the template (between text and a call, and
+ * around calls that no text follows). If the template separates reasoning, a response that begins with `<think>` is reasoning up to `</think>`
+ * or to its end; line breaks around the two parts are the template's. Otherwise these tags are text, but a call inside them was only thought
+ * of, so it stays text.
  *
- * Shown in any parts, the pieces put together are those of the text shown at once. Tokens and their ids are others' business.
+ * However the text is split, the pieces add up to those of the whole text.
  */
 import { type CallFormat, type CallReader, endLike, hermes, type ParsedCall, type Place, startOf } from './tool-calls.ts';
 
 export interface Assistant {
-  /** What the policy thought, where its template keeps that apart and the policy did. */
+  /** The reasoning, if the template separates it and the policy wrote some. */
   readonly reasoning?: string;
-  /** Text outside calls: what the template has to be given to write it again. Null if there are calls and no words around them. */
+  /** Text outside calls, such that the template writes it again the same way. Null if there are only calls. */
   readonly content: string | null;
   readonly toolCalls: readonly ParsedCall[];
 }
@@ -23,7 +23,7 @@ export type Piece =
   | { readonly kind: 'text'; readonly text: string }
   | { readonly kind: 'call'; readonly index: number; readonly call: ParsedCall };
 
-/** How a model writes what is not plain text. `prompted`: the generation prompt has opened the thoughts already. */
+/** How a model writes calls and reasoning. `prompted`: the generation prompt has already opened the reasoning. */
 export interface ResponseFormat {
   readonly format: CallFormat;
   readonly thinks: 'unmarked' | 'tagged' | 'prompted';
@@ -42,14 +42,14 @@ export function parseAssistant(text: string, responseFormat: ResponseFormat = PL
   return parser.said;
 }
 
-/** What a whole response is in pieces. */
+/** A whole response as pieces. */
 export function piecesOf({ reasoning, content, toolCalls }: Assistant): readonly Piece[] {
   const thought = reasoning ? [{ kind: 'reasoning' as const, text: reasoning }] : [];
   const text = content ? [{ kind: 'text' as const, text: content }] : [];
   return [...thought, ...text, ...toolCalls.map((call, index) => ({ kind: 'call' as const, index, call }))];
 }
 
-/** `opening`: before the first word. `gap`: behind the thoughts. `aside`: inside tags that are text here. */
+/** `opening`: before the first word. `gap`: after the reasoning. `aside`: inside `<think>` tags that are text. */
 type Part = 'opening' | 'reasoning' | 'gap' | 'speaking' | 'aside';
 
 export class ResponseParser {

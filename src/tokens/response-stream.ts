@@ -1,9 +1,8 @@
 /**
- * What the policy says, while it says it: sampled ids in, pieces of reasoning and content and whole tool calls out, each as soon as it
- * is decided.
+ * Parses a response while it is sampled: ids go in; pieces of reasoning and content and whole tool calls come out as soon as they are decided.
  *
- * The pieces put together are exactly what is read from all ids at once, which stays the truth: `end` compares, and throws rather than
- * let a client keep words that the recorded turn does not have.
+ * The pieces add up to exactly what is read from all ids at once. `end` compares the two and throws if they differ, so that no client keeps
+ * text that the recorded turn does not have.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
@@ -82,17 +81,15 @@ export class ResponseStream {
 
 // ── ids → text ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Ids as they are sampled → text as soon as no later id can change it.
-//
-// What is held back: the bytes of a character that is not complete yet, and an id that ends the turn (it is text only if something
-// follows it). Some tokenizers write a token differently at the start of a text, so the ids before are decoded along; never more
-// than a few, so the cost does not grow with the text. All texts put together are the decoding of all ids.
+// Decodes ids as they are sampled and emits text as soon as no later id can change it. Held back: the bytes of an incomplete character, and an
+// id that ends the turn (it is text only if something follows). Some tokenizers decode a token differently at the start of a text, so a few
+// earlier ids are decoded along. All texts together are the decoding of all ids.
 
-/** How decoders show bytes that are no character, or not yet one. */
+/** What decoders write for bytes that are not, or not yet, a character. */
 const BROKEN = '\uFFFD';
-/** A character has four bytes at most, so three may wait for the last; decoders show them as one or as three. */
+/** A character has at most four bytes, so three may wait for the last; decoders write them as one or three broken characters. */
 const MOST_WAITING = 3;
-/** Ids that wait before some are forgotten, and those kept then: more than enough to find where characters begin again. */
+/** When more than MANY ids wait, all but the last ENOUGH are dropped: enough to find the next character boundary. */
 const [MANY, ENOUGH] = [64, 16];
 
 export class TextStream {
@@ -138,7 +135,7 @@ export class TextStream {
     this.#givenLength = this.#decode(this.#ids.slice(0, this.#given)).length;
     return settled;
   }
-  /** Where bytes that make no character go on and on, the first of them are decided: only the last are decoded again. */
+  /** In a long run of bytes that form no character the first are decided, so only the last are decoded again. */
   #forget(text: string, end: number): void {
     const kept = this.#ids.slice(end - ENOUGH);
     const tail = this.#decode(kept.slice(0, ENOUGH));
@@ -152,10 +149,9 @@ export class TextStream {
 
 // ── stop texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Where a text ends because the client named a text that ends it. Before the first of them, in a whole text or in one that is still
-// being said; what may yet become one is held back.
+// Cuts a text before the first stop text that the client named. While streaming, what may become a stop text is held back.
 
-/** The text before the first stop text in it; undefined if none is. */
+/** The text before the first stop text; undefined if it contains none. */
 export function beforeStop(text: string, stopTexts: readonly string[]): string | undefined {
   const places = stopTexts.filter((stop) => stop !== '').map((stop) => text.indexOf(stop));
   const found = places.filter((place) => place !== -1);

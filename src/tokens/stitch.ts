@@ -63,7 +63,7 @@ function refusal(message: string, hint = 'the engine or the grader that gave the
   return new TrainyardError('SAMPLE_REFUSED', message, { hint });
 }
 
-/** The first of the longest, where several hold the same tokens. */
+/** The longest chain that this turn continues; the first of several. */
 function longestContinuedBy(turn: Turn, chains: readonly Chain[]): Chain | undefined {
   let best: Chain | undefined;
   let bestLength = -1;

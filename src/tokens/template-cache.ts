@@ -1,21 +1,21 @@
 /**
- * What a template writes around ordinary texts, rendered once: most new messages of a conversation are a text by a user or a tool, and a
- * template that inserts such texts as they are need not be run for each of them.
+ * Caches what a template writes around ordinary texts. Most new messages are a plain text by a user or a tool, and a template that inserts
+ * such texts unchanged need not run for each of them.
  *
- * A rendered piece is reused only where that was seen to hold: texts of several kinds, put into it, gave what the template itself wrote. And only for
- * texts that no template could treat otherwise: without white space at their edges, without anything that the template looks for in
- * texts, and without what could be taken for a control token. Everything else is rendered.
+ * A cached piece is used only after probes: inserting texts of several kinds into it gave exactly what the template wrote. And only for texts
+ * that the template cannot treat specially: no white space at the edges, nothing that the template searches for, nothing that could be
+ * part of a control token. Everything else is rendered.
  */
 import type { Message } from '../core/types.ts';
 import { WHITE_SPACE } from './jinja.ts';
 
-/** What follows an assistant turn, as text. */
+/** The rendered text after an assistant turn. */
 export interface TextAfterTurn {
   readonly text: string;
   readonly keepsReasoning: boolean;
-  /** Whether what stood before the turn is still written as it was. */
+  /** Whether the template still writes the messages before the turn as it did. */
   readonly appends: boolean;
-  /** Takes the protection out of a part of the text. */
+  /** Removes the protection from a part of the text. */
   restore(text: string): string;
 }
 
@@ -69,12 +69,12 @@ export function cachedRendering<S>(render: Render<S>, source: string, isSafe: (t
   };
 }
 
-/** White space of Python's or of ours. */
+/** Whether it neither begins nor ends with white space, in Python's sense or JavaScript's. */
 function hasPlainEdges(text: string): boolean {
   return text !== '' && text.trim() === text && !WHITE_SPACE.includes(text[0]!) && !WHITE_SPACE.includes(text.at(-1)!);
 }
 
-/** A message that is a text and nothing else. A result may name its call; a template that cares about the name is given no piece. */
+/** Whether the message is plain text. A result may name its call; templates that use the name get no cached piece. */
 function isBare({ role, content, tool_calls, tool_call_id, name }: Message): boolean {
   const isText = (role === 'user' || role === 'tool') && typeof content === 'string' && !tool_calls?.length;
   return isText && name === undefined && tool_call_id !== '';
@@ -105,14 +105,14 @@ function renderPiece<S>(render: Render<S>, next: readonly Message[], setting: S,
   return holds ? { parts, after } : undefined;
 }
 
-/** Longer than the one it has, or of one character: some templates count. */
+/** The message with a longer id, or one of a single character: some templates count characters. */
 function withOtherId(message: Message, longer: number): Message {
   const { tool_call_id: id } = message;
   if (id === undefined) return message;
   return { ...message, tool_call_id: (id.startsWith('x') ? 'y' : 'x').repeat(longer * id.length + 1) };
 }
 
-/** The text between the slots; undefined unless each stands in it once, in order. */
+/** The text around the slots; undefined unless each slot occurs exactly once, in order. */
 function partsOf(text: string, slots: readonly string[]): readonly string[] | undefined {
   const parts: string[] = [];
   let rest = text;
@@ -129,14 +129,14 @@ function filled(parts: readonly string[], texts: readonly string[]): string {
   return parts.map((part, i) => part + (texts[i] ?? '')).join('');
 }
 
-/** A word that the template does not know. */
+/** A word that does not occur in the template. */
 function slotIn(source: string, place: number): string {
   let slot = `slot${place}q`;
   while (source.includes(slot)) slot += 'q';
   return slot;
 }
 
-/** What the template looks for in texts or cuts them at, and what it compares them, or their beginning or end, with. */
+/** The strings that the template searches for within texts or splits them at (`within`), and those it compares whole texts or their ends with (`edges`). */
 function soughtIn(source: string): { readonly within: readonly string[]; readonly edges: readonly string[] } {
   const literal = String.raw`(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")`;
   const all = (pattern: string): readonly string[] =>
@@ -145,7 +145,7 @@ function soughtIn(source: string): { readonly within: readonly string[]; readonl
   const within = [
     ...all(String.raw`${literal}\s+(?:not\s+)?in\b`),
     ...all(String.raw`${method}\(\s*${literal}`),
-    // What has a name may be looked for by it.
+    // A string with a name may be searched for by that name.
     ...all(String.raw`(?<![=!<>])=\s*${literal}`),
   ];
   const edges = [...all(String.raw`[=!]=\s*${literal}`), ...all(String.raw`${literal}\s*[=!]=`)];
@@ -156,7 +156,7 @@ function soughtIn(source: string): { readonly within: readonly string[]; readonl
 
 const unescaped = (text: string): string => text.replaceAll(/\\(.)/g, (_, c: string) => ({ n: '\n', t: '\t' })[c] ?? c);
 
-/** Undefined where it throws. */
+/** The result; undefined if it throws. */
 export function attempt<T>(fn: () => T): T | undefined {
   try {
     return fn();

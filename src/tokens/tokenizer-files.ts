@@ -20,7 +20,7 @@ const addedToken = z.looseObject({
 export type Vocabulary = Readonly<Record<string, number>> | readonly (readonly [string, number])[];
 export type Merge = string | readonly [string, string];
 
-// Hundreds of thousands of entries: looked at as a whole only, or the check would take longer than all the rest of loading.
+// These have hundreds of thousands of entries: checking each would take longer than the rest of loading.
 const vocabulary = z.custom<Vocabulary>((value) => typeof value === 'object' && value !== null, 'expected an object or a list');
 const mergeList = z.custom<readonly Merge[]>((value) => Array.isArray(value), 'expected a list');
 
@@ -89,7 +89,7 @@ async function readJson<T>(path: string, schema: z.ZodType<T>): Promise<T> {
   }
 }
 
-/** Undefined where there is no such file. */
+/** Undefined if the file does not exist. */
 async function readText(path: string): Promise<string | undefined> {
   try {
     return await readFile(path, 'utf8');

@@ -1,8 +1,8 @@
 /**
- * Text ↔ token ids, over `@huggingface/tokenizers`, with one difference that everything else here rests on: text is only text.
+ * Converts text to token ids and back with `@huggingface/tokenizers`. One difference matters: text never becomes a control token.
  *
- * Control tokens (the added tokens: `<|im_start|>`, `<tool_call>` …) come into a prompt from the chat template and from nowhere
- * else. So the library is given a tokenizer that does not know them, and only `encodeRendered` splits on them. For text without
+ * Control tokens (the added tokens: `<|im_start|>`, `<tool_call>` …) enter a prompt only through the chat template. So the library gets a
+ * tokenizer that does not know them, and only `encodeRendered` splits on them. For text without
  * control tokens in it, and for what a template rendered from such text, the ids are those of the unchanged tokenizer.
  *
  * Decoding keeps control tokens and does no clean-up: a response is shown as it was sampled.
@@ -29,14 +29,14 @@ export interface Tokenizer {
   readonly specialTokens: Readonly<Record<string, string>>;
   readonly chatTemplate: string;
   idOf(token: string): number | undefined;
-  /** Ids of text that can hold no control token, whatever it says. */
+  /** Ids of a text; it cannot produce a control token. */
   encodeText(text: string): Int32Array;
   /** Ids of what a template rendered: control tokens where their text stands; `restore` is applied to the text between them. */
   encodeRendered(rendered: string, restore?: (text: string) => string): Int32Array;
   decode(ids: Iterable<number>): string;
 }
 
-/** Models may have more logits than the tokenizer has tokens; such an id is shown like a broken character. */
+/** Models may have more logits than the tokenizer has tokens; such an id is decoded as a broken character. */
 const UNKNOWN = '\uFFFD';
 
 export async function loadTokenizer(dir: string): Promise<Tokenizer> {
@@ -51,7 +51,7 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const vocabSize = vocabularySize(definition);
   const separatorId = vocabSize;
   const textOnly = withoutControl(definition, control);
-  // Its merges are most of what the library loads, and only its own way of encoding needs them.
+  // Merges take most of the loading time, and only the library's own encoder needs them.
   const vocabulary = spellsBytes(definition) ? createPlainLibrary(withoutMerging(textOnly), config, separatorId) : undefined;
   const encodeBytes = vocabulary && byteLevelEncoder(textOnly, config, vocabulary);
   const plain = encodeBytes ? vocabulary : createPlainLibrary(textOnly, config, separatorId);
@@ -114,7 +114,7 @@ function patternOf(tokens: readonly string[]): RegExp {
   return new RegExp(alternatives.length === 0 ? '(?!)' : alternatives.join('|'), 'g');
 }
 
-/** Some control tokens swallow the white space next to them. There is one more text than tokens. */
+/** Removes the white space that some control tokens swallow. There is one text more than there are tokens. */
 function stripAround(texts: readonly string[], tokens: readonly AddedToken[]): string[] {
   return texts.map((text, i) => {
     const left = tokens[i - 1]?.rstrip ? text.trimStart() : text;
@@ -150,9 +150,8 @@ interface Library extends Tokens {
 }
 
 /**
- * The library, given a tokenizer that knows no control tokens: whatever text says, it is encoded as text. Where a control token stood, it is
- * shown a separator that text cannot contain, so it treats the text around it as it would around the token itself. `separatorId` must be
- * no token's id.
+ * The library with a tokenizer that knows no control tokens, so that every text is encoded as text. A separator that no text can contain
+ * stands for each control token, so that the text around it is encoded as it would be next to the token. No token may have `separatorId`.
  */
 export function createPlainLibrary(definition: TokenizerDefinition, config: TokenizerConfig, separatorId: number): Library {
   const separator = { id: separatorId, content: SEPARATOR, lstrip: false, rstrip: false, normalized: false, special: true };
@@ -181,13 +180,13 @@ function rememberSections(encode: EncodeSection): EncodeSection {
     if (before) return before;
     const ids = encode(text, first);
     if (remembered.size >= REMEMBERED_SECTIONS) remembered.clear();
-    // A copy: the section itself keeps all of the prompt that it was cut out of.
+    // A copy, because a slice keeps the whole prompt in memory.
     if (text.length <= REMEMBERED_LENGTH) remembered.set(Buffer.from(text).toString(), ids);
     return ids;
   };
 }
 
-/** The same tokenizer without control tokens: neither as added tokens nor as something that text could be merged into. */
+/** The tokenizer without its control tokens: removed from the added tokens, the vocabulary and the merges. */
 export function withoutControl(definition: TokenizerDefinition, control: readonly AddedToken[]): TokenizerDefinition {
   const { model } = definition;
   const removed = new Set(control.map((token) => token.content).filter((text) => text !== model.unk_token));
@@ -202,13 +201,13 @@ export function withoutControl(definition: TokenizerDefinition, control: readonl
   };
 }
 
-/** Enough to know the tokens and to decode. */
+/** Without merges, which suffices for looking up tokens and decoding. */
 function withoutMerging(definition: TokenizerDefinition): TokenizerDefinition {
   return { ...definition, model: { ...definition.model, ...(definition.model.merges && { merges: [] }) } };
 }
 
 function withoutEntries(vocab: Vocabulary, removed: ReadonlySet<string>): Vocabulary {
-  // A list's positions are ids, so an entry is made unmatchable there instead of removed.
+  // In a list the position is the id, so an entry is made unmatchable instead of being removed.
   if (Array.isArray(vocab)) return vocab.map(([text, score]) => [removed.has(text) ? SEPARATOR + text : text, score]);
   return Object.fromEntries(Object.entries(vocab).filter(([text]) => !removed.has(text)));
 }

@@ -1,8 +1,8 @@
 /**
- * How a model writes tool calls into its text. Which format a model has is found by template-traits.ts.
+ * The formats in which models write tool calls into their text. `extension.ts` finds out which one a model uses.
  *
- * A reader is shown the text that nothing has been said about yet and says what its beginning is. It is a function of the whole
- * response: shown in parts, it must come to the same as shown at once. What is no well-formed call is text. Never throws.
+ * A reader gets the text that is still undecided and says what it begins with: text or calls. Reading a response in parts must give the
+ * same result as reading it whole. Anything that is not a well-formed call is text. Never throws.
  */
 
 export interface ParsedCall {
@@ -10,10 +10,10 @@ export interface ParsedCall {
   readonly arguments: string;
 }
 
-/** Where the reader stands: nothing was said yet, nothing but calls, or other text came before. */
+/** What came before the undecided text: nothing, only calls, or other text. */
 export type Place = 'start' | 'after calls' | 'within text';
 
-/** What the first `length` characters are, at least one; undefined where more text decides. */
+/** What the first `length` characters (at least one) are; undefined if that depends on text still to come. */
 export type Step =
   | { readonly kind: 'text'; readonly length: number }
   | { readonly kind: 'calls'; readonly calls: readonly ParsedCall[]; readonly length: number }
@@ -22,19 +22,19 @@ export type Step =
 export interface CallFormat {
   readonly name: 'hermes' | 'qwen3-coder' | 'llama' | 'mistral';
   reader(): CallReader;
-  /** What stands between a tool's name and its arguments. */
+  /** Matches what separates a tool's name from its arguments. */
   readonly toArguments: RegExp;
 }
 
 /**
- * `text` is never empty, and the text of the last time, or longer, until a step was given; `last`: nothing follows it, and then there
- * is always a step.
+ * `text` is never empty; until a step is returned, each call gets the same text or a longer one. `last`: no more text will come, so a step
+ * must be returned.
  */
 export type CallReader = (text: string, last: boolean, place: Place) => Step;
 
 /**
- * For formats whose calls begin with a mark. `read` looks at a text that begins with it: where its calls end, undefined where more text
- * decides, or `no-call`. A mark without a call is text, and so is what follows it, up to the next mark.
+ * A reader for formats whose calls begin with a mark. `read` gets a text that begins with the mark and returns its calls, undefined if it
+ * needs more text, or `no-call`. A mark without a call is text, and so is everything up to the next mark.
  */
 export function markedReader(
   mark: string,
@@ -51,14 +51,14 @@ export function markedReader(
   };
 }
 
-/** Where the mark begins, or what may become one once more text follows; the text's length if neither is there. */
+/** Where the mark begins, or a beginning of it that more text may complete; the text's length if there is neither. */
 export function startOf(mark: string, text: string, last: boolean): number {
   const whole = text.indexOf(mark);
   if (whole !== -1) return whole;
   return last ? text.length : endLike(mark, text);
 }
 
-/** Where the longest end of the text starts that the mark begins with; the text's length if there is none. */
+/** Where the longest suffix of the text starts that is a prefix of the mark; the text's length if there is none. */
 export function endLike(mark: string, text: string): number {
   let at = Math.max(0, text.length - mark.length);
   while (!mark.startsWith(text.slice(at))) at++;
@@ -67,11 +67,10 @@ export function endLike(mark: string, text: string): number {
 
 // ── JSON in a text ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// JSON as the policy wrote it: where a value begins and ends in a text, and the source of its parts. Nothing is re-serialised.
-//
-// Finding an end is not checking: only what `JSON.parse` accepts counts as JSON.
+// Finds JSON values in a text and the source of their parts, as the policy wrote them; nothing is re-serialised. Finding where a value ends
+// does not validate it: only what `JSON.parse` accepts counts as JSON.
 
-/** The call that an object's source is, with the source of the named member as its arguments. */
+/** Reads an object's source as a call; the source of the named member becomes its arguments. */
 export function callOf(source: string, argumentsName: string): ParsedCall | undefined {
   const parsed = parseOr(source) as { readonly name?: unknown } | undefined;
   if (parsed === undefined || parsed === null || typeof parsed.name !== 'string' || parsed.name === '') return undefined;
@@ -79,7 +78,7 @@ export function callOf(source: string, argumentsName: string): ParsedCall | unde
   return given === undefined ? undefined : { name: parsed.name, arguments: given };
 }
 
-/** Undefined for what is not JSON. */
+/** The parsed value; undefined if the source is not JSON. */
 export function parseOr(source: string): unknown {
   try {
     return JSON.parse(source);
@@ -88,7 +87,7 @@ export function parseOr(source: string): unknown {
   }
 }
 
-/** Source text of a member of an object that is known to be valid JSON. Of members with one name the last counts, as in JSON.parse. */
+/** Source of a member of an object that is known to be valid JSON. If a name occurs twice, the last one counts, as in JSON.parse. */
 function memberSource(object: string, name: string): string | undefined {
   let found: string | undefined;
   let at = skipSpace(object, skipSpace(object, 0) + 1);
@@ -103,7 +102,7 @@ function memberSource(object: string, name: string): string | undefined {
   return found;
 }
 
-/** Source texts of the elements of a list that is known to be valid JSON. */
+/** Sources of the elements of a list that is known to be valid JSON. */
 export function elementSources(list: string): readonly string[] {
   const found: string[] = [];
   let at = skipSpace(list, 1);
@@ -117,7 +116,7 @@ export function elementSources(list: string): readonly string[] {
   return found;
 }
 
-/** Where the JSON value that starts at `start` ends, if it is valid; for anything else some place after `start`. */
+/** Where the JSON value at `start` ends; some place after `start` if it is not valid. */
 function valueEnd(text: string, start: number): number {
   if (text[start] === '{' || text[start] === '[') {
     const end = new ValueScan().endOf(text, start);
@@ -143,10 +142,10 @@ export function skipSpace(text: string, from: number, alsoSkipped = ''): number 
 }
 
 const SPACE = ' \t\n\r';
-/** All that can stand outside strings: marks, numbers, and the letters of `true`, `false` and `null`. */
+/** Every character that JSON allows outside strings. */
 const OUTSIDE_STRINGS = new Set(`${SPACE}[]{},:0123456789+-.Eaeflnrstu`);
 
-/** Looks for the end of one object or list, and remembers how far it got, so that more text does not mean starting over. */
+/** Looks for the end of one object or list and remembers how far it got, so that it need not start over when more text comes. */
 export class ValueScan {
   #at: number | undefined;
   #depth = 0;
@@ -154,14 +153,14 @@ export class ValueScan {
   #end: number | 'no-value' | undefined;
 
   /**
-   * Where the value at `start` ends; undefined if the text ends first. The same text and start as the last time, or longer.
-   * `no-value` as soon as something comes that no JSON has: so a text of many beginnings is not read to its end for each of them.
+   * Where the value at `start` ends; undefined if the text ends first; `no-value` at the first character that JSON does not allow, so a text
+   * with many opening braces is not read to its end for each of them. Each call gets the same text and start, or a longer text.
    */
   endOf(text: string, start: number): number | 'no-value' | undefined {
     let at = this.#at ?? start;
     while (this.#end === undefined && at < text.length) {
       const character = text[at]!;
-      // The character after a backslash may not be there yet; then it is skipped when it comes.
+      // If the character after a backslash is still to come, it is skipped then.
       if (this.#inString && character === '\\') at++;
       else if (character === '"') this.#inString = !this.#inString;
       else if (!this.#inString) this.#stepOver(character);
@@ -181,8 +180,8 @@ export class ValueScan {
 
 // ── Hermes and Qwen ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Calls as Hermes and Qwen write them: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of them, with text before,
-// between and after. A call's arguments are the source text of that JSON value, whatever kind of value it is.
+// `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of them, with text before, between and after. A call's arguments are the
+// source of that JSON value, whatever its type.
 
 const TOOL_CALL = '<tool_call>';
 const TOOL_CALL_END = '</tool_call>';
@@ -211,8 +210,8 @@ export const hermes: CallFormat = {
 
 // ── Mistral ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Calls as Mistral writes them: `[TOOL_CALLS]` and one JSON list of `{"name": …, "arguments": …, "id": …}`. The ids in it are the
-// policy's own words and name nothing. A list with one element that is no call is text as a whole.
+// `[TOOL_CALLS]` and one JSON list of `{"name": …, "arguments": …, "id": …}`. The policy made up these ids, so they are ignored. If one
+// element is not a call, the whole list is text.
 
 const TOOL_CALLS = '[TOOL_CALLS]';
 
@@ -240,9 +239,8 @@ export const mistral: CallFormat = {
 
 // ── Llama 3.1 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Calls as Llama 3.1 writes them: the response begins with `{"name": …, "parameters": …}`, or with `<|python_tag|>` and then that;
-// several follow each other with `;` or white space between. What comes after them is text. JSON after any other text is text: nothing
-// marks it as a call.
+// The response begins with `{"name": …, "parameters": …}`, possibly after `<|python_tag|>`; several calls are separated by `;` or white space.
+// Text may follow them. JSON after other text is text, because nothing marks it as a call.
 
 const PYTHON_TAG = '<|python_tag|>';
 
@@ -273,7 +271,7 @@ export const llama: CallFormat = {
   },
 };
 
-/** Behind the tag and the space after it, if it stands at `at`; undefined if it may be about to. */
+/** The position after the tag at `at` and its white space; `at` if there is no tag; undefined if more text may complete one. */
 function afterTag(text: string, at: number): number | undefined {
   if (text.startsWith(PYTHON_TAG, at)) return skipSpace(text, at + PYTHON_TAG.length);
   return at < text.length && PYTHON_TAG.startsWith(text.slice(at)) ? undefined : at;
@@ -281,12 +279,11 @@ function afterTag(text: string, at: number): number | undefined {
 
 // ── Qwen3-Coder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Calls as Qwen3-Coder writes them: `<tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>`, each tag on
-// a line of its own.
+// `<tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>`, each tag on its own line.
 //
-// The arguments are a JSON object made of the parameters, in their order. A value that is JSON of an object, a list, a number, a
-// boolean or null stands there as it was written; any other is a string, less the one line break at either end that the format puts
-// there. The tool's schema is not asked: so a text that reads `5` becomes the number 5, as the template shows both alike.
+// The arguments become a JSON object of the parameters, in order. A value that is a JSON object, list, number, boolean or null is copied as
+// written; any other becomes a string, without the one line break that the format puts at either end. The tool's schema is not consulted:
+// the text `5` becomes the number 5, because the template writes both alike.
 
 const FUNCTION = '<function=';
 const FUNCTION_END = '</function>';
@@ -301,7 +298,7 @@ export const qwen3Coder: CallFormat = {
 
 type Verdict = 'no-call' | undefined;
 
-/** One call. Goes on behind the last parameter that was complete, so that more text does not mean starting over. */
+/** Reads one call. Continues after the last complete parameter when more text comes. */
 class CallReading {
   readonly #cursor = new Cursor(TOOL_CALL.length);
   readonly #members: string[] = [];

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import type { Purpose, Trajectory, Turn } from '../../src/core/types.ts';
-import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/rollout/group-pool.ts';
+import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/flows/group-pool.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
 
@@ -77,7 +77,7 @@ describe('a batch', () => {
     await keep(ended('g', 'a'), ended('g', 'b', failed), ended('g', 'c', { grade: { kind: 'ungraded', why: 'rejected' } }));
     expect(rows(await fetch())).toEqual(['a:0']);
     expect(pool.counts('train')).toMatchObject({ kept: 3, served: 1, leftOut: 2, waiting: 0 });
-    await expect(pool.keep(ended('g', 'extra'))).rejects.toMatchObject({ why: 'late' });
+    await expect(pool.keep(ended('g', 'extra'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
   });
 
   it('carries what each turn earned, and what the trajectory did', async () => {
@@ -150,12 +150,12 @@ describe('a pool that is full', () => {
   it('makes room by the oldest group that is not complete, never by a complete one; what comes late for it is refused', async () => {
     const { keep, fetch, pool } = await opened({ maxGroups: 2 });
     await keep(ended('ready', 'r0'), ended('ready', 'r1'), ended('slow', 's0'), ended('new', 'n0'));
-    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ why: 'late' });
+    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
     await keep(ended('new', 'n1'));
-    await expect(pool.keep(ended('more', 'm0'))).rejects.toMatchObject({ why: 'full' });
+    await expect(pool.keep(ended('more', 'm0'))).rejects.toMatchObject({ row: { code: 'pool_full' } });
     expect(rows(await fetch())).toEqual(['r0:0', 'r1:0']);
     await keep(ended('more', 'm0'));
-    await expect(pool.keep(ended('ready', 'r2'))).rejects.toMatchObject({ why: 'late' });
+    await expect(pool.keep(ended('ready', 'r2'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
     expect(rows(await fetch())).toEqual(['n0:0', 'n1:0']);
     expect(pool.counts('train')).toMatchObject({
       late: 2,
@@ -181,10 +181,10 @@ describe('a pool that is full', () => {
   it('refuses before anything is kept, and knows what was dropped after a restart', async () => {
     const { keep, store, pool } = await opened({ maxGroups: 1 });
     await keep(ended('slow', 's0'), ended('new', 'n0'));
-    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ why: 'late' });
+    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
     expect((await store.query()).map(({ rolloutId }) => rolloutId)).toEqual(['s0', 'n0']);
     const after = await opened({ store, maxGroups: 1 });
-    await expect(after.pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ why: 'late' });
+    await expect(after.pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
     expect(after.pool.counts('train')).toMatchObject({ kept: 2, dropped: 1, waiting: 1 });
   });
 });
@@ -197,7 +197,7 @@ describe('a group of which one never ends', () => {
     expect(rows(await fetch())).toBe('waiting');
     now = 1000;
     expect(rows(await fetch())).toEqual(['a:0']);
-    await expect(pool.keep(ended('g', 'b'))).rejects.toMatchObject({ why: 'late' });
+    await expect(pool.keep(ended('g', 'b'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
   });
 
   it('is dropped where there is nothing in it to train', async () => {

@@ -5,9 +5,9 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
+import type { EvaluationRequest } from '../../src/run/check-settings.ts';
 import { compare, measuredIn } from '../../src/run/compare.ts';
 import { evaluateOnly, resumeEvaluation } from '../../src/run/evaluate.ts';
-import type { EvaluationRequest } from '../../src/run/settings.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines, scratch, sharedTrainyard, trainyard } from '../cli/command.ts';
 import { startFaultProxy } from '../fixtures/tinker/fault-proxy.ts';

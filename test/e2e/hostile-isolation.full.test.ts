@@ -32,10 +32,7 @@ describe('a workflow in a process of its own', () => {
     ['flood its output', FINE],
     ['log without end', FINE],
     ['return far too much', { outcome: { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' } }],
-    [
-      'claim results of others',
-      { outcome: { kind: 'failed', message: expect.stringMatching(/what is no answer to its channel/) } },
-    ],
+    ['claim results of others', FINE],
     ['say nonsense on the channel', FINE],
     ['reject where a tool catches it', { outcome: { kind: 'rejected', reason: 'too hard' }, grade: { kind: 'ungraded' } }],
     ['forget promises and timers that fail', FINE],

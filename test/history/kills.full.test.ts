@@ -4,11 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Store } from '../../src/core/contracts.ts';
 import type { BatchManifest, Trajectory } from '../../src/core/types.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { checkHistory, FAULTS, type Fault } from '../../src/testing/check-history.ts';
-import { historyFile, recordHistory } from '../../src/testing/record-history.ts';
+import { historyFile, overlaid, recordHistory } from '../../src/testing/record-history.ts';
 import { manifestOf, randomTrajectory } from '../../src/testing/trajectories.ts';
 import { playRun } from '../fixtures/history-run.ts';
 
@@ -24,7 +23,7 @@ interface Records {
   readonly manifests: readonly BatchManifest[];
 }
 
-/** Plays the run to its end, killed and taken up again each time. A killed process does nothing any more: its calls never return. */
+/** Plays the run to its end, killed and resumed each time. A killed process does nothing any more: its calls never return. */
 async function runWithKills(kills: readonly Kill[], delays: () => number): Promise<Records> {
   const store = memoryStore();
   let history = '';
@@ -43,31 +42,16 @@ async function runWithKills(kills: readonly Kill[], delays: () => number): Promi
         throw new Error('killed');
       }
     };
-    const mortal: Store = {
-      ...bound(store),
+    const mortal = overlaid(store, {
       append: async (trajectory) => (dead ? await new Promise<never>(() => {}) : await store.append(trajectory)),
       commit: async (manifest) => (dead ? await new Promise<never>(() => {}) : await store.commit(manifest)),
-    };
+    });
     const played = playRun({ store: mortal, sink, delay: delays }).catch((thrown: unknown) => {
       if (!dead) throw thrown;
     });
     await Promise.race([died, played]);
   }
   return { history, trajectories: await store.query(), manifests: await store.manifests() };
-}
-
-function bound(store: Store): Store {
-  return {
-    append: (trajectory) => store.append(trajectory),
-    commit: (manifest) => store.commit(manifest),
-    read: (id) => store.read(id),
-    query: (filter) => store.query(filter),
-    count: (filter) => store.count(filter),
-    manifests: () => store.manifests(),
-    mark: (marks) => store.mark(marks),
-    marks: () => store.marks(),
-    [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
-  };
 }
 
 /** One thing gone wrong at the `at`-th record, and the kind it must be reported as. */
@@ -80,7 +64,8 @@ const DAMAGES: readonly (readonly [Fault, (records: Records, at: number) => Part
   ['duplicated', ({ manifests }, at) => ({ manifests: [...manifests, { ...manifests[at % manifests.length]!, step: 9 }] })],
   ['unexpected', ({ trajectories }, at) => ({ trajectories: [...trajectories, randomTrajectory(at)] })],
   ['unexpected', ({ manifests }) => ({ manifests: [...manifests, manifestOf(4, [])] })],
-  ['foreign', ({ trajectories }, at) => ({ trajectories: changed(trajectories, at, { turns: wrongTurns(trajectories, at) }) })],
+  // The turns of the next rollout in place of its own.
+  ['foreign', ({ trajectories: all }, at) => ({ trajectories: changed(all, at, { turns: all[(at + 1) % all.length]!.turns }) })],
   ['foreign', ({ manifests }, at) => ({ manifests: changed(manifests, at, { rolloutIds: ['eval1-0'] }) })],
   [
     'mixedVersion',
@@ -91,11 +76,6 @@ const DAMAGES: readonly (readonly [Fault, (records: Records, at: number) => Part
 
 function changed<T extends object>(list: readonly T[], at: number, change: Partial<T>): readonly T[] {
   return list.with(at % list.length, { ...list[at % list.length]!, ...change });
-}
-
-/** The turns of the next rollout in place of its own. */
-function wrongTurns(trajectories: readonly Trajectory[], at: number) {
-  return trajectories[(at + 1) % trajectories.length]!.turns;
 }
 
 function otherVersions(trajectories: readonly Trajectory[], at: number) {
@@ -171,7 +151,7 @@ describe('a history file', () => {
         .split('\n')
         .map((line) => (JSON.parse(line) as { kind: string }).kind);
     const seen: string[][] = [];
-    const store = { ...bound(memoryStore()), append: async () => void seen.push(lines()) };
+    const store = overlaid(memoryStore(), { append: async () => void seen.push(lines()) });
     await recordHistory(historyFile(path)).store(store).append(trajectory);
     expect(seen).toEqual([['process', 'invoked']]);
     expect(lines()).toEqual(['process', 'invoked', 'ok']);

@@ -2,7 +2,6 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Grader } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import { evaluateOnly } from '../../src/run/evaluate.ts';
 import { scratch } from '../cli/command.ts';
@@ -31,9 +30,7 @@ export class Slow extends Grader {
 }
 `;
 
-async function notesOf(maxConcurrent: number | null): Promise<string> {
-  return await readFile(join(home.dir, `notes-${maxConcurrent}.txt`), 'utf8');
-}
+const notesOf = (maxConcurrent: number | null) => readFile(join(home.dir, `notes-${maxConcurrent}.txt`), 'utf8');
 
 describe('the concurrency of a grader', () => {
   it('holds for child processes, however many the run may have', async () => {
@@ -43,18 +40,19 @@ describe('the concurrency of a grader', () => {
   });
 
   it('holds for a grader given as a value, and there is no limit without it', async () => {
-    const evaluate = async (maxConcurrent: number | null) => {
-      const exports = (await import(await home.write(`value-${maxConcurrent}.ts`, entryWith(maxConcurrent)))) as object;
+    for (const maxConcurrent of [2, null]) {
+      const exports = (await import(await home.write(`value-${maxConcurrent}.ts`, entryWith(maxConcurrent)))) as {
+        readonly Ask: object;
+        readonly Slow: object;
+      };
       const module = moduleOf(exports);
-      const [workflow, grader] = [asWorkflow(module.exports.find(([name]) => name === 'Ask')?.[1], module)!, graderOf(module)];
-      await evaluateOnly({ entry: { workflow, grader }, heldOut });
-    };
-    const graderOf = (module: ReturnType<typeof moduleOf>): Grader =>
-      asGrader(module.exports.find(([name]) => name === 'Slow')?.[1], module)!;
-    await evaluate(2);
+      await evaluateOnly({
+        entry: { workflow: asWorkflow(exports.Ask, module)!, grader: asGrader(exports.Slow, module)! },
+        heldOut,
+      });
+    }
     expect(await notesOf(2)).not.toContain('(((');
     expect(await notesOf(2)).toContain('((');
-    await evaluate(null);
     expect(await notesOf(null)).toContain('(((');
   });
 });

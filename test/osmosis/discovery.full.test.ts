@@ -44,18 +44,15 @@ describe('an entry', () => {
       `${HEAD}import { Base } from './base.ts';
       export class Imported extends Base { helper() {} async run() {} }`,
     );
+    const inherited = await inspect(`class Base extends AgentWorkflow { static abstract = true; async run() {} }
+      export class Concrete extends Base {}`);
+    expect(inherited.entry?.workflow.name).toBe('Concrete');
     const { entry, problems } = await inspect(`export { Base } from './base.ts';
       export { Imported, Imported as default } from './agent.ts';
       export class AlsoAbstract extends AgentWorkflow { static abstract = true; async run() {} }
       export { AgentWorkflow, AgentWorkflowConfig };`);
     expect(problems).toEqual([]);
     expect(entry?.workflow.name).toBe('Imported');
-  });
-
-  it('whose base class says it is abstract may have concrete subclasses', async () => {
-    const { entry } = await inspect(`class Base extends AgentWorkflow { static abstract = true; async run() {} }
-      export class Concrete extends Base {}`);
-    expect(entry?.workflow.name).toBe('Concrete');
   });
 
   it('without a workflow is told what it exports, and which class only lacks its method', async () => {
@@ -157,18 +154,14 @@ describe('a config', () => {
   });
 });
 
-describe('a config that is given to a backend', () => {
+it('a config given to a backend is refused where the workflow does not take it, instead of being lost', () => {
   class Own extends AgentWorkflow {
     override async run(): Promise<void> {}
   }
-
-  it('is refused where the workflow does not take it, instead of being lost', () => {
-    for (const workflowConfig of [{ name: 'plain' }, new GraderConfig({ name: 'other kind' }), 7]) {
-      expect(() => new LocalBackend({ workflow: Own, workflowConfig })).toThrow(
-        /workflowConfig is .*, which the workflow Own does not take/,
-      );
-    }
-    expect(() => new LocalBackend({ workflow: Own, workflowConfig: new AgentWorkflowConfig({ name: 'own' }) })).not.toThrow();
-    expect(() => new LocalBackend({ workflow: Own })).not.toThrow();
-  });
+  const backend = (workflowConfig?: unknown) => () => new LocalBackend({ workflow: Own, workflowConfig });
+  for (const other of [{ name: 'plain' }, new GraderConfig({ name: 'other kind' }), 7]) {
+    expect(backend(other)).toThrow(/workflowConfig is .*, which the workflow Own does not take/);
+  }
+  expect(backend(new AgentWorkflowConfig({ name: 'own' }))).not.toThrow();
+  expect(backend()).not.toThrow();
 });

@@ -1,6 +1,6 @@
 /** `Grader` in real rollouts: what it sees, what its rewards become, and what is a failed grading instead of a number. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { asGrader, moduleOf } from '../../src/core/define.ts';
 import type { Task } from '../../src/core/types.ts';
 import {
   AgentWorkflow,
@@ -26,7 +26,7 @@ class Single extends AgentWorkflow {
   }
 }
 
-async function graded(Workflow: object, grade: (ctx: GraderContext) => void, task: Task = TASK) {
+async function rollout(Workflow: object, grade: (ctx: GraderContext) => void, task: Task = TASK) {
   class Told extends Grader {
     async grade(ctx: GraderContext): Promise<void> {
       grade(ctx);
@@ -36,21 +36,16 @@ async function graded(Workflow: object, grade: (ctx: GraderContext) => void, tas
   return await run(task);
 }
 
-const gradeOf = async (...given: Parameters<typeof graded>) => (await graded(...given)).grade;
+const gradeOf = async (...given: Parameters<typeof rollout>) => (await rollout(...given)).grade;
 
 describe('what a grader sees', () => {
   it('is the label, the same metadata, and each conversation with the policy’s last word', async () => {
     let seen: GraderContext | undefined;
-    await graded(Pair, (ctx) => {
+    await rollout(Pair, (ctx) => {
       seen = ctx;
     });
-    expect(seen).toMatchObject({
-      label: 'hi',
-      metadata: { kind: 'greeting' },
-      artifactsDir: null,
-      config: null,
-      truncated: null,
-    });
+    const { answer: label, metadata } = TASK;
+    expect(seen).toMatchObject({ label, metadata, artifactsDir: null, config: null, truncated: null });
     expect(Object.keys(seen!.samples)).toEqual(['first', 'second']);
     expect(seen!.getSamples()).toBe(seen!.samples);
     expect(seen!.samples.second).toMatchObject({
@@ -64,10 +59,10 @@ describe('what a grader sees', () => {
 
   it('may be a row with metadata alone or a label alone; with neither there is nothing to grade by', async () => {
     const { prompt } = TASK;
-    const grade = (ctx: GraderContext) => ctx.setReward(1);
-    expect(await gradeOf(Single, grade, { id: 't', prompt, answer: 'x' })).toMatchObject({ kind: 'graded' });
-    expect(await gradeOf(Single, grade, { id: 't', prompt, metadata: { a: 1 } })).toMatchObject({ kind: 'graded' });
-    expect(await gradeOf(Single, grade, { id: 't', prompt })).toEqual({
+    const graded = (row: object) => gradeOf(Single, (ctx) => ctx.setReward(1), { id: 't', prompt, ...row });
+    expect(await graded({ answer: 'x' })).toMatchObject({ kind: 'graded' });
+    expect(await graded({ metadata: { a: 1 } })).toMatchObject({ kind: 'graded' });
+    expect(await graded({})).toEqual({
       kind: 'failed',
       code: 'GRADER_FAILED',
       message: expect.stringContaining('neither an answer (the label) nor metadata'),
@@ -97,57 +92,43 @@ describe('rewards', () => {
       ctx.setSampleReward('first', 1);
       ctx.setSampleReward('second', 0.5);
       ctx.samples.first!.metrics.words = 4;
-      ctx.samples.second!.metrics.words = 2;
-      ctx.samples.second!.metrics.broken = Number.NaN;
+      Object.assign(ctx.samples.second!.metrics, { words: 2, broken: Number.NaN });
     });
-    expect(grade).toEqual({
-      kind: 'graded',
-      reward: { value: 0.75, byThread: { first: 1, second: 0.5 }, parts: { words: 3 } },
-    });
-  });
-
-  it('may be given without a name where there is one sample', async () => {
+    const reward = { value: 0.75, byThread: { first: 1, second: 0.5 }, parts: { words: 3 } };
+    expect(grade).toEqual({ kind: 'graded', reward });
     expect(await gradeOf(Single, (ctx) => ctx.setReward(0.25))).toMatchObject({ reward: { value: 0.25 } });
-    expect(await gradeOf(Pair, (ctx) => ctx.setReward(1))).toMatchObject({
-      kind: 'failed',
-      message: 'setReward is for one sample, and there are 2',
-    });
   });
 
-  it('for a sample that is not there fail, and name those that are', async () => {
-    expect(await gradeOf(Pair, (ctx) => ctx.setSampleReward('third', 1))).toEqual({
-      kind: 'failed',
-      code: 'GRADER_FAILED',
-      message: 'Sample third not found; the samples are first, second',
-    });
-    expect(await gradeOf(Pair, (ctx) => ctx.setSampleReward('toString', 1))).toMatchObject({ kind: 'failed' });
-  });
-
-  it.each([Number.NaN, Number.POSITIVE_INFINITY, '1', true])('are refused where they are %j', async (reward) => {
-    expect(await gradeOf(Single, (ctx) => ctx.setReward(reward as number))).toMatchObject({
-      kind: 'failed',
-      code: 'GRADER_BAD_REWARD',
-      message: expect.stringContaining('expected a finite number or null'),
-    });
-  });
-
-  it('that are missing are a failed grading, never 0', async () => {
-    expect(await gradeOf(Pair, (ctx) => ctx.setSampleReward('first', 1))).toEqual({
-      kind: 'failed',
-      code: 'GRADER_FAILED',
-      message: 'Sample second has no reward after grading',
-    });
+  it.each<[string, object, (ctx: GraderContext) => void, string]>([
+    ['for all of two', Pair, (ctx) => ctx.setReward(1), 'setReward is for one sample, and there are 2'],
+    [
+      'for a sample that is not there',
+      Pair,
+      (ctx) => ctx.setSampleReward('third', 1),
+      'Sample third not found; the samples are first, second',
+    ],
+    ['for what every object has', Pair, (ctx) => ctx.setSampleReward('toString', 1), 'Sample toString not found'],
+    ['for one of two', Pair, (ctx) => ctx.setSampleReward('first', 1), 'Sample second has no reward after grading'],
+    ...[Number.NaN, Number.POSITIVE_INFINITY, '1', true].map((reward): [string, object, (ctx: GraderContext) => void, string] => [
+      `of ${reward}`,
+      Single,
+      (ctx) => ctx.setReward(reward as number),
+      'expected a finite number or null',
+    ]),
+  ])('%s are a failed grading, never 0', async (_, Workflow, grade, message) => {
+    const code = expect.stringMatching(Workflow === Pair ? /^GRADER_FAILED$/ : /^GRADER_BAD_REWARD$/);
+    expect(await gradeOf(Workflow, grade)).toEqual({ kind: 'failed', code, message: expect.stringContaining(message) });
   });
 });
 
 describe('a sample that is removed', () => {
   it('needs no reward, counts for nothing, and none of its turns is trained', async () => {
-    const rollout = (reward: number) =>
-      graded(Pair, (ctx) => {
+    const rewarded = (reward: number) =>
+      rollout(Pair, (ctx) => {
         ctx.setSampleReward('second', reward);
         ctx.samples.first!.removeSample = true;
       });
-    const group = [await rollout(1), { ...(await rollout(0)), rolloutId: 'other' }];
+    const group = [await rewarded(1), { ...(await rewarded(0)), rolloutId: 'other' }];
     expect(group[0]?.grade).toEqual({ kind: 'graded', reward: { value: 1, byThread: { second: 1 }, untrained: ['first'] } });
     const advantageOf = turnAdvantagesOf(group, 'dr-grpo');
     expect(group.map((trajectory) => trajectory.turns.map((turn) => advantageOf(trajectory, turn)))).toEqual([
@@ -177,16 +158,11 @@ describe('a sample', () => {
   });
 });
 
-describe('concurrency of graders', () => {
-  it('is known to whoever runs them', async () => {
-    const { asGrader, moduleOf } = await import('../../src/core/define.ts');
-    class Slow extends Grader {
-      async grade(): Promise<void> {
-        await sleep(1);
-      }
-    }
-    const config = new GraderConfig({ name: 'slow', concurrency: new ConcurrencyConfig({ maxConcurrent: 3 }) });
-    expect(asGrader(Slow, moduleOf({ Slow, config }))).toMatchObject({ name: 'slow', concurrency: 3 });
-    expect(asGrader(Slow, moduleOf({ Slow }))).not.toHaveProperty('concurrency');
-  });
+it('the concurrency of a grader is known to whoever runs it', () => {
+  class Slow extends Grader {
+    async grade(): Promise<void> {}
+  }
+  const config = new GraderConfig({ name: 'slow', concurrency: new ConcurrencyConfig({ maxConcurrent: 3 }) });
+  expect(asGrader(Slow, moduleOf({ Slow, config }))).toMatchObject({ name: 'slow', concurrency: 3 });
+  expect(asGrader(Slow, moduleOf({ Slow }))).not.toHaveProperty('concurrency');
 });

@@ -2,9 +2,10 @@
 import { Agent, handoff, run as runAgent, setTracingDisabled, tool } from '@openai/agents';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
+import type { Trajectory } from '../../src/core/types.ts';
 import { type AgentWorkflowContext, RolloutContext } from '../../src/osmosis.ts';
 import { inputItems, OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel } from '../../src/osmosis-openai-agents.ts';
-import { AlwaysRight, bench, doing, TASK } from './rollouts.ts';
+import { AlwaysRight, bench, doing, loweredResult, rollout, TASK } from './rollouts.ts';
 
 beforeAll(() => setTracingDisabled(true));
 
@@ -16,20 +17,19 @@ const agent = new OsmosisAgent({
   modelSettings: { temperature: 0.5, maxTokens: 40 },
 });
 
-async function outcomeOf(run: (ctx: AgentWorkflowContext) => Promise<void>) {
-  const { run: rollout } = await bench({ W: doing(run), AlwaysRight });
-  return (await rollout()).outcome;
-}
+const NO_SESSION = { kind: 'failed', message: expect.stringContaining('without an active OsmosisMemorySession') };
+const session = (name: string) => ({ session: new OsmosisMemorySession({ name }) });
+const said = ({ turns, outcome }: Trajectory) => ({
+  outcome: outcome.kind,
+  turns: turns.map(({ thread, response }) => [thread, response.content]),
+});
 
 describe('an agent with a session', () => {
   it('is a sample by the name of the session', async () => {
-    const W = doing(async ({ prompt }) => {
-      const session = new OsmosisMemorySession({ name: 'simple' });
-      const { finalOutput } = await runAgent(agent, inputItems(prompt), { session });
+    const { outcome, turns, grade } = await rollout(async ({ prompt }) => {
+      const { finalOutput } = await runAgent(agent, inputItems(prompt), session('simple'));
       expect(finalOutput).toBe('answer 0');
     });
-    const { run } = await bench({ W, AlwaysRight });
-    const { outcome, turns, grade } = await run();
     expect({ outcome, grade }).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { byThread: { simple: 1 } } } });
     expect(turns.map(({ thread }) => thread)).toEqual(['simple']);
     expect(turns[0]?.request.messages).toEqual([{ role: 'system', content: 'Answer clearly.' }, ...TASK.prompt]);
@@ -37,14 +37,12 @@ describe('an agent with a session', () => {
   });
 
   it('remembers what was said before, and streams', async () => {
-    const W = doing(async ({ prompt }) => {
-      const session = new OsmosisMemorySession();
-      await runAgent(agent, inputItems(prompt), { session });
-      const streamed = await runAgent(agent, 'And then?', { session, stream: true });
+    const { turns, outcome } = await rollout(async ({ prompt }) => {
+      const unnamed = new OsmosisMemorySession();
+      await runAgent(agent, inputItems(prompt), { session: unnamed });
+      const streamed = await runAgent(agent, 'And then?', { session: unnamed, stream: true });
       await streamed.completed;
     });
-    const { run } = await bench({ W, AlwaysRight });
-    const { turns, outcome } = await run();
     expect(outcome).toEqual({ kind: 'completed' });
     expect(turns.map(({ thread, after }) => [thread, after])).toEqual([
       ['agent-1', undefined],
@@ -54,58 +52,36 @@ describe('an agent with a session', () => {
 
   it('takes an assistant’s message of the prompt as it is', async () => {
     const prompt = [...TASK.prompt, { role: 'assistant' as const, content: 'hi' }, { role: 'user' as const, content: 'go on' }];
-    const W = doing(async (ctx) => {
-      await runAgent(agent, inputItems(ctx.prompt), { session: new OsmosisMemorySession({ name: 's' }) });
-    });
-    const { run } = await bench({ W, AlwaysRight });
-    expect((await run({ ...TASK, prompt })).turns[0]?.request.messages.slice(1)).toEqual(prompt);
+    const run = async (ctx: AgentWorkflowContext) => void (await runAgent(agent, inputItems(ctx.prompt), session('s')));
+    const { turns } = await rollout(run, undefined, { ...TASK, prompt });
+    expect(turns[0]?.request.messages.slice(1)).toEqual(prompt);
   });
 
-  it('hands over to another agent within one sample', async () => {
-    const expert = new OsmosisAgent({ name: 'expert', instructions: 'You know.', model: new OsmosisRolloutModel() });
-    const front = new OsmosisAgent({ name: 'front', model: new OsmosisRolloutModel(), handoffs: [handoff(expert)] });
-    const W = doing(async ({ prompt }) => {
-      await runAgent(front, inputItems(prompt), { session: new OsmosisMemorySession({ name: 'desk' }) });
-    });
-    const call = '<tool_call>\n{"name": "transfer_to_expert", "arguments": {}}\n</tool_call>';
-    const { run } = await bench({ W, AlwaysRight }, (n) => (n === 0 ? call : 'I know'));
-    const { turns, outcome } = await run();
-    expect(outcome).toEqual({ kind: 'completed' });
-    expect(turns.map(({ thread, response }) => [thread, response.content])).toEqual([
-      ['desk', null],
-      ['desk', 'I know'],
-    ]);
-  });
-
-  it('may ask another agent as a tool, within its sample, and goes on', async () => {
-    const expert = new OsmosisAgent({ name: 'expert', model: new OsmosisRolloutModel() });
-    const asked = expert.asTool({ toolName: 'ask_expert', toolDescription: 'asks' });
-    const W = doing(async ({ prompt }) => {
-      const front = new OsmosisAgent({ name: 'front', model: new OsmosisRolloutModel(), tools: [asked] });
-      await runAgent(front, inputItems(prompt), { session: new OsmosisMemorySession({ name: 'desk' }) });
-    });
-    const call = '<tool_call>\n{"name": "ask_expert", "arguments": {"input": "what?"}}\n</tool_call>';
-    const { run } = await bench({ W, AlwaysRight }, (n) => (n === 0 ? call : `said ${n}`));
-    const { turns, outcome } = await run();
-    expect(outcome).toEqual({ kind: 'completed' });
-    expect(turns.map(({ thread, response }) => [thread, response.content])).toEqual([
-      ['desk', null],
-      ['desk', 'said 1'],
-      ['desk', 'said 2'],
-    ]);
+  const expert = new OsmosisAgent({ name: 'expert', instructions: 'You know.', model: new OsmosisRolloutModel() });
+  it.each([
+    ['hands over to another agent', 'transfer_to_expert', { handoffs: [handoff(expert)] }, ['said 1']],
+    [
+      'may ask another agent as a tool',
+      'ask_expert',
+      { tools: [expert.asTool({ toolName: 'ask_expert', toolDescription: 'asks' })] },
+      ['said 1', 'said 2'],
+    ],
+  ])('%s, within one sample', async (_, name, more, answers) => {
+    const front = new OsmosisAgent({ name: 'front', model: new OsmosisRolloutModel(), ...more });
+    const call = `<tool_call>\n{"name": "${name}", "arguments": {"input": "what?"}}\n</tool_call>`;
+    const trajectory = await rollout(
+      async ({ prompt }) => void (await runAgent(front, inputItems(prompt), session('desk'))),
+      (n) => (n === 0 ? call : `said ${n}`),
+    );
+    expect(said(trajectory)).toEqual({ outcome: 'completed', turns: [null, ...answers].map((answer) => ['desk', answer]) });
   });
 
   it('may be one of several at the same time, in many rollouts at once, and none mix', async () => {
-    const echo = tool({
-      name: 'echo',
-      description: 'echo',
-      parameters: z.object({}),
-      execute: async () => 'echo',
-    });
+    const echo = tool({ name: 'echo', description: 'echo', parameters: z.object({}), execute: async () => 'echo' });
     const W = doing(async ({ rolloutId }) => {
       const one = async (name: string) => {
         const own = new OsmosisAgent({ name, model: new OsmosisRolloutModel(), tools: [echo] });
-        await runAgent(own, `${rolloutId} ${name}`, { session: new OsmosisMemorySession({ name }) });
+        await runAgent(own, `${rolloutId} ${name}`, session(name));
       };
       await Promise.all(['a', 'b', 'c'].map(one));
     });
@@ -121,45 +97,42 @@ describe('an agent with a session', () => {
 
 describe('misuse', () => {
   it('is a model call without a session', async () => {
-    expect(await outcomeOf(async ({ prompt }) => void (await runAgent(agent, inputItems(prompt))))).toMatchObject({
-      kind: 'failed',
-      message: expect.stringContaining('without an active OsmosisMemorySession'),
-    });
+    const { outcome } = await rollout(async ({ prompt }) => void (await runAgent(agent, inputItems(prompt))));
+    expect(outcome).toMatchObject(NO_SESSION);
   });
 
-  it('is a run without a session after one that had one: it would be heard as a part of it', async () => {
-    const streamed = async (input: string, session?: OsmosisMemorySession) =>
-      await (await runAgent(agent, input, { ...(session && { session }), stream: true })).completed;
-    const plain = async (input: string, session?: OsmosisMemorySession) =>
-      void (await runAgent(agent, input, session && { session }));
-    for (const say of [plain, streamed]) {
-      const twice = async (): Promise<void> => {
-        const session = new OsmosisMemorySession({ name: 'first' });
-        await say('hello', session);
-        await say('again', session);
-        await say('and now without');
+  it.each([false, true])(
+    'is a run without a session after one that had one: it would be taken for a part of it (streamed: %s)',
+    async (stream) => {
+      const say = async (input: string, given: object = {}) => {
+        const result = await runAgent(agent, input, { ...given, ...(stream && { stream }) } as { stream: true });
+        await result.completed;
       };
-      const { turns, outcome } = await (await bench({ W: doing(twice), AlwaysRight })).run();
-      expect(outcome).toMatchObject({ message: expect.stringContaining('without an active OsmosisMemorySession') });
+      const { turns, outcome } = await rollout(async () => {
+        const first = session('first');
+        await say('hello', first);
+        await say('again', first);
+        await say('and now without');
+      });
+      expect(outcome).toMatchObject(NO_SESSION);
       expect(turns.map(({ thread }) => thread)).toEqual(['first', 'first']);
-    }
-  });
+    },
+  );
 
   it('is a run without a session in a context inside another, whose session is not its own', async () => {
-    const nested = async (ctx: AgentWorkflowContext): Promise<void> => {
-      await runAgent(agent, 'hello', { session: new OsmosisMemorySession({ name: 'outer' }) });
+    const { outcome } = await rollout(async (ctx) => {
+      await runAgent(agent, 'hello', session('outer'));
       const inner = new RolloutContext({ model: ctx.model(), rolloutId: 'inner' });
       await inner.run(async () => runAgent(agent, 'hello'));
-    };
-    expect(await outcomeOf(nested)).toMatchObject({ message: expect.stringContaining('without an active OsmosisMemorySession') });
+    });
+    expect(outcome).toMatchObject(NO_SESSION);
   });
 
   it('is a session of another rollout, or made before the rollout', async () => {
-    const early = new OsmosisMemorySession({ name: 'early' });
-    expect(await outcomeOf(async () => void (await runAgent(agent, 'hello', { session: early })))).toMatchObject({
-      kind: 'failed',
-      message: expect.stringContaining('used inside a RolloutContext it was not registered with'),
-    });
+    const early = session('early');
+    const { outcome } = await rollout(async () => void (await runAgent(agent, 'hello', early)));
+    const message = expect.stringContaining('used inside a RolloutContext it was not registered with');
+    expect(outcome).toMatchObject({ kind: 'failed', message });
   });
 
   it('is a model call outside of any rollout, or of the placeholder itself', async () => {
@@ -171,30 +144,25 @@ describe('misuse', () => {
 
 describe('a session outside of any rollout', () => {
   it('is plain memory', async () => {
-    const session = new OsmosisMemorySession({ name: 'memory' });
-    await session.addItems([{ role: 'user', content: 'one' }]);
-    await session.addItems([{ role: 'user', content: 'two' }]);
-    expect(await session.getSessionId()).toBe('memory');
-    expect(await session.getItems(1)).toEqual([{ role: 'user', content: 'two' }]);
-    expect(await session.popItem()).toEqual({ role: 'user', content: 'two' });
-    await session.clearSession();
-    expect(await session.getItems()).toEqual([]);
+    const { session: memory } = session('memory');
+    const [one, two] = ['one', 'two'].map((content) => ({ role: 'user' as const, content }));
+    await memory.addItems([one!]);
+    await memory.addItems([two!]);
+    expect(await memory.getSessionId()).toBe('memory');
+    expect(await memory.getItems(1)).toEqual([two]);
+    expect(await memory.popItem()).toEqual(two);
+    await memory.clearSession();
+    expect(await memory.getItems()).toEqual([]);
   });
 });
 
 describe('what a session kept', () => {
   it('is left to graders elsewhere as messages; what is none as the SDK has it', async () => {
-    const { asWorkflow, moduleOf } = await import('../../src/core/define.ts');
-    const W = doing(async ({ prompt }) => {
-      await runAgent(agent, inputItems(prompt), { session: new OsmosisMemorySession({ name: 'words' }) });
-      const odd = new OsmosisMemorySession({ name: 'odd' });
+    const returned = await loweredResult(async ({ prompt }) => {
+      await runAgent(agent, inputItems(prompt), session('words'));
+      const { session: odd } = session('odd');
       await odd.addItems([{ type: 'hosted_tool_call', name: 'web_search', status: 'completed' }]);
     });
-    const workflow = asWorkflow(W, moduleOf({ W }))!;
-    let returned: unknown;
-    const seen = { ...workflow, run: async (ctx: never) => (returned = await workflow.run(ctx)) };
-    const { run } = await bench({ seen, AlwaysRight });
-    expect((await run()).grade).toMatchObject({ kind: 'graded' });
     expect(returned).toMatchObject({
       threads: {
         words: [...TASK.prompt, { role: 'assistant', content: 'answer 0' }],

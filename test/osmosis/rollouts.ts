@@ -43,19 +43,32 @@ export interface Bench {
 /** `say`: what the policy answers, by the number of the call. */
 export async function bench(exports: object, say?: Says, artifacts?: string): Promise<Bench> {
   const module = moduleOf(exports);
-  const found = <T>(lower: (value: unknown) => T | undefined): T | undefined => {
-    for (const value of Object.values(exports)) {
-      const one = lower(value);
-      if (one !== undefined) return one;
-    }
-    return undefined;
-  };
-  const workflow = found((value) => asWorkflow(value, module))!;
-  const grader = found((value) => asGrader(value, module));
+  const [workflow] = Object.values(exports).flatMap((value) => asWorkflow(value, module) ?? []) as [Workflow];
+  const [grader] = Object.values(exports).flatMap((value) => asGrader(value, module) ?? []);
   const { engine, gateway } = scriptedGateway(say);
   const concurrency = workflow.concurrency === undefined ? undefined : new Semaphore(workflow.concurrency);
   const through = rolloutsThrough(gateway);
   const run = (task: Task = TASK): Promise<Trajectory> =>
     through({ workflow, grader, concurrency, artifacts, limits: { deadlineMs: 5000 } }, task);
   return { workflow, gateway, engine, run };
+}
+
+/** One rollout of a workflow that does this, with a grader that gives 1. */
+export async function rollout(
+  run: (ctx: AgentWorkflowContext) => Promise<AgentWorkflowReturn>,
+  say?: Says,
+  task?: Task,
+): Promise<Trajectory> {
+  return await (await bench({ W: doing(run), AlwaysRight }, say)).run(task);
+}
+
+/** What such a workflow gives the run, in place of what it returned. */
+export async function loweredResult(run: (ctx: AgentWorkflowContext) => Promise<AgentWorkflowReturn>): Promise<unknown> {
+  const W = doing(run);
+  const workflow = asWorkflow(W, moduleOf({ W }))!;
+  let returned: unknown;
+  const seen = { ...workflow, run: async (ctx: never) => (returned = await workflow.run(ctx)) };
+  const { grade } = await (await bench({ seen, AlwaysRight })).run();
+  if (grade.kind !== 'graded') throw new Error(`the rollout was not graded: ${JSON.stringify(grade)}`);
+  return returned;
 }

@@ -4,21 +4,20 @@ import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { AgentWorkflow, AgentWorkflowConfig, type AgentWorkflowContext } from '../../src/osmosis.ts';
 import { OsmosisRolloutModel, OsmosisStrandsAgent } from '../../src/osmosis-strands.ts';
-import { AlwaysRight, bench, doing, TASK } from './rollouts.ts';
+import { AlwaysRight, bench, doing, loweredResult, rollout, TASK } from './rollouts.ts';
 
 const model = new OsmosisRolloutModel({ params: { temperature: 0.5 } });
 const CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>';
 
 describe('an agent built in run', () => {
   it('goes on from the prompt, is a sample by its name, and prints nothing', async () => {
-    const W = doing(async ({ prompt }) => {
+    const task = { ...TASK, prompt: [{ role: 'system' as const, content: 'Be brief.' }, ...TASK.prompt] };
+    const simple = async ({ prompt }: AgentWorkflowContext) => {
       const agent = new OsmosisStrandsAgent({ name: 'simple', model, messages: prompt, callbackHandler: null });
       const result = await agent.invokeAsync();
       expect(result.lastMessage.content).toMatchObject([{ text: 'answer 0' }]);
-    });
-    const { run } = await bench({ W, AlwaysRight });
-    const task = { ...TASK, prompt: [{ role: 'system' as const, content: 'Be brief.' }, ...TASK.prompt] };
-    const { turns, outcome, grade } = await run(task);
+    };
+    const { turns, outcome, grade } = await rollout(simple, undefined, task);
     expect({ outcome, grade }).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { byThread: { simple: 1 } } } });
     expect(turns.map(({ thread, request }) => [thread, request.messages])).toEqual([['simple', task.prompt]]);
     expect(turns[0]?.sampling.requested).toEqual({ temperature: 0.5 });
@@ -40,14 +39,9 @@ describe('an agent built in run', () => {
     let iterations = 0;
     class W extends AgentWorkflow<Config> {
       async run(ctx: AgentWorkflowContext<Config>): Promise<void> {
-        const config = ctx.config ?? new Config();
-        const agent = new OsmosisStrandsAgent({
-          name: 'search-agent',
-          model: config.model,
-          tools: config.tools,
-          messages: ctx.prompt,
-        });
-        for (let i = 0; i < config.maxIterations; i++) {
+        const { maxIterations, model: own, tools } = ctx.config ?? new Config();
+        const agent = new OsmosisStrandsAgent({ name: 'search-agent', model: own, tools, messages: ctx.prompt });
+        for (let i = 0; i < maxIterations; i++) {
           iterations++;
           const { lastMessage } = await agent.invokeAsync();
           if (!lastMessage.content.some(({ type }) => type === 'toolUseBlock')) break;
@@ -90,25 +84,17 @@ describe('an agent built in run', () => {
         yield { type: 'modelMessageStopEvent', stopReason: 'endTurn' } as const;
       }
     }
-    const W = doing(async ({ prompt }) => {
-      await new OsmosisStrandsAgent({ name: 'plain', model: new Other(), messages: prompt }).invoke();
-    });
-    const { run } = await bench({ W, AlwaysRight });
-    expect(await run()).toMatchObject({ turns: [], outcome: { kind: 'rejected', reason: 'no_turns' } });
+    const plain = async ({ prompt }: AgentWorkflowContext) =>
+      void (await new OsmosisStrandsAgent({ name: 'plain', model: new Other(), messages: prompt }).invoke());
+    expect(await rollout(plain)).toMatchObject({ turns: [], outcome: { kind: 'rejected', reason: 'no_turns' } });
   });
 
   it('leaves its conversation to graders elsewhere; what is no text as Strands has it', async () => {
-    const { asWorkflow, moduleOf } = await import('../../src/core/define.ts');
     const image = { image: { format: 'png' as const, source: { bytes: new Uint8Array([1]) } } };
-    const W = doing(async ({ prompt }) => {
+    const returned = await loweredResult(async ({ prompt }) => {
       await new OsmosisStrandsAgent({ name: 'words', model, messages: prompt }).invoke();
       new OsmosisStrandsAgent({ name: 'picture', model, messages: [{ role: 'user', content: [image] }] });
     });
-    const workflow = asWorkflow(W, moduleOf({ W }))!;
-    let returned: unknown;
-    const seen = { ...workflow, run: async (ctx: never) => (returned = await workflow.run(ctx)) };
-    const { run } = await bench({ seen, AlwaysRight });
-    expect((await run()).grade).toMatchObject({ kind: 'graded' });
     expect(returned).toMatchObject({
       threads: {
         words: [...TASK.prompt, { role: 'assistant', content: 'answer 0' }],

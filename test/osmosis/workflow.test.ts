@@ -6,38 +6,25 @@ import {
   AgentWorkflowConfig,
   type AgentWorkflowContext,
   type AgentWorkflowReturn,
-  ConcurrencyConfig,
   getRolloutContext,
   RolloutContext,
 } from '../../src/osmosis.ts';
-import { AlwaysRight, bench, doing, TASK } from './rollouts.ts';
+import { AlwaysRight, bench, doing, rollout, TASK } from './rollouts.ts';
 
-const ask = (ctx: AgentWorkflowContext<never> | AgentWorkflowContext, name = 'default') =>
-  ctx.model().thread(name).generate({ messages: ctx.prompt });
+const ask = (ctx: AgentWorkflowContext) => ctx.model().generate({ messages: ctx.prompt });
 
 describe('what a workflow is given', () => {
   it('is the prompt, the metadata and no config: never the label', async () => {
-    let seen: AgentWorkflowContext | undefined;
-    const W = doing(async (ctx) => {
-      seen = ctx;
-    });
-    const { run } = await bench({ W, AlwaysRight });
+    const seen: AgentWorkflowContext[] = [];
+    const { run } = await bench({ W: doing(async (ctx) => void seen.push(ctx)), AlwaysRight });
     await run();
-    expect(seen).toMatchObject({ prompt: TASK.prompt, metadata: { kind: 'greeting' }, config: null, artifactsDir: null });
+    await run({ id: 't', prompt: TASK.prompt, answer: 'hi' });
+    expect(seen[0]).toMatchObject({ prompt: TASK.prompt, metadata: { kind: 'greeting' }, config: null, artifactsDir: null });
     expect(JSON.stringify(seen)).not.toContain('"hi"');
     // @ts-expect-error A workflow has no label.
-    expect(seen?.label).toBe(undefined);
-    expect('label' in seen!).toBe(false);
-  });
-
-  it('has null for metadata where the row has none', async () => {
-    let seen: unknown = 'nothing';
-    const W = doing(async (ctx) => {
-      seen = ctx.metadata;
-    });
-    const { run } = await bench({ W, AlwaysRight });
-    await run({ id: 't', prompt: TASK.prompt, answer: 'hi' });
-    expect(seen).toBe(null);
+    expect(seen[0]?.label).toBe(undefined);
+    expect('label' in seen[0]!).toBe(false);
+    expect(seen[1]?.metadata).toBe(null);
   });
 
   it('is a config of its own, on the instance and on the context, while tools and models in it are shared', async () => {
@@ -46,14 +33,14 @@ describe('what a workflow is given', () => {
       seen = ['first'];
       tool = Object.assign(() => 1, { calls: 0 });
     }
-    const configs: (Config | null)[] = [];
+    const seen: (readonly string[] | undefined)[] = [];
     class W extends AgentWorkflow<Config> {
       async run(ctx: AgentWorkflowContext<Config>): Promise<void> {
         expect(this.config).toBe(ctx.config);
         expect(ctx.config).toBeInstanceOf(Config);
-        configs.push(structuredClone({ ...ctx.config, tool: undefined }) as never);
-        ctx.config?.seen.push('more');
         expect(ctx.config?.tool).toBe(config.tool);
+        seen.push(ctx.config?.seen.slice());
+        ctx.config?.seen.push('more');
       }
     }
     const config = new Config();
@@ -61,8 +48,7 @@ describe('what a workflow is given', () => {
     await run();
     await run();
     expect(workflow.name).toBe('counting');
-    expect(configs.map((one) => one?.seen)).toEqual([['first'], ['first']]);
-    expect(config.seen).toEqual(['first']);
+    expect([...seen, config.seen]).toEqual([['first'], ['first'], ['first']]);
   });
 
   it('is a new instance for each rollout', async () => {
@@ -79,27 +65,17 @@ describe('what a workflow is given', () => {
 });
 
 describe('what a workflow returns', () => {
-  it('may be nothing, the conversation, or messages with metrics and info', async () => {
-    const returned = async (value: AgentWorkflowReturn) => {
-      const { run } = await bench({
-        W: doing(async (ctx) => {
-          await ask(ctx);
-          return value;
-        }),
-        AlwaysRight,
-      });
-      const { outcome, output, metrics, metadata } = await run();
-      return { outcome: outcome.kind, output, metrics, metadata };
-    };
-    const messages = [{ role: 'assistant', content: 'done' }] as const;
-    expect(await returned(undefined)).toEqual({ outcome: 'completed' });
-    expect(await returned([...messages])).toEqual({ outcome: 'completed', output: messages });
-    expect(await returned({ messages, metrics: { steps: 2 }, info: { why: 'x' } })).toEqual({
-      outcome: 'completed',
-      output: messages,
-      metrics: { steps: 2 },
-      metadata: { why: 'x' },
-    });
+  const messages = [{ role: 'assistant' as const, content: 'done' }];
+  it.each<[AgentWorkflowReturn, object]>([
+    [undefined, {}],
+    [messages, { output: messages }],
+    [
+      { messages, metrics: { steps: 2 }, info: { why: 'x' } },
+      { output: messages, metrics: { steps: 2 }, metadata: { why: 'x' } },
+    ],
+  ])('may be %j', async (value, expected) => {
+    const { outcome, output, metrics, metadata } = await rollout((ctx) => ask(ctx).then(() => value));
+    expect({ outcome, output, metrics, metadata }).toEqual({ outcome: { kind: 'completed' }, ...expected });
   });
 
   it.each([
@@ -109,75 +85,43 @@ describe('what a workflow returns', () => {
     [{ metrics: { loss: Number.NaN } }, "got the metric 'loss' as NaN"],
     [{ messages: 'hello' }, "got messages 'hello'"],
   ])('is refused where it is %j', async (value, found) => {
-    const { run } = await bench({ W: doing(async () => value as never), AlwaysRight });
-    const { outcome } = await run();
-    expect(outcome).toEqual({
-      kind: 'failed',
+    const { outcome } = await rollout(async () => value as never);
+    expect(outcome).toMatchObject({
       code: 'WORKFLOW_BAD_RESULT',
-      message: expect.stringContaining(`run() must return AgentWorkflowOutput`),
+      message: expect.stringMatching(new RegExp(`run\\(\\) must return AgentWorkflowOutput.*${found}`)),
     });
-    expect((outcome as { message: string }).message).toContain(found);
-  });
-});
-
-describe('concurrency of workflows', () => {
-  async function mostAtOnce(maxConcurrent: number | null, fails = false): Promise<number> {
-    let now = 0;
-    let most = 0;
-    const config = new AgentWorkflowConfig({ name: 'w', concurrency: new ConcurrencyConfig({ maxConcurrent }) });
-    const W = doing(async (ctx) => {
-      most = Math.max(most, ++now);
-      await sleep(20);
-      now--;
-      if (fails) throw new Error('no');
-      await ask(ctx);
-    });
-    const { run } = await bench({ W, config, AlwaysRight });
-    await Promise.all(Array.from({ length: 6 }, () => run()));
-    expect(now).toBe(0);
-    return most;
-  }
-
-  it('is what the config says, whether rollouts succeed or throw, and unlimited for null', async () => {
-    expect(await mostAtOnce(1)).toBe(1);
-    expect(await mostAtOnce(2, true)).toBe(2);
-    expect(await mostAtOnce(null)).toBe(6);
   });
 });
 
 describe('the rollout context', () => {
   it('follows the code, has the base URL, the key and the id, and is gone outside', async () => {
-    let seen: RolloutContext | null = null;
-    const { run } = await bench({
-      W: doing(async (ctx) => {
+    const { outcome } = await rollout(async (ctx) => {
+      await sleep(1);
+      const own = getRolloutContext();
+      expect(own).toBeInstanceOf(RolloutContext);
+      expect(own).toMatchObject({ rolloutId: 'r0', chatCompletionsUrl: ctx.model().baseURL, apiKey: ctx.model().apiKey });
+      const other = new RolloutContext({ model: ctx.model(), rolloutId: 'other' });
+      await other.run(async () => {
         await sleep(1);
-        seen = getRolloutContext();
-        expect(seen).toMatchObject({ rolloutId: 'r0', chatCompletionsUrl: ctx.model().baseURL, apiKey: ctx.model().apiKey });
-        const other = new RolloutContext({ model: ctx.model(), rolloutId: 'other' });
-        await other.run(async () => {
-          await sleep(1);
-          expect(getRolloutContext()).toBe(other);
-        });
-        expect(getRolloutContext()).toBe(seen);
-        await ask(ctx);
-      }),
-      AlwaysRight,
+        expect(getRolloutContext()).toBe(other);
+      });
+      expect(getRolloutContext()).toBe(own);
+      await ask(ctx);
     });
-    expect((await run()).outcome).toEqual({ kind: 'completed' });
-    expect(seen).toBeInstanceOf(RolloutContext);
+    expect(outcome).toEqual({ kind: 'completed' });
     expect(getRolloutContext()).toBe(null);
   });
 
   it('makes each name a sample of its own, in process and over HTTP with its headers; rollouts never mix', async () => {
     const { run } = await bench({
       W: doing(async (ctx) => {
-        const rollout = getRolloutContext()!;
+        const own = getRolloutContext()!;
         const { fetch } = ctx.model();
-        const { chatCompletionsUrl: baseURL, apiKey } = rollout;
-        const client = new OpenAI({ baseURL, apiKey, fetch, defaultHeaders: rollout.headers('planner') });
+        const { chatCompletionsUrl: baseURL, apiKey } = own;
+        const client = new OpenAI({ baseURL, apiKey, fetch, defaultHeaders: own.headers('planner') });
         await client.chat.completions.create({ model: 'osmosis-rollout', messages: ctx.prompt });
         await sleep(Math.random() * 5);
-        await rollout.model('writer').generate({ messages: [{ role: 'user', content: rollout.rolloutId }] });
+        await own.model('writer').generate({ messages: [{ role: 'user', content: own.rolloutId }] });
       }),
       AlwaysRight,
     });
@@ -201,33 +145,25 @@ describe('the rollout context', () => {
   });
 
   it('refuses headers of another rollout', async () => {
-    const { run } = await bench({
-      W: doing(async (ctx) => {
-        const { fetch, baseURL, apiKey } = ctx.model();
-        const client = new OpenAI({ baseURL, apiKey, fetch, maxRetries: 0, defaultHeaders: { 'x-rollout-id': 'another' } });
-        await client.chat.completions.create({ model: 'osmosis-rollout', messages: ctx.prompt });
-      }),
-      AlwaysRight,
+    const { outcome } = await rollout(async (ctx) => {
+      const { fetch, baseURL, apiKey } = ctx.model();
+      const client = new OpenAI({ baseURL, apiKey, fetch, maxRetries: 0, defaultHeaders: { 'x-rollout-id': 'another' } });
+      await client.chat.completions.create({ model: 'osmosis-rollout', messages: ctx.prompt });
     });
-    expect((await run()).outcome).toMatchObject({ kind: 'failed', message: expect.stringContaining('x-rollout-id') });
+    expect(outcome).toMatchObject({ kind: 'failed', message: expect.stringContaining('x-rollout-id') });
   });
 
-  it('refuses a second source of the same name, and names that no header can carry', async () => {
-    const source = { getSample: () => expect.fail('not asked') };
-    const outcomes = async (...names: string[]) => {
-      const { run } = await bench({
-        W: doing(async () => {
-          for (const name of names) getRolloutContext()?.registerSampleSource(name, source);
-        }),
-        AlwaysRight,
-      });
-      return (await run()).outcome;
-    };
-    expect(await outcomes('a', 'a')).toMatchObject({
-      message: 'Session with a already exists, please give your session or agent a unique name in the workflow',
+  it.each<[names: readonly string[], message: string]>([
+    [['a', 'a'], 'Session with a already exists, please give your session or agent a unique name in the workflow'],
+    ...['a\nb', ' a', 'a ', ' ', '__proto__', 'é', 'x'.repeat(129), ''].map((name): [string[], string] => [
+      [name],
+      'name of an agent',
+    ]),
+  ])('refuses sources named %j: a second one of a name, and names that no header can carry', async (names, message) => {
+    const { outcome } = await rollout(async () => {
+      const source = { getSample: () => expect.fail('not asked') };
+      for (const name of names) getRolloutContext()?.registerSampleSource(name, source);
     });
-    for (const name of ['a\nb', ' a', 'a ', ' ', '__proto__', 'é', 'x'.repeat(129)])
-      expect(await outcomes(name)).toMatchObject({ kind: 'failed', message: expect.stringContaining('name of an agent') });
-    expect(await outcomes('')).toMatchObject({ kind: 'failed', message: expect.stringContaining("is ''") });
+    expect(outcome).toMatchObject({ kind: 'failed', message: expect.stringContaining(message) });
   });
 });

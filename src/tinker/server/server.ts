@@ -13,15 +13,14 @@ import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../http/guard.ts';
 import { type HttpHandler, type Listener, serve } from '../../http/http-server.ts';
-import type { HttpReply, HttpRequest } from '../../http/message.ts';
+import { type HttpReply, type HttpRequest, jsonReply } from '../../http/message.ts';
 import { decoded, Router, routeFor } from '../../http/router.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
-import { Futures, futureRoutes } from './futures.ts';
-import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';
+import { TINKER_LIMITS, WAITS, type Waits } from './limits.ts';
+import { Futures, failureIn, futureRoutes, type Route, type TinkerFailure } from './requests.ts';
 import { SamplerPool, samplingRoutes } from './sampling-routes.ts';
-import { Sessions, sessionRoutes } from './tinker-sessions.ts';
-import { type Model, notOffered, trainingRoutes } from './training.ts';
+import { notOffered, Sessions, trainingRoutes } from './training.ts';
 import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './weights.ts';
 
 type OnFailure = (failure: TinkerFailure, path: string) => void;
@@ -55,7 +54,7 @@ const ELAPSED: Clock = { now: () => performance.now() };
 
 export class TinkerServer implements HttpHandler, AsyncDisposable {
   readonly #base: BaseModel;
-  readonly #sessions: Sessions<Model>;
+  readonly #sessions: Sessions;
   readonly #samplers: SamplerPool;
   readonly #router: Router<ServerRoute>;
   readonly #key: Buffer;
@@ -70,7 +69,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
   ) {
     const waits = { ...WAITS, ...given };
     this.#base = base;
-    const sessions = new Sessions<Model>(clock ?? ELAPSED, waits);
+    const sessions = new Sessions(clock ?? ELAPSED, waits);
     const futures = new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result });
     const samplers = new SamplerPool({
       most: TINKER_LIMITS.samplers,
@@ -80,7 +79,6 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
       open: base.open,
     });
     const routes = {
-      ...sessionRoutes(sessions, base),
       ...trainingRoutes({ base, sessions, futures, weights, gapMs: waits.gap }),
       ...samplingRoutes({ base, futures, sessions, samplers, weights }),
       ...futureRoutes(futures, (id) => sessions.touch(id), waits.poll),
@@ -142,14 +140,16 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#sweep);
-    await Promise.all(this.#sessions.models.map((model) => model.close('the server stops')));
+    await Promise.all([...this.#sessions.models.values()].map((model) => model.close('the server stops')));
     await this.#samplers[Symbol.asyncDispose]();
   }
 
   #failed(thrown: unknown, path: string): HttpReply {
     const failure = failureIn(thrown);
+    const { status, code, message, headers } = failure;
     this.#onFailure(failure, path);
-    return failureReply(failure);
+    // `detail` is where clients of servers made with FastAPI look.
+    return jsonReply(status, { error: { code, message }, detail: message }, headers);
   }
 
   #checkKey({ header }: HttpRequest): void {
