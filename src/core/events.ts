@@ -117,7 +117,7 @@ export interface TrainDone extends Unusual {
   readonly after: Score | null;
   readonly steps: number;
   readonly seconds: number;
-  readonly run: string | null;
+  readonly run: string;
   readonly checkpoint: string | null;
   readonly best: Best | null;
   readonly ending: RunEnding;
