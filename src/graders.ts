@@ -48,9 +48,7 @@ export {
   openSandbox,
   type Sandbox,
   type SandboxEnd,
-  type SandboxLevel,
   type SandboxLimits,
-  type SandboxOptions,
   type SandboxProgram,
   type SandboxResult,
 } from './processes/sandbox.ts';

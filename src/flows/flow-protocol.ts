@@ -6,11 +6,10 @@
  * Messages and tools are left to the dialect that reads them anyway.
  */
 import { z } from 'zod';
-import type { Json, Purpose } from '../core/types.ts';
+import type { Json, Purpose, StaleRule } from '../core/types.ts';
 import { invalid, parsed, samplingFields, tokenLimit } from '../gateway/dialects/dialect.ts';
 import type { Capability } from '../gateway/wire-protocol.ts';
 import { refusals } from '../http/refusal.ts';
-import { STALE_RULES } from '../rollout/waiting-groups.ts';
 
 // ── routes and refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -192,7 +191,7 @@ export const batchRequest = z.strictObject({
   wait_s: z.number().min(0).max(LONGEST_WAIT).default(30),
   policy_version: z.int().min(0).nullish(),
   max_staleness: z.int().min(0).nullish(),
-  stale: z.enum(STALE_RULES).default('drop'),
+  stale: z.enum(['drop', 'weigh'] satisfies readonly StaleRule['rule'][]).default('drop'),
   batch_id: uid.nullish(),
 });
 

@@ -14,7 +14,6 @@ import { invalid, parsed } from '../gateway/dialects/dialect.ts';
 import type { Grant, SignedIds } from '../gateway/identity.ts';
 import { type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
-import type { GroupPool } from '../rollout/group-pool.ts';
 import {
   channelIn,
   checkedUid,
@@ -26,7 +25,8 @@ import {
   type WireStep,
 } from './flow-protocol.ts';
 import { type FlowStep, type FlowTrajectory, hasIds } from './flow-trajectory.ts';
-import { poolRefusal, type TableParts, type TrajectoryTable } from './trajectory-table.ts';
+import type { GroupPool } from './group-pool.ts';
+import type { TableParts, TrajectoryTable } from './trajectory-table.ts';
 
 export interface FlowParts extends TableParts {
   readonly table: TrajectoryTable;
@@ -42,6 +42,8 @@ export interface FlowCall {
   /** The body as text and as JSON. */
   readonly text: string;
   readonly raw: unknown;
+  /** The trajectory of the base URL, for the routes below one. */
+  readonly named: FlowTrajectory;
 }
 
 // ── /generate ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,12 +146,8 @@ export async function submitSteps(parts: FlowParts, { request, grant, raw }: Flo
   const staged = groups.map(([uid, own]) => stage(parts, parts.table.find(grant, uid), own, purpose));
   for (const { trajectory, fresh, promptUid } of staged) {
     if (trajectory.isHeld || fresh.length === 0) continue;
-    try {
-      const groupId = promptUid ?? trajectory.promptUid;
-      parts.pool?.admit({ rolloutId: trajectory.uid, groupId, purpose: purpose ?? trajectory.purpose });
-    } catch (thrown) {
-      throw poolRefusal(thrown) ?? thrown;
-    }
+    const groupId = promptUid ?? trajectory.promptUid;
+    parts.pool?.admit({ rolloutId: trajectory.uid, groupId, purpose: purpose ?? trajectory.purpose });
   }
   // All were looked at first: from here on nothing is refused.
   for (const { trajectory, promptUid } of staged) {

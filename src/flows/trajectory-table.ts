@@ -12,7 +12,6 @@ import type { Grant } from '../gateway/identity.ts';
 import { sealed } from '../gateway/sessions.ts';
 import { graderInput } from '../grader/call.ts';
 import { httpRefusal, Refusal } from '../http/refusal.ts';
-import { NotTaken, OtherChannel } from '../rollout/group-pool.ts';
 import { onlyTrained, outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { flowRefusal } from './flow-protocol.ts';
 import { type Beginning, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
@@ -175,7 +174,7 @@ export class TrajectoryTable {
       this.#owed.delete(trajectory);
     } catch (thrown) {
       // One that came too late never will be.
-      if (thrown instanceof NotTaken && thrown.why === 'late') this.#owed.delete(trajectory);
+      if (thrown instanceof Refusal && thrown.row.code === 'group_closed') this.#owed.delete(trajectory);
       throw thrown;
     }
   }
@@ -220,21 +219,9 @@ function unknown(uid: string): Refusal {
   return httpRefusal('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
 }
 
-/** What the pool of groups does not take, in the words of these routes; undefined for any other error. */
-export function poolRefusal(thrown: unknown): Refusal | undefined {
-  if (thrown instanceof OtherChannel) {
-    return flowRefusal('batch_conflict', thrown.message, { hint: 'name batches of each channel apart', param: 'batch_id' });
-  }
-  if (!(thrown instanceof NotTaken)) return undefined;
-  if (thrown.why !== 'late') return flowRefusal('pool_full', thrown.message, { hint: 'send it again when groups were fetched' });
-  const hint = 'it comes too late and is not kept; use a new prompt_uid';
-  return flowRefusal('group_closed', thrown.message, { hint, param: 'prompt_uid' });
-}
-
 /** What is on the disk is whole or not there; with room again it works again. */
 function notKept(thrown: unknown): Error {
-  const refusal = thrown instanceof Refusal ? thrown : poolRefusal(thrown);
-  if (refusal !== undefined) return refusal;
+  if (thrown instanceof Refusal) return thrown;
   if (thrown instanceof TrainyardError && thrown.code === 'STORE_CONFLICT') {
     const hint = 'use a new trajectory_uid';
     return flowRefusal('trajectory_conflict', 'another trajectory of this name was kept before', { hint });

@@ -1,16 +1,16 @@
 /**
- * What built-in graders have in common: the check of their options, the text that they look at, the answer that they compare it with, and where
- * in a text the final answer is.
+ * What the built-in graders share: the check of their options, the text they look at, the answer they compare it with, and where in a text the
+ * final answer is.
  *
- * A misspelt option would silently change what is right: all that is wrong is said at once, when the grader is defined. What is missing in the
- * task is unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
+ * A misspelt option would silently change what is right, so everything wrong is said at once when the grader is defined. Something missing in
+ * the task is unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
  */
-import type { GraderInput, GraderTurn } from '../core/contracts.ts';
-import { unscorable } from '../core/define.ts';
+import type { Grader, GraderInput, GraderTurn } from '../core/contracts.ts';
+import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
-import type { Json, Reward } from '../core/types.ts';
+import type { Json } from '../core/types.ts';
 
 /** Reads what is to be graded; for graders that should look at something else than the final answer. */
 export type ReadSaid = (input: GraderInput) => string;
@@ -21,51 +21,92 @@ export interface TextOptions {
   readonly of?: ReadSaid;
 }
 
+/** What an option must be, in words, and whether a value is that; or a function that finds everything wrong with a value itself. */
+type OptionKind = readonly [expected: string, fits: (value: unknown) => boolean] | ((value: unknown) => Iterable<string>);
+
+const isNumber = Number.isFinite as (value: unknown) => value is number;
+const isWhole = Number.isSafeInteger as (value: unknown) => value is number;
+const isText = (value: unknown): boolean => typeof value === 'string';
+
 const KINDS = {
-  boolean: ['true or false', (value: unknown) => typeof value === 'boolean'],
-  function: ['a function', (value: unknown) => typeof value === 'function'],
-  text: ['a text', (value: unknown) => typeof value === 'string' && value.trim() !== ''],
-  texts: [
-    'a list of texts',
-    (value: unknown) => Array.isArray(value) && value.length > 0 && value.every((text) => typeof text === 'string'),
-  ],
-  number: ['a finite number', (value: unknown) => Number.isFinite(value)],
-  amount: ['a finite number from 0 up', (value: unknown) => Number.isFinite(value) && Number(value) >= 0],
-  count: ['a whole number from 1 up', (value: unknown) => Number.isSafeInteger(value) && Number(value) >= 1],
-  natural: ['a whole number from 0 up', (value: unknown) => Number.isSafeInteger(value) && Number(value) >= 0],
+  boolean: ['true or false', (value) => typeof value === 'boolean'],
+  function: ['a function', (value) => typeof value === 'function'],
+  text: ['a text', (value) => typeof value === 'string' && value.trim() !== ''],
+  texts: ['a list of texts', (value) => Array.isArray(value) && value.length > 0 && value.every(isText)],
+  number: ['a finite number', isNumber],
+  positive: ['a number above 0', (value) => isNumber(value) && value > 0],
+  amount: ['a finite number from 0 up', (value) => isNumber(value) && value >= 0],
+  count: ['a whole number from 1 up', (value) => isWhole(value) && value >= 1],
+  natural: ['a whole number from 0 up', (value) => isWhole(value) && value >= 0],
   /** Whoever is given it looks at it. */
-  any: ['', () => true],
-} as const;
+  any: () => [],
+} satisfies Readonly<Record<string, OptionKind>>;
 
-/** What an option must be, or what it may be; not given is always allowed. */
-export type OptionKinds = Readonly<Record<string, keyof typeof KINDS | readonly string[]>>;
+/** By name; a list holds the texts that an option may be. */
+export type OptionKinds = Readonly<Record<string, keyof typeof KINDS | OptionKind | readonly string[]>>;
 
-/** Throws GRADER_INVALID. `more`: what else is wrong with an object of options, in words. */
+/** Throws GRADER_INVALID. What is not required may be absent. */
 export function checkOptions(
   grader: string,
   given: unknown,
   kinds: OptionKinds,
-  more: () => Iterable<string> = () => [],
+  required: readonly string[] = [],
   hint?: string,
 ): void {
-  const problems = isObject(given)
-    ? [...faultsIn(given, kinds), ...more()]
-    : [`expected an object of options, found ${describeValue(given)}`];
+  const problems = [...optionFaults(given, kinds, required)];
   if (problems.length === 0) return;
   throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, hint === undefined ? {} : { hint });
 }
 
-function faultsIn(given: object, kinds: OptionKinds): readonly string[] {
-  return Object.entries(given).flatMap(([name, value]) => {
-    const kind = Object.hasOwn(kinds, name) ? kinds[name] : undefined;
-    if (kind === undefined) return unknownOptions({ [name]: value }, Object.keys(kinds));
-    const [expected, fits] = typeof kind === 'string' ? KINDS[kind] : oneOf(kind);
-    return value === undefined || fits(value) ? [] : [`${name} is ${describeValue(value)}, expected ${expected}`];
-  });
+/** Everything wrong with an object of options, in words. `whose` is what the object is called. */
+export function* optionFaults(
+  given: unknown,
+  kinds: OptionKinds,
+  required: readonly string[] = [],
+  whose?: string,
+): Generator<string> {
+  const prefix = whose === undefined ? '' : `${whose}.`;
+  if (!isObject(given)) {
+    yield `${whose === undefined ? '' : `${whose}: `}expected an object of options, found ${describeValue(given)}`;
+    return;
+  }
+  for (const name of new Set([...Object.keys(given), ...required])) {
+    const value = given[name];
+    if (!Object.hasOwn(kinds, name)) yield* unknownOptions({ [name]: value }, Object.keys(kinds), whose);
+    else if (value !== undefined || required.includes(name)) yield* valueFaults(`${prefix}${name}`, value, kinds[name]!);
+  }
 }
 
-function oneOf(names: readonly string[]): readonly [string, (value: unknown) => boolean] {
-  return [names.map((name) => `'${name}'`).join(' or '), (value) => (names as readonly unknown[]).includes(value)];
+function* valueFaults(name: string, value: unknown, given: OptionKinds[string]): Generator<string> {
+  const kind = typeof given === 'string' ? KINDS[given] : given;
+  if (typeof kind === 'function') {
+    yield* kind(value);
+    return;
+  }
+  const [expected, fits] = isPair(kind)
+    ? kind
+    : [kind.map((one) => `'${one}'`).join(' or '), (one: unknown) => kind.includes(one as string)];
+  if (!fits(value)) yield `${name} is ${value === undefined ? 'missing' : describeValue(value)}, expected ${expected}`;
+}
+
+const isPair = (kind: readonly unknown[]): kind is Exclude<OptionKind, (value: unknown) => Iterable<string>> =>
+  typeof kind[1] === 'function';
+
+/** A grader that reads one text and finds it right or wrong: 1 or 0. `options` may say what else to read, in `of`. */
+export function textGrader(
+  name: string,
+  options: TextOptions,
+  kinds: OptionKinds,
+  isRight: (said: string, input: GraderInput) => boolean,
+): Grader {
+  checkOptions(name, options, { of: 'function', ...kinds });
+  return defineGrader({
+    name,
+    grade: (input) => {
+      const success = isRight(saidBy(input, options.of), input);
+      return { value: success ? 1 : 0, success };
+    },
+  });
 }
 
 // ── what was said, and the task's answer ─────────────────────────────────────────────────────────────────────────────
@@ -110,14 +151,9 @@ export function acceptedAnswers(input: GraderInput): readonly string[] {
   });
 }
 
-/** What graders of right and wrong return: all or nothing. */
-export function rightOrWrong(isRight: boolean): Required<Pick<Reward, 'value' | 'success'>> {
-  return { value: isRight ? 1 : 0, success: isRight };
-}
-
 // ── where in a text the final answer is ──────────────────────────────────────────────────────────────────────────────
 
-/** Of the end of a text. An answer stands at the end; what is before is not looked at. */
+/** Only the end of a text is read: an answer stands there. */
 const MOST_CHARS = 100_000;
 /** Answers side by side; and characters between two of them. */
 const MOST_BESIDE = 20;
@@ -149,97 +185,88 @@ export function spokenPart(text: string): string {
  * answered, and a list may be marked item by item. Every scan is linear in the text, and only its end is read.
  */
 export function markedAnswers(spoken: string): readonly string[] | undefined {
-  return lastBeside(spoken, boxesIn(spoken)) ?? lastBeside(spoken, tagsIn(spoken)) ?? lastClaimed(spoken);
+  const [hashes, claim] = [lastLineWithHashes(spoken), lastClaim(spoken)];
+  const claimed = hashes === undefined || (claim !== undefined && claim.at > hashes.at) ? claim : hashes;
+  return lastBeside(spoken, boxesIn(spoken)) ?? lastBeside(spoken, tagsIn(spoken)) ?? (claimed && [claimed.text]);
 }
 
-/** What a reference says: datasets write whole solutions, in which `\boxed` or `####` marks the answer. */
+/** The answer in a reference: datasets write whole solutions, in which `\boxed` or `####` marks the answer. */
 export function referenceAnswer(answer: string): string {
-  const marked = lastBeside(answer, boxesIn(answer))?.join(', ') ?? lastLineWithHashes(answer)?.text;
-  return marked === undefined || marked === '' ? answer.trim() : marked;
+  return (lastBeside(answer, boxesIn(answer))?.join(', ') ?? lastLineWithHashes(answer)?.text) || answer.trim();
 }
 
-interface Place {
+interface Mark {
   readonly at: number;
-  readonly end: number;
   readonly text: string;
 }
 
-/** The last place, and those before it with nothing in between. A place around a later one is left out. */
-function lastBeside(text: string, places: readonly Place[]): readonly string[] | undefined {
-  let first = places.at(-1);
+interface Enclosed extends Mark {
+  readonly end: number;
+}
+
+/** The last mark, and those before it with nothing in between. A mark around a later one is left out. */
+function lastBeside(text: string, marks: readonly Enclosed[]): readonly string[] | undefined {
+  let first = marks.at(-1);
   if (first === undefined) return undefined;
   const found = [first.text];
-  for (const place of places.slice(0, -1).reverse()) {
-    if (place.end > first.at) continue;
-    if (first.at - place.end > MOST_BETWEEN || !BETWEEN.test(text.slice(place.end, first.at))) break;
-    found.unshift(place.text);
-    first = place;
+  for (const mark of marks.slice(0, -1).reverse()) {
+    if (mark.end > first.at) continue;
+    if (first.at - mark.end > MOST_BETWEEN || !BETWEEN.test(text.slice(mark.end, first.at))) break;
+    found.unshift(mark.text);
+    first = mark;
   }
   return found;
 }
 
 /** The last boxes, in order. */
-const boxesIn = (text: string): readonly Place[] =>
+const boxesIn = (text: string): readonly Enclosed[] =>
   [...text.matchAll(BOX)].slice(-MOST_BESIDE).map(({ index, 0: command }) => braced(text, index, index + command.length));
 
 /** Everything that is in a box, outermost boxes only. */
 export function allBoxed(text: string): readonly string[] {
-  const found: string[] = [];
   let end = 0;
-  for (const { index, 0: command } of text.matchAll(BOX)) {
-    if (index < end) continue;
+  return [...text.matchAll(BOX)].flatMap(({ index, 0: command }) => {
+    if (index < end) return [];
     const box = braced(text, index, index + command.length);
-    found.push(box.text);
-    end = Math.max(box.end, index + 1);
-  }
-  return found;
+    end = box.end;
+    return [box.text];
+  });
 }
 
 /** From the brace on to the one that closes it; without a brace the one word that is there. */
-function braced(text: string, at: number, from: number): Place {
-  const open = text.slice(from, from + 8).search(/\S/);
-  if (open === -1) return { at, end: from, text: '' };
-  if (text[from + open] !== '{') {
-    const word = /^\s*(\\?[^\s{}$]{1,40})/.exec(text.slice(from, from + 60));
-    return { at, end: from + (word?.[0].length ?? 0), text: word?.[1] ?? '' };
-  }
-  let depth = 0;
-  for (let here = from + open; here < text.length; here++) {
+function braced(text: string, at: number, from: number): Enclosed {
+  const [ahead, word = ''] = /^\s{0,7}(\{|\\?[^\s{}$]{1,40})?/.exec(text.slice(from, from + 60))!;
+  if (word !== '{') return { at, end: from + (word === '' ? 0 : ahead.length), text: word };
+  const start = from + ahead.length;
+  let depth = 1;
+  for (let here = start; here < text.length; here++) {
     const char = text[here];
     if (char === '\\') here++;
     else if (char === '{') depth++;
-    else if (char === '}' && --depth === 0) return { at, end: here + 1, text: text.slice(from + open + 1, here).trim() };
+    else if (char === '}' && --depth === 0) return { at, end: here + 1, text: text.slice(start, here).trim() };
   }
   return { at, end: text.length, text: '' };
 }
 
 /** The last tags, in order. */
-function tagsIn(text: string): readonly Place[] {
-  return [...text.matchAll(/<answer>/gi)].slice(-MOST_BESIDE).map(({ index }) => {
-    const from = index + '<answer>'.length;
-    const inside = /<\/answer>/i.exec(text.slice(from));
-    if (inside === null) return { at: index, end: text.length, text: '' };
-    return { at: index, end: from + inside.index + inside[0].length, text: text.slice(from, from + inside.index).trim() };
+function tagsIn(text: string): readonly Enclosed[] {
+  return [...text.matchAll(/<answer>/gi)].slice(-MOST_BESIDE).map(({ index, 0: tag }) => {
+    const from = index + tag.length;
+    const close = /<\/answer>/i.exec(text.slice(from));
+    if (close === null) return { at: index, end: text.length, text: '' };
+    return { at: index, end: from + close.index + close[0].length, text: text.slice(from, from + close.index).trim() };
   });
 }
 
 export const allTagged = (text: string): readonly string[] => tagsIn(text).map((tag) => tag.text);
 
-function lastClaimed(text: string): readonly string[] | undefined {
-  const hashes = lastLineWithHashes(text);
-  const claim = lastClaim(text);
-  const later = hashes === undefined || (claim !== undefined && claim.at > hashes.at) ? claim : hashes;
-  return later && [later.text];
-}
-
-export function lastLineWithHashes(text: string): Omit<Place, 'end'> | undefined {
+export function lastLineWithHashes(text: string): Mark | undefined {
   const found = [...text.matchAll(HASHES)].at(-1);
-  if (found === undefined) return undefined;
-  return { at: found.index, text: bare(lineFrom(text, found.index + found[0].length)) };
+  return found && { at: found.index, text: bare(lineFrom(text, found.index + found[0].length)) };
 }
 
 /** "The answer is …", up to what is said of it: "because …", the next sentence. */
-function lastClaim(text: string): Omit<Place, 'end'> | undefined {
+function lastClaim(text: string): Mark | undefined {
   const found = [...text.matchAll(CLAIM)].at(-1);
   if (found === undefined) return undefined;
   const line = withoutReason(lineFrom(text, found.index + found[0].length).replace(/^\*\*/, ''));

@@ -134,7 +134,7 @@ describe('weighted', () => {
     ['a weight that is not finite', () => weighted({ a: [gives(1), Number.NaN] }), /the weight of a: .*NaN/],
     ['no weight', () => weighted({ a: gives(1) as never }), /a: expected \[grader, weight\]/],
     ['something else than a grader', () => weighted({ a: [{} as Grader, 1] }), /a: expected a grader, found object/],
-    ['an unknown component as success', () => weighted({ a: [gives(1), 1] }, { success: 'b' }), /expected one of a/],
+    ['an unknown component as success', () => weighted({ a: [gives(1), 1] }, { success: 'b' }), /success is 'b', expected 'a'/],
     ['a list', () => weighted([] as never), /object of graders by name/],
     ['a gate that is none', () => gated(null as never, gives(1)), /the gate: expected a grader, found null/],
     ['bounds that cross', () => clipped(gives(1), { min: 2, max: 1 }), /min is 2, expected at most max/],
@@ -152,8 +152,12 @@ describe('weighted', () => {
     ['a misspelt floor', () => gated(gives(1), gives(1), { flor: 1 } as never), /gated: it has no option flor/],
     ['a misspelt success', () => weighted({ a: [gives(1), 1] }, { sucess: 'a' } as never), /weighted: it has no option sucess/],
     ['a penalty of nothing', () => lengthPenalty(undefined as never), /lengthPenalty: expected an object of options/],
-    ['a penalty in nothing', () => lengthPenalty({ free: 1, per: 1 } as never), /unit: expected 'tokens' or 'characters'/],
-    ['a test that is none', () => formatPenalty('x' as never, 1), /found string/],
+    [
+      'a penalty in nothing',
+      () => lengthPenalty({ free: 1, per: 1 } as never),
+      /unit is missing, expected 'tokens' or 'characters'/,
+    ],
+    ['a test that is none', () => formatPenalty('x' as never, 1), /test is 'x', expected a regular expression or a function/],
   ])('refuses %s at once', (_, make, message) => {
     expect(make).toThrow(expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(message) }));
   });

@@ -6,7 +6,6 @@
  * One rule for what is absent: a part that cannot score makes the whole fail, and one that rejects makes the whole rejected. There is never a
  * sum of only some of the parts, because that would be a reward nobody meant. A failure wins over a rejection.
  */
-import { abortWith } from '../core/async.ts';
 import type { Grader, GraderContext, GraderInput, GraderTurn } from '../core/contracts.ts';
 import { defineGrader, rejected, unscorable } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -17,14 +16,21 @@ import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grader/call.ts'
 import { checkOptions, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
 import { regexWithin, statelessRegex } from './text-match.ts';
 
+/** A whole is a success from 1 up, give or take the rounding of a sum. */
+const ROUNDING = 1e-9;
+const BY = ['byTurn', 'byThread', 'byRole'] as const;
+
+const isSuccess = ({ success, value }: Pick<Reward, 'success' | 'value'>): boolean => success ?? value >= 1 - ROUNDING;
+const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+const badReward = (message: string): TrainyardError => new TrainyardError('GRADER_BAD_REWARD', message);
+const invalid = (message: string): TrainyardError => new TrainyardError('GRADER_INVALID', message);
+
 // ── sums and extremes: parts that are asked at the same time ────────────────────────────────────────────────────────────
 
 export interface WeightedOptions {
   /** The part whose success is the whole's; absent: a sum of 1 or more is a success. */
   readonly success?: string;
 }
-
-const BY = ['byTurn', 'byThread', 'byRole'] as const;
 
 /**
  * `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. Its parts are the graders' own values, before weights. Rewards by turn, thread
@@ -34,23 +40,37 @@ export function weighted(
   parts: Readonly<Record<string, readonly [grader: Grader, weight: number]>>,
   options: WeightedOptions = {},
 ): Grader {
-  checkOptions('weighted', options, { success: 'any' });
-  const { success } = options;
-  const names = checkedNames(parts, 'weighted');
+  const names = checkedNames('weighted', parts);
+  checkOptions('weighted', options, { success: names });
   const weights = names.map((name) => {
     const pair: unknown = parts[name];
     if (!Array.isArray(pair) || pair.length !== 2) throw invalid(`weighted: ${name}: expected [grader, weight]`);
-    return finite(pair[1], `weighted: the weight of ${name}`);
+    if (Number.isFinite(pair[1])) return pair[1] as number;
+    throw invalid(`weighted: the weight of ${name}: expected a finite number, found ${String(pair[1])}`);
   });
-  if (success !== undefined && !names.includes(success)) {
-    throw invalid(`weighted: success is ${JSON.stringify(success)}, expected one of ${names.join(', ')}`);
-  }
   const graders = Object.fromEntries(names.map((name) => [name, parts[name]![0]]));
-  return together('weighted', names, graders, (rewards) => {
+  return together('weighted', graders, (rewards) => {
     const value = sum(rewards.map((reward, i) => weights[i]! * reward.value));
-    const deciding = success === undefined ? { value } : rewards[names.indexOf(success)]!;
+    const deciding = options.success === undefined ? { value } : rewards[names.indexOf(options.success)]!;
     return { value, success: isSuccess(deciding), ...summedBy(names, rewards, weights) };
   });
+}
+
+function summedBy(names: readonly string[], rewards: readonly Reward[], weights: readonly number[]): Partial<Reward> {
+  const keysOf = (given: Reward[(typeof BY)[number]] = {}): string => Object.keys(given).sort().join('\n');
+  const summed = BY.flatMap((by) => {
+    const given = rewards.find((reward) => reward[by] !== undefined)?.[by];
+    if (given === undefined) return [];
+    const other = names.find((_, i) => keysOf(rewards[i]![by]) !== keysOf(given));
+    if (other !== undefined) {
+      throw badReward(
+        `weighted: ${by} of ${other} is not for the same ones as another part's; expected all parts to give it for the same ones, or none`,
+      );
+    }
+    const total = (key: string): number => sum(rewards.map((reward, i) => weights[i]! * reward[by]![key]!));
+    return [[by, Object.fromEntries(Object.keys(given).map((key) => [key, total(key)]))] as const];
+  });
+  return Object.fromEntries(summed);
 }
 
 /** The lowest of the values; a success where all are. */
@@ -64,12 +84,13 @@ export function maximum(parts: Readonly<Record<string, Grader>>): Grader {
 }
 
 function extreme(
-  kind: string,
+  kind: 'minimum' | 'maximum',
   parts: Readonly<Record<string, Grader>>,
   of: (...values: number[]) => number,
   success: (rewards: readonly Reward[]) => boolean,
 ): Grader {
-  return together(kind, checkedNames(parts, kind), parts, (rewards) => {
+  checkedNames(kind, parts);
+  return together(kind, parts, (rewards) => {
     const by = BY.find((name) => rewards.some((reward) => reward[name] !== undefined));
     if (by !== undefined) throw badReward(`${kind}: a part gives ${by}, of which there is no ${kind}; use weighted`);
     return { value: of(...rewards.map((reward) => reward.value)), success: success(rewards) };
@@ -77,7 +98,7 @@ function extreme(
 }
 
 /** Parts are stored as `name.part`: a dot in a name would make two parts one. */
-function checkedNames(parts: unknown, kind: string): readonly string[] {
+function checkedNames(kind: string, parts: unknown): readonly string[] {
   if (!isObject(parts)) {
     throw invalid(`${kind}: expected an object of graders by name, found ${parts === null ? 'null' : typeof parts}`);
   }
@@ -88,40 +109,33 @@ function checkedNames(parts: unknown, kind: string): readonly string[] {
   return names;
 }
 
+/** Asks all of them at the same time. When one fails the others are told to stop, and the whole throws what that one threw. */
 function together(
   kind: string,
-  names: readonly string[],
   parts: Readonly<Record<string, Grader>>,
   combine: (rewards: readonly Reward[]) => Reward,
 ): Grader {
-  for (const name of names) checkGrader(parts[name], `${kind}: ${name}`);
-  const graders = names.map((name) => parts[name]!);
-  return composed(`${kind}(${names.join(', ')})`, graders, 'together', async (input, ctx) => {
-    const rewards = await rewardsOf(names, graders, input, ctx);
-    return { ...combine(rewards), ...shownOf(names.map((name, i) => [name, rewards[i]!])) };
-  });
-}
-
-function summedBy(names: readonly string[], rewards: readonly Reward[], weights: readonly number[]): Partial<Reward> {
-  const summed = BY.flatMap((by) => {
-    const given = rewards.find((reward) => reward[by] !== undefined)?.[by];
-    if (given === undefined) return [];
-    const keys = Object.keys(given);
-    const other = rewards.findIndex(
-      (reward) =>
-        Object.keys(reward[by] ?? {})
-          .sort()
-          .join('\n') !== keys.toSorted().join('\n'),
+  const named = Object.entries(parts);
+  for (const [name, grader] of named) checkGrader(grader, `${kind}: ${name}`);
+  const whole = `${kind}(${Object.keys(parts).join(', ')})`;
+  return composed(whole, Object.values(parts), 'together', async (input, ctx) => {
+    const failed = new AbortController();
+    const signal = AbortSignal.any([ctx.signal, failed.signal]);
+    const asked = named.map(([name, grader]) =>
+      rewardOf(name, grader, input, { ...ctx, signal }).catch((thrown: unknown) => {
+        if (thrown instanceof Rejection) return thrown;
+        failed.abort(thrown);
+        throw thrown;
+      }),
     );
-    if (other !== -1) {
-      throw badReward(
-        `weighted: ${by} of ${names[other]} is not for the same ones as another part's; expected all parts to give it for the same ones, or none`,
-      );
-    }
-    const total = (key: string): number => sum(rewards.map((reward, i) => weights[i]! * reward[by]![key]!));
-    return [[by, Object.fromEntries(keys.map((key) => [key, total(key)]))] as const];
+    const results = await Promise.allSettled(asked);
+    failed.signal.throwIfAborted();
+    const rewards = results.map((result) => (result as PromiseFulfilledResult<Reward | Rejection>).value);
+    const rejection = rewards.find((reward) => reward instanceof Rejection);
+    if (rejection !== undefined) throw rejection;
+    const given = rewards as readonly Reward[];
+    return { ...combine(given), ...shownOf(named.map(([name], i) => [name, given[i]!])) };
   });
-  return Object.fromEntries(summed);
 }
 
 // ── one grader after or around another ──────────────────────────────────────────────────────────────────────────────────
@@ -139,22 +153,34 @@ export function gated(gate: Grader, grader: Grader, options: GatedOptions = {}):
   checkGrader(gate, 'gated: the gate');
   checkGrader(grader, 'gated: the grader');
   checkOptions('gated', options, { floor: 'number' });
-  const { floor = 0 } = options;
   return composed(`gated(${gate.name}, ${grader.name})`, [gate, grader], 'in turn', async (input, ctx) => {
-    const opened = await rewardOf('gate', gate, input, ctx);
-    if (!isSuccess(opened)) return { value: floor, success: false, ...shownOf([['gate', opened]]) };
+    const opened: Named = ['gate', await rewardOf('gate', gate, input, ctx)];
+    if (!isSuccess(opened[1])) return { value: options.floor ?? 0, success: false, ...shownOf([opened]) };
     const score = await rewardOf('score', grader, input, ctx);
-    const shown = shownOf([
-      ['gate', opened],
-      ['score', score],
-    ]);
-    return { ...score, success: isSuccess(score), ...shown };
+    return { ...score, success: isSuccess(score), ...shownOf([opened, ['score', score]]) };
   });
 }
 
 export interface ClipOptions {
   readonly min?: number;
   readonly max?: number;
+}
+
+/** Rewards kept within bounds. Its metric `clipped` is 1 where something was outside of them. */
+export function clipped(grader: Grader, options: ClipOptions): Grader {
+  checkOptions('clipped', options, { min: 'number', max: 'number' });
+  const { min = -Infinity, max = Infinity } = options;
+  if (min === -Infinity && max === Infinity) throw invalid('clipped: expected min, max or both, found neither');
+  if (min > max) throw invalid(`clipped: min is ${min}, expected at most max, which is ${max}`);
+  return adjusted('clipped', grader, (reward) => {
+    let outside = 0;
+    const changed = changedIn(reward, (value) => {
+      const kept = Math.min(max, Math.max(min, value));
+      if (kept !== value) outside = 1;
+      return kept;
+    });
+    return { ...changed, metrics: { ...reward.metrics, clipped: outside } };
+  });
 }
 
 export interface ScaleOptions {
@@ -164,36 +190,17 @@ export interface ScaleOptions {
   readonly plus?: number;
 }
 
-/** Rewards kept within bounds. Its metric `clipped` is 1 where something was outside of them. */
-export function clipped(grader: Grader, options: ClipOptions): Grader {
-  checkGrader(grader, 'clipped');
-  checkOptions('clipped', options, { min: 'number', max: 'number' });
-  const { min, max } = options;
-  if (min === undefined && max === undefined) throw invalid('clipped: expected min, max or both, found neither');
-  const [low, high] = [min ?? -Infinity, max ?? Infinity];
-  if (low > high) throw invalid(`clipped: min is ${low}, expected at most max, which is ${high}`);
-  return adjusted(`clipped(${grader.name})`, grader, (reward) => {
-    let outside = 0;
-    const changed = changedIn(reward, (value) => {
-      const kept = Math.min(high, Math.max(low, value));
-      if (kept !== value) outside = 1;
-      return kept;
-    });
-    return { ...changed, metrics: { ...reward.metrics, clipped: outside } };
-  });
-}
-
 /** Rewards multiplied and shifted. */
 export function scaled(grader: Grader, options: ScaleOptions): Grader {
-  checkGrader(grader, 'scaled');
   checkOptions('scaled', options, { by: 'number', plus: 'number' });
   const { by = 1, plus = 0 } = options;
-  return adjusted(`scaled(${grader.name})`, grader, (reward) => changedIn(reward, (value) => value * by + plus));
+  return adjusted('scaled', grader, (reward) => changedIn(reward, (value) => value * by + plus));
 }
 
 /** Whether the rollout is a success stays as the grader said it: that is decided before the number is changed. */
-function adjusted(name: string, grader: Grader, change: (reward: Reward) => Reward): Grader {
-  return composed(name, [grader], 'in turn', async (input, ctx) => {
+function adjusted(kind: string, grader: Grader, change: (reward: Reward) => Reward): Grader {
+  checkGrader(grader, kind);
+  return composed(`${kind}(${grader.name})`, [grader], 'in turn', async (input, ctx) => {
     const reward = await rewardOf(grader.name, grader, input, ctx);
     return { ...change(reward), success: isSuccess(reward) };
   });
@@ -201,48 +208,37 @@ function adjusted(name: string, grader: Grader, change: (reward: Reward) => Rewa
 
 /** Rewards by turn, thread and role are treated like the value. */
 function changedIn(reward: Reward, change: (value: number) => number): Reward {
-  const by = BY.flatMap((name) => {
-    const given = reward[name];
-    if (given === undefined) return [];
-    return [[name, Object.fromEntries(Object.entries(given).map(([key, value]) => [key, change(value)]))] as const];
+  const by = BY.filter((name) => reward[name] !== undefined).map((name) => {
+    const changed = Object.entries(reward[name]!).map(([key, value]) => [key, change(value)] as const);
+    return [name, Object.fromEntries(changed)] as const;
   });
   return { ...reward, value: change(reward.value), ...Object.fromEntries(by) };
 }
 
 // ── what all of them have in common ─────────────────────────────────────────────────────────────────────────────────────
 
-/** A whole is a success from 1 up, give or take the rounding of a sum. */
-const ROUNDING = 1e-9;
-
-const isSuccess = ({ success, value }: Pick<Reward, 'success' | 'value'>): boolean => success ?? value >= 1 - ROUNDING;
-const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
-const badReward = (message: string): TrainyardError => new TrainyardError('GRADER_BAD_REWARD', message);
-const invalid = (message: string): TrainyardError => new TrainyardError('GRADER_INVALID', message);
-
-function finite(value: unknown, where: string): number {
-  if (typeof value === 'number' && Number.isFinite(value)) return value;
-  throw invalid(`${where}: expected a finite number, found ${String(value)}`);
-}
-
 /** A part rejects the rollout. */
 class Rejection extends Error {}
+
+type Named = readonly [name: string, reward: Reward];
 
 /**
  * The whole inherits the strictest concurrency, the most retries, time enough for all parts, and all variables. `asked`: whether their
  * deadlines pass one after the other. Where only some have a deadline the others count with the usual one.
  */
 function composed(name: string, parts: readonly Grader[], asked: 'together' | 'in turn', grade: Grader['grade']): Grader {
-  const given = (of: 'concurrency' | 'deadlineMs' | 'retries'): number[] => parts.flatMap((part) => part[of] ?? []);
+  const given = (of: 'concurrency' | 'deadlineMs' | 'retries', fold: (...values: number[]) => number): number | undefined => {
+    const values = parts.flatMap((part) => part[of] ?? []);
+    return values.length === 0 ? undefined : fold(...values);
+  };
   const deadlines = parts.map(({ deadlineMs = DEFAULT_DEADLINE_MS }) => deadlineMs);
   const needsEnv = [...new Set(parts.flatMap((part) => part.needsEnv ?? []))];
-  const orNone = (of: 'concurrency' | 'deadlineMs' | 'retries', value: number): number | undefined =>
-    given(of).length === 0 ? undefined : value;
   return defineGrader({
     name,
     ...defined({
-      concurrency: orNone('concurrency', Math.min(...given('concurrency'))),
-      deadlineMs: orNone('deadlineMs', asked === 'together' ? Math.max(...deadlines) : sum(deadlines)),
-      retries: orNone('retries', Math.max(...given('retries'))),
+      concurrency: given('concurrency', Math.min),
+      deadlineMs: given('deadlineMs', () => (asked === 'together' ? Math.max(...deadlines) : sum(deadlines))),
+      retries: given('retries', Math.max),
       asksPolicy: parts.some((part) => part.asksPolicy) || undefined,
       judges: parts.some((part) => part.judges) || undefined,
       needsEnv: needsEnv.length === 0 ? undefined : needsEnv,
@@ -266,36 +262,8 @@ async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: G
   return toReward(result, `the grader ${JSON.stringify(name)}`, input.turns.length);
 }
 
-/** All of them, asked at the same time. When one fails the others are told to stop, and the whole throws what that one threw. */
-async function rewardsOf(
-  names: readonly string[],
-  graders: readonly Grader[],
-  input: GraderInput,
-  ctx: GraderContext,
-): Promise<readonly Reward[]> {
-  const controller = new AbortController();
-  const unlink = abortWith(controller, ctx.signal);
-  const failures: unknown[] = [];
-  const asked = graders.map(async (grader, i) => {
-    try {
-      return await rewardOf(names[i]!, grader, input, { ...ctx, signal: controller.signal });
-    } catch (thrown) {
-      failures.push(thrown);
-      if (!(thrown instanceof Rejection)) controller.abort(thrown);
-      return undefined;
-    }
-  });
-  try {
-    const rewards = await Promise.all(asked);
-    if (failures.length > 0) throw failures.find((thrown) => !(thrown instanceof Rejection)) ?? failures[0];
-    return rewards.filter((reward) => reward !== undefined);
-  } finally {
-    unlink();
-  }
-}
-
 /** Each value under its name, and what it is made of under `name.part`; metrics likewise. Threads that are not trained, whichever said so. */
-function shownOf(named: readonly (readonly [string, Reward])[]): Partial<Reward> {
+function shownOf(named: readonly Named[]): Partial<Reward> {
   const below = (name: string, inner: Reward['parts'] = {}): [string, number][] =>
     Object.entries(inner).map(([part, value]) => [`${name}.${part}`, value]);
   const untrained = [...new Set(named.flatMap(([, reward]) => reward.untrained ?? []))];
@@ -319,50 +287,41 @@ export interface LengthPenaltyOptions {
   readonly most?: number;
 }
 
+const LENGTHS: Readonly<Record<LengthPenaltyOptions['unit'], (turn: GraderTurn) => number>> = {
+  tokens: ({ sampledIds }) =>
+    sampledIds?.length ?? unscorable('the tokens of this rollout are not known; use lengthPenalty in characters'),
+  characters: ({ response: { content, reasoning, tool_calls: calls = [] } }) =>
+    (content?.length ?? 0) + (reasoning?.length ?? 0) + sum(calls.map((call) => call.function.arguments.length)),
+};
+
 /** Minus (length − free) / per, from 0 down to −most. The length is its metric. */
 export function lengthPenalty(options: LengthPenaltyOptions): Grader {
-  const kinds = { unit: ['tokens', 'characters'], free: 'amount', per: 'amount', most: 'amount' } as const;
-  checkOptions('lengthPenalty', options, kinds, () => lengthFaults(options));
+  const kinds = { unit: Object.keys(LENGTHS), free: 'amount', per: 'positive', most: 'amount' } as const;
+  checkOptions('lengthPenalty', options, kinds, ['unit', 'free', 'per']);
   const { unit, free, per, most = 1 } = options;
-  const lengthOf = unit === 'tokens' ? sampledTokens : spokenCharacters;
   return defineGrader({
     name: 'lengthPenalty',
     grade(input) {
-      const length = sum(ownTurns(input).map(lengthOf));
+      const length = sum(ownTurns(input).map(LENGTHS[unit]));
       const cost = Math.min(most, Math.max(0, length - free) / per);
       return { value: cost === 0 ? 0 : -cost, success: cost === 0, metrics: { [unit]: length } };
     },
   });
 }
 
-function* lengthFaults({ unit, free, per }: Partial<LengthPenaltyOptions>): Generator<string> {
-  if (unit === undefined) yield "unit: expected 'tokens' or 'characters'";
-  if (free === undefined) yield 'free: expected how many cost nothing';
-  if (per === undefined) yield 'per: expected how many cost 1';
-  if (per === 0) yield 'per is 0, expected more than 0';
-}
-
-const sampledTokens = ({ sampledIds }: GraderTurn): number =>
-  sampledIds?.length ?? unscorable('the tokens of this rollout are not known; use lengthPenalty in characters');
-
-const spokenCharacters = ({ response: { content, reasoning, tool_calls: calls = [] } }: GraderTurn): number =>
-  (content?.length ?? 0) + (reasoning?.length ?? 0) + sum(calls.map((call) => call.function.arguments.length));
-
 /** 0 where the test holds for the final answer, else minus `cost`. An expression is tried under a time limit. */
 export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: number, options: TextOptions = {}): Grader {
+  const isTest = (value: unknown): boolean => value instanceof RegExp || typeof value === 'function';
+  const kinds = { test: ['a regular expression or a function from text to true or false', isTest], cost: 'positive' } as const;
+  checkOptions('formatPenalty', { test, cost }, kinds, ['test', 'cost']);
   checkOptions('formatPenalty', options, { of: 'function' });
-  if (finite(cost, 'formatPenalty: cost') <= 0) throw invalid(`formatPenalty: cost is ${cost}, expected more than 0`);
-  if (!(test instanceof RegExp) && typeof test !== 'function') {
-    throw invalid(`formatPenalty: expected a regular expression or a function from text to true or false, found ${typeof test}`);
-  }
   const holds = test instanceof RegExp ? regexWithin(statelessRegex(test)) : test;
   return defineGrader({
     name: 'formatPenalty',
     grade(input) {
       const held: unknown = holds(saidBy(input, options.of));
-      if (typeof held !== 'boolean')
-        return unscorable(`the test of formatPenalty returned ${typeof held}, expected true or false`);
-      return { value: held ? 0 : -cost, success: held };
+      if (typeof held === 'boolean') return { value: held ? 0 : -cost, success: held };
+      return unscorable(`the test of formatPenalty returned ${typeof held}, expected true or false`);
     },
   });
 }
@@ -380,12 +339,8 @@ const LONGEST_PHRASE = { words: 5, characters: 4 } as const;
 
 /** Minus `cost` where the policy said one thing over and over in one of its turns. How often is in its metrics. */
 export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
-  checkOptions('repetitionPenalty', options, { cost: 'number', words: 'number', characters: 'number' });
+  checkOptions('repetitionPenalty', options, { cost: 'positive', words: 'positive', characters: 'positive' }, ['cost']);
   const { cost, words = 10, characters = 200 } = options;
-  for (const [name, value] of Object.entries({ cost, words, characters })) {
-    if (finite(value, `repetitionPenalty: ${name}`) <= 0)
-      throw invalid(`repetitionPenalty: ${name} is ${value}, expected more than 0`);
-  }
   return defineGrader({
     name: 'repetitionPenalty',
     grade(input) {
@@ -405,8 +360,8 @@ function mostInARow(items: readonly string[], longest: number): number {
   let most = items.length === 0 ? 0 : 1;
   for (let period = 1; period <= longest; period += 1) {
     let alike = 0;
-    for (let place = period; place < items.length; place += 1) {
-      alike = items[place] === items[place - period] ? alike + 1 : 0;
+    for (let at = period; at < items.length; at += 1) {
+      alike = items[at] === items[at - period] ? alike + 1 : 0;
       most = Math.max(most, Math.floor(alike / period) + 1);
     }
   }

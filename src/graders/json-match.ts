@@ -28,7 +28,8 @@ type Found = { readonly value: Json } | undefined;
  * are none, because whoever compares them would run out of stack.
  */
 export function jsonInText(text: string): Found {
-  return parsed(text.trim()) ?? lastFenced(text) ?? lastBracketed(text);
+  const fenced = (): readonly Found[] => [...text.matchAll(FENCE)].map(([, inside = '']) => parsed(inside.trim()));
+  return parsed(text.trim()) ?? fenced().findLast((found) => found !== undefined) ?? [...bracketedIn(text)].at(-1);
 }
 
 function parsed(text: string): Found {
@@ -37,21 +38,6 @@ function parsed(text: string): Found {
   } catch {
     return undefined;
   }
-}
-
-function lastFenced(text: string): Found {
-  const blocks = [...text.matchAll(FENCE)].map(([, inside = '']) => inside.trim());
-  for (const block of blocks.toReversed()) {
-    const found = parsed(block);
-    if (found !== undefined) return found;
-  }
-  return undefined;
-}
-
-function lastBracketed(text: string): Found {
-  let last: Found;
-  for (const { value } of bracketedIn(text)) last = { value };
-  return last;
 }
 
 /** Every object and list of a text that is inside of no other, with the text it was read from. */
@@ -105,29 +91,19 @@ export function jsonEqual(expected: Json, found: Json, how: JsonEquality = {}): 
     const most = (how.tolerance ?? 0) * Math.max(1, Math.abs(expected));
     return expected === found || Math.abs(expected - found) <= most;
   }
-  if (isList(expected)) return isList(found) && listsEqual(expected, found, how);
-  if (isObject(expected)) return isObject(found) && objectsEqual(expected, found, how);
-  return expected === found;
-}
-
-export function isList(value: Json): value is readonly Json[] {
-  return Array.isArray(value);
-}
-
-function objectsEqual(
-  expected: { readonly [key: string]: Json },
-  found: { readonly [key: string]: Json },
-  how: JsonEquality,
-): boolean {
+  if (isList(expected)) {
+    if (!isList(found) || expected.length !== found.length) return false;
+    if (!how.anyOrder) return expected.every((one, i) => jsonEqual(one, found[i]!, how));
+    return mostPairs(expected.length, found.length, (e, f) => jsonEqual(expected[e]!, found[f]!, how)) === expected.length;
+  }
+  if (!isObject(expected) || !isObject(found)) return expected === found;
   const keys = Object.keys(expected);
   if (!how.moreMembers && Object.keys(found).length !== keys.length) return false;
   return keys.every((key) => Object.hasOwn(found, key) && jsonEqual(expected[key]!, found[key]!, how));
 }
 
-function listsEqual(expected: readonly Json[], found: readonly Json[], how: JsonEquality): boolean {
-  if (expected.length !== found.length) return false;
-  if (!how.anyOrder) return expected.every((one, i) => jsonEqual(one, found[i]!, how));
-  return mostPairs(expected.length, found.length, (e, f) => jsonEqual(expected[e]!, found[f]!, how)) === expected.length;
+export function isList(value: Json): value is readonly Json[] {
+  return Array.isArray(value);
 }
 
 /**
@@ -158,29 +134,25 @@ export interface JsonMatchOptions extends TextOptions, Pick<JsonEquality, 'toler
   readonly partial?: boolean;
 }
 
-const KINDS: OptionKinds = {
-  schema: 'any',
-  equals: ['answer'],
-  partial: 'boolean',
-  tolerance: 'amount',
-  anyOrder: 'boolean',
-  of: 'function',
-};
-
 /** Fields beyond these count, and have no part of their own. */
 const MOST_FIELDS = 200;
 
 /** Throws GRADER_INVALID for a schema that cannot be checked in full. */
 export function jsonMatch(options: JsonMatchOptions): Grader {
-  checkOptions(
-    'jsonMatch',
-    options,
-    KINDS,
-    () => optionFaults(options),
-    'write jsonMatch({ schema }), or jsonMatch({ equals: "answer" })',
-  );
-  const { schema, equals, partial = false, of } = options;
-  if (schema !== undefined) checkSchema(schema, 'jsonMatch');
+  const { schema, equals, partial = false, of } = options ?? {};
+  const kinds = {
+    schema: 'any',
+    equals: ['answer'],
+    partial: 'boolean',
+    tolerance: 'amount',
+    anyOrder: 'boolean',
+    of: 'function',
+  };
+  const hint = 'write jsonMatch({ schema }), or jsonMatch({ equals: "answer" })';
+  checkOptions('jsonMatch', options, kinds as OptionKinds, [], hint);
+  if (schema === undefined && equals === undefined) throw invalid(['expected schema, equals or both, found neither'], hint);
+  if (partial && equals === undefined) throw invalid(["partial needs equals: 'answer'"], hint);
+  if (schema !== undefined) checkSchema(schema);
   const fits = schema === undefined ? undefined : fitting(schema);
   return defineGrader({
     name: 'jsonMatch',
@@ -191,10 +163,12 @@ export function jsonMatch(options: JsonMatchOptions): Grader {
       if (fits !== undefined && !fits(found.value)) return scored(0, { json: 1, schema: 0 });
       const parts = { json: 1, ...(fits === undefined ? {} : { schema: 1 }) };
       if (expected === undefined) return scored(1, parts);
-      const equal = partial ? sharesOf(expected.value, found.value, options) : undefined;
-      if (equal !== undefined) return scored(equal.value, { ...parts, ...equal.parts });
-      const isEqual = jsonEqual(expected.value, found.value, options) ? 1 : 0;
-      return scored(isEqual, { ...parts, equal: isEqual });
+      if (partial && isObject(expected.value)) {
+        const shares = sharesOf(expected.value, found.value, options);
+        return scored(shares.value, { ...parts, ...shares.parts });
+      }
+      const equal = jsonEqual(expected.value, found.value, options) ? 1 : 0;
+      return scored(equal, { ...parts, equal });
     },
   });
 }
@@ -215,8 +189,7 @@ function fitting(schema: Schema): (value: Json) => boolean {
     const within = regexesTogether();
     const fault = schemaFault(schema, value, (pattern, text) => within(expression(pattern), text));
     // Not checked to the end, so it is not known to be wrong.
-    if (fault === TOO_INVOLVED) return unscorable(`what was said is ${fault}`);
-    return fault === undefined;
+    return fault === TOO_INVOLVED ? unscorable(`what was said is ${fault}`) : fault === undefined;
   };
 }
 
@@ -227,59 +200,66 @@ function expectedOf(input: GraderInput): Json {
   return isJson ? ((parsedJson(answer) as Json | undefined) ?? answer) : answer;
 }
 
-/** Of all fields that are expected or there, those that are right. Undefined where no object is expected. */
-function sharesOf(expected: Json, found: Json, how: JsonEquality): Pick<Reward, 'value' | 'parts'> | undefined {
-  if (!isObject(expected)) return undefined;
-  const given = isObject(found) && !isList(found) ? found : {};
+/** Of all fields that are expected or there, those that are right. */
+function sharesOf(
+  expected: Members,
+  found: Json,
+  how: JsonEquality,
+): { readonly value: number; readonly parts: Reward['parts'] } {
+  const given: Members = isObject(found) ? found : {};
   const names = Object.keys(expected);
   const isRight = (name: string): boolean => Object.hasOwn(given, name) && jsonEqual(expected[name]!, given[name]!, how);
   const right = new Set(names.filter(isRight));
-  const extra = Object.keys(given).filter((name) => !Object.hasOwn(expected, name)).length;
-  const all = names.length + extra;
+  const all = new Set([...names, ...Object.keys(given)]).size;
   const parts = names.slice(0, MOST_FIELDS).map((name) => [`field.${name}`, right.has(name) ? 1 : 0]);
-  return { value: all === 0 ? (isObject(found) ? 1 : 0) : right.size / all, parts: Object.fromEntries(parts) };
+  return { value: all === 0 ? Number(isObject(found)) : right.size / all, parts: Object.fromEntries(parts) };
 }
 
-function* optionFaults({ schema, equals, partial }: JsonMatchOptions): Generator<string> {
-  if (schema === undefined && equals === undefined) yield 'expected schema, equals or both, found neither';
-  if (partial === true && equals === undefined) yield "partial needs equals: 'answer'";
-}
+type Members = { readonly [name: string]: Json };
 
 // ── whether a schema can be checked in full ─────────────────────────────────────────────────────────────────────────────
 
-type Kind = (value: unknown) => string | undefined;
+/** What the value of a keyword has to be, in words, and whether it is that. */
+type Check = readonly [expected: string, fits: (value: unknown, root: unknown) => boolean];
 
 const TYPES = ['null', 'boolean', 'integer', 'number', 'string', 'array', 'object'];
-const expected =
-  (what: string, isIt: (value: unknown) => boolean): Kind =>
-  (value) =>
-    isIt(value) ? undefined : `expected ${what}`;
+const isNumber = Number.isFinite as (value: unknown) => value is number;
+const isSchema = (value: unknown): boolean => typeof value === 'boolean' || isObject(value);
 const isTexts = (value: unknown): boolean => Array.isArray(value) && value.every((one) => typeof one === 'string');
-const isType = (value: unknown): boolean => typeof value === 'string' && TYPES.includes(value);
+const areTypes = (value: unknown): boolean =>
+  [value].flat().length > 0 && [value].flat().every((one) => TYPES.includes(one as string));
 
-const anything: Kind = () => undefined;
-const number = expected('a number', (value) => typeof value === 'number' && Number.isFinite(value));
-const count = expected('a whole number from 0 up', (value) => Number.isSafeInteger(value) && (value as number) >= 0);
-const trueOrFalse = expected('true or false', (value) => typeof value === 'boolean');
-const types = expected(
-  `one or several of ${TYPES.join(', ')}`,
-  (value) => isType(value) || (Array.isArray(value) && value.length > 0 && value.every(isType)),
-);
+const PATTERN: Check = [
+  'a regular expression (flag u)',
+  (value) => {
+    try {
+      return typeof value === 'string' && new RegExp(value, 'u') !== undefined;
+    } catch {
+      return false;
+    }
+  },
+];
+const all = (names: string, check: Check): Readonly<Record<string, Check>> =>
+  Object.fromEntries(names.split(' ').map((name) => [name, check]));
 
-const all = (names: string, kind: Kind): Readonly<Record<string, Kind>> =>
-  Object.fromEntries(names.split(' ').map((name) => [name, kind]));
-
-/** What stands for itself. The rest holds schemas, and is walked below. */
-const PLAIN: Readonly<Record<string, Kind>> = {
-  ...all('$schema $id $comment $anchor title description default examples const', anything),
-  ...all('deprecated readOnly writeOnly uniqueItems', trueOrFalse),
-  ...all('minimum maximum exclusiveMinimum exclusiveMaximum', number),
-  ...all('minLength maxLength minItems maxItems minProperties maxProperties', count),
-  type: types,
-  enum: expected('a list', Array.isArray),
-  required: expected('a list of names', isTexts),
-  multipleOf: expected('a number above 0', (value) => typeof value === 'number' && value > 0 && Number.isFinite(value)),
-  pattern: (value) => (typeof value === 'string' ? patternFault(value) : 'expected a text'),
+/** Keywords whose value is no schema. The others hold schemas, and are walked below. */
+const PLAIN: Readonly<Record<string, Check>> = {
+  ...all('$schema $id $comment $anchor title description default examples const', ['anything', () => true]),
+  ...all('deprecated readOnly writeOnly uniqueItems', ['true or false', (value) => typeof value === 'boolean']),
+  ...all('minimum maximum exclusiveMinimum exclusiveMaximum', ['a number', isNumber]),
+  ...all('minLength maxLength minItems maxItems minProperties maxProperties', [
+    'a whole number from 0 up',
+    (value) => Number.isSafeInteger(value) && (value as number) >= 0,
+  ]),
+  type: [`one or several of ${TYPES.join(', ')}`, areTypes],
+  enum: ['a list', Array.isArray],
+  required: ['a list of names', isTexts],
+  multipleOf: ['a number above 0', (value) => isNumber(value) && value > 0],
+  pattern: PATTERN,
+  $ref: [
+    'a reference into this schema, as #/$defs/name',
+    (value, root) => typeof value === 'string' && isSchema(referred(root, value)),
+  ],
 };
 const ONE = ['items', 'additionalProperties', 'not'];
 const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems'];
@@ -290,64 +270,38 @@ const MOST_SHOWN = 20;
  * Every keyword is one that is looked at, references lead somewhere, patterns are patterns. A keyword that is silently ignored would let
  * through what its author meant to refuse, and the policy would learn that. Throws GRADER_INVALID with everything that is wrong.
  */
-function checkSchema(schema: unknown, whose: string): asserts schema is Schema {
+function checkSchema(schema: unknown): asserts schema is Schema {
+  const hint = 'docs/reference/graders.md lists the keywords of JSON Schema that are checked';
   const text = textOf(schema);
-  if (text === undefined) throw invalid(whose, ['the schema: expected plain JSON']);
-  if (nestingOf(text) > MAX_NESTING) throw invalid(whose, [`the schema: nested deeper than ${MAX_NESTING} levels`]);
+  if (text === undefined) throw invalid(['the schema: expected plain JSON'], hint);
+  if (nestingOf(text) > MAX_NESTING) throw invalid([`the schema: nested deeper than ${MAX_NESTING} levels`], hint);
   const faults = [...faultsIn(schema, schema, '#')];
-  if (faults.length > 0) throw invalid(whose, faults);
+  if (faults.length > 0) throw invalid(faults, hint);
   const loops = [...loopsIn(schema, schema, '#')];
-  if (loops.length > 0) throw invalid(whose, loops);
+  if (loops.length > 0) throw invalid(loops, hint);
 }
 
 function* faultsIn(root: unknown, schema: unknown, at: string): Generator<string> {
-  if (typeof schema === 'boolean') return;
-  if (!isObject(schema)) {
-    yield `${at}: expected a schema: an object, true or false`;
-    return;
-  }
+  if (!isSchema(schema)) yield `${at}: expected a schema: an object, true or false`;
+  if (!isObject(schema)) return;
   for (const [keyword, value] of Object.entries(schema)) yield* keywordFaults(root, keyword, value, `${at}/${keyword}`);
 }
 
 function* keywordFaults(root: unknown, keyword: string, value: unknown, at: string): Generator<string> {
+  const isNamed = NAMED.includes(keyword);
+  const isMany = LISTS.includes(keyword) || (keyword === 'items' && Array.isArray(value));
   if (Object.hasOwn(PLAIN, keyword)) {
-    const fault = PLAIN[keyword]!(value);
-    if (fault !== undefined) yield `${at}: ${fault}`;
-  } else if (keyword === '$ref') {
-    if (typeof value !== 'string' || !leadsSomewhere(root, value))
-      yield `${at}: expected a reference into this schema, as #/$defs/name`;
-  } else if (LISTS.includes(keyword) || (keyword === 'items' && Array.isArray(value))) {
-    if (!Array.isArray(value) || value.length === 0) yield `${at}: expected a list of schemas`;
-    else for (const [i, one] of value.entries()) yield* faultsIn(root, one, `${at}/${i}`);
+    const [expected, fits] = PLAIN[keyword]!;
+    if (!fits(value, root)) yield `${at}: expected ${expected}`;
+  } else if (isNamed && !isObject(value)) yield `${at}: expected an object of schemas`;
+  else if (isMany && !(Array.isArray(value) && value.length > 0)) yield `${at}: expected a list of schemas`;
+  else if (isNamed || isMany) {
+    for (const [name, one] of Object.entries(value as object)) {
+      if (keyword === 'patternProperties' && !PATTERN[1](name, root)) yield `${at}/${name}: expected ${PATTERN[0]}`;
+      yield* faultsIn(root, one, `${at}/${name}`);
+    }
   } else if (ONE.includes(keyword)) yield* faultsIn(root, value, at);
-  else if (NAMED.includes(keyword)) yield* namedFaults(root, keyword, value, at);
   else yield `${at}: this keyword is not checked here${keyword === 'format' ? '; use pattern' : ''}`;
-}
-
-function* namedFaults(root: unknown, keyword: string, value: unknown, at: string): Generator<string> {
-  if (!isObject(value)) {
-    yield `${at}: expected an object of schemas`;
-    return;
-  }
-  for (const [name, one] of Object.entries(value)) {
-    const fault = keyword === 'patternProperties' ? patternFault(name) : undefined;
-    if (fault !== undefined) yield `${at}/${name}: ${fault}`;
-    yield* faultsIn(root, one, `${at}/${name}`);
-  }
-}
-
-function patternFault(pattern: string): string | undefined {
-  try {
-    new RegExp(pattern, 'u');
-    return undefined;
-  } catch {
-    return 'expected a regular expression (flag u)';
-  }
-}
-
-function leadsSomewhere(root: unknown, ref: string): boolean {
-  const target = referred(root, ref);
-  return typeof target === 'boolean' || isObject(target);
 }
 
 /** References that lead back to themselves before they look at any part of a value: whatever is said, the check would never end. */
@@ -378,9 +332,7 @@ function textOf(schema: unknown): string | undefined {
   }
 }
 
-function invalid(whose: string, faults: readonly string[]): TrainyardError {
+function invalid(faults: readonly string[], hint: string): TrainyardError {
   const more = faults.length > MOST_SHOWN ? `; and ${faults.length - MOST_SHOWN} more` : '';
-  return new TrainyardError('GRADER_INVALID', `${whose}: ${faults.slice(0, MOST_SHOWN).join('; ')}${more}`, {
-    hint: 'docs/reference/graders.md lists the keywords of JSON Schema that are checked',
-  });
+  return new TrainyardError('GRADER_INVALID', `jsonMatch: ${faults.slice(0, MOST_SHOWN).join('; ')}${more}`, { hint });
 }

@@ -1,5 +1,5 @@
 /**
- * Asking a judge: what it is asked, the call of its server, what it replied, and asking again after what may pass (a busy, broken or silent
+ * Asking a judge: the request, the call of its server, reading its reply, and asking again after what may pass (a busy, broken or silent
  * server, a reply that gives no scores), with longer and longer waits. A judge that gives none makes the rollout unscorable, never worth 0.
  *
  * The developer's instructions are in the system message; everything that others wrote is in the user message, fenced. Two secrets are made for
@@ -10,7 +10,7 @@ import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { deadlineSignal } from '../core/async.ts';
 import { unscorable } from '../core/define.ts';
-import { printable } from '../core/describe.ts';
+import { kindOf, printable } from '../core/describe.ts';
 import { isObject, parsedJson } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import {
@@ -51,17 +51,18 @@ export interface Scores {
   readonly clamped: number;
 }
 
-export interface JudgeReply extends Scores, Usage {
-  readonly calls: number;
+interface Usage {
+  readonly promptTokens: number;
+  readonly completionTokens: number;
 }
 
 /** However long a server asks to be left alone. */
 export const MOST_WAIT_MS = 30_000;
 
 /**
- * `unsupported` is kept by the caller between questions: what a server does not take is found out once. Only what was left out of a question
- * that was answered counts: a refusal that merely names a parameter, because it repeats the question or this one is too long, is no reason
- * to ask all others differently.
+ * `unsupported` is kept by the caller between requests: what a server does not take is found out once. Only what was left out of a request that
+ * was answered counts: a refusal that merely names a parameter, because it repeats the request or this one is too long, is no reason to ask
+ * all others differently.
  */
 export async function askJudge(
   server: ChatServer,
@@ -70,50 +71,50 @@ export async function askJudge(
   patience: Patience,
   unsupported: Set<OptionalParameter>,
   signal: AbortSignal,
-): Promise<JudgeReply> {
+): Promise<Scores & Usage & { readonly calls: number }> {
   const spent = { promptTokens: 0, completionTokens: 0, calls: 0 };
   const without = new Set(unsupported);
-  const gaveNone = (tries: number, why: string): never =>
-    unscorable(`the judge ${server.name} gave no verdict in ${tries} ${tries === 1 ? 'try' : 'tries'}: ${why}`);
   for (let attempt = 1; ; ) {
     // Anew each time: a judge that was led astray must not be asked with secrets it may have repeated.
-    const { parameters, check } = questionOf(by, shown, patience.maxTokens);
-    const reply = await complete(server, parameters, without, patience.timeoutMs, signal);
+    const [mark, check] = [randomBytes(12).toString('hex'), randomBytes(8).toString('hex')];
+    const request = requestOf(by, shown, patience.maxTokens, mark, check);
+    const reply = await complete(server, request, without, patience.timeoutMs, signal);
     spent.calls += 1;
-    if (reply.kind === 'unsupported') {
-      without.add(reply.parameter);
+    if (typeof reply === 'string') {
+      without.add(reply);
       continue;
     }
-    let why: string;
-    if (reply.kind === 'answered') {
+    let failure: Failure;
+    if ('content' in reply) {
       for (const parameter of without) unsupported.add(parameter);
-      spent.promptTokens += reply.usage.promptTokens;
-      spent.completionTokens += reply.usage.completionTokens;
+      spent.promptTokens += reply.promptTokens;
+      spent.completionTokens += reply.completionTokens;
       const scores = scoresIn(reply.content, by, check);
       if (typeof scores !== 'string') return { ...spent, ...scores };
-      why = scores;
-    } else why = `it ${reply.why}`;
-    if (attempt === patience.tries || (reply.kind === 'failed' && !reply.again)) return gaveNone(attempt, why);
+      failure = { why: scores, again: true };
+    } else failure = reply;
+    if (attempt === patience.tries || !failure.again) {
+      const tries = `${attempt} ${attempt === 1 ? 'try' : 'tries'}`;
+      return unscorable(`the judge ${server.name} gave no verdict in ${tries}: ${failure.why}`);
+    }
     // Not all at the same moment: those that were refused together would be again.
     const backoffMs = patience.backoffMs * 2 ** (attempt - 1) * (0.5 + Math.random());
-    const afterMs = reply.kind === 'failed' ? reply.afterMs : undefined;
-    await sleep(Math.min(MOST_WAIT_MS, afterMs ?? backoffMs), undefined, { signal }).catch(() => signal.throwIfAborted());
+    const waitMs = Math.min(MOST_WAIT_MS, failure.afterMs ?? backoffMs);
+    await sleep(waitMs, undefined, { signal }).catch(() => signal.throwIfAborted());
     attempt += 1;
   }
 }
 
-// ── the question ────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the request ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-type Parameters = Required<Pick<ChatRequest, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
+type Request = Required<Pick<ChatRequest, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
 
-function questionOf(by: JudgedBy, shown: readonly Shown[], maxTokens: number): { parameters: Parameters; check: string } {
-  const mark = randomBytes(12).toString('hex');
-  const check = randomBytes(8).toString('hex');
+function requestOf(by: JudgedBy, shown: readonly Shown[], maxTokens: number, mark: string, check: string): Request {
   const messages = [
     { role: 'system', content: instructionsOf(by, mark, check) },
     { role: 'user', content: fenced(shown, mark) },
   ] as const;
-  return { parameters: { messages, temperature: 0, maxTokens, format: { schema: schemaOf(by) } }, check };
+  return { messages, temperature: 0, maxTokens, format: { schema: schemaOf(by) } };
 }
 
 function instructionsOf({ instructions, scale: [low, high], criteria }: JudgedBy, mark: string, check: string): string {
@@ -134,20 +135,21 @@ function instructionsOf({ instructions, scale: [low, high], criteria }: JudgedBy
 }
 
 function schemaOf({ scale: [minimum, maximum], criteria }: JudgedBy): Json {
+  const object = (properties: { readonly [name: string]: Json }): Json => ({
+    type: 'object',
+    properties,
+    required: Object.keys(properties),
+    additionalProperties: false,
+  });
   const score = { type: 'number', minimum, maximum };
   const scores = object(Object.fromEntries(criteria.map(({ name }) => [name, score])));
   const text = { type: 'string' };
   return object({ check: text, reason: text, ...(criteria.length === 0 ? { score } : { scores }) });
 }
 
-function object(properties: { readonly [name: string]: Json }): Json {
-  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false };
-}
-
-/** Foreign text, to be shown to a judge. */
+/** Foreign text, cleaned, to be shown to a judge. */
 export interface Shown {
   readonly title: string;
-  /** Cleaned. */
   readonly text: string;
 }
 
@@ -173,16 +175,13 @@ export function cleaned(text: string, most: number): string {
 }
 
 /**
- * Between lines with a mark that whoever wrote the texts could not know. This makes it hard to pass orders off as the developer's. It cannot
- * make a model immune to what it reads; the check in its reply catches a judge that was led astray entirely.
+ * Between lines with a mark that whoever wrote the texts could not know; that it is nowhere inside is not left to chance. It cannot make a
+ * model immune to what it reads; the check in its reply catches a judge that was led astray entirely.
  */
 export function fenced(parts: readonly Shown[], mark: string): string {
-  const between = ({ title, text }: Shown): string => {
-    // Nobody can guess it; that it is nowhere inside is what the rest relies on, so it is not left to chance.
-    const inside = text.replaceAll(mark, '[mark]');
-    return `<<<BEGIN ${title} ${mark}>>>\n${inside}\n<<<END ${title} ${mark}>>>`;
-  };
-  return parts.map(between).join('\n\n');
+  return parts
+    .map(({ title, text }) => `<<<BEGIN ${title} ${mark}>>>\n${text.replaceAll(mark, '[mark]')}\n<<<END ${title} ${mark}>>>`)
+    .join('\n\n');
 }
 
 // ── one call of a judge's server ────────────────────────────────────────────────────────────────────────────────────────
@@ -191,19 +190,14 @@ const REPLY_BYTES = 1024 * 1024;
 const QUOTED = 200;
 const AGAIN = [408, 409, 425, 429];
 
-interface Usage {
-  readonly promptTokens: number;
-  readonly completionTokens: number;
+/** `again`: whether asking again may help. `afterMs`: how long the server asks to be left alone. */
+interface Failure {
+  readonly why: string;
+  readonly again: boolean;
+  readonly afterMs?: number | undefined;
 }
 
-type Completion =
-  | { readonly kind: 'answered'; readonly content: string; readonly usage: Usage }
-  /** `again`: whether asking again may help. `afterMs`: what the server asks to be waited. */
-  | { readonly kind: 'failed'; readonly why: string; readonly again: boolean; readonly afterMs?: number | undefined }
-  /** A parameter that this server does not take. */
-  | { readonly kind: 'unsupported'; readonly parameter: OptionalParameter };
-
-/** Parameters without which the question is still the same, and what servers call them when they refuse them. */
+/** Parameters without which the request is still the same, and what servers call them when they refuse them. */
 const OPTIONAL = {
   format: /response_format|json_schema|structured output|guided/i,
   temperature: /temperature/i,
@@ -211,61 +205,63 @@ const OPTIONAL = {
 };
 export type OptionalParameter = keyof typeof OPTIONAL;
 
+type Completion = Usage & { readonly content: string };
+
 /**
- * Over Chat Completions: bounded in time and size, redirects refused. What can go wrong is a value; throws only the signal's reason.
+ * Over Chat Completions: bounded in time and size, redirects refused. A parameter is returned where the server does not take it. Throws only
+ * the signal's reason.
  *
  * The key goes into one header of one request and nowhere else: what a server says about a wrong key is not repeated, and no message
  * leaves here with the key in it.
  */
 async function complete(
   server: ChatServer,
-  parameters: Parameters,
+  request: Request,
   without: ReadonlySet<OptionalParameter>,
   timeoutMs: number,
   signal: AbortSignal,
-): Promise<Completion> {
+): Promise<Completion | Failure | OptionalParameter> {
   signal.throwIfAborted();
   const late = new Error('late');
   using bounded = deadlineSignal(timeoutMs, () => late, signal);
-  const sent = Object.entries(parameters).filter(([name]) => !without.has(name as OptionalParameter));
+  const sent = Object.entries(request).filter(([name]) => !without.has(name as OptionalParameter));
   try {
-    const [url, init] = chatRequest(server, Object.fromEntries(sent) as unknown as Parameters);
+    const [url, init] = chatRequest(server, Object.fromEntries(sent) as unknown as Request);
     const response = await fetch(url, { ...init, redirect: 'manual', signal: bounded.signal });
     const body = await bodyOf(response);
-    if (body === undefined) return failed(`answered more than ${REPLY_BYTES} bytes`, true);
+    if (body === undefined) return { why: `it answered more than ${REPLY_BYTES} bytes`, again: true };
     return response.ok ? answered(body) : refused(response, withoutKey(body, server), without);
   } catch (thrown) {
     signal.throwIfAborted();
     const why =
       thrown === late ? `did not answer within ${timeoutMs} ms` : `cannot be reached: ${whyUnreachable(thrown, server)}`;
-    return failed(why, true);
+    return { why: `it ${why}`, again: true };
   }
 }
 
-function answered(body: string): Completion {
+function answered(body: string): Completion | Failure {
   const answer = chatAnswerIn(body);
-  if (answer === undefined) return failed('answered something that is no completion', true);
+  if (answer === undefined) return { why: 'it answered something that is no completion', again: true };
   const { usage } = parsedJson(body) as { readonly usage?: { prompt_tokens?: unknown; completion_tokens?: unknown } | null };
   const count = (value: unknown): number => (typeof value === 'number' && Number.isFinite(value) && value >= 0 ? value : 0);
   const content = typeof answer.content === 'string' ? answer.content : '';
-  const counts = { promptTokens: count(usage?.prompt_tokens), completionTokens: count(usage?.completion_tokens) };
-  return { kind: 'answered', content, usage: counts };
+  return { content, promptTokens: count(usage?.prompt_tokens), completionTokens: count(usage?.completion_tokens) };
 }
 
-function refused({ status, headers }: Response, body: string, without: ReadonlySet<OptionalParameter>): Completion {
-  if (status >= 300 && status < 400) return failed(`answered ${status}: redirects are not followed`, false);
-  if (status === 401 || status === 403) return failed(`answered ${status}: it does not accept the key`, false);
+function refused(
+  { status, headers }: Response,
+  body: string,
+  without: ReadonlySet<OptionalParameter>,
+): Failure | OptionalParameter {
+  if (status >= 300 && status < 400) return { why: `it answered ${status}: redirects are not followed`, again: false };
+  if (status === 401 || status === 403) return { why: `it answered ${status}: it does not accept the key`, again: false };
   if (status === 400 || status === 422) {
     const named = (Object.keys(OPTIONAL) as OptionalParameter[]).find((name) => !without.has(name) && OPTIONAL[name].test(body));
-    if (named !== undefined) return { kind: 'unsupported', parameter: named };
+    if (named !== undefined) return named;
   }
   const said = printable(body).replaceAll('\n', ' ').slice(0, QUOTED);
   const again = AGAIN.includes(status) || status >= 500;
-  return { ...failed(`answered ${status}: ${said}`, again), afterMs: waitAsked(headers.get('retry-after')) };
-}
-
-function failed(why: string, again: boolean): Completion & { readonly kind: 'failed' } {
-  return { kind: 'failed', why, again };
+  return { why: `it answered ${status}: ${said}`, again, afterMs: waitAsked(headers.get('retry-after')) };
 }
 
 /** Undefined where it is too large; the rest is not read then. */
@@ -301,19 +297,17 @@ type ReplyObject = { readonly [name: string]: Json };
 export function scoresIn(reply: string, { scale: [low, high], criteria }: JudgedBy, check: string): Scores | string {
   const found = replyObject(reply, check);
   if (typeof found === 'string') return found;
-  const { scores } = found;
   // Without criteria the score stands in the object itself.
-  const given = criteria.length === 0 ? found : isObject(scores) ? scores : {};
+  const given = criteria.length === 0 ? found : isObject(found['scores']) ? found['scores'] : {};
   const names = criteria.length === 0 ? ['score'] : criteria.map(({ name }) => name);
-  const numbers: number[] = [];
-  for (const name of names) {
-    const score = Object.hasOwn(given, name) ? given[name] : undefined;
-    if (typeof score !== 'number' || !Number.isFinite(score))
-      return `its ${JSON.stringify(name)} is ${kindOf(score)}, expected a number`;
-    numbers.push(score);
+  const numbers = names.map((name) => (Object.hasOwn(given, name) ? given[name] : undefined));
+  const odd = numbers.findIndex((score) => !Number.isFinite(score));
+  if (odd !== -1) {
+    const kind = numbers[odd] === undefined ? 'missing' : `of the kind ${kindOf(numbers[odd])}`;
+    return `its ${JSON.stringify(names[odd])} is ${kind}, expected a finite number`;
   }
-  const kept = numbers.map((score) => Math.min(high, Math.max(low, score)));
-  return { scores: kept, clamped: kept.filter((score, i) => score !== numbers[i]).length };
+  const scores = (numbers as number[]).map((score) => Math.min(high, Math.max(low, score)));
+  return { scores, clamped: scores.filter((score, i) => score !== numbers[i]).length };
 }
 
 /** Two that differ, or one that names a score twice, are none: which one was meant is not known. */
@@ -351,10 +345,4 @@ function namesTwice(json: string): boolean {
     }
   }
   return false;
-}
-
-function kindOf(value: unknown): string {
-  if (value === undefined) return 'missing';
-  if (typeof value === 'number') return 'not finite';
-  return value === null ? 'null' : typeof value === 'string' ? 'a text' : `a ${typeof value}`;
 }

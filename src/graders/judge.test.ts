@@ -404,7 +404,11 @@ describe('a rubric', () => {
   it('refuses criteria that cannot be told apart or weighed, all at once', () => {
     const bad = [...criteria, { name: 'kind', description: ' ', weight: -1 }];
     const define = (): Grader => rubric(bad, { model: 'policy' });
-    for (const message of [/two criteria are named "kind"/, /criterion 3 has no description/, /weight of criterion 3 is -1/]) {
+    for (const message of [
+      /two criteria are named "kind"/,
+      /criterion 3.description is ' ', expected a text/,
+      /criterion 3.weight is -1/,
+    ]) {
       expect(define).toThrow(expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(message) }));
     }
     expect(() => rubric([], { model: 'policy' })).toThrow(/found 0 criteria/);
@@ -433,7 +437,7 @@ describe('the definition of a judge', () => {
       'name of a model',
       'not a key',
       'instructions',
-      'scale is [1,1]',
+      'scale is [ 1, 1 ]',
       'tries is 0',
       'timeoutMs',
       'cache',

@@ -2,10 +2,9 @@
  * `judge` and `rubric`: graders that ask a language model. Any OpenAI-compatible server, or the run's own policy.
  *
  * The judge sees the agent's text as data, between fences, and its reply counts only if it repeats a check that the agent's text could not
- * know. A judge that cannot be asked or gives no scores makes the rollout unscorable. An answer that says nothing at all gets the
- * bottom of the scale without a call.
+ * know. A judge that cannot be asked or gives no scores makes the rollout unscorable. An answer that says nothing at all gets the bottom of
+ * the scale without a call. Every mistake in the options is found when the grader is defined, and all are told together.
  */
-
 import { randomUUID } from 'node:crypto';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -15,197 +14,17 @@ import { unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
-import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answer-text.ts';
+import { answerOf, checkOptions, type OptionKinds, optionFaults, saidBy, type TextOptions } from './answer-text.ts';
 import {
   askJudge,
   type Criterion,
   cleaned,
-  type JudgedBy,
-  type JudgeReply,
   MOST_WAIT_MS,
   type OptionalParameter,
   type Patience,
   type Scores,
   type Shown,
 } from './judge-request.ts';
-
-export interface RubricCriterion extends Criterion {
-  /** Default 1. */
-  readonly weight?: number;
-}
-
-export type RubricOptions = Omit<JudgeOptions, 'instructions'> & Partial<Pick<JudgeOptions, 'instructions'>>;
-
-const MAX_CHARACTERS = 20_000;
-const MOST_CRITERIA = 50;
-
-/** One score for the whole answer. Throws GRADER_INVALID. */
-export function judge(options: JudgeOptions): Grader {
-  return asking('judge', options, [], ([score]) => ({ value: score! }));
-}
-
-/** One score for each criterion, all asked at once. The value is their mean by weight; they are the parts. Throws GRADER_INVALID. */
-export function rubric(criteria: readonly RubricCriterion[], options: RubricOptions): Grader {
-  checkCriteria(criteria);
-  const weights = criteria.map(({ weight = 1 }) => weight);
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
-  const instructions = 'Judge the answer by each of the criteria below, each for itself.';
-  return asking('rubric', { ...options, instructions: options?.instructions ?? instructions }, criteria, (scores) => ({
-    value: scores.reduce((sum, score, i) => sum + score * weights[i]!, 0) / total,
-    parts: Object.fromEntries(criteria.map(({ name }, i) => [name, scores[i]!])),
-  }));
-}
-
-type Combine = (scores: readonly number[]) => Exclude<GraderResult, number>;
-
-function asking(kind: string, options: JudgeOptions, criteria: readonly Criterion[], combine: Combine): Grader {
-  const hint = `write ${kind}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`;
-  checkOptions(kind, options, KINDS, () => faultsIn(options), hint);
-  const { model, instructions, scale = [0, 1], successFrom = scale[1], of, timeoutMs, tries, backoffMs, maxTokens } = options;
-  const patience = { ...PATIENCE, ...defined({ timeoutMs, tries, backoffMs, maxTokens }) };
-  const by: JudgedBy = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
-  const count = Math.max(1, criteria.length);
-  const cache = new ScoreCache(options, count);
-  const unsupported = new Set<OptionalParameter>();
-  const rewardOf = ({ scores, clamped }: Scores, metrics: Readonly<Record<string, number>>): GraderResult => {
-    const { value, ...parts } = combine(scores);
-    const success = value >= successFrom - Number.EPSILON * Math.abs(successFrom) * 8;
-    return { value, success, ...parts, metrics: { ...metrics, clamped } };
-  };
-  return defineGrader({
-    name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
-    judges: true,
-    ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
-    deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
-    async grade(input, ctx) {
-      const said = saidBy(input, of);
-      if (cleaned(said, said.length).trim() === '') {
-        const bottom = combine(Array.from({ length: count }, () => scale[0]));
-        return { ...bottom, success: false, metrics: { calls: 0 } };
-      }
-      const shown = shownOf(input, said, options);
-      const server = serverOf(model, ctx);
-      const question = digestOf([JSON.stringify([server.baseURL, server.name, by, shown, patience.maxTokens])]);
-      const known = await cache.get(question);
-      if (known !== undefined) return rewardOf(known, { calls: 0, cached: 1 });
-      const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
-      await cache.put(question, reply);
-      return rewardOf(reply, metricsOf(reply, options));
-    },
-  });
-}
-
-const MOST_KEPT = 10_000;
-
-/**
- * Scores that were given before, by the digest of everything that was asked: the last ones in memory, and all of them in a directory where
- * one is named. Failures are never kept. A file that is not what was written counts as none, and a directory that cannot be written costs
- * the saving, never the scores.
- */
-class ScoreCache {
-  readonly #kept = new Map<string, Scores>();
-  readonly #isUsed: boolean;
-  readonly #directory: string | undefined;
-  readonly #isUsable: (scores: unknown) => boolean;
-
-  constructor({ model, cache = true, scale: [low, high] = [0, 1] }: JudgeOptions, count: number) {
-    // The policy changes, so what it said before does not count.
-    this.#isUsed = model !== 'policy' && cache !== false;
-    this.#directory = typeof cache === 'string' ? cache : undefined;
-    this.#isUsable = (scores) =>
-      Array.isArray(scores) && scores.length === count && scores.every((score) => score >= low && score <= high);
-  }
-
-  async get(question: string): Promise<Scores | undefined> {
-    const known = this.#kept.get(question) ?? (await this.#read(question));
-    return known && this.#keep(question, known);
-  }
-
-  async put(question: string, { scores, clamped }: Scores): Promise<void> {
-    if (!this.#isUsed) return;
-    this.#keep(question, { scores, clamped });
-    if (this.#directory === undefined) return;
-    // Whole or not there: renamed into place.
-    const temporary = join(this.#directory, `${question}.${randomUUID()}.tmp`);
-    try {
-      await mkdir(this.#directory, { recursive: true });
-      await writeFile(temporary, `${JSON.stringify({ scores, clamped })}\n`);
-      await rename(temporary, join(this.#directory, `${question}.json`));
-    } catch {
-      await rm(temporary, { force: true }).catch(() => {});
-    }
-  }
-
-  #keep(question: string, scores: Scores): Scores {
-    // Behind all others: a map gives its keys in the order they were put in, so the first is the one longest unused.
-    this.#kept.delete(question);
-    this.#kept.set(question, scores);
-    if (this.#kept.size > MOST_KEPT) this.#kept.delete(this.#kept.keys().next().value!);
-    return scores;
-  }
-
-  async #read(question: string): Promise<Scores | undefined> {
-    if (!this.#isUsed || this.#directory === undefined) return undefined;
-    const text = await readFile(join(this.#directory, `${question}.json`), 'utf8').catch(() => '');
-    const { scores, clamped } = (parsedJson(text) ?? {}) as Partial<Scores>;
-    return this.#isUsable(scores) && Number.isSafeInteger(clamped) ? { scores: scores!, clamped: clamped! } : undefined;
-  }
-}
-
-/** The reference is in a part of its own, and only where it was asked for. */
-function shownOf(input: GraderInput, said: string, options: JudgeOptions): readonly Shown[] {
-  const { showPrompt = true, showAnswer = false, maxCharacters = MAX_CHARACTERS } = options;
-  const part = (title: string, text: string): Shown => ({ title, text: cleaned(text, maxCharacters) });
-  const prompt = input.task.prompt.map(({ role, content }) => `${role}: ${content}`).join('\n\n');
-  const reference = (): string => {
-    const answer = answerOf(input);
-    return typeof answer === 'string' ? answer : JSON.stringify(answer);
-  };
-  return [
-    ...(showPrompt ? [part('TASK', prompt)] : []),
-    ...(showAnswer ? [part('REFERENCE ANSWER', reference())] : []),
-    part('ANSWER OF THE AGENT', said),
-  ];
-}
-
-function metricsOf(
-  { calls, promptTokens, completionTokens }: JudgeReply,
-  { price }: JudgeOptions,
-): Readonly<Record<string, number>> {
-  const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
-  return { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) };
-}
-
-function checkCriteria(criteria: readonly RubricCriterion[]): void {
-  const faults = Array.isArray(criteria) ? [...criteriaFaults(criteria)] : ['expected a list of { name, description, weight }'];
-  if (faults.length > 0) throw new TrainyardError('GRADER_INVALID', `rubric: ${faults.join('; ')}`);
-}
-
-function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string> {
-  if (criteria.length === 0 || criteria.length > MOST_CRITERIA) {
-    yield `found ${criteria.length} criteria, expected from 1 to ${MOST_CRITERIA}`;
-  }
-  const seen = new Set<string>();
-  for (const [i, criterion] of criteria.entries()) {
-    if (typeof criterion !== 'object' || criterion === null) {
-      yield `criterion ${i + 1} is no { name, description, weight }`;
-      continue;
-    }
-    const { name, description, weight = 1 } = criterion;
-    yield* unknownOptions(criterion, ['name', 'description', 'weight'], `criterion ${i + 1}`);
-    if (typeof name !== 'string' || name === '' || name === '__proto__') yield `criterion ${i + 1} has no usable name`;
-    else if (seen.has(name)) yield `two criteria are named ${JSON.stringify(name)}`;
-    seen.add(name);
-    if (typeof description !== 'string' || description.trim() === '') yield `criterion ${i + 1} has no description`;
-    if (!(Number.isFinite(weight) && weight > 0))
-      yield `the weight of criterion ${i + 1} is ${weight}, expected a number above 0`;
-  }
-  const weights = criteria.map((criterion) => criterion?.weight ?? 1);
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
-  if (total === Infinity && weights.every((weight) => weight < Infinity)) yield 'the weights are too large to be added up';
-}
-
-// ── what a judge is made with: every mistake is found when it is defined, and all are told together ─────────────────────
 
 /** An OpenAI-compatible server. */
 export interface JudgeEndpoint {
@@ -236,68 +55,120 @@ export interface JudgeOptions extends TextOptions, Partial<Patience> {
   readonly price?: { readonly prompt: number; readonly completion: number };
 }
 
-const ENDPOINT: readonly string[] = ['baseURL', 'model', 'apiKeyEnv'] satisfies readonly (keyof JudgeEndpoint)[];
+export type RubricOptions = Omit<JudgeOptions, 'instructions'> & Partial<Pick<JudgeOptions, 'instructions'>>;
 
-const PATIENCE: Patience = { timeoutMs: 30_000, tries: 3, backoffMs: 500, maxTokens: 1024 };
+export interface RubricCriterion extends Criterion {
+  /** Default 1. */
+  readonly weight?: number;
+}
 
 const KINDS: OptionKinds = {
-  model: 'any',
+  model: endpointFaults,
   instructions: 'text',
-  scale: 'any',
+  scale: [
+    '[low, high] with low below high',
+    (scale) => Array.isArray(scale) && scale.length === 2 && scale.every(Number.isFinite) && scale[0] < scale[1],
+  ],
   successFrom: 'number',
   showPrompt: 'boolean',
   showAnswer: 'boolean',
   maxCharacters: 'count',
-  cache: 'any',
-  price: 'any',
+  cache: ['true, false or a directory', (cache) => typeof cache === 'boolean' || (typeof cache === 'string' && cache !== '')],
+  price: (price) => optionFaults(price, { prompt: 'amount', completion: 'amount' }, ['prompt', 'completion'], 'price'),
   timeoutMs: 'count',
   tries: 'count',
   backoffMs: 'natural',
   maxTokens: 'count',
   of: 'function',
 };
+const PATIENCE: Patience = { timeoutMs: 30_000, tries: 3, backoffMs: 500, maxTokens: 1024 };
+const MAX_CHARACTERS = 20_000;
+const MOST_CRITERIA = 50;
 
-function* faultsIn(options: Partial<JudgeOptions>): Generator<string> {
-  const { model, instructions, scale = [0, 1], cache } = options;
-  if (model !== 'policy') yield* endpointFaults(model);
-  if (instructions === undefined) yield 'instructions: expected a text';
-  const isScale = Array.isArray(scale) && scale.length === 2 && scale.every(Number.isFinite) && scale[0]! < scale[1]!;
-  if (!isScale) yield `scale is ${JSON.stringify(scale)}, expected [low, high] with low below high`;
-  if (cache !== undefined && typeof cache !== 'boolean' && (typeof cache !== 'string' || cache === '')) {
-    yield 'cache: expected true, false or a directory';
-  }
-  const price: Readonly<Record<string, unknown>> = options.price ?? { prompt: 0, completion: 0 };
-  yield* unknownOptions(price, ['prompt', 'completion'], 'price');
-  for (const name of ['prompt', 'completion']) {
-    const value = Number(price[name]);
-    if (!(Number.isFinite(value) && value >= 0)) yield `price.${name} is ${String(price[name])}, expected a number from 0 up`;
-  }
+/** One score for the whole answer. Throws GRADER_INVALID. */
+export function judge(options: JudgeOptions): Grader {
+  return asking('judge', options, [], ([score]) => ({ value: score! }));
 }
 
-function* endpointFaults(model: unknown): Generator<string> {
-  if (!isObject(model)) {
-    yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
-    return;
-  }
-  // A key in the source would be copied with it; it is not repeated here.
-  const secret = Object.keys(model).find((key) => /key|token|secret/i.test(key) && !ENDPOINT.includes(key));
-  if (secret !== undefined) yield `model has no ${secret}; put the key into the environment and name the variable in apiKeyEnv`;
-  const others = Object.fromEntries(Object.entries(model).filter(([key]) => key !== secret));
-  yield* unknownOptions(others, ENDPOINT, 'model');
-  const { baseURL, model: name, apiKeyEnv } = model as Partial<Record<keyof JudgeEndpoint, unknown>>;
-  const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
-  // Not repeated in the message: it may hold a password.
-  if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
-  else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
-  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
-  if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
-  if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
-    yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';
-  }
+/** One score for each criterion, all asked at once. The value is their mean by weight; they are the parts. Throws GRADER_INVALID. */
+export function rubric(criteria: readonly RubricCriterion[], options: RubricOptions): Grader {
+  const faults = Array.isArray(criteria) ? [...criteriaFaults(criteria)] : ['expected a list of { name, description, weight }'];
+  if (faults.length > 0) throw new TrainyardError('GRADER_INVALID', `rubric: ${faults.join('; ')}`);
+  const weights = criteria.map(({ weight = 1 }) => weight);
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const instructions = 'Judge the answer by each of the criteria below, each for itself.';
+  return asking('rubric', { ...options, instructions: options?.instructions ?? instructions }, criteria, (scores) => ({
+    value: scores.reduce((sum, score, i) => sum + score * weights[i]!, 0) / total,
+    parts: Object.fromEntries(criteria.map(({ name }, i) => [name, scores[i]!])),
+  }));
+}
+
+type Combine = (scores: readonly number[]) => Exclude<GraderResult, number>;
+
+function asking(kind: string, options: JudgeOptions, criteria: readonly Criterion[], combine: Combine): Grader {
+  const hint = `write ${kind}({ model: { baseURL, model, apiKeyEnv }, instructions }), or model: 'policy'`;
+  checkOptions(kind, options, KINDS, ['model', 'instructions'], hint);
+  const {
+    model,
+    instructions,
+    scale = [0, 1],
+    successFrom = scale[1],
+    of,
+    timeoutMs,
+    tries,
+    backoffMs,
+    maxTokens,
+    price,
+  } = options;
+  const patience = { ...PATIENCE, ...defined({ timeoutMs, tries, backoffMs, maxTokens }) };
+  const by = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
+  const count = Math.max(1, criteria.length);
+  const cache = scoreCache(options, count);
+  const unsupported = new Set<OptionalParameter>();
+  const rewardOf = ({ scores, clamped }: Scores, metrics: Readonly<Record<string, number>>): GraderResult => {
+    const { value, ...parts } = combine(scores);
+    const success = value >= successFrom - Number.EPSILON * Math.abs(successFrom) * 8;
+    return { value, success, ...parts, metrics: { ...metrics, clamped } };
+  };
+  return defineGrader({
+    name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
+    judges: true,
+    ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
+    deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
+    async grade(input, ctx) {
+      const said = saidBy(input, of);
+      if (cleaned(said, said.length).trim() === '') {
+        return { ...combine(Array(count).fill(scale[0])), success: false, metrics: { calls: 0 } };
+      }
+      const shown = shownOf(input, said, options);
+      const server = serverOf(model, ctx);
+      const key = digestOf([JSON.stringify([server.baseURL, server.name, by, shown, patience.maxTokens])]);
+      const known = await cache.get(key);
+      if (known !== undefined) return rewardOf(known, { calls: 0, cached: 1 });
+      const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
+      await cache.put(key, reply);
+      const { calls, promptTokens, completionTokens } = reply;
+      const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
+      return rewardOf(reply, { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) });
+    },
+  });
+}
+
+/** The reference is in a part of its own, and only where it was asked for. */
+function shownOf(input: GraderInput, said: string, options: JudgeOptions): readonly Shown[] {
+  const { showPrompt = true, showAnswer = false, maxCharacters = MAX_CHARACTERS } = options;
+  const part = (title: string, text: string): Shown => ({ title, text: cleaned(text, maxCharacters) });
+  const prompt = input.task.prompt.map(({ role, content }) => `${role}: ${content}`).join('\n\n');
+  const answer = showAnswer ? answerOf(input) : '';
+  return [
+    ...(showPrompt ? [part('TASK', prompt)] : []),
+    ...(showAnswer ? [part('REFERENCE ANSWER', typeof answer === 'string' ? answer : JSON.stringify(answer))] : []),
+    part('ANSWER OF THE AGENT', said),
+  ];
 }
 
 /**
- * Whom to ask. Read with each grading, because an entry is imported by processes that never grade and do not have the key. Throws
+ * The server to ask. Read with each grading, because an entry is imported by processes that never grade and do not have the key. Throws
  * GRADER_UNSCORABLE.
  */
 function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer {
@@ -310,4 +181,102 @@ function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer 
   if (apiKey === '') return unscorable(`the environment variable ${apiKeyEnv} with the judge's key is not set`);
   if (!/^[\x21-\x7e]+$/.test(apiKey)) return unscorable(`the environment variable ${apiKeyEnv} holds something that is no key`);
   return { baseURL, name, apiKey };
+}
+
+// ── scores that were given before ───────────────────────────────────────────────────────────────────────────────────────
+
+const MOST_KEPT = 10_000;
+
+interface ScoreCache {
+  get(key: string): Promise<Scores | undefined>;
+  put(key: string, scores: Scores): Promise<void>;
+}
+
+/**
+ * Scores by the digest of everything that was asked: the last ones in memory, and all of them in a directory where one is named. Failures
+ * are never kept. A file that is not what was written counts as none, and a directory that cannot be written costs the saving, never the
+ * scores.
+ */
+function scoreCache({ model, cache = true, scale: [low, high] = [0, 1] }: JudgeOptions, count: number): ScoreCache {
+  // The policy changes, so what it said before does not count.
+  if (model === 'policy' || cache === false) return { get: async () => undefined, put: async () => {} };
+  const kept = new Map<string, Scores>();
+  const keep = (key: string, scores: Scores): Scores => {
+    // A map gives its keys in the order they were put in, so the first is the one longest unused.
+    kept.delete(key);
+    kept.set(key, scores);
+    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value!);
+    return scores;
+  };
+  const read = async (key: string): Promise<Scores | undefined> => {
+    if (cache === true) return undefined;
+    const text = await readFile(join(cache, `${key}.json`), 'utf8').catch(() => '');
+    const { scores, clamped } = (parsedJson(text) ?? {}) as Partial<Scores>;
+    const isUsable = Array.isArray(scores) && scores.length === count && scores.every((score) => score >= low && score <= high);
+    return isUsable && Number.isSafeInteger(clamped) ? { scores, clamped: clamped! } : undefined;
+  };
+  return {
+    async get(key) {
+      const known = kept.get(key) ?? (await read(key));
+      return known && keep(key, known);
+    },
+    async put(key, { scores, clamped }) {
+      keep(key, { scores, clamped });
+      if (cache === true) return;
+      // Whole or not there: renamed into place.
+      const temporary = join(cache, `${key}.${randomUUID()}.tmp`);
+      try {
+        await mkdir(cache, { recursive: true });
+        await writeFile(temporary, `${JSON.stringify({ scores, clamped })}\n`);
+        await rename(temporary, join(cache, `${key}.json`));
+      } catch {
+        await rm(temporary, { force: true }).catch(() => {});
+      }
+    },
+  };
+}
+
+// ── mistakes in the options ─────────────────────────────────────────────────────────────────────────────────────────────
+
+function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string> {
+  if (criteria.length === 0 || criteria.length > MOST_CRITERIA) {
+    yield `found ${criteria.length} criteria, expected from 1 to ${MOST_CRITERIA}`;
+  }
+  const kinds: OptionKinds = {
+    name: ['a name', (name) => typeof name === 'string' && name !== '' && name !== '__proto__'],
+    description: 'text',
+    weight: 'positive',
+  };
+  for (const [i, criterion] of criteria.entries()) {
+    yield* optionFaults(criterion, kinds, ['name', 'description'], `criterion ${i + 1}`);
+  }
+  const names = criteria.map((criterion) => criterion?.name);
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  if (twice !== undefined) yield `two criteria are named ${JSON.stringify(twice)}`;
+  const weights = criteria.map((criterion) => criterion?.weight ?? 1);
+  if (weights.every(Number.isFinite) && weights.reduce((sum, weight) => sum + weight, 0) === Infinity) {
+    yield 'the weights are too large to be added up';
+  }
+}
+
+/** Values are not repeated: they may hold a password or a key. */
+function* endpointFaults(model: unknown): Generator<string> {
+  if (model === 'policy') return;
+  if (!isObject(model)) {
+    yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
+    return;
+  }
+  const { baseURL, model: name, apiKeyEnv, ...others } = model;
+  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv'], 'model');
+  if (Object.keys(others).some((key) => /key|token|secret/i.test(key))) {
+    yield 'put the key into the environment and name the variable in model.apiKeyEnv';
+  }
+  const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
+  if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
+  else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
+  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
+  if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
+  if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
+    yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';
+  }
 }

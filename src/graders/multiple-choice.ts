@@ -7,20 +7,19 @@
  * is "A or B". The word "a" is never the choice A: a bare letter has to end its clause.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define.ts';
+import { unscorable } from '../core/define.ts';
+import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import {
   acceptedAnswers,
   allBoxed,
   allTagged,
   answerOf,
-  checkOptions,
   lastLine,
   lastLineWithHashes,
-  rightOrWrong,
-  saidBy,
   spokenPart,
   type TextOptions,
+  textGrader,
   withoutReason,
 } from './answer-text.ts';
 import { plainCharacters } from './math/tokens.ts';
@@ -54,27 +53,20 @@ const NEXT_SENTENCE = /[.!?]\s+(?!or\b)(?=\p{L}{2})/iu;
 const DENIED = /\b(?:not|never|neither|wrong|incorrect|false)\b|n['’]t\b/i;
 
 export function multipleChoice(options: MultipleChoiceOptions = {}): Grader {
-  checkOptions('multipleChoice', options, { of: 'function', choices: 'texts' });
-  return defineGrader({
-    name: 'multipleChoice',
-    grade: (input) => {
-      const choices = options.choices ?? choicesOf(input);
-      const right = rightLetters(input, choices);
-      const claimed = claimedLetter(plainCharacters(spokenPart(saidBy(input, options.of))), choices);
-      return rightOrWrong(claimed !== undefined && right.includes(claimed));
-    },
+  return textGrader('multipleChoice', options, { choices: 'texts' }, (said, input) => {
+    const choices = options.choices ?? choicesOf(input);
+    const right = rightLetters(input, choices);
+    const claimed = claimedLetter(plainCharacters(spokenPart(said)), choices);
+    return claimed !== undefined && right.includes(claimed);
   });
 }
 
-function choicesOf({ task }: GraderInput): readonly string[] {
-  const { metadata } = task;
-  if (typeof metadata !== 'object' || metadata === null || Array.isArray(metadata) || !('choices' in metadata)) return [];
-  const given: Json = (metadata as Readonly<Record<string, Json>>)['choices'] ?? [];
-  const texts = Array.isArray(given)
-    ? (given as readonly Json[]).map((choice) => (typeof choice === 'number' ? String(choice) : choice))
-    : [];
+function choicesOf({ task: { id, metadata } }: GraderInput): readonly string[] {
+  const given = isObject(metadata) ? metadata['choices'] : undefined;
+  if (given === undefined) return [];
+  const texts = Array.isArray(given) ? given.map((choice: Json) => (typeof choice === 'number' ? String(choice) : choice)) : [];
   if (texts.length > 0 && texts.length <= LETTERS.length && texts.every((text) => typeof text === 'string')) return texts;
-  return unscorable(`the choices of task ${JSON.stringify(task.id)} are not a list of 1 to ${LETTERS.length} texts`);
+  return unscorable(`the choices of task ${JSON.stringify(id)} are not a list of 1 to ${LETTERS.length} texts`);
 }
 
 /** A number is the index of a choice from 0, as datasets have it. */
@@ -96,10 +88,8 @@ const isOffered = (letter: string, choices: readonly string[]): boolean =>
   LETTERS.indexOf(letter) < (choices.length === 0 ? LETTERS.length : choices.length);
 
 function claimedLetter(spoken: string, choices: readonly string[]): string | undefined {
-  for (const claims of [marked(spoken, choices), said(spoken, choices), labelled(spoken, choices), wrapped(spoken, choices)]) {
-    if (claims.length > 0) return new Set(claims).size === 1 ? claims[0] : undefined;
-  }
-  return undefined;
+  const claims = [marked, said, labelled, wrapped].map((read) => read(spoken, choices)).find((found) => found.length > 0) ?? [];
+  return new Set(claims).size === 1 ? claims[0] : undefined;
 }
 
 /** What is marked but names no choice is a claim too: of none. */
@@ -107,10 +97,10 @@ const NO_CHOICE = '';
 
 function marked(spoken: string, choices: readonly string[]): readonly string[] {
   const boxed = allBoxed(spoken);
-  const tagged = boxed.length > 0 ? boxed : allTagged(spoken);
-  const hashes = tagged.length > 0 ? undefined : lastLineWithHashes(spoken)?.text;
-  const found = tagged.map((text) => labelIn(text, choices) ?? NO_CHOICE);
-  return hashes === undefined ? found : [labelIn(hashes, choices) ?? []].flat();
+  const found = boxed.length > 0 ? boxed : allTagged(spoken);
+  if (found.length > 0) return found.map((text) => labelIn(text, choices) ?? NO_CHOICE);
+  const label = labelIn(lastLineWithHashes(spoken)?.text ?? '', choices);
+  return label === undefined ? [] : [label];
 }
 
 /** The choice that a text names: by its label, with or without its text or a reason behind it, or by its text. */
@@ -137,12 +127,7 @@ function claimsOneThing(letter: string, tail: string, choices: readonly string[]
 
 const lettersOf = (text: string, pattern: RegExp, choices: readonly string[]): readonly string[] =>
   [...text.matchAll(pattern)]
-    .map((match) =>
-      match
-        .slice(1)
-        .find((group) => group !== undefined)!
-        .toUpperCase(),
-    )
+    .map((match) => match.slice(1).join('').toUpperCase())
     .filter((letter) => isOffered(letter, choices));
 
 function choiceWithText(text: string, choices: readonly string[]): string | undefined {

@@ -7,17 +7,8 @@
  * likes. Numbers in words are not read. A reference has to hold one number, or mark one.
  */
 import type { Grader } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define.ts';
-import {
-  acceptedAnswers,
-  checkOptions,
-  markedAnswers,
-  referenceAnswer,
-  rightOrWrong,
-  saidBy,
-  spokenPart,
-  type TextOptions,
-} from './answer-text.ts';
+import { unscorable } from '../core/define.ts';
+import { acceptedAnswers, markedAnswers, referenceAnswer, spokenPart, type TextOptions, textGrader } from './answer-text.ts';
 import {
   absolute,
   atMost,
@@ -45,15 +36,12 @@ export interface NumberMatchOptions extends TextOptions {
 }
 
 export function numberMatch(options: NumberMatchOptions = {}): Grader {
-  checkOptions('numberMatch', options, { of: 'function', absolute: 'amount', relative: 'amount', strict: 'boolean' });
-  return defineGrader({
-    name: 'numberMatch',
-    grade: (input) => {
-      const references = acceptedAnswers(input).map((answer) => referenceNumber(answer, input.task.id));
-      const said = saidNumbers(saidBy(input, options.of), options.strict ?? false);
-      const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options));
-      return rightOrWrong(said.length > 0 && withinBudget(() => said.every((one) => one !== undefined && isRight(one))));
-    },
+  const kinds = { absolute: 'amount', relative: 'amount', strict: 'boolean' } as const;
+  return textGrader('numberMatch', options, kinds, (text, input) => {
+    const references = acceptedAnswers(input).map((answer) => referenceNumber(answer, input.task.id));
+    const said = saidNumbers(text, options.strict ?? false);
+    const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options));
+    return said.length > 0 && withinBudget(() => said.every((one) => one !== undefined && isRight(one)));
   });
 }
 
@@ -98,8 +86,8 @@ function isNear(said: FoundNumber, reference: FoundNumber, options: NumberMatchO
 function within(said: Rational, reference: Rational, options: NumberMatchOptions): boolean {
   const near = readable(() => {
     const difference = absolute(minus(said, reference));
-    if (atMost(difference, fromNumber(options.absolute ?? 0))) return true;
-    return atMost(difference, times(fromNumber(options.relative ?? 0), absolute(reference)));
+    const share = times(fromNumber(options.relative ?? 0), absolute(reference));
+    return atMost(difference, fromNumber(options.absolute ?? 0)) || atMost(difference, share);
   });
   return near ?? false;
 }
@@ -150,17 +138,15 @@ const CONTEXT_CHARS = 24;
  */
 function numbersIn(given: string): readonly FoundNumber[] {
   const text = plainCharacters(given.slice(-MOST_CHARS))
-    .replace(
-      TEX_FRACTION,
-      (_, sign = '', top, topDigit, bottom, bottomDigit) => ` ${sign}${top ?? topDigit}/${bottom ?? bottomDigit}`,
-    )
-    .replace(/\{,\}|\\!/g, (mark) => (mark === '{,}' ? ',' : ''))
-    .replace(/\\times(?![A-Za-z])|\\cdot(?![A-Za-z])/g, '*')
+    .replace(TEX_FRACTION, ' $1$2$3/$4$5')
+    .replaceAll('{,}', ',')
+    .replaceAll('\\!', '')
+    .replace(/\\(?:times|cdot)(?![A-Za-z])/g, '*')
     .replace(/\\,/g, ' ')
     .replace(/\\([$%])/g, '$1');
-  const matches = [...text.matchAll(NUMBER)].filter(
-    (match) => !ORDINAL.test(text.slice(match.index + match[0].length, match.index + match[0].length + 3)),
-  );
+  const behind = (match: RegExpMatchArray): string =>
+    text.slice(match.index! + match[0].length, match.index! + match[0].length + 3);
+  const matches = [...text.matchAll(NUMBER)].filter((match) => !ORDINAL.test(behind(match)));
   return withinBudget(() => matches.slice(-MOST_NUMBERS).flatMap((match) => readable(() => numberOf(match, text)) ?? []));
 }
 
@@ -183,7 +169,7 @@ function numberOf(match: RegExpExecArray | RegExpMatchArray, all: string): reado
   const first = decimalOf(digits);
   const size = bottom === undefined ? first : fractionOf(first, middle?.trim(), bottom);
   if (size === undefined) return [];
-  const scaled = scale === undefined ? size : times(size, fromNumber(SCALES[scale.toLowerCase()] ?? 1));
+  const scaled = scale === undefined ? size : times(size, fromNumber(SCALES.get(scale.toLowerCase()) ?? 1));
   // "5 - 3" subtracts; "is -3" and "= - 3" do not.
   const subtracts = sign !== '' && /^\s/.test(text.slice(1)) && OPERAND_BEFORE.test(before);
   const isNegative = (sign === '-' && !subtracts) || innerSign === '-';

@@ -59,7 +59,7 @@ describe('regexMatch', () => {
     [/a/, { flags: 'gg' }, /flags/],
     [7, {}, /found number/],
     ['a', { timeoutMs: 0 }, /timeoutMs is 0/],
-    ['a', { limit: 5 } as never, /it has no option limit, expected flags, timeoutMs, of/],
+    ['a', { limit: 5 } as never, /it has no option limit, expected of, flags, timeoutMs/],
   ])('refuses %j with %j at once', (pattern, options, message) => {
     expect(() => regexMatch(pattern as string, options)).toThrow(
       expect.objectContaining({ code: 'GRADER_INVALID', message: expect.stringMatching(message) }),

@@ -4,9 +4,9 @@
  */
 import { createContext, Script } from 'node:vm';
 import type { Grader, GraderInput } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define.ts';
+import { unscorable } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { acceptedAnswers, answerOf, checkOptions, rightOrWrong, saidBy, type TextOptions } from './answer-text.ts';
+import { acceptedAnswers, answerOf, type TextOptions, textGrader } from './answer-text.ts';
 
 export interface ExactMatchOptions extends TextOptions {
   /** Default true. */
@@ -17,18 +17,13 @@ export interface ExactMatchOptions extends TextOptions {
 
 /** Right where the answer was given to the letter. Does not look inside a text. */
 export function exactMatch(options: ExactMatchOptions = {}): Grader {
-  checkOptions('exactMatch', options, { of: 'function', caseSensitive: 'boolean', trim: 'boolean' });
-  const { of, caseSensitive = true, trim = true } = options;
-  const form = (text: string): string => {
-    const trimmed = trim ? text.trim() : text;
-    return caseSensitive ? trimmed : trimmed.toLowerCase();
-  };
-  return defineGrader({
-    name: 'exactMatch',
-    grade: (input) => {
-      const said = form(saidBy(input, of));
-      return rightOrWrong(acceptedAnswers(input).some((answer) => form(answer) === said));
-    },
+  return textGrader('exactMatch', options, { caseSensitive: 'boolean', trim: 'boolean' }, (said, input) => {
+    const { caseSensitive = true, trim = true } = options;
+    const form = (text: string): string => {
+      const trimmed = trim ? text.trim() : text;
+      return caseSensitive ? trimmed : trimmed.toLowerCase();
+    };
+    return acceptedAnswers(input).some((answer) => form(answer) === form(said));
   });
 }
 
@@ -47,16 +42,11 @@ const ARTICLES = /(?<![\p{L}\d])(?:an?|the)(?![\p{L}\d])/gu;
  * other names.
  */
 export function normalisedMatch(options: TextOptions = {}): Grader {
-  checkOptions('normalisedMatch', options, { of: 'function' });
-  return defineGrader({
-    name: 'normalisedMatch',
-    grade: (input) => {
-      const said = saidBy(input, options.of);
-      const accepted = acceptedAnswers(input);
-      if (said.length > MOST_CHARS || said.trim() === '') return rightOrWrong(false);
-      const normal = normalised(said);
-      return rightOrWrong(accepted.some((answer) => normalised(answer) === normal));
-    },
+  return textGrader('normalisedMatch', options, {}, (said, input) => {
+    const accepted = acceptedAnswers(input);
+    if (said.length > MOST_CHARS || said.trim() === '') return false;
+    const normal = normalised(said);
+    return accepted.some((answer) => normalised(answer) === normal);
   });
 }
 
@@ -81,42 +71,37 @@ export interface RegexMatchOptions extends TextOptions {
  * past it the rollout is unscorable. Throws GRADER_INVALID for a pattern that is none.
  */
 export function regexMatch(pattern?: RegExp | string, options: RegexMatchOptions = {}): Grader {
-  checkOptions('regexMatch', options, { flags: 'any', timeoutMs: 'count', of: 'function' });
-  const { flags, timeoutMs, of } = options;
-  const fixed = pattern === undefined ? undefined : regexWithin(checked(pattern, flags), timeoutMs);
-  return defineGrader({
-    name: 'regexMatch',
-    grade(input) {
-      const matches = fixed ?? regexWithin(fromAnswer(input, flags), timeoutMs);
-      return rightOrWrong(matches(saidBy(input, of)));
-    },
+  const fixed = pattern === undefined ? undefined : regexWithin(checked(pattern, options?.flags), options?.timeoutMs);
+  return textGrader('regexMatch', options, { flags: 'any', timeoutMs: 'count' }, (said, input) => {
+    const matches = fixed ?? regexWithin(fromAnswer(input, options.flags), options.timeoutMs);
+    return matches(said);
   });
 }
 
 function checked(pattern: unknown, flags: string | undefined): RegExp {
+  const invalid = (why: string): TrainyardError => new TrainyardError('GRADER_INVALID', `regexMatch: ${why}`);
   if (typeof pattern !== 'string' && !(pattern instanceof RegExp)) {
-    throw new TrainyardError('GRADER_INVALID', `regexMatch: expected a regular expression, found ${typeof pattern}`);
+    throw invalid(`expected a regular expression, found ${typeof pattern}`);
   }
   try {
     return statelessRegex(pattern, flags);
   } catch (cause) {
-    throw new TrainyardError('GRADER_INVALID', `regexMatch: ${messageOf(cause)}`, { cause });
+    throw invalid(messageOf(cause));
   }
 }
 
 /** Without the engine's own words, which quote the expression: it is the answer, and messages are logged. */
 function fromAnswer(input: GraderInput, flags: string | undefined): RegExp {
   const answer = answerOf(input);
-  const id = JSON.stringify(input.task.id);
+  const whose = `the answer of task ${JSON.stringify(input.task.id)}`;
   if (typeof answer !== 'string') {
-    return unscorable(
-      `the answer of task ${id} is ${Array.isArray(answer) ? 'a list' : `of type ${typeof answer}`}, expected the text of a regular expression`,
-    );
+    const found = Array.isArray(answer) ? 'a list' : `of type ${typeof answer}`;
+    return unscorable(`${whose} is ${found}, expected the text of a regular expression`);
   }
   try {
     return statelessRegex(answer, flags);
   } catch {
-    return unscorable(`the answer of task ${id} is no regular expression with the flags ${JSON.stringify(flags ?? 'u')}`);
+    return unscorable(`${whose} is no regular expression with the flags ${JSON.stringify(flags ?? 'u')}`);
   }
 }
 
@@ -131,14 +116,14 @@ const TRIED = new Script('pattern.test(text)');
  * throws GRADER_UNSCORABLE.
  */
 export function regexesTogether(limitMs = REGEX_LIMIT_MS): (matches: ReturnType<typeof regexWithin>, text: string) => boolean {
-  let leftMs = limitMs;
+  let spentMs = 0;
   return (matches, text) => {
-    if (leftMs <= 0) return unscorable(`regular expressions took longer than ${limitMs} ms together`);
+    if (spentMs >= limitMs) return unscorable(`regular expressions took longer than ${limitMs} ms together`);
     const began = performance.now();
     try {
-      return matches(text, Math.ceil(leftMs));
+      return matches(text, Math.ceil(limitMs - spentMs));
     } finally {
-      leftMs -= performance.now() - began;
+      spentMs += performance.now() - began;
     }
   };
 }

@@ -5,32 +5,17 @@
  * Its working directory, home and temporary folder are its own, empty, and removed after it: by none of them does it find the answers in the
  * project, or what another rollout left. It has this user's rights all the same, and can read whatever it knows the path of.
  *
- * The program leads a process group of its own, which is killed as one: at the deadline, over the memory limit, when the signal aborts,
- * and when the program has exited and left something running. It also dies with this process, however that ends: a shell, which turns into
- * the program once it is ready, leaves a watcher in the group that waits for our end of a pipe to close. On Windows there is neither a
- * group nor the watcher: only the program itself is killed, and it may outlive this process.
- *
- * What leaves its group on purpose (a daemon) is beyond reach. Never rejects: whatever happens is in the result.
+ * The program leads a `ProcessGroup`, and also dies with this process, however that ends: a shell, which turns into the program once it is
+ * ready, leaves a watcher in the group that waits for our end of a pipe to close. Windows has no such watcher. Never rejects: whatever
+ * happens is in the result.
  */
-import type { ChildProcess } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
-import {
-  BYTES_PER_MB,
-  checkedDeadline,
-  killGroup,
-  OutputTail,
-  removeFolder,
-  spawned,
-  temporaryFolder,
-  watchMemory,
-} from './limits.ts';
+import { checkedDeadline, OutputTail, type ProcessExit, ProcessGroup, removeFolder, temporaryFolder } from './limits.ts';
 
 /** Characters kept of each stream, from its end. */
 const MOST_OUTPUT = 65_536;
-/** How long after its exit a process's last words are waited for: someone else may hold its pipes open. */
-const DRAIN_MS = 250;
 
 /**
  * `$$` stays the number of the first shell, which is the program's and the group's too. The watcher holds none of the program's
@@ -75,83 +60,52 @@ export interface AgentProcessResult {
 }
 
 export async function runAgentProcess(options: AgentProcessOptions): Promise<AgentProcessResult> {
-  const deadlineMs = checkedDeadline(options.deadlineMs);
-  checkNames(options.inheritEnv ?? []);
-  const stdout = new OutputTail(MOST_OUTPUT);
-  const stderr = new OutputTail(MOST_OUTPUT);
-  const result = (end: AgentProcessEnd): AgentProcessResult => ({ end, stdout: stdout.text, stderr: stderr.text });
-  if (options.signal?.aborted) return result({ kind: 'cancelled' });
+  checkedDeadline(options.deadlineMs);
+  checkInherited(options.inheritEnv ?? []);
+  const unstarted = (end: AgentProcessEnd): AgentProcessResult => ({ end, stdout: '', stderr: '' });
+  if (options.signal?.aborted) return unstarted({ kind: 'cancelled' });
   let folder: string | undefined;
-  let child: ChildProcess;
   try {
     folder = temporaryFolder('trainyard-agent');
-    child = start(options, folder);
+    return await runIn(folder, options);
   } catch (thrown) {
+    return unstarted({ kind: 'unstartable', message: String(thrown) });
+  } finally {
     if (folder !== undefined) await removeFolder(folder);
-    return result({ kind: 'unstartable', message: String(thrown) });
   }
-  child.stdout?.setEncoding('utf8').on('data', (chunk: string) => stdout.add(chunk));
-  child.stderr?.setEncoding('utf8').on('data', (chunk: string) => stderr.add(chunk));
-  // A program that never reads its input breaks the pipe; that is its own affair.
-  child.stdin?.on('error', () => {}).end(options.input ?? '');
-  const end = await bounded(child, { ...options, deadlineMs });
-  await removeFolder(folder);
-  return result(end);
 }
 
 /** Throws what `spawn` throws, and where `folder` takes no folders. */
-function start({ command, args = [], cwd, env, inheritEnv }: AgentProcessOptions, folder: string): ChildProcess {
+async function runIn(folder: string, options: AgentProcessOptions): Promise<AgentProcessResult> {
+  const { deadlineMs, memoryMb, signal, input = '' } = options;
+  const group = start(options, folder);
+  const { child } = group;
+  const stdout = new OutputTail(child.stdout, MOST_OUTPUT);
+  const stderr = new OutputTail(child.stderr, MOST_OUTPUT);
+  // A program that never reads its input breaks the pipe; that is its own affair.
+  child.stdin?.on('error', () => {}).end(input);
+  group.killOn(signal, { kind: 'cancelled' });
+  group.killAfter(deadlineMs, { kind: 'deadline', deadlineMs });
+  group.killOver(memoryMb, (residentMb) => ({ kind: 'memory', residentMb, limitMb: memoryMb! }));
+  const exit = await group.ended;
+  for (const stream of child.stdio) stream?.destroy();
+  const { cause } = group;
+  return { end: cause ?? endOf(exit), stdout: stdout.text, stderr: stderr.text };
+}
+
+function endOf(exit: ProcessExit): AgentProcessEnd {
+  if ('failure' in exit) return { kind: 'unstartable', message: exit.failure };
+  return exit.signal === null ? { kind: 'exited', code: exit.code ?? 0 } : { kind: 'killed', signal: exit.signal };
+}
+
+function start({ command, args = [], cwd, env, inheritEnv }: AgentProcessOptions, folder: string): ProcessGroup<AgentProcessEnd> {
   const [work, home, tmp] = ['work', 'home', 'tmp'].map((name) => join(folder, name)) as [string, string, string];
   for (const own of [work, home, tmp]) mkdirSync(own);
-  const options = {
-    detached: true,
-    // The last one is the pipe that tells the watcher of our death.
-    stdio: ['pipe', 'pipe', 'pipe', 'pipe'] as const,
-    env: { ...environmentIn({ home, tmp }, inheritEnv), ...env },
-    cwd: cwd ?? work,
-  };
-  if (process.platform === 'win32') {
-    return spawned(command, args, { ...options, detached: false, windowsHide: true, stdio: ['pipe', 'pipe', 'pipe'] });
-  }
-  return spawned('/bin/sh', ['-c', WITH_WATCHER, 'sh', command, ...args], { ...options, stdio: [...options.stdio] });
-}
-
-/** Kills it for the first reason there is; resolves when it is gone and its streams were read. */
-async function bounded(child: ChildProcess, options: AgentProcessOptions): Promise<AgentProcessEnd> {
-  const { deadlineMs, memoryMb, signal } = options;
-  let cause: AgentProcessEnd | undefined;
-  const kill = (why: AgentProcessEnd): void => {
-    cause ??= why;
-    if (child.pid !== undefined) killGroup(child.pid);
-  };
-  const onAbort = (): void => kill({ kind: 'cancelled' });
-  signal?.addEventListener('abort', onAbort, { once: true });
-  const timer = setTimeout(() => kill({ kind: 'deadline', deadlineMs }), deadlineMs);
-  const unwatch =
-    memoryMb === undefined || child.pid === undefined
-      ? undefined
-      : watchMemory(child.pid, memoryMb * BYTES_PER_MB, (bytes) =>
-          kill({ kind: 'memory', residentMb: Math.round(bytes / BYTES_PER_MB), limitMb: memoryMb }),
-        );
-  const closed = new Promise<void>((resolve) => void child.once('close', () => resolve()));
-  const end = await exitOf(child);
-  clearTimeout(timer);
-  unwatch?.();
-  signal?.removeEventListener('abort', onAbort);
-  // Ends what it left running, and the watcher. The group's number is nobody else's while one of them is there.
-  if (child.pid !== undefined) killGroup(child.pid);
-  await Promise.race([closed, new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS))]);
-  for (const stream of child.stdio) stream?.destroy();
-  return cause ?? end;
-}
-
-function exitOf(child: ChildProcess): Promise<AgentProcessEnd> {
-  return new Promise((resolve) => {
-    child.once('exit', (code, signal) =>
-      resolve(signal === null ? { kind: 'exited', code: code ?? 0 } : { kind: 'killed', signal }),
-    );
-    child.on('error', (error) => child.pid === undefined && resolve({ kind: 'unstartable', message: error.message }));
-  });
+  const options = { env: { ...environmentIn({ home, tmp }, inheritEnv), ...env }, cwd: cwd ?? work };
+  if (process.platform === 'win32') return new ProcessGroup(command, args, { ...options, stdio: 'pipe' });
+  // The last one is the pipe that tells the watcher of our death.
+  const stdio = ['pipe', 'pipe', 'pipe', 'pipe'] as 'pipe'[];
+  return new ProcessGroup('/bin/sh', ['-c', WITH_WATCHER, 'sh', command, ...args], { ...options, stdio });
 }
 
 // ── its environment ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,20 +159,23 @@ const NEVER = /^(TINKER|TRAINYARD)_/i;
 const OWN_HOSTS = ['127.0.0.1', 'localhost', '::1'];
 
 /** `names`: variables that are passed on too, where they are set. */
-export function reducedEnvironment(
-  names: readonly string[] = [],
-  whole: NodeJS.ProcessEnv = process.env,
-): Record<string, string> {
-  checkNames(names);
+export function reducedEnvironment(names: readonly string[] = []): Record<string, string> {
+  checkInherited(names);
   const passed = (name: string): boolean =>
     names.includes(name) || name in QUIET || [...ALWAYS, PLACES].some((pattern) => pattern.test(name));
-  const kept = Object.entries(whole).filter((entry): entry is [string, string] => entry[1] !== undefined && passed(entry[0]));
-  return withoutProxyForOwnHosts({ ...QUIET, ...Object.fromEntries(kept) });
+  const kept = Object.entries(process.env).filter(([name, value]) => value !== undefined && passed(name));
+  const environment: Record<string, string> = { ...QUIET, ...(Object.fromEntries(kept) as Record<string, string>) };
+  const set = Object.keys(environment);
+  if (!set.some((name) => /^(HTTP|HTTPS|ALL)_PROXY$/i.test(name))) return environment;
+  const spellings = set.filter((name) => /^NO_PROXY$/i.test(name));
+  for (const name of spellings.length > 0 ? spellings : ['NO_PROXY']) {
+    environment[name] = [environment[name], ...OWN_HOSTS].filter(Boolean).join(',');
+  }
+  return environment;
 }
 
 /** The same with a home and a temporary folder of its own, but for what `names` asks for. */
-export function environmentIn(folders: { readonly home: string; readonly tmp: string }, names: readonly string[] = []) {
-  const { home, tmp } = folders;
+export function environmentIn({ home, tmp }: { readonly home: string; readonly tmp: string }, names: readonly string[] = []) {
   const kept = Object.entries(reducedEnvironment(names)).filter(([name]) => names.includes(name) || !PLACES.test(name));
   const onWindows = process.platform === 'win32' ? { USERPROFILE: home, APPDATA: home, LOCALAPPDATA: home } : {};
   return { HOME: home, TMPDIR: tmp, TMP: tmp, TEMP: tmp, ...onWindows, ...Object.fromEntries(kept) };
@@ -237,20 +194,10 @@ export function quietFrameworks(): void {
 }
 
 /** Throws USAGE for a name that an agent may not have. */
-export function checkNames(names: readonly string[]): void {
+function checkInherited(names: readonly string[]): void {
   const refused = names.filter((name) => NEVER.test(name));
   if (refused.length === 0) return;
   throw new TrainyardError('USAGE', `env: ${refused.join(', ')} cannot be passed on to an agent`, {
     hint: 'what begins with TINKER_ or TRAINYARD_ belongs to the run; give the agent a variable of its own',
   });
-}
-
-function withoutProxyForOwnHosts(environment: Record<string, string>): Record<string, string> {
-  const names = Object.keys(environment);
-  if (!names.some((name) => /^(HTTP|HTTPS|ALL)_PROXY$/i.test(name))) return environment;
-  const spellings = names.filter((name) => /^NO_PROXY$/i.test(name));
-  for (const name of spellings.length > 0 ? spellings : ['NO_PROXY']) {
-    environment[name] = [environment[name], ...OWN_HOSTS].filter(Boolean).join(',');
-  }
-  return environment;
 }

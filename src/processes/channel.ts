@@ -2,16 +2,16 @@
  * The protocol between a pool and its child processes: structured clones, each behind its length, over a pipe of their own.
  *
  * Not Node's own channel: there, bytes that are no message are an exception in whoever reads them, and every module of a child can listen
- * and speak. Here such bytes end the channel, and only who opened it has it. A child is asked one thing at a time. Each call has an id that
- * cannot be guessed, and only a message with that id is its answer: an isolated agent shares its process with the child's end.
+ * and speak. Here such bytes end the channel. A child is asked one thing at a time. Each call has an id that cannot be guessed, and only a
+ * message with that id is its answer: an isolated agent shares its process with the child's end.
  */
 import type { Duplex } from 'node:stream';
 import { deserialize, serialize } from 'node:v8';
 import { ERROR_CODES, type ErrorCode } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 
-/** The descriptor of the channel. 0–2 are the standard streams. */
+/** Descriptors of the channel, and of the pipe whose end tells a child that its parent is gone. */
 export const CHANNEL_FD = 3;
-/** The descriptor of the pipe whose end tells a child that its parent is gone. */
 export const PARENT_PIPE_FD = 4;
 
 export type ToChild =
@@ -37,27 +37,25 @@ export const MOST_STACK = 8_000;
 export type FromChild =
   /** `closes`: whether it has something to close before it is ended. */
   | { readonly kind: 'ready'; readonly closes: boolean }
-  /** It cannot serve: its module cannot be imported, or exports no such thing. The child exits after it. */
-  | { readonly kind: 'unusable'; readonly code: ErrorCode | undefined; readonly message: string }
   /** Said during a call, before its answer. */
   | { readonly kind: 'note'; readonly id: string; readonly value: unknown }
   | { readonly kind: 'answer'; readonly id: string; readonly value: unknown }
-  | { readonly kind: 'threw'; readonly id: string; readonly thrown: Thrown };
+  /** Without an id: it cannot serve, because its module cannot be imported or exports no such thing. The child exits after it. */
+  | { readonly kind: 'threw'; readonly id?: string; readonly thrown: Thrown };
 
 export function isFromChild(message: unknown): message is FromChild {
-  if (typeof message !== 'object' || message === null || !('kind' in message)) return false;
-  if (message.kind === 'ready') return 'closes' in message;
-  if (message.kind === 'unusable') return isThrown({ description: '', ...message });
-  if (message.kind === 'threw') return 'id' in message && 'thrown' in message && isThrown(message.thrown);
-  return (message.kind === 'answer' || message.kind === 'note') && 'id' in message && 'value' in message;
+  if (!isObject(message)) return false;
+  if (message['kind'] === 'ready') return typeof message['closes'] === 'boolean';
+  if (message['kind'] === 'threw') return isThrown(message['thrown']);
+  return message['kind'] === 'answer' || message['kind'] === 'note';
 }
 
 /** It is stored and shown: another code or no text would fail whoever does that. */
 function isThrown(given: unknown): given is Thrown {
-  if (typeof given !== 'object' || given === null) return false;
-  const { message, description, code, stack } = given as Partial<Record<keyof Thrown, unknown>>;
+  if (!isObject(given)) return false;
+  const { message, description, code, stack = '' } = given;
   const isKnown = code === undefined || (typeof code === 'string' && Object.hasOwn(ERROR_CODES, code));
-  const isStack = stack === undefined || (typeof stack === 'string' && stack.length <= MOST_STACK);
+  const isStack = typeof stack === 'string' && stack.length <= MOST_STACK;
   return typeof message === 'string' && typeof description === 'string' && isKnown && isStack;
 }
 
@@ -161,35 +159,32 @@ interface ChannelListener {
 
 export function openChannel(pipe: Duplex, { message, ended }: ChannelListener): Channel {
   let isOver = false;
-  const end = (why: string | undefined): void => {
+  const end = (why?: string): void => {
     if (isOver) return;
     isOver = true;
     pipe.destroy();
     ended(why);
   };
-  const frames = new Frames();
+  const messages = new MessageReader();
   pipe.on('data', (chunk: Buffer) => {
     if (isOver) return;
     let received: unknown[];
     try {
-      received = frames.add(chunk).map((frame) => deserialize(frame) as unknown);
+      received = messages.add(chunk).map((body) => deserialize(body) as unknown);
     } catch (thrown) {
       end(thrown instanceof TooLong ? thrown.message : 'bytes that are no message');
       return;
     }
     for (const one of received) message(one);
   });
-  pipe.on('error', () => end(undefined));
-  pipe.on('end', () => end(undefined));
-  pipe.on('close', () => end(undefined));
-  const write = pipe.write.bind(pipe);
+  for (const event of ['error', 'end', 'close']) pipe.on(event, () => end());
   return {
     send(value, sent) {
       const body = serialize(value);
-      const frame = Buffer.allocUnsafe(HEADER_BYTES + body.length);
-      frame.writeUInt32BE(body.length, 0);
-      body.copy(frame, HEADER_BYTES);
-      write(frame, sent);
+      const whole = Buffer.allocUnsafe(HEADER_BYTES + body.length);
+      whole.writeUInt32BE(body.length, 0);
+      body.copy(whole, HEADER_BYTES);
+      pipe.write(whole, sent);
     },
   };
 }
@@ -197,33 +192,29 @@ export function openChannel(pipe: Duplex, { message, ended }: ChannelListener): 
 class TooLong extends Error {}
 
 /** Puts a stream of bytes back into messages. Bytes are copied only where a message came in several pieces. */
-class Frames {
+class MessageReader {
   #pieces: Buffer[] = [];
   #bytes = 0;
-  /** That the first message needs, its header included; 0 while its header is not there. */
-  #needed = 0;
+  /** Bytes of the first message, its header included; the header's while that is not there. */
+  #needed = HEADER_BYTES;
 
   /** The messages that are complete with it. Throws TooLong. */
   add(chunk: Buffer): Buffer[] {
     this.#pieces.push(chunk);
     this.#bytes += chunk.length;
-    if (this.#bytes < Math.max(this.#needed, HEADER_BYTES)) return [];
-    const all = this.#pieces.length === 1 ? chunk : Buffer.concat(this.#pieces);
+    if (this.#bytes < this.#needed) return [];
     const complete: Buffer[] = [];
-    let at = 0;
-    this.#needed = 0;
-    while (all.length - at >= HEADER_BYTES) {
-      const length = all.readUInt32BE(at);
+    let rest = this.#pieces.length === 1 ? chunk : Buffer.concat(this.#pieces);
+    for (;;) {
+      const length = rest.length < HEADER_BYTES ? 0 : rest.readUInt32BE(0);
       if (length > MOST_BYTES) throw new TooLong(`a message of ${length} bytes`);
-      if (all.length - at < HEADER_BYTES + length) {
-        this.#needed = HEADER_BYTES + length;
-        break;
-      }
-      complete.push(all.subarray(at + HEADER_BYTES, at + HEADER_BYTES + length));
-      at += HEADER_BYTES + length;
+      this.#needed = HEADER_BYTES + length;
+      if (rest.length < this.#needed) break;
+      complete.push(rest.subarray(HEADER_BYTES, this.#needed));
+      rest = rest.subarray(this.#needed);
     }
-    this.#pieces = at < all.length ? [all.subarray(at)] : [];
-    this.#bytes = all.length - at;
+    this.#pieces = [rest];
+    this.#bytes = rest.length;
     return complete;
   }
 }

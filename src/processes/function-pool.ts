@@ -53,19 +53,13 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
   }
   const args = [moduleUrl(options.module), exportName];
   const program = { kind: 'function', script: new URL(import.meta.url), args };
-  const opening = openProcessPool({ program, workers, deadlineMs: checkedDeadline(options.deadlineMs), signal });
-  const pool = await opening.catch((error: unknown) => {
+  checkedDeadline(options.deadlineMs);
+  const pool = await openProcessPool({ program, workers, signal }).catch((error: unknown) => {
     throw error instanceof UnusableProcess ? unusable(exportName, error.failure) : error;
   });
   return {
-    call: async (given, { deadlineMs, signal: ofCall } = {}) =>
-      answerOf(
-        exportName,
-        await pool.call(given, {
-          ...(deadlineMs === undefined ? {} : { deadlineMs: checkedDeadline(deadlineMs) }),
-          signal: ofCall,
-        }),
-      ),
+    call: async (given, { deadlineMs = options.deadlineMs, signal: ofCall } = {}) =>
+      answerOf(exportName, await pool.call(given, { deadlineMs: checkedDeadline(deadlineMs), signal: ofCall })),
     [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
   };
 }

@@ -1,16 +1,17 @@
 /**
- * Bounds of child processes, and what ends with them: process group, memory, the output that is kept, temporary folders.
+ * How a child process is started, bounded and ended: process group, memory, time, the output that is kept, temporary folders.
  *
- * Memory: resident memory of the process and everything it starts is looked at several times a second; `watchMemory` reports once when it
- * is over the limit, for its caller to kill it. It is the only bound on memory in Trainyard, because it needs no rights and works everywhere.
- * It cannot stop an allocation between two looks (a tenth of a second; up to a whole one on a machine with thousands of processes), count what is in swap or in files that nobody has mapped, or count
- * shared pages only once. A process counts when it descends from the watched one or is in the group that it leads: not a daemon that left both.
+ * Memory: resident memory of the process and everything it starts is looked at several times a second. This is the only bound on memory in
+ * Trainyard, because it needs no rights and works everywhere. It cannot stop an allocation between two looks (a tenth of a second; up to a
+ * whole one on a machine with thousands of processes), count what is in swap or in files that nobody has mapped, or count shared pages only
+ * once. A process counts when it descends from the watched one or is in its group: not a daemon that left both.
  */
 import { type ChildProcess, execFile, type SpawnOptions, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
 import { chmod, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Readable } from 'node:stream';
 import { promisify } from 'node:util';
 import { printable } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -24,24 +25,6 @@ export function tried<T>(attempt: () => T): T | undefined {
   }
 }
 
-// ── start and end ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/**
- * `spawn`, that throws where the system has no descriptors left for the pipes of a process. Node then gives a process without any streams,
- * and an error event a moment later, which would end the program: nobody listens yet.
- */
-export function spawned(command: string, args: readonly string[], options: SpawnOptions): ChildProcess {
-  const child = spawn(command, args, options);
-  if ((child.stdio as ChildProcess['stdio'] | undefined | null) != null) return child;
-  child.on('error', () => {});
-  throw new Error(`${command} cannot be started: too many files are open (raise the limit: ulimit -n)`);
-}
-
-/** SIGKILLs the group that `pid` leads, if there still is one. Windows has no groups: there what a child spawned lives on. */
-export function killGroup(pid: number): void {
-  tried(() => process.kill(process.platform === 'win32' ? pid : -pid, 'SIGKILL'));
-}
-
 /** Timers beyond this fire at once instead of late. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
@@ -51,6 +34,103 @@ export function checkedDeadline(deadlineMs: number): number {
   throw new TrainyardError('USAGE', `deadlineMs is ${deadlineMs}, expected milliseconds from 1 to ${LONGEST_TIMER_MS}`, {
     hint: 'every call is bounded; give a large number where you want no practical limit',
   });
+}
+
+/** Resolves with the promise, or when the time is over. */
+export async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
+  const { promise: over, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, ms);
+  await Promise.race([awaited, over]);
+  clearTimeout(timer);
+}
+
+// ── a process and its group ─────────────────────────────────────────────────────────────────────────────────────────────
+
+/** How long after its exit a process's streams are read: someone else may hold its pipes open. */
+const DRAIN_MS = 250;
+
+/** How a process ended, or why the system gave none. */
+export type ProcessExit = { readonly code: number | null; readonly signal: NodeJS.Signals | null } | { readonly failure: string };
+
+/**
+ * A child process that leads a group of its own, which is killed as one: for the first cause there is, and when the process has exited and
+ * left something running. What leaves the group on purpose (a daemon) outlives it. Windows has no groups: there only the process is killed.
+ */
+export class ProcessGroup<Cause = never> {
+  readonly child: ChildProcess;
+  /** Resolves when it has exited, its group was killed, and its streams were read. */
+  readonly ended: Promise<ProcessExit>;
+  readonly #bounds = new DisposableStack();
+  #timer: NodeJS.Timeout | undefined;
+  #cause: Cause | undefined;
+
+  /** Throws where the system has no descriptors left for its pipes. */
+  constructor(command: string, args: readonly string[], options: SpawnOptions, drainMs: number = DRAIN_MS) {
+    this.child = spawn(command, args, { detached: process.platform !== 'win32', windowsHide: true, ...options });
+    if ((this.child.stdio as ChildProcess['stdio'] | undefined | null) == null) {
+      // Node tells it by an error event a moment later too, which would end the program: nobody listens yet.
+      this.child.on('error', () => {});
+      throw new Error(`${command} cannot be started: too many files are open (raise the limit: ulimit -n)`);
+    }
+    this.ended = this.#untilEnded(drainMs);
+  }
+
+  get isRunning(): boolean {
+    const { pid, exitCode, signalCode } = this.child;
+    return pid !== undefined && exitCode === null && signalCode === null;
+  }
+
+  /** Why it was killed; undefined where it was not, or not by us. */
+  get cause(): Cause | undefined {
+    return this.#cause;
+  }
+
+  kill(cause?: Cause): void {
+    this.#cause ??= cause;
+    // Never after its exit: the number could be another process's by then.
+    if (this.isRunning) this.#killGroup();
+  }
+
+  /** Instead of an earlier time. */
+  killAfter(ms: number, cause?: Cause): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.kill(cause), ms);
+  }
+
+  killOn(signal: AbortSignal | undefined, cause: Cause): void {
+    const kill = (): void => this.kill(cause);
+    if (signal?.aborted) kill();
+    signal?.addEventListener('abort', kill, { once: true });
+    this.#bounds.defer(() => signal?.removeEventListener('abort', kill));
+  }
+
+  killOver(memoryMb: number | undefined, cause: (residentMb: number) => Cause): void {
+    const { pid } = this.child;
+    if (memoryMb === undefined || pid === undefined) return;
+    const over = (bytes: number): void => this.kill(cause(Math.round(bytes / BYTES_PER_MB)));
+    this.#bounds.defer(watchMemory(pid, memoryMb * BYTES_PER_MB, over));
+  }
+
+  async #untilEnded(drainMs: number): Promise<ProcessExit> {
+    const { child } = this;
+    // All listeners before the first wait: the events may come in one go.
+    const closed = new Promise<void>((resolve) => void child.once('close', () => resolve()));
+    const exit = await new Promise<ProcessExit>((resolve) => {
+      child.once('exit', (code, signal) => resolve({ code, signal }));
+      child.on('error', (error) => child.pid === undefined && resolve({ failure: error.message }));
+    });
+    clearTimeout(this.#timer);
+    this.#bounds.dispose();
+    // Processes that it had started may outlive it; the group's number is nobody else's while one of them is there.
+    this.#killGroup();
+    await within(drainMs, closed);
+    return exit;
+  }
+
+  #killGroup(): void {
+    const { pid } = this.child;
+    if (pid !== undefined) tried(() => process.kill(process.platform === 'win32' ? pid : -pid, 'SIGKILL'));
+  }
 }
 
 // ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,7 +164,7 @@ let owners = new Map<number, Watch>();
 let isWatching = false;
 
 /** Calls `over` once, with the bytes found, when there are more than `limit`. Returns what ends the watch. */
-export function watchMemory(pid: number, limit: number, over: (bytes: number) => void): () => void {
+function watchMemory(pid: number, limit: number, over: (bytes: number) => void): () => void {
   const watch: Watch = { pid, limit, over, bytes: 0 };
   watches.set(pid, watch);
   if (!isWatching) void watchAll();
@@ -164,30 +244,19 @@ const TAIL_LINES = 12;
 /** V8 ends a crash report with its own stack; the reason stands above it. */
 const NATIVE_FRAME = /^\s*\d+: 0x[0-9a-f]+/;
 
-/** The end of what a process printed, to be shown when it fails: a bounded number of characters, however much is printed. */
+/** The end of what a process prints to a stream, as it printed it: a bounded number of characters, however much it is. */
 export class OutputTail {
-  readonly #most: number;
-  #text = '';
+  text = '';
 
-  constructor(most = TAIL_CHARS) {
-    this.#most = most;
+  constructor(stream: Readable | null, most = TAIL_CHARS) {
+    stream?.setEncoding('utf8').on('data', (chunk: string) => {
+      this.text = (this.text + chunk).slice(-most);
+    });
   }
 
-  /** As it was printed. */
-  get text(): string {
-    return this.#text;
-  }
-
-  add(chunk: string): void {
-    this.#text = (this.#text + chunk).slice(-this.#most);
-  }
-
-  clear(): void {
-    this.#text = '';
-  }
-
+  /** For a message about why it failed. */
   lastLines(): string {
-    const lines = printable(this.#text).split('\n');
+    const lines = printable(this.text).split('\n');
     return lines
       .filter((line) => line.trim() !== '' && !NATIVE_FRAME.test(line))
       .slice(-TAIL_LINES)

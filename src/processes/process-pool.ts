@@ -27,8 +27,6 @@ export interface ProcessPoolOptions {
   readonly program: ChildProgram;
   /** Processes. */
   readonly workers: number;
-  /** Per call, where the call says none. */
-  readonly deadlineMs?: number;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -55,7 +53,7 @@ export async function openProcessPool(options: ProcessPoolOptions): Promise<Proc
     throw new TrainyardError('USAGE', `workers is ${workers}, expected a whole number from 1 up`);
   }
   const pool = new Pool(options);
-  await pool.open(options.signal);
+  await pool.open();
   return pool;
 }
 
@@ -63,14 +61,10 @@ interface Job {
   readonly input: unknown;
   readonly options: CallOptions;
   readonly settle: (answer: Answer) => void;
-  /** To be called when a process begins with it: from then on the process listens to its signal. */
-  readonly begun: () => void;
 }
 
 class Pool implements ProcessPool {
-  readonly #program: ChildProgram;
-  readonly #workers: number;
-  readonly #deadlineMs: number | undefined;
+  readonly #options: ProcessPoolOptions;
   /** Every process that is not gone, those being started and killed included. */
   readonly #processes = new Set<PooledProcess>();
   #idle: PooledProcess[] = [];
@@ -83,23 +77,20 @@ class Pool implements ProcessPool {
   #lastFailure: { readonly failure: StartFailure; readonly at: number } | undefined;
   #closed = false;
   /** As they were when the pool was opened. */
-  #sources: Readonly<Record<string, string>> | undefined;
-  #forgetSignal = (): void => {};
+  #sources: Readonly<Record<string, string>> = {};
+  readonly #close = (): void => void this[Symbol.asyncDispose]();
 
-  constructor({ program, workers, deadlineMs }: ProcessPoolOptions) {
-    this.#program = program;
-    this.#workers = workers;
-    this.#deadlineMs = deadlineMs;
+  constructor(options: ProcessPoolOptions) {
+    this.#options = options;
   }
 
-  async open(signal: AbortSignal | undefined): Promise<void> {
-    const close = (): void => void this[Symbol.asyncDispose]();
-    signal?.addEventListener('abort', close, { once: true });
-    this.#forgetSignal = () => signal?.removeEventListener('abort', close);
+  async open(): Promise<void> {
+    const { program, workers, signal } = this.#options;
+    signal?.addEventListener('abort', this.#close, { once: true });
     try {
       signal?.throwIfAborted();
-      this.#sources = await this.#program.sources?.();
-      const started = await Promise.all(Array.from({ length: this.#workers }, () => this.#start()));
+      this.#sources = (await program.sources?.()) ?? {};
+      const started = await Promise.all(Array.from({ length: workers }, () => this.#start()));
       for (const child of started) this.#keep(child);
     } catch (error) {
       await this[Symbol.asyncDispose]();
@@ -108,44 +99,36 @@ class Pool implements ProcessPool {
     }
   }
 
-  call(input: unknown, options: CallOptions = {}): Promise<Answer> {
-    if (this.#closed) return Promise.resolve({ kind: 'closed' });
-    if (options.signal?.aborted) return Promise.resolve({ kind: 'aborted' });
+  async call(input: unknown, options: CallOptions = {}): Promise<Answer> {
+    const { signal } = options;
+    if (this.#closed) return { kind: 'closed' };
+    if (signal?.aborted) return { kind: 'aborted' };
     this.#refillAfterRest();
-    if (this.#filled === 0 && this.#lastFailure !== undefined) {
-      return Promise.resolve({ kind: 'unusable', failure: this.#lastFailure.failure });
+    if (this.#filled === 0 && this.#lastFailure !== undefined) return { kind: 'unusable', failure: this.#lastFailure.failure };
+    const { promise, resolve: settle } = Promise.withResolvers<Answer>();
+    const job: Job = { input, options, settle };
+    /** A call that no process has begun with leaves the queue; from then on the process listens to its signal. */
+    const leave = (): void => {
+      if (!this.#queue.includes(job)) return;
+      this.#queue.splice(this.#queue.indexOf(job), 1);
+      settle({ kind: 'aborted' });
+    };
+    signal?.addEventListener('abort', leave, { once: true });
+    this.#queue.push(job);
+    this.#pump();
+    try {
+      return await promise;
+    } finally {
+      signal?.removeEventListener('abort', leave);
     }
-    // The caller's async context needs no care: code awaiting this promise goes on in its own.
-    return new Promise((settle) => {
-      const job: Job = {
-        input,
-        options: { deadlineMs: this.#deadlineMs, ...options },
-        settle,
-        begun: this.#leavingOnAbort(options, () => job),
-      };
-      this.#queue.push(job);
-      this.#pump();
-    });
   }
 
   /** Pending calls end as `closed` at once; resolves when no process is left. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
-    this.#forgetSignal();
+    this.#options.signal?.removeEventListener('abort', this.#close);
     for (const job of [...this.#running, ...this.#queue.splice(0)]) job.settle({ kind: 'closed' });
     await Promise.all([...this.#processes].map((child) => child.close()));
-  }
-
-  /** A call that no process has begun with leaves the queue. */
-  #leavingOnAbort({ signal }: CallOptions, job: () => Job): () => void {
-    const leave = (): void => {
-      const index = this.#queue.indexOf(job());
-      if (index === -1) return;
-      this.#queue.splice(index, 1);
-      job().settle({ kind: 'aborted' });
-    };
-    signal?.addEventListener('abort', leave, { once: true });
-    return () => signal?.removeEventListener('abort', leave);
   }
 
   #pump(): void {
@@ -166,11 +149,9 @@ class Pool implements ProcessPool {
   async #serve(child: PooledProcess, job: Job): Promise<void> {
     this.#running.add(job);
     this.#fruitless = 0;
-    job.begun();
     job.options.onBegun?.(child.number);
-    const answer = await child.ask(job.input, job.options);
+    job.settle(await child.ask(job.input, job.options));
     this.#running.delete(job);
-    job.settle(answer);
     this.#offer(child);
   }
 
@@ -183,7 +164,7 @@ class Pool implements ProcessPool {
   async #start(): Promise<PooledProcess> {
     let child: PooledProcess;
     try {
-      child = new PooledProcess(this.#program);
+      child = new PooledProcess(this.#options.program);
     } catch (cause) {
       throw new UnusableProcess({ kind: 'unstartable', message: messageOf(cause) });
     }
@@ -203,8 +184,8 @@ class Pool implements ProcessPool {
 
   /** Looked for when a process has imported them: what it imported is then either what the others did, or named. */
   async #changedSource(): Promise<string | undefined> {
-    const [before, now] = [this.#sources ?? {}, (await this.#program.sources?.()) ?? {}];
-    return [...Object.keys(before), ...Object.keys(now)].find((file) => before[file] !== now[file]);
+    const [before, now] = [this.#sources, (await this.#options.program.sources?.()) ?? {}];
+    return Object.keys({ ...before, ...now }).find((file) => before[file] !== now[file]);
   }
 
   /** Replaces the process when it is gone. */
@@ -218,7 +199,7 @@ class Pool implements ProcessPool {
   }
 
   #refill(): void {
-    for (; this.#filled < this.#workers && !this.#closed; ) {
+    while (this.#filled < this.#options.workers && !this.#closed) {
       this.#filled += 1;
       const started = this.#start().finally(() => {
         this.#filled -= 1;
@@ -234,17 +215,14 @@ class Pool implements ProcessPool {
   #failed(failure: StartFailure): void {
     this.#fruitless += 1;
     this.#lastFailure = { failure, at: performance.now() };
-    if (this.#fruitless < START_TRIES * this.#workers) {
-      this.#refill();
-      return;
-    }
-    this.#pump();
+    if (this.#fruitless < START_TRIES * this.#options.workers) this.#refill();
+    else this.#pump();
     if (this.#filled > 0 || this.#closed) return;
     for (const job of this.#queue.splice(0)) job.settle({ kind: 'unusable', failure });
   }
 
   #refillAfterRest(): void {
-    if (this.#filled === this.#workers || this.#lastFailure === undefined) return;
+    if (this.#filled === this.#options.workers || this.#lastFailure === undefined) return;
     if (performance.now() - this.#lastFailure.at >= REST_MS) this.#refill();
   }
 }
@@ -298,14 +276,7 @@ export class SharedPools<Pool extends AsyncDisposable> {
 
   /** The same user may ask again. `open` gets a signal that closes the pool. */
   async use(key: string, user: object, open: (signal: AbortSignal) => Promise<Pool>): Promise<Pool> {
-    let shared = this.#pools.get(key);
-    if (shared === undefined) {
-      const end = new AbortController();
-      const made: SharedPool<Pool> = { opening: open(end.signal), users: new Set(), end };
-      this.#pools.set(key, made);
-      made.opening.catch(() => this.#pools.get(key) === made && this.#pools.delete(key));
-      shared = made;
-    }
+    const shared = this.#pools.get(key) ?? this.#opened(key, open);
     shared.users.add(user);
     return await shared.opening;
   }
@@ -316,6 +287,14 @@ export class SharedPools<Pool extends AsyncDisposable> {
     if (shared?.users.delete(user) !== true || shared.users.size > 0) return;
     this.#pools.delete(key);
     await closed(shared);
+  }
+
+  #opened(key: string, open: (signal: AbortSignal) => Promise<Pool>): SharedPool<Pool> {
+    const end = new AbortController();
+    const shared: SharedPool<Pool> = { opening: open(end.signal), users: new Set(), end };
+    this.#pools.set(key, shared);
+    shared.opening.catch(() => this.#pools.get(key) === shared && this.#pools.delete(key));
+    return shared;
   }
 
   /** Closes all pools, whoever uses them. */

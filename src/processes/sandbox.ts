@@ -6,12 +6,11 @@
  *
  * Not contained: a hole in the kernel, which all processes share (no system calls are filtered), and what timing tells.
  */
-import type { ChildProcess } from 'node:child_process';
 import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import type { Readable, Writable } from 'node:stream';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { asNobody, type Bubblewrap, COMMON_OPTIONS, findBubblewrap, procOptions, type ReadableFile } from './bubblewrap.ts';
-import { BYTES_PER_MB, killGroup, spawned, tried, watchMemory } from './limits.ts';
+import { BYTES_PER_MB, type ProcessExit, ProcessGroup, tried } from './limits.ts';
 
 export type { ReadableFile };
 
@@ -76,15 +75,7 @@ export interface ConfinedProcess {
   kill(): void;
 }
 
-export type SandboxLevel = 'bubblewrap';
-
-export interface SandboxOptions {
-  /** Both mean the same: there is one sandbox, and nothing untrusted runs without it. */
-  readonly level?: 'required' | 'best';
-}
-
 export interface Sandbox {
-  readonly level: SandboxLevel;
   /** Runs a program to its end. Rejects only with SANDBOX_FAILED: nothing of the program ran then. */
   run(program: SandboxProgram & { readonly stdin?: string }): Promise<SandboxResult>;
   /** Starts a program that is talked to. Throws USAGE for limits or file names that are wrong, SANDBOX_FAILED as above. */
@@ -92,7 +83,7 @@ export interface Sandbox {
 }
 
 /** Throws SANDBOX_MISSING. */
-export function openSandbox(_options: SandboxOptions = {}): Sandbox {
+export function openSandbox(): Sandbox {
   const bubblewrap = findBubblewrap();
   const start = (program: SandboxProgram): ConfinedProcess => {
     const limits = wholeLimits(program.limits);
@@ -100,11 +91,10 @@ export function openSandbox(_options: SandboxOptions = {}): Sandbox {
     try {
       return new Running(bubblewrap, program, limits);
     } catch (thrown) {
-      throw new TrainyardError('SANDBOX_FAILED', `the sandbox could not be set up: ${messageOf(thrown)}`, { cause: thrown });
+      throw failed(messageOf(thrown), thrown);
     }
   };
   return {
-    level: 'bubblewrap',
     start,
     async run({ stdin = '', ...program }) {
       const running = start(program);
@@ -202,7 +192,7 @@ function systemOptions(path: string): readonly string[] {
 
 /** For setting it up. The program's own time begins when that is done: a busy machine must not count as a slow program. */
 const SET_UP_MS = 60_000;
-/** How long after its end a process's streams are waited for. */
+/** How long after its end its output is read: it may be read late, and must not hold up the end. */
 const DRAIN_MS = 1_000;
 const SIGNAL_BASE = 128;
 
@@ -211,33 +201,23 @@ class Running implements ConfinedProcess {
   readonly stdin: Writable;
   readonly stdout: Readable;
   readonly #limits: SandboxLimits;
-  readonly #child: ChildProcess;
+  /** Bubblewrap's first process dies with its parent, and with that one everything in its PID namespace. */
+  readonly #group: ProcessGroup<SandboxEnd>;
   readonly #errors: Buffer[] = [];
   #written = 0;
-  /** Why it was killed. */
-  #cause: SandboxEnd | undefined;
-  #timer: NodeJS.Timeout | undefined;
   #begunAt: number | undefined;
   #endedAt: number | undefined;
 
   constructor(bubblewrap: Bubblewrap, program: SandboxProgram, limits: SandboxLimits) {
     this.#limits = limits;
+    const { memoryMb } = limits;
     const contents = Object.values(program.files ?? {});
     const pipes = Array.from({ length: STATUS_FD + 1 + contents.length }, () => 'pipe' as const);
     const [command = '', ...args] = commandOf(bubblewrap, program, limits);
-    this.#child = spawned(command, args, {
-      detached: true,
-      env: {},
-      cwd: '/',
-      stdio: [...pipes, ...coveredFrom(pipes.length)],
-    });
-    const [stdin, stdout, stderr, status, ...files] = this.#child.stdio as [
-      Writable,
-      Readable,
-      Readable,
-      Readable,
-      ...Writable[],
-    ];
+    const stdio = [...pipes, ...coveredFrom(pipes.length)];
+    this.#group = new ProcessGroup(command, args, { env: {}, cwd: '/', stdio }, DRAIN_MS);
+    const { child } = this.#group;
+    const [stdin, stdout, stderr, status, ...files] = child.stdio as [Writable, Readable, Readable, Readable, ...Writable[]];
     this.stdin = stdin.on('error', () => {});
     this.stdout = stdout.on('data', (chunk: Buffer) => this.#count(chunk)).pause();
     stderr.on('data', (chunk: Buffer) => {
@@ -246,7 +226,13 @@ class Running implements ConfinedProcess {
     });
     status.once('data', () => this.#begin());
     for (const [index, text] of contents.entries()) files[index]!.on('error', () => {}).end(text);
-    this.ended = this.#untilEnded(program.signal);
+    child.once('exit', () => {
+      this.#endedAt = performance.now();
+    });
+    this.#group.killOn(program.signal, { kind: 'cancelled' });
+    this.#group.killAfter(SET_UP_MS);
+    this.#group.killOver(memoryMb, () => ({ kind: 'memory', memoryMb }));
+    this.ended = this.#group.ended.then((exit) => this.#endOf(exit));
     // Nobody has to wait for it.
     this.ended.catch(() => {});
   }
@@ -260,79 +246,37 @@ class Running implements ConfinedProcess {
   }
 
   kill(): void {
-    this.#kill({ kind: 'cancelled' });
+    this.#group.kill({ kind: 'cancelled' });
   }
 
   #begin(): void {
     const { wallMs } = this.#limits;
     this.#begunAt = performance.now();
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#kill({ kind: 'timeout', wallMs }), wallMs);
+    this.#group.killAfter(wallMs, { kind: 'timeout', wallMs });
   }
 
   #count(chunk: Buffer): void {
     const { outputBytes } = this.#limits;
     this.#written += chunk.length;
     if (this.#written <= outputBytes) return;
-    this.#kill({ kind: 'output', outputBytes });
+    this.#group.kill({ kind: 'output', outputBytes });
     // Nothing of what it writes until it is dead is kept.
-    for (const stream of [this.#child.stdout, this.#child.stderr]) stream?.destroy();
+    for (const stream of [this.#group.child.stdout, this.#group.child.stderr]) stream?.destroy();
   }
 
-  /** Bubblewrap's first process dies with its parent, and with that one everything in its PID namespace. */
-  #kill(why: SandboxEnd | undefined): void {
-    this.#cause ??= why;
-    const { pid, exitCode, signalCode } = this.#child;
-    // Never after its exit: the number could be another process's by then.
-    if (pid !== undefined && exitCode === null && signalCode === null) killGroup(pid);
-  }
-
-  async #untilEnded(signal: AbortSignal | undefined): Promise<SandboxEnd> {
-    const onAbort = (): void => this.kill();
-    if (signal?.aborted) onAbort();
-    signal?.addEventListener('abort', onAbort, { once: true });
-    this.#timer = setTimeout(() => this.#kill(undefined), SET_UP_MS);
-    const unwatch = this.#watch();
-    try {
-      return this.#endOf(await this.#closed());
-    } finally {
-      clearTimeout(this.#timer);
-      unwatch?.();
-      signal?.removeEventListener('abort', onAbort);
-    }
-  }
-
-  #watch(): (() => void) | undefined {
-    const { memoryMb } = this.#limits;
-    if (this.#child.pid === undefined) return undefined;
-    return watchMemory(this.#child.pid, memoryMb * BYTES_PER_MB, () => this.#kill({ kind: 'memory', memoryMb }));
-  }
-
-  /** Resolves with why it could not be started, if it could not. */
-  async #closed(): Promise<string | undefined> {
-    const closed = new Promise<void>((resolve) => void this.#child.once('close', () => resolve()));
-    const failure = await new Promise<string | undefined>((resolve) => {
-      this.#child.once('exit', () => resolve(undefined));
-      this.#child.on('error', (error) => this.#child.pid === undefined && resolve(messageOf(error)));
-    });
-    this.#endedAt = performance.now();
-    // Output that is read late must not hold up the end.
-    const drained = new Promise<void>((resolve) => void setTimeout(resolve, DRAIN_MS));
-    if (failure === undefined) await Promise.race([closed, drained]);
-    return failure;
-  }
-
-  #endOf(failure: string | undefined): SandboxEnd {
-    if (failure === undefined && this.#cause !== undefined) return this.#cause;
-    const { exitCode, signalCode } = this.#child;
-    if (failure !== undefined || this.#begunAt === undefined) {
-      const why = failure ?? (this.stderr.trim() || `it ended with ${exitCode ?? signalCode}`);
-      throw new TrainyardError('SANDBOX_FAILED', `the sandbox could not be set up: ${why}`);
-    }
+  #endOf(exit: ProcessExit): SandboxEnd {
+    const { cause } = this.#group;
+    if ('failure' in exit) throw failed(exit.failure);
+    if (cause !== undefined) return cause;
+    if (this.#begunAt === undefined) throw failed(this.stderr.trim() || `it ended with ${exit.code ?? exit.signal}`);
     // Bubblewrap reports a signal only so; a program that exits with such a number of its own reads the same.
-    const code = exitCode ?? SIGNAL_BASE;
+    const code = exit.code ?? SIGNAL_BASE;
     return code < SIGNAL_BASE ? { kind: 'exited', code } : { kind: 'signalled', signal: code - SIGNAL_BASE };
   }
+}
+
+function failed(why: string, cause?: unknown): TrainyardError {
+  return new TrainyardError('SANDBOX_FAILED', `the sandbox could not be set up: ${why}`, { cause });
 }
 
 const CLOSED_ON_EXEC = 0o2000000;

@@ -19,7 +19,6 @@ import {
   type Thrown,
   type ToChild,
 } from './channel.ts';
-import { tried } from './limits.ts';
 
 /** One call, besides its input. */
 export interface ServedCall {
@@ -40,21 +39,23 @@ type Say = (message: FromChild, sent?: () => void) => void;
 /** `open` gets the arguments that the pool was given for its program. What it throws makes the process unusable. */
 export async function serveCalls(open: (...args: readonly string[]) => Promise<Served> | Served): Promise<void> {
   const [kind = '', ...args] = process.argv.slice(2);
-  const { say, listen } = openOwnChannel();
+  let listen: ((message: ToChild) => void) | undefined;
+  // Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens.
+  const { send: say }: { readonly send: Say } = openChannel(new Socket({ fd: CHANNEL_FD, readable: true, writable: true }), {
+    message: (message) => listen?.(message as ToChild),
+    ended: endOwnGroup,
+  });
   setPoolKind(kind);
   // Before the user's module: importing it may already hang.
   endWithParent();
-  let served: Served;
   try {
-    served = await open(...args);
+    const served = await open(...args);
+    listen = answering(served, say);
+    say({ kind: 'ready', closes: served.close !== undefined });
   } catch (thrown) {
-    const { message, code } = thrownOf(thrown);
     // Exits once the message is out; until then nothing goes on.
-    say({ kind: 'unusable', code, message }, () => process.exit(1));
-    return;
+    say({ kind: 'threw', thrown: thrownOf(thrown) }, () => process.exit(1));
   }
-  listen(answering(served, say));
-  say({ kind: 'ready', closes: served.close !== undefined });
 }
 
 function answering(served: Served, say: Say): (message: ToChild) => void {
@@ -78,10 +79,8 @@ function answering(served: Served, say: Say): (message: ToChild) => void {
   };
   return (message) => {
     if (message.kind === 'call') void answer(message.id, message.input);
-    if (message.kind === 'abort' && current?.id === message.id) {
-      current.abort.abort(new TrainyardError('CANCELLED', message.reason));
-    }
-    if (message.kind === 'close') void close();
+    else if (message.kind === 'close') void close();
+    else if (current?.id === message.id) current.abort.abort(new TrainyardError('CANCELLED', message.reason));
   };
 }
 
@@ -98,29 +97,8 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    // A thrown value may itself throw when it is looked at.
-    code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
-    stack: tried(() =>
-      thrown instanceof Error && typeof thrown.stack === 'string' ? thrown.stack.slice(0, MOST_STACK) : undefined,
-    ),
-  };
-}
-
-/** Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens. */
-function openOwnChannel(): { readonly say: Say; listen(call: (message: ToChild) => void): void } {
-  let call: ((message: ToChild) => void) | undefined;
-  const early: ToChild[] = [];
-  const pipe = new Socket({ fd: CHANNEL_FD, readable: true, writable: true });
-  const channel = openChannel(pipe, {
-    message: (message) => (call === undefined ? early.push(message as ToChild) : call(message as ToChild)),
-    ended: endOwnGroup,
-  });
-  return {
-    say: (message, sent) => channel.send(message, sent),
-    listen: (given) => {
-      call = given;
-      for (const message of early.splice(0)) given(message);
-    },
+    code: thrown instanceof TrainyardError ? thrown.code : undefined,
+    stack: thrown instanceof Error ? String(thrown.stack).slice(0, MOST_STACK) : undefined,
   };
 }
 
@@ -135,8 +113,8 @@ function endOwnGroup(): void {
 const PARENT_DEATH_MS = 50;
 
 /**
- * Ends the group when the parent is gone, however the parent ended and whatever the user's code is doing: the main thread may be in a loop
- * that never returns to its event loop, this thread is not. The parent never writes to the pipe; the kernel closes it when the parent dies.
+ * Ends the group when the parent is gone, also while the user's code keeps the main thread's event loop. The parent never writes to the
+ * pipe; the kernel closes it when the parent dies.
  */
 const PARENT_WATCH = `
 const pipe = new (require('node:net').Socket)({ fd: ${PARENT_PIPE_FD}, readable: true, writable: false });

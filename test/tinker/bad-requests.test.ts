@@ -4,7 +4,7 @@ import { promisify } from 'node:util';
 import { zstdCompress } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
+import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
 import { encodePassRequest } from '../../src/tinker/wire/protobuf.ts';
 import { type Datum, PROTOBUF, type Tensor } from '../../src/tinker/wire/tinker-messages.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';

@@ -2,41 +2,35 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, vi } from 'vitest';
 import { Downtime } from '../../src/core/async.ts';
-import { HttpClient, ReplyErrors } from '../../src/tinker/client/exchange.ts';
-import { Caller } from '../../src/tinker/client/retry.ts';
+import { HttpClient } from '../../src/tinker/client/http-client.ts';
 import { type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
-const poll = { method: 'POST', path: '/api/v1/retrieve_future', pool: 'train', timeoutMs: 60, body: Buffer.from('{}') } as const;
-const options = { signal: new AbortController().signal, repeatable: true };
+const poll = { method: 'POST', path: 'retrieve_future', pool: 'train', timeoutMs: 60, body: Buffer.from('{}') } as const;
+const never = new AbortController().signal;
 const unreachable = { code: 'POLICY_UNREACHABLE' };
 
 interface Asking {
-  readonly caller: Caller;
+  readonly client: HttpClient;
   readonly server: ScriptedServer;
   readonly downtime: Downtime;
 }
 
 async function asking<T>(script: Script, use: (asking: Asking) => Promise<T>, patienceMs = 300): Promise<T> {
   await using server = await ScriptedServer.start(script);
-  const http = new HttpClient(server.url, 'key');
   const downtime = new Downtime();
-  const errors = new ReplyErrors('key', server.url);
+  const client = new HttpClient({ baseURL: server.url, apiKey: 'key', patienceMs, downtime });
   try {
-    return await use({
-      caller: new Caller({ http, errors, patienceMs, onTrouble: () => undefined, downtime }),
-      server,
-      downtime,
-    });
+    return await use({ client, server, downtime });
   } finally {
-    http.close();
+    client.close();
   }
 }
 
 describe('a server that says nothing', () => {
   it('is busy as long as it is alive: a long poll is not yet answered', async () => {
     const script: Script = ({ verb }) => (verb === 'retrieve_future' ? () => undefined : undefined);
-    await asking(script, async ({ caller, server }) => {
-      const reply = await caller.ask(poll, 'retrieve_future', { ...options, longPoll: true });
+    await asking(script, async ({ client, server }) => {
+      const reply = await client.ask({ ...poll, longPoll: true }, never);
       expect(reply.status).toBe(408);
       expect(server.of('healthz')).not.toHaveLength(0);
     });
@@ -45,8 +39,8 @@ describe('a server that says nothing', () => {
   it('is unreachable after patience where it does not say that it is alive either', async () => {
     await asking(
       () => () => undefined,
-      async ({ caller }) => {
-        const asked = caller.ask(poll, 'retrieve_future', { ...options, longPoll: true });
+      async ({ client }) => {
+        const asked = client.ask({ ...poll, longPoll: true }, never);
         await expect(asked).rejects.toMatchObject({ ...unreachable, message: expect.stringMatching(/no answer within 0.06 s/) });
       },
     );
@@ -55,8 +49,8 @@ describe('a server that says nothing', () => {
   it('may have done what it was asked, so what must not be done twice is lost', async () => {
     await asking(
       () => () => undefined,
-      async ({ caller, server }) => {
-        const asked = caller.ask({ ...poll, path: '/api/v1/optim_step' }, 'optim_step', { ...options, repeatable: false });
+      async ({ client, server }) => {
+        const asked = client.ask({ ...poll, path: 'optim_step', repeatable: false }, never);
         await expect(asked).rejects.toMatchObject({ code: 'POLICY_LOST', message: expect.stringMatching(/cannot be known/) });
         expect(server.of('optim_step')).toHaveLength(1);
       },
@@ -66,14 +60,13 @@ describe('a server that says nothing', () => {
 
 describe('patience with a server that is away', () => {
   const away = { json: {}, status: 503 };
-  const ask = (caller: Caller, patienceMs?: number) =>
-    caller.ask({ ...poll, timeoutMs: 5000 }, 'asample', { ...options, patienceMs });
+  const ask = (client: HttpClient, patienceMs?: number) => client.ask({ ...poll, timeoutMs: 5000, patienceMs }, never);
 
   it('is counted as downtime from the first failure until no request is in trouble, answered or not', async () => {
     await asking(
       () => away,
-      async ({ caller, downtime }) => {
-        const [first, second] = [ask(caller, 60), ask(caller)].map((asked) => expect(asked).rejects.toMatchObject(unreachable));
+      async ({ client, downtime }) => {
+        const [first, second] = [ask(client, 60), ask(client)].map((asked) => expect(asked).rejects.toMatchObject(unreachable));
         await first;
         const atFirst = downtime.milliseconds;
         await second;
@@ -89,15 +82,15 @@ describe('patience with a server that is away', () => {
     let isAway = true;
     await asking(
       () => (isAway ? away : undefined),
-      async ({ caller, server }) => {
-        await expect(ask(caller, 80)).rejects.toMatchObject(unreachable);
+      async ({ client, server }) => {
+        await expect(ask(client, 80)).rejects.toMatchObject(unreachable);
         const { length } = server.asked;
-        await expect(ask(caller, 80)).rejects.toMatchObject(unreachable);
+        await expect(ask(client, 80)).rejects.toMatchObject(unreachable);
         expect(server.asked).toHaveLength(length + 1);
         isAway = false;
-        await ask(caller);
+        await ask(client);
         isAway = true;
-        const asked = ask(caller, 10_000);
+        const asked = ask(client, 10_000);
         isAway = await sleep(30, false);
         expect((await asked).status).toBe(200);
       },
@@ -108,8 +101,8 @@ describe('patience with a server that is away', () => {
     const clock = vi.spyOn(Date, 'now');
     await asking(
       (_, count) => (count === 1 ? away : undefined),
-      async ({ caller }) => {
-        const asked = ask(caller, 10_000);
+      async ({ client }) => {
+        const asked = ask(client, 10_000);
         clock.mockReturnValue(Date.UTC(2100, 0));
         expect((await asked).status).toBe(200);
       },

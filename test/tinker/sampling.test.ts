@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
+import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { ROOT } from '../cli/command.ts';
 import { REGULAR, randomSample, randomTokens, request } from '../fixtures/nn/models.ts';

@@ -55,7 +55,7 @@ const OWN_MS = 60_000;
  * the process of a rollout, which imports the entry too and grades nothing: in its sandbox no other can be made.
  */
 export function unitTests(options: UnitTestsOptions): Grader {
-  checkOptions('unitTests', options, OPTIONS, () => (options.language === undefined ? ['language is missing'] : []));
+  checkOptions('unitTests', options, OPTIONS, ['language']);
   const { language, timeoutMs = DEFAULT_TIMEOUT_MS, memoryMb = DEFAULT_MEMORY_MB, tolerance = DEFAULT_TOLERANCE } = options;
   const open = (): Sandbox => {
     if (language === 'python') pythonHome();

@@ -13,8 +13,8 @@ import {
   ONE,
   over,
   plus,
-  power,
   type Rational,
+  power as rationalPower,
   readable,
   spend,
   times,
@@ -76,8 +76,10 @@ export const sum = (items: readonly Node[]): Node => (items.length === 1 ? items
 export const product = (items: readonly Node[]): Node => (items.length === 1 ? items[0]! : { kind: 'product', items });
 export const negative = (of: Node): Node =>
   of.kind === 'number' ? number({ n: -of.value.n, d: of.value.d }) : { kind: 'product', items: [MINUS_ONE, of] };
-export const inverse = (base: Node): Node => ({ kind: 'power', base, exponent: MINUS_ONE });
-export const root = (base: Node, degree: Node = number(whole(2))): Node => ({ kind: 'power', base, exponent: inverse(degree) });
+export const isMinusOne = (node: Node): boolean => node.kind === 'number' && node.value.n === -1n && node.value.d === 1n;
+export const power = (base: Node, exponent: Node): Node => ({ kind: 'power', base, exponent });
+export const inverse = (base: Node): Node => power(base, MINUS_ONE);
+export const root = (base: Node, degree: Node = number(whole(2))): Node => power(base, inverse(degree));
 export const call = (name: FunctionName, of: Node): Node => ({ kind: 'call', name, of });
 
 /** The nodes directly below. */
@@ -190,7 +192,7 @@ function exactProduct(a: Complex, b: Complex): Complex {
 function exactPower(base: Complex, exponent: Rational): Complex | undefined {
   if (isReal(base)) {
     const isImaginary = base.re.n < 0n && exponent.n === 1n && exponent.d === 2n;
-    const found = power(isImaginary ? { n: -base.re.n, d: base.re.d } : base.re, exponent);
+    const found = rationalPower(isImaginary ? { n: -base.re.n, d: base.re.d } : base.re, exponent);
     return found && (isImaginary ? { re: ZERO, im: found } : real(found));
   }
   const size = exponent.n < 0n ? -exponent.n : exponent.n;
@@ -206,7 +208,7 @@ const squareOf = ({ re, im }: Complex): Rational => plus(times(re, re), times(im
 
 function exactCall(name: FunctionName, of: Complex): Complex | undefined {
   if (name === 'abs') {
-    const size = isReal(of) ? absolute(of.re) : power(squareOf(of), HALF);
+    const size = isReal(of) ? absolute(of.re) : rationalPower(squareOf(of), HALF);
     return size && real(size);
   }
   if (!isReal(of)) return undefined;

@@ -6,18 +6,15 @@
  * for one grading is bounded: what would take longer is wrong.
  */
 import type { Grader } from '../../core/contracts.ts';
-import { defineGrader } from '../../core/define.ts';
 import {
   acceptedAnswers,
-  checkOptions,
   lastLine,
   markedAnswers,
   onlyFormula,
   referenceAnswer,
-  rightOrWrong,
-  saidBy,
   spokenPart,
   type TextOptions,
+  textGrader,
 } from '../answer-text.ts';
 import { lastNumber } from '../number-match.ts';
 import {
@@ -38,7 +35,7 @@ import {
 } from './evaluation.ts';
 import { parseMath } from './parse.ts';
 import { bitsOf, over, type Rational, rational, readable, same, spend, withinBudget } from './rational.ts';
-import { type Commas, plainCharacters } from './tokens.ts';
+import { plainCharacters, type Reading } from './tokens.ts';
 
 /** A text that is longer is only the same as itself. */
 const MOST_PLAIN_CHARS = 20_000;
@@ -49,15 +46,10 @@ export interface MathMatchOptions extends TextOptions {
 }
 
 export function mathMatch(options: MathMatchOptions = {}): Grader {
-  checkOptions('mathMatch', options, { of: 'function', unmarked: ['last-line', 'last-number', 'wrong'] });
-  const { of, unmarked = 'last-line' } = options;
-  return defineGrader({
-    name: 'mathMatch',
-    grade: (input) => {
-      const said = saidAnswers(saidBy(input, of), unmarked);
-      const references = acceptedAnswers(input).map(referenceAnswer);
-      return rightOrWrong(withinBudget(() => references.some((reference) => isAnswer(said, reference))));
-    },
+  return textGrader('mathMatch', options, { unmarked: ['last-line', 'last-number', 'wrong'] }, (text, input) => {
+    const said = saidAnswers(text, options.unmarked ?? 'last-line');
+    const references = acceptedAnswers(input).map(referenceAnswer);
+    return withinBudget(() => references.some((reference) => isAnswer(said, reference)));
   });
 }
 
@@ -101,7 +93,7 @@ function sameAnswer(said: string, reference: string): boolean {
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
-const readAs = (text: string, commas: Commas, unitLetters = false): Node | undefined =>
+const readAs = (text: string, commas: Reading['commas'], unitLetters = false): Node | undefined =>
   readable(() => parseMath(text, { commas, unitLetters }));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;

@@ -7,10 +7,12 @@ import {
   call,
   type FunctionName,
   inverse,
+  isMinusOne,
   type Kind,
   type Node,
   negative,
   number,
+  power,
   product,
   type RelationSign,
   root,
@@ -20,20 +22,13 @@ import { fromDecimal, plus, type Rational, rational, spend, Unreadable, whole } 
 import { CURRENCIES, MATRICES, type Reading, SCALES, SEPARATORS, type Token, tokensOf, unitOf } from './tokens.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
+/** Signs that begin a factor; bars do, too, where none are open. */
+const BEGINNINGS = new Set(['(', '[', '{', '\\{', '\\frac', '\\binom', '\\sqrt', 'π', '∞', '⌊', '⌈']);
+const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
+const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
 /** A pair of brackets takes three. */
 const MOST_DEPTH = 150;
 const PI: Node = { kind: 'constant', name: 'pi' };
-const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
-
-function numberOf({ text, exponent, repeated }: Extract<Token, { readonly kind: 'number' }>): Rational {
-  const value = fromDecimal(text, exponent);
-  if (repeated === undefined) return value;
-  const places = BigInt((text.split('.')[1] ?? '').length);
-  const all = 10n ** BigInt(repeated.length) - 1n;
-  return plus(value, rational(BigInt(repeated), all * 10n ** places));
-}
-
-const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
 
 export function parseMath(text: string, reading: Reading): Node {
   const tokens = tokensOf(text, reading);
@@ -50,6 +45,13 @@ function isProse(tokens: readonly Token[]): boolean {
   return tokens.some(({ kind, spaced }, index) => kind === 'word' || (index > 0 && !spaced));
 }
 
+function numberOf({ text, exponent = 0, repeated }: Token): Rational {
+  const value = fromDecimal(text, exponent);
+  if (repeated === undefined) return value;
+  const places = BigInt((text.split('.')[1] ?? '').length);
+  return plus(value, rational(BigInt(repeated), (10n ** BigInt(repeated.length) - 1n) * 10n ** places));
+}
+
 class Parser {
   readonly #tokens: Token[];
   #at = 0;
@@ -61,83 +63,99 @@ class Parser {
   }
 
   get here(): Token | undefined {
-    return this.#tokenAt(0);
+    return this.#tokens[this.#at];
   }
 
-  #tokenAt(offset: number): Token | undefined {
+  #ahead(offset: number): Token | undefined {
     return this.#tokens[this.#at + offset];
   }
 
-  next(): Token {
+  #next(): Token {
     const token = this.#tokens[this.#at++];
     if (token === undefined) throw new Unreadable('it ends too early');
     spend(1);
     return token;
   }
 
-  skip(sign: string): boolean {
-    const found = this.here?.kind === 'sign' && this.here.text === sign;
-    if (found) this.next();
+  #isSign(sign: string): boolean {
+    return this.here?.kind === 'sign' && this.here.text === sign;
+  }
+
+  #skip(sign: string): boolean {
+    const found = this.#isSign(sign);
+    if (found) this.#next();
     return found;
   }
 
+  /** The word that is here, in small letters; '' where there is none. */
+  get #word(): string {
+    return this.here?.kind === 'word' ? this.here.text.toLowerCase() : '';
+  }
+
   /** Everything that reads something inside of itself does it in here, so that no text makes a deep stack or a deep tree. */
-  inside<T>(read: () => T): T {
+  #inside<T>(read: () => T): T {
     if (++this.#depth > MOST_DEPTH) throw new Unreadable('nested too deep');
     const made = read();
     this.#depth--;
     return made;
   }
 
-  #expect(sign: string): void {
-    if (!this.skip(sign)) throw new Unreadable(`${sign} is missing`);
+  /** What is read several times, with something skipped in between; the one thing where there is only one. */
+  #several(read: () => Node, skip: () => boolean, make: (items: readonly Node[]) => Node): Node {
+    const items = [read()];
+    while (skip()) items.push(read());
+    return items.length === 1 ? items[0]! : make(items);
   }
 
   /** A list, or the one thing in it. */
   value(): Node {
-    return this.inside(() => {
-      const items = [this.#union()];
-      while (this.#skipSeparator()) items.push(this.#union());
-      return items.length === 1 ? items[0]! : { kind: 'set', items };
-    });
+    const union = (): Node =>
+      this.#several(
+        () => this.#relation(),
+        () => this.#skip('∪'),
+        (items) => ({ kind: 'union', items }),
+      );
+    return this.#inside(() =>
+      this.#several(
+        union,
+        () => this.#skipSeparator(),
+        (items) => ({ kind: 'set', items }),
+      ),
+    );
   }
 
   /** A comma, a semicolon, "or", "and", or a comma and then one of these. */
   #skipSeparator(): boolean {
-    const comma = this.skip(',') || this.skip(';');
-    const { here } = this;
-    if (here?.kind !== 'word' || !SEPARATORS.has(here.text.toLowerCase())) return comma;
-    this.next();
+    const comma = this.#skip(',') || this.#skip(';');
+    if (!SEPARATORS.has(this.#word)) return comma;
+    this.#next();
     return true;
-  }
-
-  #union(): Node {
-    const items = [this.#relation()];
-    while (this.skip('∪')) items.push(this.#relation());
-    return items.length === 1 ? items[0]! : { kind: 'union', items };
   }
 
   #relation(): Node {
     const items = [this.#measured()];
     const signs: RelationSign[] = [];
     while (this.here?.kind === 'sign' && RELATIONS.has(this.here.text)) {
-      signs.push(this.next().text as RelationSign);
+      signs.push(this.#next().text as RelationSign);
       items.push(this.#measured());
     }
+    if (signs.length > 0) return { kind: 'relation', signs, items };
     // "x ∈ A" says A.
-    if (signs.length === 0 && items[0]!.kind === 'variable' && this.skip('∈')) return this.#measured();
-    return signs.length === 0 ? items[0]! : { kind: 'relation', signs, items };
+    return items[0]!.kind === 'variable' && this.#skip('∈') ? this.#measured() : items[0]!;
   }
 
   #measured(): Node {
-    const { here } = this;
-    const currency = here?.kind === 'word' && CURRENCIES.has(here.text.toLowerCase()) ? [this.next().text] : [];
-    const of = this.#ratio();
-    const scale = this.here?.kind === 'word' ? SCALES[this.here.text.toLowerCase()] : undefined;
-    if (scale !== undefined) this.next();
+    const currency = CURRENCIES.has(this.#word) ? [this.#next().text] : [];
+    const of = this.#several(
+      () => this.#sum(),
+      () => this.#skip(':'),
+      (items) => ({ kind: 'tuple', brackets: '::', items }),
+    );
+    const scale = SCALES.get(this.#word);
+    if (scale !== undefined) this.#next();
     const scaled = scale === undefined ? of : product([of, number(whole(scale))]);
-    if (currency.length === 0 && this.here?.kind === 'word' && this.here.text.toLowerCase() === 'percent') {
-      this.next();
+    if (currency.length === 0 && this.#word === 'percent') {
+      this.#next();
       return { kind: 'percent', of: scaled };
     }
     const words = [...currency, ...this.#unitWords()];
@@ -147,27 +165,18 @@ class Parser {
   /** Words up to what separates; "/" and a power belong to them: km/h, m^2. */
   #unitWords(): string[] {
     const words: string[] = [];
-    while (this.here?.kind === 'word' && !SEPARATORS.has(this.here.text.toLowerCase())) {
-      words.push(this.next().text);
-      const power = this.skip('^') ? this.group() : undefined;
-      if (power !== undefined) words.push(squareOrCube(power));
-      const [here, behind] = [this.here, this.#tokenAt(1)];
-      if (here?.text === '/' && (behind?.kind === 'word' || behind?.kind === 'variable')) {
-        this.next();
-        words.push('/', this.next().text);
-      }
+    while (this.#word !== '' && !SEPARATORS.has(this.#word)) {
+      words.push(this.#next().text);
+      if (this.#skip('^')) words.push(squareOrCube(this.#group()));
+      const behind = this.#ahead(1)?.kind;
+      if (this.here?.text === '/' && (behind === 'word' || behind === 'variable'))
+        words.push(this.#next().text, this.#next().text);
     }
     return words;
   }
 
-  #ratio(): Node {
-    const items = [this.sum()];
-    while (this.skip(':')) items.push(this.sum());
-    return items.length === 1 ? items[0]! : { kind: 'tuple', brackets: '::', items };
-  }
-
-  sum(): Node {
-    return this.inside(() => {
+  #sum(): Node {
+    return this.#inside(() => {
       const items = [this.#signed() ?? this.#product()];
       for (let next = this.#signed(); next !== undefined; next = this.#signed()) items.push(next);
       return sum(items);
@@ -176,113 +185,98 @@ class Parser {
 
   /** A term with its sign; undefined where there is no sign. */
   #signed(): Node | undefined {
-    if (this.skip('+')) return this.inside(() => this.#signed() ?? this.#product());
-    if (this.skip('-')) return negative(this.inside(() => this.#signed() ?? this.#product()));
-    if (this.skip('±')) return { kind: 'either-sign', sign: 1, of: this.#product() };
-    if (this.skip('∓')) return { kind: 'either-sign', sign: -1, of: this.#product() };
-    return undefined;
+    if (this.#skip('+')) return this.#inside(() => this.#signed() ?? this.#product());
+    if (this.#skip('-')) return negative(this.#inside(() => this.#signed() ?? this.#product()));
+    if (this.#skip('±')) return { kind: 'either-sign', sign: 1, of: this.#product() };
+    return this.#skip('∓') ? { kind: 'either-sign', sign: -1, of: this.#product() } : undefined;
   }
 
   #product(): Node {
-    const items = [this.power()];
+    const items = [this.#power()];
     for (;;) {
-      if (this.skip('*')) items.push(this.#signedFactor());
-      else if (this.skip('/')) items.push(inverse(this.#signedFactor()));
-      else if (this.#isMixed(items)) items.push(...this.#mixedWith(items.pop()!));
-      else if (this.startsFactor()) items.push(this.power());
+      if (this.#skip('*')) items.push(this.#signedFactor());
+      else if (this.#skip('/')) items.push(inverse(this.#signedFactor()));
+      else if (this.#isMixed(items)) items.push(this.#mixedWith(items.pop()!));
+      else if (this.#startsFactor()) items.push(this.#power());
       else return withMarkOutside(items);
     }
   }
 
   #signedFactor(): Node {
-    return this.skip('-') ? negative(this.inside(() => this.#signedFactor())) : this.power();
+    return this.#skip('-') ? negative(this.#inside(() => this.#signedFactor())) : this.#power();
   }
 
   /** A whole number before a fraction of whole numbers is added to it: 2 1/2, 2\frac{1}{2}. */
-  #isMixed(items: readonly Node[]): boolean {
-    const [here, behind] = [this.here, this.#tokenAt(1)];
-    if (items.length !== 1 || items[0]!.kind !== 'number' || items[0]!.value.d !== 1n || this.#tokenAt(-1)?.kind !== 'number')
-      return false;
-    if (here?.kind === 'number') return here.spaced && behind?.text === '/' && this.#tokenAt(2)?.kind === 'number';
-    return here?.text === '\\frac' && this.isPlainFraction();
+  #isMixed([first, ...others]: readonly Node[]): boolean {
+    if (others.length > 0 || first?.kind !== 'number' || first.value.d !== 1n || this.#ahead(-1)?.kind !== 'number') return false;
+    const [here, ...behind] = [0, 1, 2, 3, 4, 5].map((offset) => this.#ahead(offset));
+    if (here?.kind === 'number') return here.spaced && behind[0]?.text === '/' && behind[1]?.kind === 'number';
+    if (here?.text !== '\\frac') return false;
+    const isBraced = behind[0]?.text === '{' && behind[1]?.kind === 'number' && behind[2]?.text === '}';
+    return behind[0]?.kind === 'number' || (isBraced && behind[4]?.kind === 'number');
   }
 
-  #mixedWith(base: Node): readonly Node[] {
+  #mixedWith(base: Node): Node {
     const isFraction = this.here?.kind !== 'number';
-    const top = this.power();
-    const part = withMarkOutside(isFraction || !this.skip('/') ? [top] : [top, inverse(this.power())]);
-    return [isMark(part) ? { ...part, of: sum([base, part.of]) } : sum([base, part])];
+    const top = this.#power();
+    const part = withMarkOutside(isFraction || !this.#skip('/') ? [top] : [top, inverse(this.#power())]);
+    return isMark(part) ? { ...part, of: sum([base, part.of]) } : sum([base, part]);
   }
 
   /** Whether what comes multiplies what came, though nothing says so. Two numbers side by side are no product. */
-  startsFactor(): boolean {
+  #startsFactor(): boolean {
     const { here } = this;
-    if (here === undefined) return false;
-    if (here.kind === 'variable' || here.kind === 'function' || here.kind === 'begin') return true;
-    if (here.kind === 'number') return this.#tokenAt(-1)?.kind !== 'number' && this.#tokenAt(-1)?.kind !== 'variable';
-    if (here.kind !== 'sign') return false;
-    return here.text === '|'
-      ? this.#openBars === 0
-      : ['(', '[', '{', '\\{', '\\frac', '\\binom', '\\sqrt', 'π', '∞', '⌊', '⌈'].includes(here.text);
+    const before = this.#ahead(-1)?.kind;
+    if (here?.kind === 'number') return before !== 'number' && before !== 'variable';
+    if (here?.kind === 'sign') return here.text === '|' ? this.#openBars === 0 : BEGINNINGS.has(here.text);
+    return here?.kind === 'variable' || here?.kind === 'function' || here?.kind === 'begin';
   }
 
-  power(): Node {
-    const base = this.#postfix(this.group());
-    if (!this.skip('^')) return base;
+  #power(): Node {
+    const base = this.#postfix(this.#group());
+    if (!this.#skip('^')) return base;
     if (this.#skipCircle()) return this.#postfix({ kind: 'degree', of: base });
-    return this.#postfix({ kind: 'power', base, exponent: this.#exponent() });
+    return this.#postfix(power(base, this.#exponent()));
   }
 
   #skipCircle(): boolean {
-    if (this.skip('°')) return true;
-    if (this.here?.text !== '{' || this.#tokenAt(1)?.text !== '°' || this.#tokenAt(2)?.text !== '}') return false;
-    for (let i = 0; i < 3; i++) this.next();
-    return true;
+    if (this.#skip('°')) return true;
+    const isBraced = ['{', '°', '}'].every((text, offset) => this.#ahead(offset)?.text === text);
+    if (isBraced) this.#at += 3;
+    return isBraced;
   }
 
   /** To the right first: 2^3^2 is 2^9. */
   #exponent(): Node {
-    return this.inside(() => {
-      if (this.skip('-')) return negative(this.#exponent());
-      this.skip('+');
-      const base = this.#postfix(this.group());
-      return this.skip('^') ? { kind: 'power', base, exponent: this.#exponent() } : base;
+    return this.#inside(() => {
+      if (this.#skip('-')) return negative(this.#exponent());
+      this.#skip('+');
+      const base = this.#postfix(this.#group());
+      return this.#skip('^') ? power(base, this.#exponent()) : base;
     });
   }
 
   #postfix(of: Node): Node {
-    const made: Node | undefined = this.skip('!')
-      ? call('factorial', of)
-      : this.skip('%')
-        ? { kind: 'percent', of }
-        : this.skip('°')
-          ? { kind: 'degree', of }
-          : undefined;
-    return made === undefined ? of : this.inside(() => this.#postfix(made));
+    if (this.#skip('!')) return this.#inside(() => this.#postfix(call('factorial', of)));
+    const kind = this.#skip('%') ? 'percent' : this.#skip('°') ? 'degree' : undefined;
+    return kind === undefined ? of : this.#inside(() => this.#postfix({ kind, of }));
   }
 
   /** One thing, or a group in braces. */
-  group(): Node {
-    return this.inside(() => this.#atomFrom(this.next()));
+  #group(): Node {
+    return this.#inside(() => this.#atomFrom(this.#next()));
   }
 
   #atomFrom(token: Token): Node {
-    switch (token.kind) {
-      case 'number':
-        return this.#based(number(numberOf(token)));
-      case 'variable':
-        return this.#variable(token.text);
-      case 'function':
-        return this.#call(token.text as FunctionName);
-      case 'begin':
-        return this.#matrix(token.text);
-      case 'sign':
-        return this.#fromSign(token.text);
-      default:
-        // The sign of a currency, inside of a sum.
-        if (CURRENCIES.has(token.text.toLowerCase()) && this.here?.kind === 'number') return this.#atomFrom(this.next());
-        throw new Unreadable(`${token.text} where a value should be`);
-    }
+    const { kind, text } = token;
+    if (kind === 'number') return this.#based(number(numberOf(token)));
+    if (kind === 'variable') return this.#variable(text);
+    if (kind === 'function') return this.#call(text as FunctionName);
+    if (kind === 'begin') return this.#matrix(text);
+    if (kind === 'sign') return this.#fromSign(text);
+    // The sign of a currency, inside of a sum.
+    if (CURRENCIES.has(text.toLowerCase()) && this.here?.kind === 'number') return this.#atomFrom(this.#next());
+    throw new Unreadable(`${text} where a value should be`);
   }
 
   #fromSign(sign: string): Node {
@@ -290,7 +284,7 @@ class Parser {
     if (sign === '∞') return { kind: 'constant', name: 'infinity' };
     if (sign === '∅') return { kind: 'set', items: [] };
     if (sign === '\\frac') return product([this.#argument(), inverse(this.#argument())]);
-    if (sign === '\\binom') return this.#binomial();
+    if (sign === '\\binom') return binomial(this.#argument(), this.#argument());
     if (sign === '\\sqrt') return this.#root();
     if (sign === '|') return this.#bars();
     if (sign in CLOSING) return this.#bracketed(sign);
@@ -299,8 +293,8 @@ class Parser {
 
   /** A number with a base is not a number in base ten: its base is kept as its unit. */
   #based(of: Node): Node {
-    if (!this.skip('_')) return of;
-    const base = this.group();
+    if (!this.#skip('_')) return of;
+    const base = this.#group();
     if (base.kind !== 'number' || base.value.d !== 1n || base.value.n < 2n || base.value.n > 36n)
       throw new Unreadable('the base of a number');
     return { kind: 'measured', of, unit: `base ${base.value.n}` };
@@ -308,62 +302,46 @@ class Parser {
 
   #variable(name: string): Node {
     let full = name;
-    if (this.skip('_')) full += `_${this.#subscript()}`;
-    while (this.skip("'")) full += "'";
+    if (this.#skip('_')) full += `_${this.#isSign('{') ? this.#bracedText() : this.#next().text}`;
+    while (this.#skip("'")) full += "'";
     return full === 'e' ? { kind: 'constant', name: 'e' } : { kind: 'variable', name: full };
   }
 
-  #subscript(): string {
-    if (!this.skip('{')) return this.next().text;
+  #bracedText(): string {
     let text = '';
-    while (!this.skip('}')) text += this.next().text;
+    for (this.#next(); !this.#skip('}'); ) text += this.#next().text;
     return text;
   }
 
   /** What a command takes: a group, or the one token behind it; of a number its first digit: \frac12. */
   #argument(): Node {
     const { here } = this;
-    if (here?.kind === 'number' && here.text.length > 1) {
-      this.#tokens[this.#at] = { ...here, text: here.text.slice(1) };
-      return number(fromDecimal(here.text.slice(0, 1), 0));
-    }
-    return this.group();
-  }
-
-  isPlainFraction(): boolean {
-    const kinds = [1, 2, 3, 4, 5, 6].map((offset) => this.#tokenAt(offset));
-    if (kinds[0]?.kind === 'number') return true;
-    return kinds[0]?.text === '{' && kinds[1]?.kind === 'number' && kinds[2]?.text === '}' && kinds[4]?.kind === 'number';
+    if (here?.kind !== 'number' || here.text.length === 1) return this.#group();
+    this.#tokens[this.#at] = { ...here, text: here.text.slice(1) };
+    return number(fromDecimal(here.text.slice(0, 1), 0));
   }
 
   #root(): Node {
-    if (!this.skip('[')) return root(this.group());
-    const degree = this.sum();
-    this.#expect(']');
-    return root(this.group(), degree);
-  }
-
-  #binomial(): Node {
-    const [n, k] = [this.#argument(), this.#argument()];
-    const rest: Node = { kind: 'sum', items: [n, product([number(whole(-1)), k])] };
-    return product([call('factorial', n), inverse(call('factorial', k)), inverse(call('factorial', rest))]);
+    if (!this.#skip('[')) return root(this.#group());
+    const degree = this.#sum();
+    if (!this.#skip(']')) throw new Unreadable('] is missing');
+    return root(this.#group(), degree);
   }
 
   #bars(): Node {
     this.#openBars++;
-    const of = this.sum();
+    const of = this.#sum();
     this.#openBars--;
-    this.#expect('|');
+    if (!this.#skip('|')) throw new Unreadable('| is missing');
     return call('abs', of);
   }
 
   #bracketed(open: string): Node {
     const bars = this.#openBars;
     this.#openBars = 0;
-    const isEmpty = this.here?.kind === 'sign' && this.here.text === CLOSING[open];
-    const inside = isEmpty ? { kind: 'set' as const, items: [] } : this.value();
+    const inside: Node = this.#isSign(CLOSING[open]!) ? { kind: 'set', items: [] } : this.value();
     this.#openBars = bars;
-    const close = this.next();
+    const close = this.#next();
     const isInterval = (open === '(' || open === '[') && (close.text === ')' || close.text === ']');
     if (close.kind !== 'sign' || (close.text !== CLOSING[open] && !isInterval)) throw new Unreadable(`${open} is not closed`);
     if (open === '⌊') return call('floor', inside);
@@ -374,36 +352,34 @@ class Parser {
   }
 
   #call(name: FunctionName): Node {
-    const base = name === 'log' && this.skip('_') ? this.group() : undefined;
-    const exponent = this.skip('^') ? this.#exponent() : undefined;
-    if (exponent?.kind === 'number' && exponent.value.n === -1n && exponent.value.d === 1n) return this.#inverseCall(name);
+    const base = name === 'log' && this.#skip('_') ? this.#group() : undefined;
+    const exponent = this.#skip('^') ? this.#exponent() : undefined;
+    if (exponent !== undefined && isMinusOne(exponent)) {
+      // sin^{-1} is the arcsine, not 1/sin.
+      if (name !== 'sin' && name !== 'cos' && name !== 'tan') throw new Unreadable(`the inverse of ${name}`);
+      return call(`arc${name}`, this.#functionArgument());
+    }
     const of = this.#functionArgument();
     const inRadians = of.kind === 'degree' && TRIGONOMETRIC.has(name) ? product([of.of, PI, number({ n: 1n, d: 180n })]) : of;
     const made = base === undefined ? call(name, inRadians) : product([call('ln', of), inverse(call('ln', base))]);
-    return exponent === undefined ? made : { kind: 'power', base: made, exponent };
-  }
-
-  /** sin^{-1} is the arcsine, not 1/sin. */
-  #inverseCall(name: FunctionName): Node {
-    if (name !== 'sin' && name !== 'cos' && name !== 'tan') throw new Unreadable(`the inverse of ${name}`);
-    return call(`arc${name}`, this.#functionArgument());
+    return exponent === undefined ? made : power(made, exponent);
   }
 
   /** What is in brackets; else the factors that follow: sin 2x is sin(2x), and sin x cos x is a product. */
   #functionArgument(): Node {
-    if (this.here?.kind === 'sign' && (this.here.text === '(' || this.here.text === '{')) return this.group();
-    const items = [this.power()];
-    while (this.startsFactor() && this.here?.kind !== 'function' && this.here?.text !== '(') items.push(this.power());
+    if (this.#isSign('(') || this.#isSign('{')) return this.#group();
+    const items = [this.#power()];
+    while (this.#startsFactor() && this.here?.kind !== 'function' && this.here?.text !== '(') items.push(this.#power());
     return product(items);
   }
 
   #matrix(environment: string): Node {
     if (!MATRICES.has(environment)) throw new Unreadable(`\\begin{${environment}}`);
-    if (environment === 'array' && this.here?.text === '{') this.#subscript();
+    if (environment === 'array' && this.#isSign('{')) this.#bracedText();
     const rows: Node[][] = [[]];
     for (;;) {
-      if (this.here?.kind !== 'end' && this.here?.text !== '\\\\') rows.at(-1)!.push(this.sum());
-      const token = this.next();
+      if (this.here?.kind !== 'end' && this.here?.text !== '\\\\') rows.at(-1)!.push(this.#sum());
+      const token = this.#next();
       if (token.kind === 'end') break;
       if (token.text === '\\\\') rows.push([]);
       else if (token.text !== '&') throw new Unreadable('an entry of a matrix');
@@ -412,24 +388,27 @@ class Parser {
   }
 }
 
+function binomial(n: Node, k: Node): Node {
+  return product(
+    [n, k, sum([n, negative(k)])].map((of, index) => (index === 0 ? call('factorial', of) : inverse(call('factorial', of)))),
+  );
+}
+
 type Mark = Kind<'percent' | 'degree'>;
 const isMark = (node: Node): node is Mark => node.kind === 'percent' || node.kind === 'degree';
 
 /** A sign behind a product is said of all of it: 1/2% is half a per cent. */
 function withMarkOutside(items: readonly Node[]): Node {
   const last = items.at(-1)!;
-  const marked = last.kind === 'power' && isMark(last.base) && isInverse(last) ? last.base : last;
+  const marked = last.kind === 'power' && isMark(last.base) && isMinusOne(last.exponent) ? last.base : last;
   if (!isMark(marked)) return product(items);
   const of = product([...items.slice(0, -1), marked === last ? marked.of : inverse(marked.of)]);
   return { kind: marked.kind, of };
 }
 
-const isInverse = ({ exponent }: Kind<'power'>): boolean =>
-  exponent.kind === 'number' && exponent.value.n === -1n && exponent.value.d === 1n;
-
-function squareOrCube(power: Node): string {
-  const degree = (power as Partial<Kind<'number'>>).value;
-  if (power.kind === 'number' && degree?.d === 1n && degree.n === 2n) return 'squared';
-  if (power.kind === 'number' && degree?.d === 1n && degree.n === 3n) return 'cubed';
-  throw new Unreadable('the power of a unit');
+function squareOrCube(degree: Node): string {
+  const name =
+    degree.kind === 'number' && degree.value.d === 1n ? { 2: 'squared', 3: 'cubed' }[String(degree.value.n)] : undefined;
+  if (name === undefined) throw new Unreadable('the power of a unit');
+  return name;
 }

@@ -6,6 +6,19 @@
 import { CALLS } from './evaluation.ts';
 import { spend, Unreadable } from './rational.ts';
 
+/** From each spelling to its meaning; rows are `meaning=spelling spelling`, with two spaces or a line end between them. */
+function bySpelling(table: string): ReadonlyMap<string, string> {
+  const rows = table.trim().split(/\s{2,}/);
+  return new Map(
+    rows.flatMap((row) => {
+      const [meaning = '', spellings = ''] = row.split('=');
+      return spellings.split(' ').map((spelling) => [spelling, meaning] as const);
+    }),
+  );
+}
+
+const words = (list: string): ReadonlySet<string> => new Set(list.trim().split(/\s+/));
+
 // ── one spelling for characters that mean the same ───────────────────────────────────────────────────────────────────
 
 const INVISIBLE = /[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]/g;
@@ -14,14 +27,8 @@ const SUBSCRIPTS = /[\u2080-\u2089]+/g;
 const VULGAR_FRACTION = /[\u00bc-\u00be\u2150-\u215e]/g;
 
 /** Behind NFKC, which leaves these apart. */
-const SAME = bySpelling({
-  '-': '− – ‐ ‑',
-  '/': '⁄ ∕ ÷',
-  '*': '× · ⋅ ∙',
-  '(': '⟨',
-  ')': '⟩',
-});
-const DIFFERENT = new RegExp(`[${Object.keys(SAME).join('')}]`, 'g');
+const SAME = bySpelling('-=− – ‐ ‑  /=⁄ ∕ ÷  *=× · ⋅ ∙  (=⟨  )=⟩');
+const DIFFERENT = new RegExp(`[${[...SAME.keys()].join('')}]`, 'g');
 
 /**
  * Full-width digits, the minus signs, superscripts and vulgar fractions in one spelling. What cannot be seen (direction marks, zero-width
@@ -35,195 +42,105 @@ export function plainCharacters(text: string): string {
     .replace(SUBSCRIPTS, (run) => `_{${run.normalize('NFKC')}}`)
     .replace(VULGAR_FRACTION, (one) => one.normalize('NFKC').replace(/^(\d+)\u2044(\d+)$/, '\\frac{$1}{$2}'))
     .normalize('NFKC')
-    .replace(DIFFERENT, (one) => SAME[one] ?? one);
+    .replace(DIFFERENT, (one) => SAME.get(one)!);
 }
 
 // ── the words, commands and units of written mathematics ─────────────────────────────────────────────────────────────
 
-/** From each spelling to what it means, made from what is meant with all its spellings. */
-function bySpelling(meanings: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
-  return Object.fromEntries(
-    Object.entries(meanings).flatMap(([meant, spellings]) => spellings.split(' ').map((spelling) => [spelling, meant])),
-  );
-}
-
 /** Commands that mean what a character or another command means. */
-const COMMANDS = bySpelling({
-  '*': 'cdot times ast',
-  '/': 'div',
-  '≤': 'le leq leqslant',
-  '≥': 'ge geq geqslant',
-  '<': 'lt',
-  '>': 'gt',
-  '≠': 'ne neq',
-  '≈': 'approx',
-  '∈': 'in',
-  '∪': 'cup',
-  '±': 'pm',
-  '∓': 'mp',
-  '∞': 'infty',
-  '°': 'circ degree',
-  '\\{': 'lbrace {',
-  '\\}': 'rbrace }',
-  '(': 'langle',
-  ')': 'rangle',
-  '|': 'lvert rvert vert',
-  '⌊': 'lfloor',
-  '⌋': 'rfloor',
-  '⌈': 'lceil',
-  '⌉': 'rceil',
-  '%': '%',
-  '\\\\': '\\',
-  '\\frac': 'dfrac tfrac cfrac frac',
-  '\\binom': 'dbinom tbinom binom',
-  '\\sqrt': 'sqrt',
-  π: 'pi',
-  ':': 'colon',
-  ',': 'land',
-  "'": 'prime',
-  '∅': 'emptyset varnothing',
-});
-
+const COMMANDS = bySpelling(String.raw`
+  *=cdot times ast  /=div  ≤=le leq leqslant  ≥=ge geq geqslant  <=lt  >=gt  ≠=ne neq  ≈=approx  ∈=in  ∪=cup  ±=pm  ∓=mp  ∞=infty
+  °=circ degree  \{=lbrace {  \}=rbrace }  (=langle  )=rangle  |=lvert rvert vert  ⌊=lfloor  ⌋=rfloor  ⌈=lceil  ⌉=rceil  %=%  \\=\
+  \frac=dfrac tfrac cfrac frac  \binom=dbinom tbinom binom  \sqrt=sqrt  π=pi  :=colon  ,=land  '=prime  ∅=emptyset varnothing
+`);
 /** Commands and characters that only space, size or delimit. */
-const IDLE_COMMANDS = new Set(
-  '! , ; : ( ) [ ] quad qquad enspace thinspace displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr middle hfill nonumber mathstrut rm bf it'.split(
-    ' ',
-  ),
-);
+const IDLE_COMMANDS = words(`
+  ! , ; : ( ) [ ] quad qquad enspace thinspace displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr
+  middle hfill nonumber mathstrut rm bf it
+`);
 /** Around words. */
-const TEXT_COMMANDS = new Set('text textbf textit textrm textnormal mbox textsf texttt'.split(' '));
+const TEXT_COMMANDS = words('text textbf textit textrm textnormal mbox textsf texttt');
 /** Around mathematics in another font. */
-const FONT_COMMANDS = new Set('mathrm mathbf mathbb mathcal mathit mathsf boldsymbol bm operatorname boxed fbox'.split(' '));
-
-const GREEK = new Set(
-  'alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell'.split(
-    ' ',
-  ),
-);
-
-export const MATRICES = new Set(['matrix', 'pmatrix', 'bmatrix', 'Bmatrix', 'smallmatrix', 'array']);
-
+const FONT_COMMANDS = words('mathrm mathbf mathbb mathcal mathit mathsf boldsymbol bm operatorname boxed fbox');
+const GREEK = words(`
+  alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega
+  Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell
+`);
+export const MATRICES = words('matrix pmatrix bmatrix Bmatrix smallmatrix array');
 /** Names without a backslash that are no words. */
-const NAMES = bySpelling({
-  π: 'pi',
-  '\\sqrt': 'sqrt',
-  '∞': 'inf infinity infty',
-  arcsin: 'asin',
-  arccos: 'acos',
-  arctan: 'atan',
-});
-
+const NAMES = bySpelling(String.raw`π=pi  \sqrt=sqrt  ∞=inf infinity infty  arcsin=asin  arccos=acos  arctan=atan`);
+const FUNCTION_NAMES: ReadonlySet<string> = new Set(Object.keys(CALLS));
 /** Written before the number, as words or in place of their signs. */
-export const CURRENCIES = new Set(['usd', 'eur', 'gbp', 'rs', 'yen', 'rupee']);
-
+export const CURRENCIES = words('usd eur gbp rs yen rupee');
+const CURRENCY_SIGNS = bySpelling('eur=€  gbp=£  yen=¥  rupee=₹');
 /** Words that separate the items of a list. */
-export const SEPARATORS = new Set(['or', 'and']);
-
+export const SEPARATORS = words('or and');
 /** Factors that are written as words. */
-export const SCALES: Readonly<Record<string, number>> = {
-  hundred: 100,
-  thousand: 1000,
-  million: 1e6,
-  billion: 1e9,
-  trillion: 1e12,
-};
+export const SCALES: ReadonlyMap<string, number> = new Map(
+  Object.entries({ hundred: 100, thousand: 1e3, million: 1e6, billion: 1e9, trillion: 1e12 }),
+);
 
 /** Two and three letters that are a word, not a product of variables. */
-const SHORT_WORDS = new Set(
-  'no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day pm win sum set new old mon tue wed thu fri sat sun'.split(
-    ' ',
-  ),
-);
+const SHORT_WORDS = words(`
+  no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day pm win sum set
+  new old mon tue wed thu fri sat sun or and
+`);
 
 /** Each with the name that it is compared by. Words that are not here are compared as they are, without a plural s. */
-const UNITS = bySpelling({
-  millimeter: 'mm millimetre',
-  centimeter: 'cm centimetre',
-  meter: 'm metre',
-  kilometer: 'km kilometre',
-  inch: 'in inches',
-  foot: 'ft feet',
-  yard: 'yd',
-  mile: 'mi',
-  milligram: 'mg',
-  gram: 'g gm',
-  kilogram: 'kg',
-  pound: 'lb lbs',
-  ounce: 'oz',
-  milliliter: 'ml',
-  liter: 'l litre',
-  second: 's sec secs',
-  minute: 'min mins',
-  hour: 'h hr hrs',
-  millisecond: 'ms',
-  dollar: 'usd',
-  rupee: 'rs',
-  euro: 'eur',
-  'pound sterling': 'gbp',
-  'mile per hour': 'mph',
-  'kilometer per hour': 'kph kmh',
-  hertz: 'hz',
-  point: 'pts',
-  degree: 'deg',
-  radian: 'rad radians',
-  square: 'sq',
-});
+const UNITS = bySpelling(`
+  millimeter=mm millimetre  centimeter=cm centimetre  meter=m metre  kilometer=km kilometre  inch=in inches  foot=ft feet  yard=yd  mile=mi
+  milligram=mg  gram=g gm  kilogram=kg  pound=lb lbs  ounce=oz  milliliter=ml  liter=l litre  millisecond=ms  second=s sec secs
+  minute=min mins  hour=h hr hrs  dollar=usd  rupee=rs  euro=eur  pound sterling=gbp  mile per hour=mph  kilometer per hour=kph kmh
+  hertz=hz  point=pts  degree=deg  radian=rad radians  square=sq
+`);
 
 /** Words that say something of the number instead of what it counts: behind one of them it is not the answer any more. */
-const NO_UNIT = new Set(
-  [
-    'not no wrong incorrect false nor never except excluded impossible if but unless otherwise instead rather isn correct true right answer',
-    'than less more least most about around approximately roughly nearly almost maybe perhaps possibly probably below under above over between beyond',
-    'half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths',
-    'hundredth hundredths thousandth thousandths millionth millionths billionth billionths tens hundreds thousands millions billions',
-    'dozen dozens score scores pair pairs couple couples gross double doubled triple tripled twice thrice halved fold',
-    'plus minus times negative positive factorial reciprocal inverse opposite negated root power base modulo divided multiplied',
-    'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty',
-    'thirty forty fifty sixty seventy eighty ninety hundred thousand million billion trillion percentage',
-  ].flatMap((line) => line.split(' ')),
-);
-
+const NO_UNIT = words(`
+  not no wrong incorrect false nor never except excluded impossible if but unless otherwise instead rather isn correct true right answer
+  than less more least most about around approximately roughly nearly almost maybe perhaps possibly probably below under above over between
+  beyond half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths
+  tenth tenths hundredth hundredths thousandth thousandths millionth millionths billionth billionths tens hundreds thousands millions
+  billions dozen dozens score scores pair pairs couple couples gross double doubled triple tripled twice thrice halved fold plus minus times
+  negative positive factorial reciprocal inverse opposite negated root power base modulo divided multiplied
+  zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
+  thirty forty fifty sixty seventy eighty ninety hundred thousand million billion trillion percentage
+`);
+const UNIT_POWERS = bySpelling('^2=square squared  ^3=cubic cubed');
 const MOST_WORDS = 6;
-const UNIT_POWERS: Readonly<Record<string, string>> = { square: '^2', squared: '^2', cubic: '^3', cubed: '^3' };
 
 /**
  * Units and what else is counted: the words behind a number, in one spelling. Nothing is converted: 50 cm is not 0.5 m here. Throws
  * `Unreadable` where the words say something of the number instead: "5 is wrong".
  */
-export function unitOf(words: readonly string[]): string {
-  const found = words.map((word) => word.toLowerCase());
+export function unitOf(given: readonly string[]): string {
+  const found = given.map((word) => word.toLowerCase());
   if (found.length > MOST_WORDS || found.some((word) => NO_UNIT.has(word))) throw new Unreadable('words that are no unit');
-  const power = found.map((word) => UNIT_POWERS[word] ?? '').join('');
-  const names = found.filter((word) => !Object.hasOwn(UNIT_POWERS, word) && word !== 'of');
+  const power = found.map((word) => UNIT_POWERS.get(word) ?? '').join('');
+  const names = found.filter((word) => !UNIT_POWERS.has(word) && word !== 'of').map(unitName);
   if (names.length === 0) throw new Unreadable('a power of no unit');
-  const spelt = names.map(unitName);
-  return spelt.filter((name, index) => name !== spelt[index - 1]).join(' ') + power;
+  return names.filter((name, index) => name !== names[index - 1]).join(' ') + power;
 }
 
 function unitName(word: string): string {
-  const single = Object.hasOwn(UNITS, word) || !/[^s]s$/.test(word) || word.length < 4 ? word : word.slice(0, -1);
-  return Object.hasOwn(UNITS, single) ? UNITS[single]! : single === '/' ? 'per' : single;
+  const single = UNITS.has(word) || !/[^s]s$/.test(word) || word.length < 4 ? word : word.slice(0, -1);
+  return UNITS.get(single) ?? (single === '/' ? 'per' : single);
 }
 
 // ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-export type Token =
-  | {
-      readonly kind: 'number';
-      readonly text: string;
-      readonly exponent: number;
-      /** Digits that go on for ever behind these: 0.1\\overline{6}. */
-      readonly repeated?: string;
-      readonly spaced: boolean;
-    }
-  /** A character, or a command by its name with a backslash, each in its one spelling. */
-  | { readonly kind: 'sign' | 'variable' | 'function' | 'word'; readonly text: string; readonly spaced: boolean }
-  | { readonly kind: 'begin' | 'end'; readonly text: string; readonly spaced: boolean };
-
-export type Commas = 'group' | 'separate';
+export interface Token {
+  readonly kind: 'number' | 'sign' | 'variable' | 'function' | 'word' | 'begin' | 'end';
+  /** Digits; a character, or a command by its name with a backslash, each in its one spelling; a name. */
+  readonly text: string;
+  /** Whether there is space before it. */
+  readonly spaced: boolean;
+  /** Of a number: its power of ten, and the digits that go on for ever behind it: 0.1\overline{6}. */
+  readonly exponent?: number;
+  readonly repeated?: string | undefined;
+}
 
 export interface Reading {
-  readonly commas: Commas;
+  readonly commas: 'group' | 'separate';
   /** Whether a letter behind a number that is a unit is one: 5 m. */
   readonly unitLetters: boolean;
 }
@@ -234,28 +151,28 @@ const NUMBER = /(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\d.a-zA-Z]))?/y;
 const GROUPED = /\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?/y;
 /** Thin spaces, {,} and \, never separate a list; plain spaces group where every group but the first has three digits. */
 const SPACED = /\d{1,3}(?:(?:\{,\}|\\,|\\ |\\!,|,\\!| )\d{3})+(?![\d/])(?:\.\d+)?/y;
+const REPEATED = /\\(?:overline|bar)\s?(?:\{(\d{1,40})\}|(\d))/y;
 const LETTERS = /\p{L}+/uy;
 const COMMAND = /\\(?:[A-Za-z]+|[^A-Za-z])/y;
 const ENVIRONMENT = /\s?\{([A-Za-z]{1,20})\*?\}/y;
-const SIGNS = new Set([..."+-*/^_()[]{}|,;!%=<>≤≥≠≈∈∪±∓∞°:&'π√⌊⌋⌈⌉∅"]);
-const OPENING = new Set(['(', '[', '⌊', '⌈', '\\{']);
-const CLOSING = new Set([')', ']', '⌋', '⌉', '\\}']);
-const REPEATED = /\\(?:overline|bar)\s?(?:\{(\d{1,40})\}|(\d))/y;
 const UPRIGHT_WORD = /\s?\{[\s~]*([A-Za-z]+)[\s~]*\}/y;
-const IDLE = /[$\s~]/;
-const CURRENCY_SIGNS: Readonly<Record<string, string>> = { '€': 'eur', '£': 'gbp', '¥': 'yen', '₹': 'rupee' };
-const FUNCTION_NAMES: ReadonlySet<string> = new Set(Object.keys(CALLS));
+const DOLLARS = /\$(?=\d|\s*$)/y;
+const IDLE = /[$\s~]/y;
+const SIGN = /<=|>=|!=|\*\*|[-+*/^_()[\]{}|,;!%=<>≤≥≠≈∈∪±∓∞°:&'π√⌊⌋⌈⌉∅]/y;
+const SIGNS: Readonly<Record<string, string>> = { '<=': '≤', '>=': '≥', '!=': '≠', '**': '^', '√': '\\sqrt' };
+const OPENING = words('( [ ⌊ ⌈ \\{');
+const CLOSING = words(') ] ⌋ ⌉ \\}');
 
 export function tokensOf(given: string, reading: Reading): Token[] {
   if (given.length > MOST_CHARS) throw new Unreadable('too long');
   const text = plainCharacters(given).replace(/\b([ap])\.\s?m\b\.?/gi, '$1m');
   if (text.length > 2 * MOST_CHARS) throw new Unreadable('too long');
-  const reader = new Reader(text, reading);
-  reader.readAll();
-  return reader.tokens;
+  const tokenizer = new Tokenizer(text, reading);
+  while (tokenizer.readOne()) spend(1);
+  return tokenizer.tokens;
 }
 
-class Reader {
+class Tokenizer {
   readonly tokens: Token[] = [];
   readonly #text: string;
   readonly #reading: Reading;
@@ -273,123 +190,98 @@ class Reader {
     this.#isDollar = text.replace(/\\\$|[^$]/g, '').length % 2 === 1;
   }
 
-  readAll(): void {
-    while (this.#at < this.#text.length) {
-      spend(1);
-      this.#readOne();
-    }
-  }
-
-  #readOne(): void {
-    const char = this.#text[this.#at]!;
+  /** False at the end. */
+  readOne(): boolean {
+    const char = this.#text[this.#at];
+    if (char === undefined) return false;
     if (this.#at === this.#textEnd) {
       this.#textEnd = -1;
       this.#at++;
-    } else if (Object.hasOwn(CURRENCY_SIGNS, char)) {
-      this.#push('word', CURRENCY_SIGNS[char]!);
-      this.#at++;
-    } else if (char === '$' && this.#isDollar && /^\$(?:\d|\s*$)/.test(this.#text.slice(this.#at, this.#at + 20))) {
-      this.#push('word', 'usd');
-      this.#at++;
-    } else if (IDLE.test(char)) {
+    } else if (CURRENCY_SIGNS.has(char)) this.#push('word', CURRENCY_SIGNS.get(char)!, 1);
+    else if (this.#isDollar && this.#ahead(DOLLARS)) this.#push('word', 'usd', 1);
+    else if (this.#ahead(IDLE)) {
       this.#spaced = true;
       this.#at++;
     } else if (char === '\\') this.#readCommand();
     else if (/[\d.]/.test(char)) this.#readNumber();
-    else if (SIGNS.has(char)) this.#readSign(char);
-    else this.#readLetters();
+    else {
+      const sign = this.#ahead(SIGN)?.[0];
+      if (sign === undefined) this.#readLetters();
+      else this.#push('sign', SIGNS[sign] ?? sign, sign.length);
+    }
+    return true;
   }
 
-  #match(pattern: RegExp): RegExpExecArray | null {
+  #ahead(pattern: RegExp): RegExpExecArray | null {
     pattern.lastIndex = this.#at;
     return pattern.exec(this.#text);
   }
 
-  #push(kind: 'sign' | 'variable' | 'function' | 'word' | 'begin' | 'end', text: string): void {
-    if (OPENING.has(text)) this.#brackets++;
-    if (CLOSING.has(text)) this.#brackets--;
-    this.tokens.push({ kind, text, spaced: this.#spaced });
+  #push(kind: Token['kind'], text: string, length = 0, more: Partial<Token> = {}): void {
+    this.#at += length;
+    if (OPENING.has(text) || kind === 'begin') this.#brackets++;
+    if (CLOSING.has(text) || kind === 'end') this.#brackets--;
+    this.tokens.push({ kind, text, spaced: this.#spaced, ...more });
     this.#spaced = false;
-  }
-
-  #readSign(char: string): void {
-    const two = this.#text.slice(this.#at, this.#at + 2);
-    const both = { '<=': '≤', '>=': '≥', '!=': '≠', '**': '^' }[two];
-    this.#push('sign', both ?? (char === '√' ? '\\sqrt' : char));
-    this.#at += both === undefined ? 1 : 2;
   }
 
   #readNumber(): void {
-    const grouped =
-      this.#match(SPACED) ?? (this.#reading.commas === 'group' && this.#brackets === 0 ? this.#match(GROUPED) : null);
-    const found = grouped ?? this.#match(NUMBER);
-    const alone = this.#at + 1 === this.#text.trimEnd().length;
-    // The full stop behind an answer is no part of it; elsewhere a point without digits is.
-    if (found === null && alone) this.#at++;
-    if (found === null && alone) return;
-    if (found === null) throw new Unreadable('a point without digits');
-    const [digits = '', exponent = '0'] = found[0].replace(grouped ? /[^\d.]/g : '', '').split(/e/i);
-    this.#at += found[0].length;
-    const repeated = digits.includes('.') && exponent === '0' ? this.#match(REPEATED) : null;
-    const more = repeated === null ? {} : { repeated: repeated[1] ?? repeated[2]! };
-    this.tokens.push({ kind: 'number', text: digits, exponent: Number(exponent), ...more, spaced: this.#spaced });
-    this.#spaced = false;
-    this.#at += repeated?.[0].length ?? 0;
+    const inGroups = this.#reading.commas === 'group' && this.#brackets === 0;
+    const grouped = this.#ahead(SPACED) ?? (inGroups ? this.#ahead(GROUPED) : null);
+    const found = (grouped ?? this.#ahead(NUMBER))?.[0];
+    if (found === undefined) {
+      // The full stop behind an answer is no part of it; elsewhere a point without digits is.
+      if (this.#at + 1 !== this.#text.trimEnd().length) throw new Unreadable('a point without digits');
+      this.#at++;
+      return;
+    }
+    const [digits = '', exponent = '0'] = (grouped ? found.replace(/[^\d.]/g, '') : found).split(/e/i);
+    this.#at += found.length;
+    const repeated = digits.includes('.') && exponent === '0' ? this.#ahead(REPEATED) : null;
+    const more = { exponent: Number(exponent), repeated: repeated?.[1] ?? repeated?.[2] };
+    this.#push('number', digits, repeated?.[0].length, more);
   }
 
   #readLetters(): void {
-    const run = this.#match(LETTERS)?.[0];
+    const run = this.#ahead(LETTERS)?.[0];
     if (run === undefined) throw new Unreadable(`the character ${JSON.stringify(this.#text[this.#at])}`);
     this.#at += run.length;
     const lower = run.toLowerCase();
+    const name = NAMES.get(lower) ?? lower;
+    const isUnitLetter = this.#reading.unitLetters && UNITS.has(lower) && this.tokens.at(-1)?.kind === 'number';
     if (this.#textEnd !== -1) this.#push('word', run);
-    else if (Object.hasOwn(NAMES, lower)) this.#named(NAMES[lower]!);
-    else if (FUNCTION_NAMES.has(lower) && lower !== 'factorial') this.#push('function', lower);
-    else if (run.length === 1 && !this.#isUnitLetter(lower)) this.#push('variable', run);
-    else if (run.length > 3 || SHORT_WORDS.has(lower) || lower === 'or' || lower === 'and' || Object.hasOwn(UNITS, lower))
-      this.#push('word', run);
+    else if (FUNCTION_NAMES.has(name) && name !== 'factorial') this.#push('function', name);
+    else if (name !== lower) this.#push('sign', name);
+    else if (run.length === 1 && !isUnitLetter) this.#push('variable', run);
+    else if (run.length > 3 || SHORT_WORDS.has(lower) || UNITS.has(lower)) this.#push('word', run);
     else for (const letter of run) this.#push('variable', letter);
   }
 
-  #isUnitLetter(letter: string): boolean {
-    return this.#reading.unitLetters && Object.hasOwn(UNITS, letter) && this.tokens.at(-1)?.kind === 'number';
-  }
-
-  #named(name: string): void {
-    this.#push(FUNCTION_NAMES.has(name) ? 'function' : 'sign', name);
-  }
-
   #readCommand(): void {
-    const name = this.#match(COMMAND)?.[0].slice(1);
+    const name = this.#ahead(COMMAND)?.[0].slice(1);
     if (name === undefined) throw new Unreadable('a backslash at the end');
     this.#at += name.length + 1;
     if (name === '$') this.#push('word', 'usd');
-    else if (Object.hasOwn(COMMANDS, name)) this.#push('sign', COMMANDS[name]!);
+    else if (COMMANDS.has(name)) this.#push('sign', COMMANDS.get(name)!);
     else if (name === 'begin' || name === 'end') this.#readEnvironment(name);
-    else if (TEXT_COMMANDS.has(name) || (name === 'mathrm' && this.#isUnitNext())) this.#enterText();
+    else if (TEXT_COMMANDS.has(name) || (name === 'mathrm' && this.#isUnitAhead())) this.#enterText();
     else if (FUNCTION_NAMES.has(name)) this.#push('function', name);
     else if (GREEK.has(name)) this.#push('variable', `\\${name}`);
-    else if (IDLE_COMMANDS.has(name) || /\s/.test(name)) this.#skipIdle(name);
-    else if (!FONT_COMMANDS.has(name)) throw new Unreadable(`the command \\${name}`);
+    else if (IDLE_COMMANDS.has(name) || /\s/.test(name)) {
+      this.#spaced ||= name !== '!';
+      // A point stands for no bracket behind \left and \right.
+      if ((name === 'left' || name === 'right') && this.#text[this.#at] === '.') this.#at++;
+    } else if (!FONT_COMMANDS.has(name)) throw new Unreadable(`the command \\${name}`);
   }
 
-  #isUnitNext(): boolean {
-    const word = this.#match(UPRIGHT_WORD)?.[1]?.toLowerCase();
-    return word !== undefined && Object.hasOwn(UNITS, word);
-  }
-
-  /** A point stands for no bracket behind \left and \right. */
-  #skipIdle(name: string): void {
-    this.#spaced ||= name !== '!';
-    if ((name === 'left' || name === 'right') && this.#text[this.#at] === '.') this.#at++;
+  #isUnitAhead(): boolean {
+    return UNITS.has(this.#ahead(UPRIGHT_WORD)?.[1]?.toLowerCase() ?? '');
   }
 
   #readEnvironment(kind: 'begin' | 'end'): void {
-    const found = this.#match(ENVIRONMENT);
+    const found = this.#ahead(ENVIRONMENT);
     if (found === null) throw new Unreadable(`\\${kind} without a name`);
-    this.#at += found[0].length;
-    this.#brackets += kind === 'begin' ? 1 : -1;
-    this.#push(kind, found[1]!);
+    this.#push(kind, found[1]!, found[0].length);
   }
 
   /** Letters up to the closing brace are words, not variables. */

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { readAs, WireError } from './codec.ts';
 import {
   adamToWire,
   clientConfigReply,
@@ -7,8 +8,6 @@ import {
   formatWeightsPath,
   optimStepRequest,
   parseWeightsPath,
-  readAs,
-  WireError,
 } from './tinker-messages.ts';
 
 describe('small bodies', () => {
