@@ -163,7 +163,7 @@ describe('files', () => {
     const run = join(home.dir, 'locked');
     const args = ['train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--json'];
     const first = start(args);
-    while (!first.stdout().includes('run-start')) await new Promise((resolve) => setTimeout(resolve, 50));
+    await first.prints('run-start');
     const second = await trainyard(...args);
     expect(second.stderr).toContain('RUN_LOCKED');
     expect(second.code).toBe(1);

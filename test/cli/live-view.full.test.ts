@@ -87,8 +87,8 @@ describe('in a pipe', () => {
     ['SIGTERM', 143],
   ] as const)('trainyard eval is stopped by the first %s and ends with %i', async (signal, code) => {
     const flags = ['--held-out', join(home.dir, 'slow.jsonl'), '--run', join(home.dir, signal)];
-    const { child, ended, stdout: said } = start(['eval', join(home.dir, 'agent.ts'), ...flags]);
-    while (!said().includes('waiting')) await new Promise((resolve) => setTimeout(resolve, 50));
+    const { child, ended, prints } = start(['eval', join(home.dir, 'agent.ts'), ...flags]);
+    await prints('waiting');
     child.kill(signal);
     const { code: found, stdout, stderr } = await ended;
     expect(stdout).toContain('warning INTERRUPTED: stopping; once more to leave at once');

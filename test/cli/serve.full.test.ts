@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { saidIn, start, trainyard, useScratch } from './command.ts';
@@ -19,7 +18,7 @@ interface Serving {
 /** Serves, lets the agent at it, then Ctrl-C. */
 async function served(agent: (serving: Serving) => Promise<void>, ...flags: readonly string[]) {
   const process = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served'), ...flags]);
-  while (!process.stdout().includes('\n')) await sleep(20);
+  await process.prints('\n');
   const serving = JSON.parse(process.stdout().split('\n')[0]!) as Serving;
   await agent(serving);
   process.child.kill('SIGINT');
@@ -66,8 +65,8 @@ describe('trainyard serve', () => {
 
   it('goes on without the reader of its output, and keeps open rollouts when its terminal is closed', async () => {
     const run = join(home.dir, 'unread');
-    const { child, ended, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
-    while (!stdout().includes('\n')) await sleep(20);
+    const { child, ended, prints, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
+    await prints('\n');
     const serving = JSON.parse(stdout().split('\n')[0]!) as Serving;
     child.stdout.destroy();
     await ask(serving);
