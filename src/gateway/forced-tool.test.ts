@@ -179,35 +179,6 @@ describe('a forced tool', () => {
 });
 
 describe('a tool that cannot be forced', () => {
-  const post = (session: Session, path: string, body: object) => {
-    const { baseURL, apiKey, fetch } = session.model();
-    const headers = { authorization: `Bearer ${apiKey}` };
-    return fetch(`${baseURL}/${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
-  };
-  const wrong: readonly (readonly [string, object])[] = [
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function', function: { name: 'sing' } } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function' } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function', function: null } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'allowed_tools' } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: 'always' }],
-    ['chat/completions', { messages: ask, tools, tool_choice: 3 }],
-    ['chat/completions', { messages: ask, tool_choice: 'required' }],
-    ['responses', { input: 'x', tools: responsesTools, tool_choice: { type: 'function', name: 'sing' } }],
-    ['responses', { input: 'x', tools: responsesTools, tool_choice: { type: 'web_search' } }],
-    ['responses', { input: 'x', tool_choice: 'required' }],
-    ['messages', { messages: ask, max_tokens: 9, tools: messagesTools, tool_choice: { type: 'tool', name: 'sing' } }],
-    ['messages', { messages: ask, max_tokens: 9, tools: messagesTools, tool_choice: { type: 'tool' } }],
-    ['messages', { messages: ask, max_tokens: 9, tool_choice: { type: 'any' } }],
-  ];
-
-  it.each(wrong)('%s %o', async (path, body) => {
-    const { session, engine } = open();
-    const response = await post(session, path, body);
-    expect(response.status).toBe(400);
-    expect(await response.text()).toContain('tool_choice');
-    expect([session.turns.length, engine.requests.length]).toEqual([0, 0]);
-  });
-
   it('is refused by generate under its own name', async () => {
     const { session } = open();
     const odd = [{ type: 'function' as const, function: { name: 'a "b"' } }];
