@@ -8,6 +8,7 @@ import { describeValue, printable } from '../core/describe.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson, defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
+import { meanOf } from '../core/statistics.ts';
 import type { Message, Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { saidOfItself, ungradedOf } from '../grader/call.ts';
 import { resultOf, type SettledResult } from '../rollout/result.ts';
@@ -76,7 +77,7 @@ function end(progress: Progress, { status, errMessage }: Completion, grading?: G
   progress.state = progress.cancel.aborted && status === 'failure' ? 'cancelled' : status;
   progress.errMessage = errMessage;
   const rewards = Object.values(grading?.samples ?? {}).flatMap(({ reward }) => reward ?? []);
-  progress.reward = rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
+  progress.reward = rewards.length === 0 ? null : meanOf(rewards);
 }
 
 async function runWorkflow(
