@@ -87,7 +87,7 @@ export class LocalBackend implements ExecutionBackend {
     const live: Live = { controller, cancel: controller.signal, state: 'queued', reward: null, errMessage: null };
     this.#live.set(rolloutId, live);
     try {
-      await runRemoteRollout(await this.#ready(), request, live, hooks);
+      await runRemoteRollout({ ...(await this.#ready()), request, progress: live, hooks });
     } catch (thrown) {
       live.state = 'failure';
       throw thrown;
@@ -149,7 +149,7 @@ export class LocalBackend implements ExecutionBackend {
     return {
       started: this.#started.use(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
       grader,
-      graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
+      graderSemaphore: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
       longestSec: this.#longestSec,
     };

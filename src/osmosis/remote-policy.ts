@@ -63,8 +63,8 @@ export class RemotePolicy {
         hint: `give it a name of 1 to ${GATEWAY_LIMITS.sampleIdLength} printable ASCII characters`,
       });
     }
-    const seat = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
-    const model = httpModel(seat, (own) => this.#fetchAs(role, own), thread);
+    const address = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
+    const model = httpModel(address, (own) => this.#fetchAs(role, own), thread);
     return { ...model, thread: (name) => this.#handle(role, name) };
   }
 
