@@ -5,12 +5,16 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { eventually, isRunning } from '../../test/fixtures/grader/processes.ts';
 import { openProcessPool, type ProcessPool } from './process-pool.ts';
 
-const script = new URL('../../test/fixtures/processes/served.ts', import.meta.url);
+const test = {
+  kind: 'test',
+  script: new URL('../../test/fixtures/processes/served.ts', import.meta.url),
+  words: { whose: 'it', starting: '', code: 'USAGE', late: { code: 'USAGE', what: '' }, hint: '' },
+} as const;
 const folder = mkdtempSync(join(tmpdir(), 'process-pool-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const open = (closedFile = join(folder, 'unnamed')): Promise<ProcessPool> =>
-  openProcessPool({ program: { kind: 'test', script, args: [closedFile] }, workers: 1 });
+  openProcessPool({ program: { ...test, args: [closedFile] }, workers: 1 });
 
 async function pidOf(pool: ProcessPool): Promise<number> {
   const answer = await pool.call('pid');
@@ -21,15 +25,15 @@ async function pidOf(pool: ProcessPool): Promise<number> {
 describe('the code that processes import', () => {
   it('stays what the first ones imported: one that would import other code is not used', async () => {
     const digests = { 'grader.ts': 'as it was' };
-    const program = { kind: 'test', script, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
+    const program = { ...test, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
     await using pool = await openProcessPool({ program, workers: 1 });
     expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
     expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
     digests['grader.ts'] = 'edited';
     expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
     await pool.call('exit');
-    const message = expect.stringMatching(/^grader.ts has changed since the run began; put it back/);
-    expect(await pool.call('hello')).toEqual({ kind: 'unusable', failure: { kind: 'unstartable', message } });
+    const message = expect.stringMatching(/started: grader.ts has changed since the run began; put it back/);
+    expect(await pool.call('hello')).toMatchObject({ kind: 'unusable', error: { message } });
   });
 });
 
@@ -57,7 +61,7 @@ describe('a call', () => {
   });
 
   it('that shall not go to one process waits for another, and takes it where there is no other', async () => {
-    await using pool = await openProcessPool({ program: { kind: 'test', script, args: [join(folder, 'two')] }, workers: 2 });
+    await using pool = await openProcessPool({ program: { ...test, args: [join(folder, 'two')] }, workers: 2 });
     const begun: number[] = [];
     const onBegun = (by: number): void => void begun.push(by);
     await pool.call('hello', { onBegun });
