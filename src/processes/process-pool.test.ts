@@ -38,20 +38,13 @@ describe('the code that processes import', () => {
 });
 
 describe('a call', () => {
-  it('has no deadline where none was given, and tells what it noted before it answers', async () => {
+  it('tells what it noted before it answers, also where it crashes; then its process is replaced', async () => {
     await using pool = await open();
     const notes: unknown[] = [];
-    expect(await pool.call('hello', { onNote: (note) => notes.push(note) })).toEqual({ kind: 'answered', value: 'hello' });
-    expect(notes).toEqual(['began hello']);
-  });
-
-  it('that crashes keeps its notes, and its process is replaced', async () => {
-    await using pool = await open();
-    const notes: unknown[] = [];
-    const answer = await pool.call('exit', { onNote: (note) => notes.push(note) });
-    expect(answer).toEqual({ kind: 'ended', how: 'exited with code 4' });
-    expect(notes).toEqual(['began exit']);
-    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+    const onNote = (note: unknown): void => void notes.push(note);
+    expect(await pool.call('exit', { onNote })).toEqual({ kind: 'ended', how: 'exited with code 4' });
+    expect(await pool.call('hello', { onNote })).toEqual({ kind: 'answered', value: 'hello' });
+    expect(notes).toEqual(['began exit', 'began hello']);
   });
 
   it('that is answered in its name does no harm to the next', async () => {
@@ -117,19 +110,11 @@ describe('a call', () => {
   });
 });
 
-describe('closing a pool', () => {
-  it('lets its processes close what they hold, whether idle or busy', async () => {
-    for (const [name, busy] of [
-      ['idle', false],
-      ['busy', true],
-    ] as const) {
-      const file = join(folder, name);
-      const pool = await open(file);
-      const pid = await pidOf(pool);
-      if (busy) void pool.call('ignore the signal');
-      await pool[Symbol.asyncDispose]();
-      expect(existsSync(file)).toBe(true);
-      expect(isRunning(pid)).toBe(false);
-    }
-  });
+it.each(['idle', 'busy'])('closing a pool lets its processes close what they hold when they are %s', async (how) => {
+  const file = join(folder, how);
+  const pool = await open(file);
+  const pid = await pidOf(pool);
+  if (how === 'busy') void pool.call('ignore the signal');
+  await pool[Symbol.asyncDispose]();
+  expect([existsSync(file), isRunning(pid)]).toEqual([true, false]);
 });
