@@ -5,7 +5,15 @@
 import { createServer } from 'node:net';
 import { describe, expect } from 'vitest';
 import { type Accepted, type Submission, TinkerConnection } from '../../src/tinker/client/connection.ts';
-import { type Answer, failure, scripted as it, KEY, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
+import {
+  type Answer,
+  failure,
+  scripted as it,
+  KEY,
+  reset,
+  type Script,
+  ScriptedServer,
+} from '../fixtures/tinker/scripted-server.ts';
 
 const work: Submission = {
   verb: 'optim_step',
@@ -20,7 +28,6 @@ const LARGE: Answer = { json: { status: 'complete_metadata', response_payload_si
 const GONE: Answer = { json: { detail: 'gone' }, status: 410 };
 const failed = (error: string, category: string): Answer => ({ json: { error, category } });
 const hang: Answer = () => undefined;
-const reset: Answer = (response) => response.socket?.destroy();
 const halfABody: Answer = (response) => {
   response.writeHead(200, { 'content-type': 'application/json', 'content-length': '100' });
   response.write('{"metrics"');
