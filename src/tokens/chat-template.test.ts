@@ -63,10 +63,7 @@ const hostile = fc
         '/tool_call',
       ),
     ),
-    {
-      minLength: 1,
-      maxLength: 8,
-    },
+    { minLength: 1, maxLength: 8 },
   )
   .map((parts) => parts.join(''));
 

@@ -3,9 +3,11 @@
  * the package so that they can import `trainyard`.
  */
 import { type ChildProcess, fork, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { RunEvent } from '../../src/core/events.ts';
 
 export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 
@@ -49,8 +51,29 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
     stderr += text;
   });
   const ended = new Promise<Ended>((resolve) => child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr })));
-  return { child, ended, stdout: () => stdout };
+  const early = ended.then((how) => Promise.reject(new Error(`the command ended: ${JSON.stringify(how)}`)));
+  early.catch(() => undefined);
+  /** Resolves as soon as standard output contains the text; rejects where the command ends without it. */
+  const prints = async (text: string): Promise<void> => {
+    while (!stdout.includes(text)) await Promise.race([once(child.stdout, 'data'), early]);
+  };
+  return { child, ended, prints, stdout: () => stdout };
 }
+
+/** Begins a command and kills it with SIGKILL as soon as its output contains the text. */
+export async function killedAt(text: string, args: readonly string[]): Promise<void> {
+  const { child, ended, prints } = start(args);
+  await prints(text);
+  child.kill('SIGKILL');
+  await ended;
+}
+
+/** What a command printed with `--json`. */
+export const jsonLines = <T = RunEvent>(text: string): T[] =>
+  text
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as T);
 
 export const trainyard = (...args: readonly string[]): Promise<Ended> => start(args).ended;
 

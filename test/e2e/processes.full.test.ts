@@ -1,11 +1,10 @@
 /** Isolation and stalls as a newcomer meets them: the real command, the shipped policy, a few tasks. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { RunEvent } from '../../src/core/events.ts';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { ROOT, scratch, trainyard } from '../cli/command.ts';
+import { jsonLines, ROOT, scratch, trainyard } from '../cli/command.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
@@ -43,17 +42,8 @@ function runTool(): void {
 export const grader = defineGrader(({ task, output }) => (output === task.answer ? 1 : 0));
 `;
 
-const eventsOf = (stdout: string): RunEvent[] =>
-  stdout
-    .trim()
-    .split('\n')
-    .map((line) => JSON.parse(line) as RunEvent);
-
 const timeless = ({ turns, outcome, grade, output, rolloutId }: Trajectory): unknown => ({
-  rolloutId,
-  outcome,
-  grade,
-  output,
+  ...{ rolloutId, outcome, grade, output },
   turns: turns.map((turn) => ({ ...turn, startedAt: 0, endedAt: 0 })),
 });
 
@@ -62,8 +52,7 @@ async function trained(name: string, options: string): Promise<readonly unknown[
   const run = join(home.dir, name);
   const files = ['--tasks', tasks, '--held-out', heldOut, '--run', run];
   const small = ['--steps', '1', '--groups-per-step', '1', '--group', '4', '--workflow-workers', '2', '--json'];
-  const { code, stderr } = await trainyard('train', entry, ...files, ...small);
-  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(await trainyard('train', entry, ...files, ...small)).toMatchObject({ code: 0, stderr: '' });
   await using store = await openSqliteStore(join(run, 'store.sqlite'));
   return (await store.query()).toSorted((a, b) => a.rolloutId.localeCompare(b.rolloutId)).map(timeless);
 }
@@ -77,32 +66,15 @@ describe('the command', () => {
 
   it('names what blocked the event loop, by file, line and function', async () => {
     process.env['BLOCK'] = 'yes';
-    try {
-      const text = agent('');
-      const entry = await home.write('blocking.ts', text);
-      const { code, stdout } = await trainyard(
-        'eval',
-        entry,
-        '--held-out',
-        heldOut,
-        '--run',
-        join(home.dir, 'blocked'),
-        '--json',
-      );
-      expect(code).toBe(0);
-      const line = text.split('\n').findIndex((one) => one.endsWith('// here')) + 1;
-      const warnings = eventsOf(stdout).filter((event) => event.type === 'warning');
-      expect(warnings).toEqual([
-        {
-          type: 'warning',
-          code: 'EVENT_LOOP_BLOCKED',
-          message: expect.stringMatching(
-            new RegExp(`blocking\\.ts:${line} runTool blocked all rollouts for \\d\\.\\d s; use an async`),
-          ),
-        },
-      ]);
-    } finally {
-      delete process.env['BLOCK'];
-    }
+    onTestFinished(() => void delete process.env['BLOCK']);
+    const text = agent('');
+    const entry = await home.write('blocking.ts', text);
+    const { code, stdout } = await trainyard('eval', entry, '--held-out', heldOut, '--run', join(home.dir, 'blocked'), '--json');
+    expect(code).toBe(0);
+    const line = text.split('\n').findIndex((one) => one.endsWith('// here')) + 1;
+    const blocked = new RegExp(`blocking\\.ts:${line} runTool blocked all rollouts for \\d\\.\\d s; use an async`);
+    expect(jsonLines(stdout).filter(({ type }) => type === 'warning')).toEqual([
+      { type: 'warning', code: 'EVENT_LOOP_BLOCKED', message: expect.stringMatching(blocked) },
+    ]);
   });
 });
