@@ -6,7 +6,6 @@ import { mkdtemp, readdir, realpath } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { styleText } from 'node:util';
-import { Closers } from '../core/async.ts';
 import { printableLine } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
@@ -75,8 +74,10 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
     );
     const artifacts = join(run, 'artifacts');
     const filesIn = async (): Promise<readonly string[]> => await readdir(join(artifacts, ROLLOUT)).catch(() => []);
-    await using closers = new Closers();
-    closers.defer(async () => (await filesIn()).length > 0 || (await removeFolder(run)));
+    await using opened = new AsyncDisposableStack();
+    opened.defer(async () => {
+      if ((await filesIn()).length === 0) await removeFolder(run);
+    });
     await using parts = await openParts({ ...settings, limits: { ...settings.limits, deadlineMs: DEADLINE_MS } }, found, {
       ...{ stop, observer, files: { run, tasks: [settings.heldOut] } },
       warn: (code, message) => emit({ type: 'warning', code, message }),

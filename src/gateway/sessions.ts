@@ -172,7 +172,7 @@ export class LiveSession implements Session {
   }
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
-  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): LinkedSignal {
+  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): Omit<LinkedSignal, typeof Symbol.dispose> {
     const joined = controller ?? new AbortController();
     const own = controller === undefined && signal ? [signal] : [];
     return { signal: joined.signal, release: abortWith(joined, this.signal, ...own) };

@@ -25,13 +25,13 @@ import { TrainyardError } from '../core/errors.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
 import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript, type Thrown } from '../processes/channel.ts';
-import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import { removeFolder, temporaryFolder, tried } from '../processes/limits.ts';
 import { openProcessPool, type ProcessPool, startError, UnusableProcess } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
-import { MOST_REASON, type OwnContext, Rejection } from '../rollout/rollout-context.ts';
+import { MOST_REASON, type OwnContext, Rejection, type RolloutNote } from '../rollout/rollout-context.ts';
 import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
-import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { explained, HOME_INSIDE, type OwnFolders, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
+import type { RolloutEnding, RolloutOrder } from './workflow-child.ts';
 
 interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */
@@ -162,20 +162,14 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
 
 /** Whether the rollout keeps files. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
 function heed({ ctx }: OwnContext, said: unknown): boolean {
-  if (typeof said !== 'object' || said === null) return false;
-  const note = said as Partial<RolloutNote>;
+  const note = (said ?? {}) as Partial<RolloutNote>;
   if (note.kind === 'log' && typeof note.text === 'string') ctx.log(note.text);
   // Asking for it is what keeps it for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
-  if (note.kind === 'rejected' && typeof note.reason === 'string') rejectLikewise(ctx, note.reason);
+  const { reason } = note as { readonly reason?: unknown };
+  // It throws here as it did there.
+  if (note.kind === 'rejected' && typeof reason === 'string') tried(() => ctx.reject(reason));
   return note.kind === 'folder';
-}
-
-/** `reject` throws; the process has thrown the same to the workflow. */
-function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
-  try {
-    ctx.reject(reason);
-  } catch {}
 }
 
 function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknown {

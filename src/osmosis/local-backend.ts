@@ -9,7 +9,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Closers, Semaphore } from '../core/async.ts';
+import { Semaphore } from '../core/async.ts';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
@@ -55,7 +55,7 @@ export class LocalBackend implements ExecutionBackend {
   readonly #longestSec: number;
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
-  readonly #closers = new Closers();
+  readonly #started = new AsyncDisposableStack();
   #parts: Promise<RemoteParts> | undefined;
   #maxConcurrent: number | null;
 
@@ -119,7 +119,7 @@ export class LocalBackend implements ExecutionBackend {
   /** Cancels what is under way. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.cancel({ all: true });
-    await this.#closers[Symbol.asyncDispose]();
+    await this.#started.disposeAsync();
   }
 
   #cancelOne(id: string): Disposition {
@@ -147,7 +147,7 @@ export class LocalBackend implements ExecutionBackend {
     this.#maxConcurrent = concurrency;
     const { concurrency: _, ...unlimited } = workflow;
     return {
-      started: this.#closers.add(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
+      started: this.#started.use(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
       grader,
       graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),

@@ -79,28 +79,28 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   const { stop, warn, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
   const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
   checkTrainable(entry, trainable);
-  return await openingWith<RunParts>(async (closers) => {
+  return await openingWith<RunParts>(async (opened) => {
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
     const downtime = new Downtime();
-    const policy = closers.add(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
+    const policy = opened.use(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
     const restore = async (): Promise<void> => {
       await loadFirst(policy.trainer, model);
       await policy.trainer.publish(0);
     };
     const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, downtime);
     const { signal, release } = linkSignals(stop, ...(recovery === undefined ? [] : [recovery.fatal]));
-    closers.defer(release);
-    const grader = entry.grader && closers.add(await openGrader(settings, entry.grader, entry.graderModule, stop));
+    opened.defer(release);
+    const grader = entry.grader && opened.use(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule;
     const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
     const sampled = engine(policy.engine);
     const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
-    const workflow = closers.add(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
-    if (options.watchStalls) closers.add(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
-    closers.add(await listen(gateway));
+    const workflow = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
+    opened.use(await listen(gateway));
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
       workflow: workflow.workflow,
@@ -114,7 +114,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       recovery,
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare)),
-      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+      [Symbol.asyncDispose]: () => opened.disposeAsync(),
     };
   }).catch((thrown: unknown) => {
     // Whatever was being opened says in its own words that it was closed; what counts is by whom.

@@ -22,11 +22,11 @@ export function openTinkerPolicy(
   words: number,
   { warn, stop, downtime }: PolicyOptions,
 ): Promise<Policy> {
-  return openingWith(async (closers) => {
+  return openingWith(async (opened) => {
     const sizes = await sizesOf(settings.model);
     checkVocabulary(words, sizes.vocabSize);
     const saved = await readSavedState(settings.model);
-    const connection = closers.add(
+    const connection = opened.use(
       await TinkerConnection.open({
         ...access(settings.baseURL ?? saved?.server),
         onTrouble: (message) => warn('POLICY_SERVER', message),
@@ -47,7 +47,7 @@ export function openTinkerPolicy(
     const { seed } = settings;
     const loraRank = saved?.loraRank ?? settings.loraRank;
     const onPublished = (id: string, version: number): void => engine.serve(id, version);
-    const trainer = closers.add(new TinkerTrainer({ ...common, baseModel, loraRank, seed, onPublished }));
+    const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, onPublished }));
     if (saved !== undefined) {
       await trainer.load(settings.model);
       await trainer.publish(0);
@@ -57,7 +57,7 @@ export function openTinkerPolicy(
       server: connection.address,
       engine,
       trainer,
-      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+      [Symbol.asyncDispose]: () => opened.disposeAsync(),
     };
   });
 }

@@ -191,7 +191,7 @@ const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
 
 /** Serves until disposed. */
 export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure): Promise<ServedTinker> {
-  return openingWith(async (closers) => {
+  return openingWith(async (opened) => {
     const { model, host, port, apiKey: chosenKey, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
       throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
@@ -199,12 +199,12 @@ export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure
       });
     }
     await checkModelFolder(model);
-    closers.add(await lockFolder(settings.state, '--state'));
+    opened.use(await lockFolder(settings.state, '--state'));
     const state = resolve(settings.state);
     const key = chosenKey ?? (await keyOf(state));
-    const server = closers.add(await TinkerServer.open({ model, state, key, threads, onFailure }));
-    const { origin } = closers.add(await server.listen({ host, port, chosenKey }));
-    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
+    const server = opened.use(await TinkerServer.open({ model, state, key, threads, onFailure }));
+    const { origin } = opened.use(await server.listen({ host, port, chosenKey }));
+    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => opened.disposeAsync() };
   });
 }
 
