@@ -30,9 +30,6 @@ describe('the JUnit report', () => {
   it('escapes what would be XML, and replaces what XML cannot hold', () => {
     expect(xml).toContain('name="bad&lt;&amp;&gt;&quot;&apos;"');
     expect(xml).toContain('WORKFLOW_FAILED: it &lt;broke&gt; &amp; &quot;\uFFFD&quot; ended');
-    const odd = new Results(tasksNamed('\uD800\u0000\u001b[31m\uFFFE😀'), 1);
-    odd.add(ended('\uD800\u0000\u001b[31m\uFFFE😀', 1, 1));
-    expect(junitReport('x', odd.byTask())).toContain('name="\uFFFD\uFFFD\uFFFD[31m\uFFFD😀"');
   });
 
   it('holds no character that XML has not, and no markup but its own, whatever is in names and reasons', () => {
@@ -111,9 +108,7 @@ describe('a file that is asked for', () => {
     expect(existsSync(join(folder, 'none'))).toBe(false);
     await writeReport(path, 'x');
     expect(readFileSync(path, 'utf8')).toBe('x');
-    await expect(writeReport(join(folder, 'plain.txt/x.xml'), 'x')).rejects.toThrow(
-      expect.objectContaining({ code: 'STORE_FAILED' }),
-    );
+    await expect(writeReport(join(folder, 'plain.txt/x.xml'), 'x')).rejects.toMatchObject({ code: 'STORE_FAILED' });
   });
 
   it('is written through a link and into a device, which stay what they are', async () => {
@@ -126,9 +121,7 @@ describe('a file that is asked for', () => {
   });
 
   it('leaves nothing half-written where writing fails', async () => {
-    await expect(writeWhole(join(folder, 'nowhere', 'x.xml'), 'x')).rejects.toThrow(
-      expect.objectContaining({ code: 'STORE_FAILED' }),
-    );
+    await expect(writeWhole(join(folder, 'nowhere', 'x.xml'), 'x')).rejects.toMatchObject({ code: 'STORE_FAILED' });
     expect(readdirSync(folder).filter((name) => name.includes('unfinished'))).toEqual([]);
   });
 });

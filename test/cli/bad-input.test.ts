@@ -1,23 +1,17 @@
 /** Every mistake a person can make on the command line: one line of cause, what to do, the right exit code, nothing written. */
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { cp, mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ROOT, scratch, sharedTrainyard, start, trainyard } from './command.ts';
+import { text } from 'node:stream/consumers';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { ROOT, sharedTrainyard, start, trainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 beforeAll(async () => {
-  home = await scratch();
   await home.write('tasks.jsonl', ['a', 'b', 'c', 'd'].map((id) => `{"id":"${id}","prompt":"hi","answer":1}\n`).join(''));
 });
-afterAll(() => home.remove());
-
-/** In a process of its own: for entries that end it, or leave something in it. */
-async function trainAlone(name: string, text: string) {
-  const entry = await home.write(name, text);
-  return await trainyard('train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', join(home.dir, `run-${name}`));
-}
 
 const GRADER = 'export const grader = defineGrader(() => 1);';
 const WORKFLOW = 'export default defineWorkflow(async () => {});';
@@ -153,20 +147,6 @@ describe('files', () => {
     expect(await readFile(join(run, 'thesis.txt'), 'utf8')).toBe('all of it');
   });
 
-  it('an output that nobody reads ends the run quietly', async () => {
-    const entry = await home.write('unread.ts', good);
-    const shell = `"${process.execPath}" --conditions=trainyard-source "${ROOT}/src/cli/main.ts" train "${entry}" --tasks "${home.dir}/tasks.jsonl" --run "${home.dir}/unread" | true`;
-    const ended = await new Promise<string>((resolve) => {
-      const child = spawn('sh', ['-c', shell], { stdio: ['ignore', 'ignore', 'pipe'] });
-      let said = '';
-      child.stderr.on('data', (chunk) => {
-        said += chunk;
-      });
-      child.on('close', () => resolve(said));
-    });
-    expect(ended).not.toContain('EPIPE');
-  });
-
   it('a run directory that cannot be made is said to be so', async () => {
     for (const place of ['/proc/nowhere/run', join(home.dir, 'tasks.jsonl', 'run')]) {
       const { code, stderr } = await trainEntry('unmakable.ts', good, '--run', place);
@@ -183,7 +163,7 @@ describe('files', () => {
     const run = join(home.dir, 'locked');
     const args = ['train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--json'];
     const first = start(args);
-    while (!first.stdout().includes('run-start')) await new Promise((resolve) => setTimeout(resolve, 50));
+    await first.prints('run-start');
     const second = await trainyard(...args);
     expect(second.stderr).toContain('RUN_LOCKED');
     expect(second.code).toBe(1);
@@ -195,32 +175,35 @@ describe('files', () => {
 });
 
 describe('workflows that cannot be trained', () => {
-  it('one that always throws ends the run with its error', async () => {
-    const { code, stderr } = await trainEntry(
-      'always.ts',
-      `${IMPORT}${GRADER} export default defineWorkflow(async () => { throw new Error('no such luck\\u001b[31m'); });`,
-    );
-    expect(stderr).toContain('error FAILURE_BUDGET');
-    expect(stderr).toContain('no such luck·[31m');
+  const flow = (body: string): string => `${IMPORT}${GRADER} export default defineWorkflow(async () => { ${body} });`;
+
+  it.each([
+    ['always throws ends the run with its error', 'always', `throw new Error('no such luck\\u001b[31m');`, 'no such luck·[31m'],
+    ['never calls the policy is told what to do', 'bypasses', '', 'error POLICY_BYPASSED'],
+  ])('one that %s', async (_, name, body, message) => {
+    const { code, stderr } = await trainEntry(`${name}.ts`, flow(body));
+    expect(stderr).toContain(message);
+    expect(stderr).toContain(name === 'always' ? 'error FAILURE_BUDGET' : 'ctx.model()');
     expect(code).toBe(1);
   });
 
-  it('one that leaves the process does not pass for success', async () => {
-    const { code, stderr } = await trainAlone(
-      'leaves.ts',
-      `${IMPORT}${GRADER} export default defineWorkflow(async () => { process.exit(0); });`,
-    );
-    expect(stderr).toContain('process.exit(0)');
+  it.each([
+    ['leaves the process does not pass for success', 'process.exit(0);', 'process.exit(0)'],
+    ['leaves timers behind does not keep the command from ending', 'setInterval(() => {}, 1000);', 'POLICY_BYPASSED'],
+  ])('one that %s', async (name, body, message) => {
+    const entry = await home.write(`${name.split(' ')[1]}.ts`, flow(body));
+    const run = join(home.dir, `run-${name.split(' ')[1]}`);
+    const { code, stderr } = await trainyard('train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run);
+    expect(stderr).toContain(message);
     expect(code).toBe(1);
   });
 
-  it('one whose timer throws is reported and does not end the others', async () => {
-    const { code, stdout } = await trainEntry(
-      'timer.ts',
-      `${IMPORT}${GRADER} export default defineWorkflow(async () => { setTimeout(() => { throw new Error('late'); }, 1); await new Promise((r) => setTimeout(r, 20)); });`,
-      '--json',
-    );
-    expect(stdout).toContain('"code":"STRAY_REJECTION","message":"late"');
+  it.each([
+    ['timer.ts', `setTimeout(() => { throw new Error('late'); }, 1); await new Promise((r) => setTimeout(r, 20));`, 'late'],
+    ['stray.ts', `void Promise.reject(new Error('floating'));`, 'floating'],
+  ])('one that throws later, as %s, is reported and does not end the others', async (name, body, message) => {
+    const { code, stdout } = await trainEntry(name, flow(body), '--json');
+    expect(stdout).toContain(`"code":"STRAY_REJECTION","message":"${message}"`);
     expect(stdout).toContain('POLICY_BYPASSED');
     expect(code).toBe(1);
   });
@@ -231,39 +214,8 @@ describe('workflows that cannot be trained', () => {
       `import { watch } from '${ROOT}/src/cli/watchdog.ts'; watch(2); setTimeout(() => { for (;;); }, 700);`,
     );
     const child = spawn(process.execPath, [script], { stdio: ['ignore', 'ignore', 'pipe'] });
-    let said = '';
-    child.stderr.on('data', (chunk) => {
-      said += chunk;
-    });
-    const signal = await new Promise((resolve) => child.on('close', (_, by) => resolve(by)));
+    const [said, [, signal]] = await Promise.all([text(child.stderr), once(child, 'close')]);
     expect(signal).toBe('SIGKILL');
     expect(said).toContain('without awaiting');
-  });
-
-  it('one that leaves timers behind does not keep the command from ending', async () => {
-    const { code, stderr } = await trainAlone(
-      'interval.ts',
-      `${IMPORT}${GRADER} export default defineWorkflow(async () => { setInterval(() => {}, 1000); });`,
-    );
-    expect(stderr).toContain('POLICY_BYPASSED');
-    expect(code).toBe(1);
-  });
-
-  it('one that forgets an await is reported and does not end the others', async () => {
-    const { code, stdout } = await trainEntry(
-      'stray.ts',
-      `${IMPORT}${GRADER} export default defineWorkflow(async () => { void Promise.reject(new Error('floating')); });`,
-      '--json',
-    );
-    expect(stdout).toContain('"code":"STRAY_REJECTION","message":"floating"');
-    expect(stdout).toContain('POLICY_BYPASSED');
-    expect(code).toBe(1);
-  });
-
-  it('one that never calls the policy ends with POLICY_BYPASSED and what to do', async () => {
-    const { code, stderr } = await trainEntry('bypass.ts', `${IMPORT}${GRADER}${WORKFLOW}`);
-    expect(stderr).toContain('error POLICY_BYPASSED');
-    expect(stderr).toContain('ctx.model()');
-    expect(code).toBe(1);
   });
 });

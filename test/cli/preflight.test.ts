@@ -1,13 +1,9 @@
 /** `trainyard preflight`, by the real command: what it finds, and everything that is wrong at once. */
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ROOT, scratch, sharedTrainyard } from './command.ts';
+import { describe, expect, it } from 'vitest';
+import { ROOT, sharedTrainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 const GOOD = `
 import { AgentWorkflow, AgentWorkflowConfig, ConcurrencyConfig, Grader } from 'trainyard/osmosis';

@@ -1,20 +1,18 @@
 /** `trainyard try`: one rollout to look at. */
 import { readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { hasSandbox } from '../fixtures/sandbox.ts';
-import { scratch, sharedTrainyard, trainyard } from './command.ts';
+import { saidIn, sharedTrainyard, trainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 let tasks: string;
 beforeAll(async () => {
-  home = await scratch();
   tasks = await home.write(
     'tasks.jsonl',
     ['a', 'b'].map((id) => JSON.stringify({ id, prompt: `hello ${id}`, answer: 1 })).join('\n'),
   );
 });
-afterAll(() => home.remove());
 
 let entries = 0;
 const entry = (name: string, body: string, more = '') =>
@@ -37,17 +35,13 @@ describe('trainyard try', () => {
 
   it('takes a task by its number, and tells programs the same', async () => {
     const file = await entry('good.ts', `${CALL} return { reward: 0.5 };`);
-    const { stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
-    const lines = stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as { readonly type: string });
-    expect(lines).toMatchObject([
+    const ended = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
+    expect(saidIn(ended)).toMatchObject([
       { type: 'task', id: 'a' },
       { type: 'turn', index: 0 },
       { type: 'ended', outcome: { kind: 'completed' }, grade: { reward: { value: 0.5, source: 'workflow' } } },
     ]);
-    expect(stdout).not.toContain('answer');
+    expect(ended.stdout).not.toContain('answer');
   });
 
   it('allows as many model calls as it is told', async () => {
@@ -98,28 +92,13 @@ describe('trainyard try', () => {
     expect(byName).toMatchObject({ code: 0, stdout: expect.stringMatching(/ 0 default · .*\n(.*\n)*completed · reward 1/) });
     const listed = await sharedTrainyard('try', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
     expect(listed).toMatchObject({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
-    const checked = await sharedTrainyard(
-      'preflight',
-      '--min-tasks',
-      '2',
-      '--flow',
-      'listed',
-      '--flows',
-      flows,
-      '--tasks',
-      tasks,
-    );
-    expect(checked).toMatchObject({
-      code: 0,
-      stdout: expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/),
-    });
+    const flags = ['--min-tasks', '2', '--flow', 'listed', '--flows', flows, '--tasks', tasks];
+    const words = expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/);
+    expect(await sharedTrainyard('preflight', ...flags)).toMatchObject({ code: 0, stdout: words });
     const lone = await home.write('lone.ts', (await readFile(file, 'utf8')).replace('export class', 'class'));
     // A name is registered once in a process.
-    const unchosen = await trainyard('preflight', lone, '--tasks', tasks);
-    expect(unchosen).toMatchObject({
-      code: 2,
-      stdout: expect.stringMatching(/WORKFLOW_NOT_FOUND: .*\n.*choose one with --flow one\n/),
-    });
+    const choose = expect.stringMatching(/WORKFLOW_NOT_FOUND: .*\n.*choose one with --flow one\n/);
+    expect(await trainyard('preflight', lone, '--tasks', tasks)).toMatchObject({ code: 2, stdout: choose });
     const unnamed = await sharedTrainyard('preflight', '--flows', flows);
     expect(unnamed).toMatchObject({ code: 2, stderr: expect.stringContaining('expected the name of a flow') });
     const nothing = await sharedTrainyard('try');
