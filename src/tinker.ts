@@ -1,5 +1,6 @@
 /** A client of the Tinker API for programs of one's own: sample and train a model at any server that speaks it. */
 
-export { type ConnectionSettings, TinkerConnection } from './tinker/client/connection.ts';
+export { TinkerConnection } from './tinker/client/connection.ts';
+export type { ConnectionSettings } from './tinker/client/http-client.ts';
 export { TinkerEngine, type TinkerEngineParts } from './tinker/client/tinker-engine.ts';
 export { TinkerTrainer, type TinkerTrainerParts } from './tinker/client/tinker-trainer.ts';

@@ -4,11 +4,10 @@
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../src/core/events.ts';
-import { type Ended, ROOT, start, trainyard } from './cli/command.ts';
+import { type Ended, jsonLines, killedAt, ROOT, start, trainyard } from './cli/command.ts';
 import { type Home, smallHome } from './e2e/small-run.ts';
 import { API_KEY, startServer } from './e2e/tinker-server.ts';
 import { hasSandbox } from './fixtures/sandbox.ts';
@@ -19,21 +18,12 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
-const lastLine = ({ stdout }: Ended): unknown => JSON.parse(stdout.trim().split('\n').at(-1) ?? 'null');
+const lastLine = ({ stdout }: Ended): unknown => jsonLines(stdout).at(-1);
 
 async function finished(...args: readonly string[]): Promise<Ended> {
   const ended = await trainyard(...args, '--json');
   expect({ code: ended.code, stderr: ended.stderr }).toEqual({ code: 0, stderr: '' });
   return ended;
-}
-
-/** Begins a command and kills it as soon as its output contains the text. */
-async function killedAt(text: string, args: readonly string[]): Promise<void> {
-  const { child, ended, stdout } = start([...args, '--json']);
-  const watch = setInterval(() => stdout().includes(text) && child.kill('SIGKILL'), 5);
-  const { signal } = await ended;
-  clearInterval(watch);
-  expect(signal).toBe('SIGKILL');
 }
 
 const weights = (run: string): Promise<Buffer> => readFile(join(run, 'checkpoints', 'step-000003', 'model.safetensors'));
@@ -45,13 +35,13 @@ describe('a run', () => {
     const [whole, killed] = [at('whole'), at('killed')];
     const done = lastLine(await finished(...home.flags(whole, 3))) as RunEvent & { readonly type: 'done' };
     expect(done).toMatchObject({ type: 'done', steps: 3, before: { n: 5 }, after: { n: 5 } });
-    await killedAt('"step":2,', home.flags(killed, 3));
+    await killedAt('"step":2,', [...home.flags(killed, 3), '--json']);
     await finished('train', '--resume', killed);
     expect((await weights(killed)).equals(await weights(whole))).toBe(true);
 
     const evaluation = ['eval', home.entry, '--model', join(whole, 'checkpoints', 'step-000003')];
     const measured = lastLine(await finished(...evaluation, '--run', at('measured'), '--n', '4'));
-    await killedAt('"eval-start"', [...evaluation, '--run', at('measured-again'), '--n', '4', '--concurrency', '1']);
+    await killedAt('"eval-start"', [...evaluation, '--run', at('measured-again'), '--n', '4', '--concurrency', '1', '--json']);
     const resumed = lastLine(await finished('eval', '--resume', at('measured-again')));
     const { success } = measured as { readonly success: number };
     expect(resumed).toMatchObject({ type: 'done', success });
@@ -62,9 +52,8 @@ describe('a run', () => {
   it('at a Tinker server that is killed and started again goes on, and takes each step once', async () => {
     let server = await startServer(home.dir);
     const args = [...home.flags(at('tinker'), 3), '--engine', 'tinker', '--model', 'models/base', '--json'];
-    const { ended, stdout } = start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${API_KEY}`);
-    const isOver = ended.then(() => true);
-    while (!stdout().includes('"step":1,') && !(await Promise.race([isOver, sleep(5, false)]))) {}
+    const { ended, prints } = start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${API_KEY}`);
+    await prints('"step":1,');
     await server.kill();
     server = await startServer(home.dir, server.port);
     const run = await ended;
@@ -107,8 +96,8 @@ describe('one example of each shape', () => {
 
 describe('trainyard serve', () => {
   it('answers an OpenAI client, and keeps what was said', async () => {
-    const { child, ended, stdout } = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served')]);
-    while (!stdout().includes('\n')) await sleep(10);
+    const { child, ended, prints, stdout } = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served')]);
+    await prints('\n');
     const { baseURL, apiKey } = JSON.parse(stdout().split('\n')[0]!) as { readonly baseURL: string; readonly apiKey: string };
     const client = new OpenAI({ baseURL, apiKey });
     const messages = [{ role: 'user' as const, content: 'How much is the lamp?' }];

@@ -63,36 +63,22 @@ describe('an agent', () => {
     }
   });
 
+  class Blocking {
+    run() {}
+  }
+  class Needy {
+    // biome-ignore lint/complexity/noUselessConstructor: that it takes an argument is the point
+    constructor(_needed: number) {}
+    async run() {}
+  }
   it.each<[string, unknown, RegExp]>([
-    [
-      'a sync run',
-      class Blocking {
-        run() {}
-      },
-      /run of the class Blocking is a Function/,
-    ],
-    [
-      'a sync run of an instance',
-      new (class Blocking {
-        run() {}
-      })(),
-      /run of the class Blocking is a Function/,
-    ],
+    ['a sync run', Blocking, /run of the class Blocking is a Function/],
+    ['a sync run of an instance', new Blocking(), /run of the class Blocking is a Function/],
     ['no run', class Idle {}, /the class Idle has no run/],
     ['a run that is no function', { run: 3 }, /run of the agent is a Number/],
     ['a sync function', function plain() {}, /the function plain is not async/],
     ['nothing', undefined, /the agent has no run/],
-    [
-      'constructor arguments',
-      class Needy {
-        needed: number;
-        constructor(needed: number) {
-          this.needed = needed;
-        }
-        async run() {}
-      },
-      /constructor of Needy takes/,
-    ],
+    ['constructor arguments', Needy, /constructor of Needy takes/],
   ])('with %s is refused by name, before anything runs', (_, agent, message) => {
     expect(() => agentWorkflow(agent as never)).toThrowError(message);
   });
@@ -104,22 +90,6 @@ describe('an agent', () => {
   ])('is refused with options %j', (options, message) => {
     expect(() => agentWorkflow(async () => 1, options)).toThrowError(message);
   });
-
-  it('is one instance for all rollouts of a process', async () => {
-    let made = 0;
-    class Heavy {
-      constructor() {
-        made++;
-      }
-      async run(data: EpisodeData, extras: AgentExtras): Promise<number> {
-        await chat(extras, data.messages);
-        return 1;
-      }
-    }
-    await using rollouts = await scriptedRollouts(agentWorkflow(Heavy));
-    await Promise.all([rollouts.run(), rollouts.run(), rollouts.run()]);
-    expect(made).toBe(1);
-  });
 });
 
 describe('what an agent returns', () => {
@@ -129,11 +99,8 @@ describe('what an agent returns', () => {
       return value;
     });
 
-  it('may be null, which rejects the rollout', async () => {
+  it('may be null, which rejects the rollout, and must be a reward where there is no grader', async () => {
     expect((await returning(null)).outcome).toEqual({ kind: 'rejected', reason: 'returned_none' });
-  });
-
-  it('left out, leaves the reward to a grader, and ends the run where there is none', async () => {
     await expect(returning(undefined)).rejects.toMatchObject({ code: 'REWARD_MISSING' });
   });
 
@@ -171,15 +138,9 @@ describe('what an agent returns', () => {
   });
 
   it('may be a map of completions to rewards, discounted along the conversation', async () => {
-    const { grade } = await rollout(
-      async (data, extras) => {
-        const ids = await converse(extras, data, 3);
-        return new Map([[ids[2]!, 10]]);
-      },
-      { turnDiscount: 0.9 },
-    );
-    expect(grade).toMatchObject({ reward: { value: 10, credit: { turnDiscount: 0.9, per: 'turn' } } });
-    const { 0: first, 1: second, 2: third } = (grade as { reward: { byTurn: Record<string, number> } }).reward.byTurn;
-    expect([first, second, third].map((reward) => Number(reward?.toFixed(9)))).toEqual([8.1, 9, 10]);
+    const third = async (data: EpisodeData, extras: AgentExtras) => new Map([[(await converse(extras, data, 3))[2]!, 10]]);
+    const { grade } = await rollout(third, { turnDiscount: 0.9 });
+    const byTurn = { 0: expect.closeTo(8.1), 1: expect.closeTo(9), 2: 10 };
+    expect(grade).toMatchObject({ reward: { value: 10, byTurn, credit: { turnDiscount: 0.9, per: 'turn' } } });
   });
 });

@@ -19,6 +19,7 @@ import {
   getHttpClient,
   type HttpClient,
   resultOfRewards,
+  takesArguments,
 } from './episode.ts';
 
 /** What an agent is given besides its data. */
@@ -59,10 +60,11 @@ export interface AgentOptions {
   readonly concurrency?: number;
 }
 
+const OPTIONS = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 'env', 'concurrency'];
+
 export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata>, options: AgentOptions = {}): Workflow {
   const { name, make } = partsOf(agent as Agent<never>);
-  const known = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 'env', 'concurrency'];
-  checkNames(options, known, 'agentWorkflow', 'WORKFLOW_INVALID');
+  checkNames(options, OPTIONS, 'agentWorkflow', 'WORKFLOW_INVALID');
   const { shouldAccept, isolation, env, concurrency } = options;
   const credit = creditOf(options);
   return arealWorkflow({
@@ -82,16 +84,11 @@ export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata
 function resultOf(returned: unknown): WorkflowResult | null {
   if (returned === null) return null;
   if (returned === undefined) return {};
-  if (typeof returned === 'number') {
-    if (Number.isFinite(returned)) return { reward: returned };
-    throw badReturn(`run returned ${returned}, expected a finite number`);
-  }
+  if (typeof returned === 'number' && Number.isFinite(returned)) return { reward: returned };
   const entries = entriesOf(returned);
   if (entries !== undefined) return resultOfRewards(entries, 'run');
-  throw badReturn(
-    `run returned ${describeValue(returned)}`,
-    'return a number, a map of completion id to reward, or null to reject the rollout',
-  );
+  const hint = 'return a finite number, a map of completion id to reward, or null to reject the rollout';
+  throw badReturn(`run returned ${describeValue(returned)}`, hint);
 }
 
 function creditOf({ turnDiscount = 1, export: style = 'individual' }: AgentOptions): Credit {
@@ -107,10 +104,7 @@ function partsOf(agent: Agent<never> | undefined | null): { readonly name: strin
   if (typeof agent === 'function' && isClass(agent)) {
     const Class = agent as new () => { run: Run<never> };
     checkRun(Class.prototype?.run, `the class ${Class.name || 'without a name'}`);
-    if (Class.length > 0) {
-      const found = `the constructor of ${Class.name} takes arguments, and nobody knows which to give`;
-      throw new TrainyardError('WORKFLOW_INVALID', found, { hint: `mark an instance: agentWorkflow(new ${Class.name}(…))` });
-    }
+    if (Class.length > 0) throw takesArguments(Class.name, `mark an instance: agentWorkflow(new ${Class.name}(…))`);
     return { name: Class.name, make: () => runOf(new Class()) };
   }
   if (typeof agent === 'function') {

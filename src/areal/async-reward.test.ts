@@ -2,12 +2,16 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { blocks, equal, throws, workerId } from '../../test/fixtures/areal/rewards.ts';
+import type * as rewards from '../../test/fixtures/areal/rewards.ts';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import { agentWorkflow } from './agent-workflow.ts';
 import { type AsyncRewardOptions, AsyncRewardWrapper } from './async-reward.ts';
 
 const module = new URL('../../test/fixtures/areal/rewards.ts', import.meta.url);
+
+/** A reward function of that module, wrapped. */
+const wrap = <Name extends Exclude<keyof typeof rewards, 'half'>>(exportName: Name, options: AsyncRewardOptions = {}) =>
+  new AsyncRewardWrapper<(typeof rewards)[Name]>({ module, exportName }, { maxWorkers: 1, ...options });
 
 let dir: string;
 let files = 0;
@@ -29,16 +33,14 @@ const isAlive = (pid: number): boolean => {
 
 describe('a wrapped reward function', () => {
   it('is called like the function itself, in another process', async () => {
-    await using reward = new AsyncRewardWrapper<typeof equal>({ module, exportName: 'equal' }, { maxWorkers: 1 });
+    await using reward = wrap('equal');
     expect(await Promise.all([reward('a', 'a'), reward('a', 'b')])).toEqual([1, 0]);
-    await using id = new AsyncRewardWrapper<typeof workerId>({ module: module.href, exportName: 'workerId' }, { maxWorkers: 1 });
+    await using id = wrap('workerId');
     expect(await id()).not.toBe(process.pid);
   });
 
   it('shares its processes with other wrappers of it, and the last one ends them', async () => {
-    const options = { maxWorkers: 1 };
-    const make = () => new AsyncRewardWrapper<typeof workerId>({ module, exportName: 'workerId' }, options);
-    const [one, two] = [make(), make()];
+    const [one, two] = [wrap('workerId'), wrap('workerId')];
     const pid = await one();
     expect(await two()).toBe(pid);
     await one[Symbol.asyncDispose]();
@@ -48,11 +50,11 @@ describe('a wrapped reward function', () => {
     expect(isAlive(pid)).toBe(false);
   });
 
-  const quick: AsyncRewardOptions = { maxWorkers: 1, timeoutSeconds: 0.4, maxRetries: 2 };
+  const quick: AsyncRewardOptions = { timeoutSeconds: 0.4, maxRetries: 2 };
 
   it('that hangs is killed and tried again, in the same slot', async () => {
     const file = attemptsFile();
-    await using reward = new AsyncRewardWrapper<typeof blocks>({ module, exportName: 'blocks' }, quick);
+    await using reward = wrap('blocks', quick);
     expect(await reward(file, 2)).toBe(1);
     const pids = await pidsIn(file);
     expect(new Set(pids).size).toBe(3);
@@ -61,26 +63,20 @@ describe('a wrapped reward function', () => {
 
   it('that always hangs throws after the retries and the first attempt; it is never a reward of its own accord', async () => {
     const file = attemptsFile();
-    await using reward = new AsyncRewardWrapper<typeof blocks>({ module, exportName: 'blocks' }, quick);
+    await using reward = wrap('blocks', quick);
     await expect(reward(file, 99)).rejects.toMatchObject({
       code: 'GRADER_TIMEOUT',
       message: expect.stringMatching(/blocks did not return within 400 ms \(attempt 3 of 3\)/),
     });
     expect((await pidsIn(file)).length).toBe(3);
     const once = attemptsFile();
-    await using zero = new AsyncRewardWrapper<typeof blocks>(
-      { module, exportName: 'blocks' },
-      { ...quick, maxRetries: 0, onTimeout: 0 },
-    );
+    await using zero = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: 0 });
     expect(await zero(once, 99)).toBe(0);
     expect((await pidsIn(once)).length).toBe(1);
   });
 
   it('that always hangs rejects the rollout where that was asked for', async () => {
-    const reward = new AsyncRewardWrapper<typeof blocks>(
-      { module, exportName: 'blocks' },
-      { ...quick, maxRetries: 0, onTimeout: null },
-    );
+    const reward = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: null });
     const file = attemptsFile();
     await using rollouts = await scriptedRollouts(
       agentWorkflow(async (data, { baseURL, apiKey, httpClient }) => {
@@ -95,10 +91,7 @@ describe('a wrapped reward function', () => {
 
   it('that throws is tried again, then thrown', async () => {
     const file = attemptsFile();
-    await using reward = new AsyncRewardWrapper<typeof throws>(
-      { module, exportName: 'throws' },
-      { ...quick, timeoutSeconds: 20 },
-    );
+    await using reward = wrap('throws', { ...quick, timeoutSeconds: 20 });
     expect(await reward(file, 2)).toBe(1);
     const always = attemptsFile();
     await expect(reward(always, 99)).rejects.toMatchObject({ code: 'GRADER_FAILED', message: expect.stringMatching(/not yet/) });
@@ -134,7 +127,7 @@ describe('a wrapped reward function', () => {
 
 describe('with a workflow', () => {
   it('its processes end at the teardown, and a later run has new ones', async () => {
-    const reward = new AsyncRewardWrapper<typeof workerId>({ module, exportName: 'workerId' }, { maxWorkers: 1 });
+    const reward = wrap('workerId');
     const agent = agentWorkflow(async () => 1);
     let pid: number;
     {

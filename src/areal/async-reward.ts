@@ -1,12 +1,9 @@
 /**
  * `AsyncRewardWrapper`: a reward function that costs a lot, called in processes of its own, so that no rollout waits for another's.
  *
- * The function is an export of a module, because a closure cannot be sent to another process. Wrappers of the same function and number
- * of processes share them; they are started by the first call and end with the last workflow of the process, or with the last wrapper
- * that is disposed of. A call that hangs is killed and its process replaced.
- *
- * A call that timed out, crashed or threw is tried again; what fails every time is thrown. A timeout is never a reward, unless it is asked
- * for by `onTimeout: 0`.
+ * Wrappers of the same function and number of processes share them; they are started by the first call and end with the last workflow of the
+ * process, or with the last wrapper that is disposed of. A call that hangs is killed and its process replaced. What timed out, crashed or threw
+ * is tried again; what fails every time is thrown: a timeout is never a reward, unless it is asked for by `onTimeout: 0`.
  */
 import { availableParallelism } from 'node:os';
 import { currentRollout } from '../core/context.ts';
@@ -76,10 +73,10 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
   return Object.assign(compute, { [Symbol.asyncDispose]: dispose });
 }
 
-const MAY_PASS: readonly FunctionAnswerFailure['why'][] = ['threw', 'timeout', 'crashed'];
-type FunctionAnswerFailure = FunctionAnswer & { readonly kind: 'failed' };
+type Failure = FunctionAnswer & { readonly kind: 'failed' };
+/** Another attempt may do better after these, and after nothing else. */
+const MAY_PASS: readonly Failure['why'][] = ['threw', 'timeout', 'crashed'];
 
-/** Another attempt may do better after a timeout, a crash or a throw, and after nothing else. */
 async function attempts(call: () => Promise<FunctionAnswer>, most: number): Promise<FunctionAnswer> {
   for (let attempt = 1; ; attempt++) {
     const answer = await call();
@@ -92,7 +89,7 @@ function rewardOf(value: unknown, name: string): number {
   throw new TrainyardError('GRADER_BAD_REWARD', `${name} returned ${describeValue(value)}, expected a finite number`);
 }
 
-function failure({ why, message, code }: FunctionAnswerFailure, tried: number): TrainyardError {
+function failure({ why, message, code }: Failure, tried: number): TrainyardError {
   const own = why === 'timeout' ? 'GRADER_TIMEOUT' : why === 'cancelled' ? 'CANCELLED' : 'GRADER_FAILED';
   const times = MAY_PASS.includes(why) ? ` (attempt ${tried} of ${tried})` : '';
   return new TrainyardError(code ?? own, `${message}${times}`);
@@ -100,8 +97,8 @@ function failure({ why, message, code }: FunctionAnswerFailure, tried: number): 
 
 function checkedReference(given: unknown): { readonly module: string; readonly exportName: string } {
   if (typeof given === 'function') {
-    const found = `the function ${given.name || 'without a name'} itself, which cannot be sent to another process`;
     const name = given.name || 'reward';
+    const found = `the function ${given.name || 'without a name'} itself, which cannot be sent to another process`;
     throw new TrainyardError('USAGE', `AsyncRewardWrapper was given ${found}`, {
       hint: `export it, and write new AsyncRewardWrapper<typeof ${name}>({ module: import.meta.url, exportName: '${name}' })`,
     });
@@ -121,13 +118,9 @@ const CHECKS: Readonly<Record<keyof AsyncRewardOptions, readonly [expected: stri
 };
 
 function checkedOptions(given: AsyncRewardOptions): Required<AsyncRewardOptions> {
-  const {
-    timeoutSeconds = 15,
-    maxWorkers = Math.max(1, Math.floor(availableParallelism() / 2)),
-    maxRetries = 3,
-    onTimeout = 'throw',
-  } = given;
-  const options = { timeoutSeconds, maxWorkers, maxRetries, onTimeout };
+  const maxWorkers = Math.max(1, Math.floor(availableParallelism() / 2));
+  const defaults = { timeoutSeconds: 15, maxWorkers, maxRetries: 3, onTimeout: 'throw' } as const;
+  const options: Required<AsyncRewardOptions> = { ...defaults, ...defined(given) };
   const names = Object.keys(CHECKS) as (keyof AsyncRewardOptions)[];
   const wrong = names.filter((name) => !CHECKS[name][1](options[name] as never));
   const mistakes = [

@@ -70,12 +70,11 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     },
     teardown: closeShared,
     run: async (ctx) => {
-      const scalars: Scalars = new Map();
+      const scalars: Episode['scalars'] = new Map();
       episodes.set(ctx, { model: ctx.model(), scalars });
       const result = await parts.run(await ready(), ctx);
       if (result === null) return ctx.reject('returned_none');
-      const metrics = Object.fromEntries([...scalars].map(([key, { sum, count }]) => [key, sum / count]));
-      return { ...result, metrics };
+      return { ...result, metrics: Object.fromEntries([...scalars].map(([key, { sum, count }]) => [key, sum / count])) };
     },
   };
 }
@@ -101,6 +100,11 @@ export function resultOfRewards(entries: readonly (readonly [id: unknown, reward
 export function entriesOf(value: unknown): readonly (readonly [unknown, unknown])[] | undefined {
   if (value instanceof Map) return [...value];
   return isObject(value) && isPlain(value) ? Object.entries(value) : undefined;
+}
+
+export function takesArguments(Class: string, hint: string): TrainyardError {
+  const found = `the constructor of ${Class} takes arguments, and nobody knows which to give`;
+  return new TrainyardError('WORKFLOW_INVALID', found, { hint });
 }
 
 export function badReturn(found: string, hint?: string): TrainyardError {
@@ -158,11 +162,14 @@ function inProcess(input: string | URL | Request): typeof globalThis.fetch | und
 
 // ── workflowContext ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-type Scalars = Map<string, { sum: number; count: number }>;
+interface Episode {
+  readonly model: ModelHandle;
+  readonly scalars: Map<string, { readonly sum: number; readonly count: number }>;
+}
 
-const episodes = new WeakMap<WorkflowContext, { readonly model: ModelHandle; readonly scalars: Scalars }>();
+const episodes = new WeakMap<WorkflowContext, Episode>();
 
-function currentEpisode(): { readonly model: ModelHandle; readonly scalars: Scalars } | undefined {
+function currentEpisode(): Episode | undefined {
   const ctx = currentRollout();
   return ctx && episodes.get(ctx);
 }

@@ -41,23 +41,13 @@ const e = turn(4, a);
 describe('the individual style', () => {
   it('gives a row for each completion: its own tokens trained, the prompt at version -1', () => {
     const rows = exportInteractions(trajectory([a, b]), { style: 'individual' });
+    const row = (ids: number[], loss: number[], logprobs: number[], versions: number[]): TrajectoryTensors => ({
+      ...{ input_ids: [ids], attention_mask: [ids.map(() => 1)], loss_mask: [loss], logprobs: [logprobs] },
+      ...{ versions: [versions], rewards: [1] },
+    });
     expect(rows).toEqual({
-      'r-0': {
-        input_ids: [[100, 10, 50]],
-        attention_mask: [[1, 1, 1]],
-        loss_mask: [[0, 1, 1]],
-        logprobs: [[0, -0.5, -0.25]],
-        versions: [[-1, 0, 0]],
-        rewards: [1],
-      },
-      'r-1': {
-        input_ids: [[100, 10, 50, 101, 11, 51]],
-        attention_mask: [[1, 1, 1, 1, 1, 1]],
-        loss_mask: [[0, 0, 0, 0, 1, 1]],
-        logprobs: [[0, 0, 0, 0, -0.5, -0.5]],
-        versions: [[-1, -1, -1, -1, 1, 1]],
-        rewards: [1],
-      },
+      'r-0': row([100, 10, 50], [0, 1, 1], [0, -0.5, -0.25], [-1, 0, 0]),
+      'r-1': row([100, 10, 50, 101, 11, 51], [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, -0.5, -0.5], [-1, -1, -1, -1, 1, 1]),
     });
     let keys: readonly string[] | undefined;
     for (const row of Object.values(rows)) keys = checkTrajectoryFormat(row, keys);
@@ -66,12 +56,9 @@ describe('the individual style', () => {
   it('leaves out conversations that a grader took out, and reads rewards by name as names', () => {
     const named = turn(1, undefined, { thread: 'constructor', role: 'toString' });
     const reward = { value: 1, byThread: { policy: 3 }, byRole: {} };
-    expect(rewardsIn(exportInteractions(trajectory([a, named], reward), { style: 'individual' }))).toEqual({
-      'r-0': 3,
-      'r-1': 1,
-    });
-    const out = { ...reward, untrained: ['policy'] };
-    expect(rewardsIn(exportInteractions(trajectory([a, named], out), { style: 'individual' }))).toEqual({ 'r-1': 1 });
+    const exported = (given: Reward) => rewardsIn(exportInteractions(trajectory([a, named], given), { style: 'individual' }));
+    expect(exported(reward)).toEqual({ 'r-0': 3, 'r-1': 1 });
+    expect(exported({ ...reward, untrained: ['policy'] })).toEqual({ 'r-1': 1 });
   });
 
   it('discounts rewards along the conversation, once', () => {
@@ -97,15 +84,8 @@ describe('the concat style', () => {
 describe('an export', () => {
   it('leaves out what is unfinished, with a warning, and what is not the policy’s to train, without', () => {
     const warnings: string[] = [];
-    const unfinished = {
-      thread: 'policy',
-      role: 'policy',
-      promptTokens: 3,
-      sampledTokens: 1,
-      turnsBefore: 1,
-      startedAt: 0,
-      endedAt: 0,
-    };
+    const tokens = { promptTokens: 3, sampledTokens: 1, turnsBefore: 1 };
+    const unfinished = { thread: 'policy', role: 'policy', ...tokens, startedAt: 0, endedAt: 0 };
     const lost = turn(1, a, { trainable: false, undelivered: true });
     const helper = turn(2, undefined, { trainable: false, role: 'helper', model: 'other' });
     const rows = exportInteractions(trajectory([a, lost, helper], { value: 1 }, { unanswered: [unfinished] }), {

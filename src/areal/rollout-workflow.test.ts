@@ -17,8 +17,8 @@ const workflowOf = (episode: Episode): RolloutWorkflow =>
     }
   })();
 
-async function rollout(episode: Episode): Promise<Trajectory> {
-  await using rollouts = await scriptedRollouts(workflowOf(episode), 7);
+async function rollout(episode: Episode, says?: () => string): Promise<Trajectory> {
+  await using rollouts = await scriptedRollouts(workflowOf(episode), 7, undefined, says);
   return await rollouts.run();
 }
 
@@ -50,10 +50,7 @@ describe('an episode', () => {
   });
 
   it('that returns null is rejected', async () => {
-    const { outcome, grade } = await rollout(async (engine, data) => {
-      await first(engine, data);
-      return null;
-    });
+    const { outcome, grade } = await rollout((engine, data) => first(engine, data).then(() => null));
     expect(outcome).toEqual({ kind: 'rejected', reason: 'returned_none' });
     expect(grade.kind).toBe('ungraded');
   });
@@ -75,26 +72,19 @@ describe('an episode', () => {
     expect(grade).toMatchObject({ reward: { value: 2 } });
   });
 
-  it('may return several samples: each turn has its sample’s reward', async () => {
-    const { turns, grade } = await rollout(async (engine, data) => [
-      episodeSample(await first(engine, data), 1),
-      episodeSample(await first(engine, data), 0),
-    ]);
-    expect(turns.map(({ trainable }) => trainable)).toEqual([true, true]);
-    expect(grade).toMatchObject({ reward: { value: 0.5, byTurn: { 0: 1, 1: 0 } } });
-  });
-
-  it('may say the same twice, and each is trained with its own reward', async () => {
-    const twice: Episode = async (engine, data) => [
-      episodeSample(await first(engine, data), 1),
-      episodeSample(await first(engine, data), 0),
-    ];
-    await using rollouts = await scriptedRollouts(workflowOf(twice), 7, undefined, () => 'the same');
-    const { turns, grade, outcome } = await rollouts.run();
-    expect(outcome).toEqual({ kind: 'completed' });
-    expect(turns.map(({ trainable }) => trainable)).toEqual([true, true]);
-    expect(grade).toMatchObject({ reward: { value: 0.5, byTurn: { 0: 1, 1: 0 } } });
-  });
+  it.each([undefined, () => 'the same'])(
+    'may return several samples, each turn with its own reward, also where all say the same',
+    async (says) => {
+      const twice: Episode = async (engine, data) => [
+        episodeSample(await first(engine, data), 1),
+        episodeSample(await first(engine, data), 0),
+      ];
+      const { turns, grade, outcome } = await rollout(twice, says);
+      expect(outcome).toEqual({ kind: 'completed' });
+      expect(turns.map(({ trainable }) => trainable)).toEqual([true, true]);
+      expect(grade).toMatchObject({ reward: { value: 0.5, byTurn: { 0: 1, 1: 0 } } });
+    },
+  );
 
   it('may be cut where another answer went on: the row is the longer one’s', async () => {
     const cut: Episode = async (engine, data) => {
@@ -103,8 +93,7 @@ describe('an episode', () => {
       await engine.agenerate({ inputIds, gconfig: { maxNewTokens: 1 } });
       return episodeSample(whole, 1);
     };
-    await using rollouts = await scriptedRollouts(workflowOf(cut), 7, undefined, () => 'the same');
-    const { turns } = await rollouts.run();
+    const { turns } = await rollout(cut, () => 'the same');
     expect(turns.map(({ trainable }) => trainable)).toEqual([true, false]);
   });
 
@@ -200,19 +189,14 @@ describe('a returned sample is held against the record:', () => {
     [{ abc: { reward: 1 } }, /"abc", which the rollout does not have/],
     [{ abc: 1 }, /returned undefined for completion abc/],
   ])('%j is no result', async (returned, message) => {
-    const { outcome } = await rollout(async (engine, data) => {
-      await first(engine, data);
-      return returned;
-    });
+    const { outcome } = await rollout((engine, data) => first(engine, data).then(() => returned));
     expect(outcome).toEqual({ kind: 'failed', code: 'WORKFLOW_BAD_RESULT', message: expect.stringMatching(message) });
   });
 });
 
-describe('the engine', () => {
-  it('gives one answer to a request, and says so where several are asked for', async () => {
-    const { outcome } = await rollout((engine) => engine.agenerate({ inputIds: [1, 2], gconfig: { nSamples: 2 } }));
-    expect(outcome).toMatchObject({ kind: 'failed', code: 'REQUEST_INVALID', message: expect.stringMatching(/nSamples is 2/) });
-  });
+it('the engine gives one answer to a request, and says so where several are asked for', async () => {
+  const { outcome } = await rollout((engine) => engine.agenerate({ inputIds: [1, 2], gconfig: { nSamples: 2 } }));
+  expect(outcome).toMatchObject({ kind: 'failed', code: 'REQUEST_INVALID', message: expect.stringMatching(/nSamples is 2/) });
 });
 
 describe('the class', () => {
@@ -240,44 +224,34 @@ describe('the class', () => {
     expect({ made, name: rollouts.workflow.name }).toEqual({ made: 1, name: 'Heavy' });
   });
 
+  /** Without its abstract method, so that a class may lack or misname it. */
+  const Base = RolloutWorkflow as unknown as new () => object;
+
   it('is no workflow while it is abstract', () => {
-    abstract class Base extends RolloutWorkflow {}
-    expect(problemsOf(RolloutWorkflow)).toEqual({ workflow: undefined, problems: [] });
-    expect(problemsOf(Base)).toEqual({ workflow: undefined, problems: [] });
-    class Marked extends (RolloutWorkflow as unknown as new () => object) {
+    class Half extends Base {}
+    class Marked extends Base {
       static abstract = true;
       async arunEpisode() {}
     }
-    expect(problemsOf(Marked)).toEqual({ workflow: undefined, problems: [] });
+    for (const Class of [RolloutWorkflow, Half, Marked]) expect(problemsOf(Class)).toEqual({ workflow: undefined, problems: [] });
   });
 
+  class Sync extends Base {
+    arunEpisode() {}
+  }
+  class Snake extends Base {
+    async arun_episode() {}
+  }
+  class Needy extends Base {
+    constructor(_needed: number) {
+      super();
+    }
+    async arunEpisode() {}
+  }
   it.each<[string, unknown, RegExp]>([
-    [
-      'a sync episode',
-      class Sync extends (RolloutWorkflow as unknown as new () => object) {
-        arunEpisode() {}
-      },
-      /arunEpisode of Sync is a Function/,
-    ],
-    [
-      'Python’s name',
-      class Snake extends (RolloutWorkflow as unknown as new () => object) {
-        async arun_episode() {}
-      },
-      /Snake has arun_episode/,
-    ],
-    [
-      'constructor arguments',
-      class Needy extends (RolloutWorkflow as unknown as new () => object) {
-        needed: number;
-        constructor(needed: number) {
-          super();
-          this.needed = needed;
-        }
-        async arunEpisode() {}
-      },
-      /constructor of Needy takes arguments/,
-    ],
+    ['a sync episode', Sync, /arunEpisode of Sync is a Function/],
+    ['Python’s name', Snake, /Snake has arun_episode/],
+    ['constructor arguments', Needy, /constructor of Needy takes arguments/],
   ])('with %s is refused by name', (_, Class, message) => {
     expect(problemsOf(Class).problems.map((problem) => problem.message)).toEqual([expect.stringMatching(message)]);
   });

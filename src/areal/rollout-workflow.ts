@@ -7,7 +7,13 @@
  * The engine takes tokens and gives tokens, with log-probabilities and the policy version of each. Every answer is a recorded turn of the
  * rollout; its tokens are trained from the record, whatever the workflow returns.
  */
-import { type EntryModule, type ModelHandle, type Workflow, type WorkflowContext, workflowSymbol } from '../core/contracts.ts';
+import {
+  type EntryModule,
+  type GenerateRequest,
+  type Workflow,
+  type WorkflowContext,
+  workflowSymbol,
+} from '../core/contracts.ts';
 import { isConcrete, saysAbstract } from '../core/define.ts';
 import { checkedFields, checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -21,6 +27,7 @@ import {
   entriesOf,
   episodeData,
   resultOfRewards,
+  takesArguments,
 } from './episode.ts';
 import { type EpisodeSample, type ModelResponse, resultOfSamples } from './returned-samples.ts';
 
@@ -57,21 +64,13 @@ function loweredClass(Exported: typeof RolloutWorkflow, module: EntryModule): Wo
   }
   const Class = Exported as unknown as new () => RolloutWorkflow<never>;
   checkEpisode(Class.name, Class.prototype.arunEpisode, module);
-  if (Class.length > 0) {
-    module.problem(
-      new TrainyardError('WORKFLOW_INVALID', `the constructor of ${Class.name} takes arguments, and nobody knows which to give`, {
-        hint: `export an instance: export default new ${Class.name}(…)`,
-      }),
-    );
-  }
+  if (Class.length > 0) module.problem(takesArguments(Class.name, `export an instance: export default new ${Class.name}(…)`));
   return lowered(Class.name, () => new Class(), Class.prototype);
 }
 
-function lowered(
-  name: string,
-  make: () => RolloutWorkflow<never>,
-  { shouldAccept }: Pick<RolloutWorkflow, 'shouldAccept'>,
-): Workflow {
+type Accepting = Pick<RolloutWorkflow, 'shouldAccept'>;
+
+function lowered(name: string, make: () => RolloutWorkflow<never>, { shouldAccept }: Accepting): Workflow {
   return arealWorkflow({
     name: name || 'workflow',
     make: () => checkedFields(make(), ['turnDiscount', 'shouldAccept']),
@@ -98,8 +97,9 @@ function resultOfInteractions(returned: unknown): ReturnType<typeof resultOfRewa
       'return samples { inputIds, lossMask, logprobs, versions, rewards }, interactions { [completion id]: { reward } }, or null';
     throw badReturn(`arunEpisode returned ${describeValue(returned)}`, hint);
   }
+  const rewardOf = (interaction: unknown) => (interaction as { readonly reward?: unknown } | null)?.reward;
   return resultOfRewards(
-    entries.map(([id, interaction]) => [id, (interaction as { readonly reward?: unknown } | null)?.reward]),
+    entries.map(([id, interaction]) => [id, rewardOf(interaction)]),
     'arunEpisode',
   );
 }
@@ -169,7 +169,21 @@ export function engineOf(ctx: WorkflowContext): { readonly engine: InferenceEngi
   const turnOf = new WeakMap<ModelResponse, Turn>();
   const engine: InferenceEngine = {
     agenerate: async (request) => {
-      const { response, turn } = await generate(model, request);
+      const { id, text, turn } = await model.generate(generateRequest(request));
+      if (turn === undefined) {
+        throw badRequest(
+          'tokens were asked for in a process that does not hold the policy',
+          'run a RolloutWorkflow without isolation, or write an agent with run(data, extras)',
+        );
+      }
+      const { promptIds, sampledIds, logprobs, policyVersion, stopReason } = turn;
+      const response: ModelResponse = {
+        ...{ id, rid: request.rid, stopReason, text },
+        inputTokens: [...promptIds],
+        outputTokens: [...sampledIds],
+        outputLogprobs: [...logprobs],
+        outputVersions: Array.from(sampledIds, () => policyVersion),
+      };
       turns.push(turn);
       turnOf.set(response, turn);
       return response;
@@ -178,43 +192,26 @@ export function engineOf(ctx: WorkflowContext): { readonly engine: InferenceEngi
     continueChat: (previous, newMessages) => {
       const after = turnOf.get(previous);
       if (after !== undefined) return [...model.render(newMessages, { after })];
-      throw new TrainyardError('REQUEST_INVALID', 'continueChat was given an answer that this rollout’s engine did not make', {
-        hint: 'pass what agenerate returned in this episode, as it is',
-      });
+      const hint = 'pass what agenerate returned in this episode, as it is';
+      throw badRequest('continueChat was given an answer that this rollout’s engine did not make', hint);
     },
     decode: (ids) => model.decode(ids),
   };
   return { engine, turns };
 }
 
-async function generate(
-  model: ModelHandle,
-  { inputIds, gconfig = {}, rid, signal }: ModelRequest,
-): Promise<{ readonly response: ModelResponse; readonly turn: Turn }> {
-  checkNames(gconfig, ['nSamples', 'maxNewTokens', 'temperature', 'topP', 'topK', 'stop'], 'gconfig', 'REQUEST_INVALID');
+const SETTINGS = ['nSamples', 'maxNewTokens', 'temperature', 'topP', 'topK', 'stop'];
+
+function generateRequest({ inputIds, gconfig = {}, signal }: ModelRequest): GenerateRequest {
+  checkNames(gconfig, SETTINGS, 'gconfig', 'REQUEST_INVALID');
   const { nSamples = 1, maxNewTokens, temperature, topP, topK, stop } = gconfig;
   if (nSamples !== 1) {
-    throw new TrainyardError('REQUEST_INVALID', `nSamples is ${nSamples}, expected 1: an engine gives one answer to a request`, {
-      hint: 'call agenerate several times for several answers; for several tries at a task use --group',
-      param: 'nSamples',
-    });
+    const hint = 'call agenerate several times for several answers; for several tries at a task use --group';
+    throw badRequest(`nSamples is ${nSamples}, expected 1: an engine gives one answer to a request`, hint, 'nSamples');
   }
-  const { id, text, turn } = await model.generate({
-    promptIds: inputIds,
-    ...defined({ maxTokens: maxNewTokens, temperature, topP, topK, stop, signal }),
-  });
-  if (turn === undefined) {
-    throw new TrainyardError('REQUEST_INVALID', 'tokens were asked for in a process that does not hold the policy', {
-      hint: 'run a RolloutWorkflow without isolation, or write an agent with run(data, extras)',
-    });
-  }
-  const { promptIds, sampledIds, logprobs, policyVersion, stopReason } = turn;
-  const response: ModelResponse = {
-    ...{ id, rid, stopReason, text },
-    inputTokens: [...promptIds],
-    outputTokens: [...sampledIds],
-    outputLogprobs: [...logprobs],
-    outputVersions: Array.from(sampledIds, () => policyVersion),
-  };
-  return { response, turn };
+  return { promptIds: inputIds, ...defined({ maxTokens: maxNewTokens, temperature, topP, topK, stop, signal }) };
+}
+
+function badRequest(found: string, hint: string, param?: string): TrainyardError {
+  return new TrainyardError('REQUEST_INVALID', found, { hint, ...defined({ param }) });
 }

@@ -12,7 +12,7 @@ import type { Emit, EvaluationReport } from '../core/events.ts';
 import type { EvaluationRequest } from '../run/check-settings.ts';
 import { type Comparison, compare, measuredIn, type TaskChange } from '../run/compare.ts';
 import { checkpointIn, isDevice, writeWhole } from '../run/directory.ts';
-import { type EvaluationResult, evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
+import { evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
 import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
 import { EVAL_DEFAULTS, usualRun } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
@@ -69,7 +69,9 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
     const again = entry === undefined ? settings : { ...settings, entry };
     return resumeEvaluation({ ...again, run: resume }, emit, stop, options);
   });
-  await writeReports(result, name, { junit, report: reportFile });
+  const { tasks, run: _, ...numbers } = result;
+  if (reportFile !== undefined) await writeReport(reportFile, jsonReport(name, numbers, tasks));
+  if (junit !== undefined) await writeReport(junit, junitReport(name, tasks));
   return isReached(minSuccess, result) ? 0 : NOT_GOOD_ENOUGH;
 }
 
@@ -80,28 +82,18 @@ export function isReached(least: number, { success }: Pick<EvaluationReport, 'su
 
 /** Whatever is wrong with the flags beside each other, all of it. */
 function checkFlags({ resume, run, retryFailed, checkpoint, model, junit, report }: EvalFlags): void {
+  const isSameFile = junit !== undefined && report !== undefined && resolve(junit) === resolve(report);
   const problems = [
-    ...(resume !== undefined && run !== undefined ? ['found both --resume and --run: --resume names the directory already'] : []),
-    ...(checkpoint !== undefined && model !== undefined ? ['found both --checkpoint and --model: give one of them'] : []),
-    ...(retryFailed && resume === undefined
-      ? ['--retry-failed: expected --resume <run> beside it, whose failed rollouts are run again']
-      : []),
-    ...(junit !== undefined && report !== undefined && resolve(junit) === resolve(report)
-      ? ['found the same file for --junit and --report: give two']
-      : []),
-  ];
+    resume !== undefined && run !== undefined && 'found both --resume and --run: --resume names the directory already',
+    checkpoint !== undefined && model !== undefined && 'found both --checkpoint and --model: give one of them',
+    retryFailed &&
+      resume === undefined &&
+      '--retry-failed: expected --resume <run> beside it, whose failed rollouts are run again',
+    isSameFile && 'found the same file for --junit and --report: give two',
+  ].filter((problem) => typeof problem === 'string');
   if (problems.length > 0) throw new TrainyardError('USAGE', problems.join('; '), { hint: 'see trainyard eval --help' });
   if (junit !== undefined) checkWritable(junit, '--junit', run ?? resume);
   if (report !== undefined) checkWritable(report, '--report', run ?? resume);
-}
-
-async function writeReports(
-  { tasks, run: _, ...report }: EvaluationResult,
-  name: string,
-  files: { readonly junit: string | undefined; readonly report: string | undefined },
-): Promise<void> {
-  if (files.report !== undefined) await writeReport(files.report, jsonReport(name, report, tasks));
-  if (files.junit !== undefined) await writeReport(files.junit, junitReport(name, tasks));
 }
 
 /** How the reports below begin, or an empty file. */
@@ -128,25 +120,17 @@ function obstacle(path: string, run: string | undefined): string | undefined {
   if (isDevice(path)) return undefined;
   if (existsSync(path) && !REPLACEABLE.test(readFileSync(path, 'utf8')))
     return `${path}, which is there already and is no report of an evaluation`;
-  return isWritable(folder) ? undefined : `${folder}, where nothing may be written`;
-}
-
-function isWritable(folder: string): boolean {
   try {
     accessSync(folder, constants.W_OK);
-    return true;
+    return undefined;
   } catch {
-    return false;
+    return `${folder}, where nothing may be written`;
   }
 }
 
 /** Makes the folders that it lacks. */
 export async function writeReport(path: string, text: string): Promise<void> {
-  await boundary(
-    'STORE_FAILED',
-    `cannot make the folder of ${path}`,
-    async () => await mkdir(dirname(path), { recursive: true }),
-  );
+  await boundary('STORE_FAILED', `cannot make the folder of ${path}`, () => mkdir(dirname(path), { recursive: true }));
   await writeWhole(path, text);
 }
 
@@ -193,10 +177,8 @@ function testCase(name: string, task: TaskResult): string {
   if (ending === 'skipped') return `${head}><skipped message="not run"/></testcase>`;
   const { rollouts } = task;
   const failed = rollouts.filter((rollout) => rollout.ending === 'failed').length;
-  const said =
-    ending === 'error'
-      ? `${failed} of ${rollouts.length} rollouts failed`
-      : `${solvedIn(rollouts)} of ${rollouts.length} rollouts solved it`;
+  const counted = ending === 'error' ? [failed, 'failed'] : [solvedIn(rollouts), 'solved it'];
+  const said = `${counted[0]} of ${rollouts.length} rollouts ${counted[1]}`;
   const lines = rollouts.map(({ rolloutId, ending: how, reward, why }) =>
     [rolloutId, how, reward === null ? 'no reward' : `reward ${reward}`, ...(why === undefined ? [] : [why])].join(' · '),
   );
@@ -228,37 +210,31 @@ export async function diffCommand(a: string, b: string, { json }: { readonly jso
 
 export function diffLines(comparison: Comparison): readonly string[] {
   const { a, b, tasks, success, meanReward, better, worse, sameSuccess } = comparison;
-  const [low, high] = success.ci.map(points);
+  const [low, high] = success.ci.map((end) => signed(100 * end, 1));
   const rows = [
     ['', 'A', 'B', 'difference', '95 % interval'],
-    ['success', percent(success.a), percent(success.b), points(success.delta), `${low?.replace(' points', '')} to ${high}`],
-    ...(meanReward === null ? [] : [rewardRow(meanReward)]),
+    // Of two shares: 71 points more is not 71 % more.
+    ['success', percent(success.a), percent(success.b), `${signed(100 * success.delta, 1)} points`, `${low} to ${high} points`],
   ];
+  const ofRewards: string[] = [];
+  if (meanReward !== null) {
+    const { ci, tasks: graded, better: higher, worse: lower, same } = meanReward;
+    const interval = ci === null ? 'no spread' : ci.map((end) => signed(end, 3)).join(' to ');
+    rows.push(['mean reward', meanReward.a.toFixed(3), meanReward.b.toFixed(3), signed(meanReward.delta, 3), interval]);
+    ofRewards.push(`Rewards of ${count(graded, 'task')}: ${higher} higher, ${lower} lower, ${same} the same`);
+  }
+  const often = `${success.better} solved more often, ${success.worse} less often, ${success.same} as often`;
   return [
     `A is ${printableLine(a)}`,
     `B is ${printableLine(b)}`,
     ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printableLine(warning)}`),
     '',
     ...table(rows),
-    `Success of ${count(tasks, 'task')}: ${success.better} solved more often, ${success.worse} less often, ${success.same} as often; p = ${success.p.toPrecision(2)} (${conclusion(success)})`,
-    ...(meanReward === null
-      ? []
-      : [
-          `Rewards of ${count(meanReward.tasks, 'task')}: ${meanReward.better} higher, ${meanReward.worse} lower, ${meanReward.same} the same`,
-        ]),
+    `Success of ${count(tasks, 'task')}: ${often}; p = ${success.p.toPrecision(2)} (${conclusion(success)})`,
+    ...ofRewards,
     ...named('Solved more often', better),
     ...named('Solved less often', worse),
     ...named('Solved as often, with another reward', sameSuccess),
-  ];
-}
-
-function rewardRow({ a, b, delta, ci }: NonNullable<Comparison['meanReward']>): readonly string[] {
-  return [
-    'mean reward',
-    a.toFixed(3),
-    b.toFixed(3),
-    signed(delta, 3),
-    ci === null ? 'no spread' : ci.map((end) => signed(end, 3)).join(' to '),
   ];
 }
 
@@ -268,27 +244,19 @@ function conclusion({ p, delta }: Comparison['success']): string {
   return delta > 0 ? 'B is better' : 'A is better';
 }
 
-function warnings({
-  otherDifferences,
-  earlierPolicies,
-  failed,
-  onlyInA,
-  onlyInB,
-  changedTasks,
-  unfinished,
-}: Comparison): readonly string[] {
-  const list = (what: string, ids: readonly string[]): readonly string[] =>
-    ids.length === 0
-      ? []
-      : [`${what}, not compared: ${ids.slice(0, 5).join(', ')}${ids.length > 5 ? ` and ${ids.length - 5} more` : ''}`];
+function warnings({ otherDifferences, earlierPolicies, failed, ...left }: Comparison): readonly string[] {
+  const list = (what: string, ids: readonly string[]): readonly string[] => {
+    const more = ids.length > 5 ? ` and ${ids.length - 5} more` : '';
+    return ids.length === 0 ? [] : [`${what}, not compared: ${ids.slice(0, 5).join(', ')}${more}`];
+  };
   return [
     ...earlierPolicies,
     ...otherDifferences.map((difference) => `not only the policy differs: ${difference}`),
     ...(failed.a + failed.b === 0 ? [] : [`rollouts that failed count as not solved: ${failed.a} in A, ${failed.b} in B`]),
-    ...list('only in A', onlyInA),
-    ...list('only in B', onlyInB),
-    ...list('another task under the same id', changedTasks),
-    ...list('not finished', unfinished),
+    ...list('only in A', left.onlyInA),
+    ...list('only in B', left.onlyInB),
+    ...list('another task under the same id', left.changedTasks),
+    ...list('not finished', left.unfinished),
   ];
 }
 
@@ -303,11 +271,6 @@ function named(title: string, changes: readonly TaskChange[]): readonly string[]
     ]);
   const hidden = changes.length - MOST_CHANGES;
   return ['', `${title}:`, ...table(rows), ...(hidden > 0 ? [`  and ${hidden} more`] : [])];
-}
-
-/** Of two shares: 71 points more is not 71 % more. */
-function points(share: number): string {
-  return `${signed(100 * share, 1)} points`;
 }
 
 function signed(value: number, digits: number): string {

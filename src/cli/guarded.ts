@@ -1,13 +1,14 @@
 /**
  * What can happen to the process while user code runs in it. Ctrl-C, SIGTERM, a closed terminal (SIGHUP) and a reader of our output that
  * left (SIGPIPE) end the work in two degrees: the first one asks it to finish what it has in hand; a second one leaves at once. After all but
- * Ctrl-C there may be nobody to send it, so the patience is bounded. A promise that an agent forgot to await and that rejected, or an error in one of its timers, is reported, not fatal: it belongs to one rollout
- * among many. `process.exit()` in the middle of a run is never taken for success. A reader of our output that went away ends the
- * work as a signal does, but not a server: that goes on unseen. An event loop that is blocked for good is killed (watchdog.ts).
+ * Ctrl-C there may be nobody to send it, so the patience is bounded. A server goes on without the reader. A promise that an agent forgot to
+ * await and that rejected, or an error in one of its timers, is reported, not fatal: it belongs to one rollout among many. `process.exit()`
+ * in the middle of a run is never taken for success. An event loop that is blocked for good is killed (watchdog.ts).
  */
 import { currentRollout } from '../core/context.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import { exitOf } from './program.ts';
 import { watch } from './watchdog.ts';
 
@@ -33,12 +34,8 @@ export async function guarded<T>(
     const message = messageOf(reason);
     if (reported.has(message)) return;
     reported.add(message);
-    emit({
-      type: 'warning',
-      code: 'STRAY_REJECTION',
-      message,
-      hint: 'a promise in the workflow was not awaited: await every model call',
-    });
+    const hint = 'a promise in the workflow was not awaited: await every model call';
+    emit({ type: 'warning', code: 'STRAY_REJECTION', message, hint });
   };
   const thrown = (error: unknown): void => {
     if (currentRollout() === undefined) {
@@ -74,8 +71,9 @@ export async function guarded<T>(
 
 /** What went wrong first is why the work ended; what failed while it was closed after that is only told. */
 function first(failure: unknown, emit: Emit): unknown {
-  if (!(failure instanceof SuppressedError)) return failure;
-  const { error, suppressed } = failure;
+  // By its name: Node 22 has no such class, and what `using` is compiled to throws an Error of this name.
+  if (!(failure instanceof Error && failure.name === 'SuppressedError')) return failure;
+  const { error, suppressed } = failure as SuppressedError;
   emit({ type: 'warning', code: error instanceof TrainyardError ? error.code : 'INTERNAL', message: messageOf(error) });
   return first(suppressed, emit);
 }
@@ -84,10 +82,7 @@ function first(failure: unknown, emit: Emit): unknown {
 function bySignal(failure: unknown, signal: Interrupt | undefined, hasBegun: boolean): unknown {
   if (signal === undefined || !(failure instanceof TrainyardError) || failure.code !== 'CANCELLED') return failure;
   if (!hasBegun) return new TrainyardError('CANCELLED', 'interrupted before anything ran', { cause: signal });
-  return new TrainyardError('CANCELLED', 'interrupted', {
-    cause: signal,
-    ...(failure.hint === undefined ? {} : { hint: failure.hint }),
-  });
+  return new TrainyardError('CANCELLED', 'interrupted', { cause: signal, ...defined({ hint: failure.hint }) });
 }
 
 export type Interrupt = 'SIGHUP' | 'SIGINT' | 'SIGPIPE' | 'SIGTERM';
@@ -111,10 +106,6 @@ const GRACE = 10_000;
 /** npm passes on the Ctrl-C that the terminal has already sent: within these milliseconds it is the same one. */
 const SAME = 100;
 
-/**
- * `steps`: whether the work can end softly; what cannot is stopped by the first signal. `onLeave` has the last word when a second
- * signal ends the process.
- */
 export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void = () => {}, grace = GRACE): Interrupts {
   const finish = new AbortController();
   const stop = new AbortController();
@@ -136,11 +127,8 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
       return;
     }
     first = { signal, at: performance.now() };
-    emit({
-      type: 'warning',
-      code: 'INTERRUPTED',
-      message: `${steps ? 'finishing what is in hand' : 'stopping'}; once more to leave at once`,
-    });
+    const message = `${steps ? 'finishing what is in hand' : 'stopping'}; once more to leave at once`;
+    emit({ type: 'warning', code: 'INTERRUPTED', message });
     finish.abort();
     if (!steps) giveUp();
     else if (signal !== 'SIGINT') patience = setTimeout(giveUp, grace);

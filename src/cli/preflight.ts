@@ -9,11 +9,7 @@ import { usualHeldOut, usualTasks } from '../run/settings.ts';
 import { asCalled, count } from './text.ts';
 import { entryGiven } from './verbs.ts';
 
-export interface PreflightFlags {
-  readonly flow?: string;
-  readonly flows?: string;
-  readonly tasks?: string;
-  readonly heldOut?: string;
+interface PreflightFlags extends Partial<Readonly<Record<'flow' | 'flows' | 'tasks' | 'heldOut', string>>> {
   readonly minTasks?: number;
   readonly json: boolean;
 }
@@ -25,6 +21,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   if (flows !== undefined && flow === undefined) {
     throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', { hint: 'give --flow' });
   }
+  const ifThere = (file: string): string | undefined => (existsSync(file) ? file : undefined);
   const tasks = flags.tasks ?? ifThere(usualTasks(entry));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
   const inspection = await inspectFiles({ entry, flow, flows, tasks, heldOut, minTasks });
@@ -35,17 +32,16 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
     const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
     console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found }));
   } else {
+    // Without a grader nothing is to be said of its gradings.
+    const shown = Object.entries(found).filter(([key]) => key !== 'graderConcurrency' || found['grader'] !== null);
+    const problems = inspection.problems.flatMap(problemLines);
     const lines = ok
-      ? [readyLine(inspection), ...Object.entries(found).filter(isWorthALine).map(lineOf)]
-      : inspection.problems.flatMap(problemLines);
+      ? [readyLine(inspection), ...shown.map(lineOf)]
+      : [`${count(inspection.problems.length, 'problem')}:`, ...problems];
     const warned = warnings.map(({ code, message }) => `Warning ${code}: ${message}`);
     for (const line of [...lines, ...warned]) console.log(printable(line));
   }
   return ok ? 0 : 2;
-}
-
-function ifThere(file: string): string | undefined {
-  return existsSync(file) ? file : undefined;
 }
 
 function foundIn({ entry, tasks, heldOut }: Inspection): Readonly<Record<string, Json>> {
@@ -87,11 +83,6 @@ const ABSENT: Readonly<Record<string, string>> = {
 };
 const WIDTH = 18;
 
-/** Without a grader nothing is to be said of its gradings. */
-function isWorthALine([key]: [string, Json], _: number, found: readonly [string, Json][]): boolean {
-  return key !== 'graderConcurrency' || found.some(([name, value]) => name === 'grader' && value !== null);
-}
-
 /** What there is may be in order, and still not be enough to train on. */
 function readyLine({ tasks, heldOut }: Inspection): string {
   if (tasks.length > 0) return 'Ready:';
@@ -110,11 +101,6 @@ function rolesText(roles: Readonly<Record<string, boolean>>): string {
   return names.join(', ') || 'not declared: any that run asks for';
 }
 
-function problemLines(
-  { code, message, hint }: Inspection['problems'][number],
-  place: number,
-  all: Inspection['problems'],
-): string[] {
-  const head = place === 0 ? [`${count(all.length, 'problem')}:`] : [];
-  return [...head, `  ${code}: ${message}`, ...(hint === undefined ? [] : [`    ${asCalled(hint)}`])];
+function problemLines({ code, message, hint }: Inspection['problems'][number]): string[] {
+  return [`  ${code}: ${message}`, ...(hint === undefined ? [] : [`    ${asCalled(hint)}`])];
 }

@@ -78,12 +78,10 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
       return [evaluation(event)];
     case 'step-end':
       return [step(event), ...belowStep(event)];
-    case 'transcript':
-      return [
-        '',
-        `  ${styleText('dim', `task ${printableLine(event.taskId)}, reward ${event.reward ?? 'none'}`)}`,
-        ...event.lines.map((line) => `    ${printableLine(line)}`),
-      ];
+    case 'transcript': {
+      const head = `  ${styleText('dim', `task ${printableLine(event.taskId)}, reward ${event.reward ?? 'none'}`)}`;
+      return ['', head, ...event.lines.map((line) => `    ${printableLine(line)}`)];
+    }
     case 'warning': {
       const hint = event.hint === undefined ? '' : ` (${printableLine(event.hint)})`;
       return [`${styleText('yellow', 'warning')} ${event.code}: ${printableLine(event.message)}${hint}`];
@@ -99,53 +97,59 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
 /** For whoever reads a log and wonders whether anything goes on. */
 function progressLines({ phase, done, of, failed = 0 }: Event<'progress'>): readonly string[] {
   if (of === 0) return [];
-  const broken = failed > 0 ? `, ${failed} failed` : '';
-  return [`${phase === 'evaluating' ? 'Evaluating' : 'Rolling out'}: ${done} of ${of} rollouts${broken}`];
+  return [`${phase === 'evaluating' ? 'Evaluating' : 'Rolling out'}: ${done} of ${of} rollouts${some(', ', failed, 'failed')}`];
 }
 
-function runStart({ entry, steps, tasks, heldOut, seed, run, resumedAt, model, server }: Event<'run-start'>): readonly string[] {
-  const what = styleText('bold', entry);
+function runStart(event: Event<'run-start'>): readonly string[] {
+  const { entry, steps, tasks, heldOut, seed, resumedAt } = event;
+  const what = styleText('bold', printableLine(entry));
   const doing =
     resumedAt === undefined
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
-  const policy = server === undefined ? [] : [`Policy ${printableLine(model)}`];
-  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...policy, `Run directory ${run}`];
+  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...places(event)];
 }
 
 function evaluationStart(event: Event<'eval-start'>): readonly string[] {
-  const { entry, tasks, perTask, temperature, seed, run, resumedAt, model, server } = event;
-  const of = `${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`;
+  const { entry, tasks, perTask, temperature, seed, resumedAt } = event;
   const what = styleText('bold', printableLine(entry));
   const doing =
     resumedAt === undefined
-      ? `Evaluating ${what} on ${of}`
+      ? `Evaluating ${what} on ${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`
       : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
+  return [`${doing}, temperature ${temperature}, seed ${seed}`, ...places(event)];
+}
+
+/** Where a policy at a server is, and where the run is kept. */
+function places({ model, server, run }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
   return [
-    `${doing}, temperature ${temperature}, seed ${seed}`,
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
     ...(run === null ? [] : [`Run directory ${printableLine(run)}`]),
   ];
 }
 
 function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {
-  const failed = score.failed > 0 ? `, ${score.failed} failed` : '';
-  const ungraded = score.ungraded > 0 ? `, ${score.ungraded} not graded` : '';
   const names = { only: '', before: ' before training', during: ` after step ${step}`, after: ' after training' };
-  return `Held-out success${names[when]}: ${styleText('bold', percent(score.success))} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
+  const success = styleText('bold', percent(score.success));
+  const [failed, ungraded] = [some(', ', score.failed, 'failed'), some(', ', score.ungraded, 'not graded')];
+  return `Held-out success${names[when]}: ${success} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
+}
+
+/** `  3 stale`; nothing where there are none. */
+function some(gap: string, n: number, what: string): string {
+  return n > 0 ? `${gap}${n} ${what}` : '';
 }
 
 function step(event: Event<'step-end'>): string {
   const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
-  const { failedRollouts, failedGrades, ungraded, excludedRollouts, staleGroups } = event;
-  const stale = staleGroups > 0 ? `  ${staleGroups} stale` : '';
+  const { failedRollouts, failedGrades, groups, groupsWithoutSignal } = event;
+  const left = some('  ', event.staleGroups, 'stale') + some('  ', event.excludedRollouts, 'excluded');
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
-  const nothing = ungraded > 0 ? `  ${ungraded} not graded` : '';
-  const excluded = excludedRollouts > 0 ? `  ${excludedRollouts} excluded` : '';
   const seconds = took(event.rolloutSeconds + event.trainSeconds + event.saveSeconds);
   return (
     `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
-    `  ${event.groups - event.groupsWithoutSignal}/${event.groups} groups with signal${stale}${excluded}${nothing}  ${event.trainedTokens} tokens  ${seconds}${failures}`
+    `  ${groups - groupsWithoutSignal}/${groups} groups with signal${left}${some('  ', event.ungraded, 'not graded')}` +
+    `  ${event.trainedTokens} tokens  ${seconds}${failures}`
   );
 }
 
@@ -167,19 +171,14 @@ function trainingSummary(event: TrainDone, entry: string): readonly string[] {
     before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
   const whole = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
   const head = ending === 'interrupted' ? 'Interrupted after' : 'Done in';
-  const stopped = STOPPED[ending];
   return [
     '',
     styleText('bold', `${head} ${whole}, ${count(steps, 'step')}${change}`),
-    ...(stopped === null || ending === 'interrupted' ? [] : [`Stopped early: ${stopped}`]),
+    ...(STOPPED[ending] === null ? [] : [`Stopped early: ${STOPPED[ending]}`]),
     ...models(event, entry),
-    ...(run === null
-      ? []
-      : [
-          `Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`,
-          `Prove it with: ${asCalled(`trainyard verify ${shellWord(run)}`)}`,
-        ]),
-    ...(CAN_GO_ON.has(ending) && run !== null ? wayOn(run) : []),
+    `Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`,
+    `Prove it with: ${asCalled(`trainyard verify ${shellWord(run)}`)}`,
+    ...(CAN_GO_ON.has(ending) ? wayOn(run) : []),
   ];
 }
 

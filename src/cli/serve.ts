@@ -8,6 +8,7 @@ import { printableLine } from '../core/describe.ts';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
+import type { Failure } from '../http/refusal.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
@@ -18,22 +19,11 @@ import { asCalled, count } from './text.ts';
 const QUIET_MS = 10_000;
 const MOST_KINDS = 1000;
 
-interface TinkerFlags {
-  readonly model: string;
-  readonly host: string;
-  readonly port: number;
-  readonly apiKey: string | undefined;
-  readonly state: string;
-  readonly threads: number;
-}
-
+type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
+  Readonly<Record<'port' | 'threads', number>> & { readonly apiKey: string | undefined };
 type Say = (lines: readonly string[], value: object) => void;
 
-interface Refusal {
-  readonly status: number;
-  readonly code: string;
-  readonly message: string;
-}
+type Refusal = Pick<Failure, 'status' | 'code' | 'message'>;
 
 export async function serveCommand(flags: Partial<ServeSettings> & { readonly json: boolean }): Promise<number> {
   const { serve } = await import('../run/serve.ts');
@@ -50,13 +40,10 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
     const onTurn = (rolloutId: string, turn: Turn): void => {
       turns++;
       const summary = turnSummary(turn);
-      say([`${styleText('dim', printableLine(rolloutId))} ${turnText(summary).trimStart()}`], {
-        type: 'turn',
-        rolloutId,
-        ...summary,
-      });
+      const line = `${styleText('dim', printableLine(rolloutId))} ${turnText(summary).trimStart()}`;
+      say([line], { type: 'turn', rolloutId, ...summary });
     };
-    const onFailure = (refusal: Refusal, path: string): void => say([refusalLine(refusal, path)], refusalEvent(refusal, path));
+    const onFailure = (refusal: Refusal, path: string): void => say(...refused(refusal, path));
     {
       await using served = await serve(settings, { onTurn, onFailure });
       const { origin, baseURL, apiKey, adminKey, flowKey } = served;
@@ -81,7 +68,7 @@ export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly jso
       const isNews = performance.now() - (shown.get(kind) ?? Number.NEGATIVE_INFINITY) > QUIET_MS;
       shown.set(kind, performance.now());
       if (shown.size > MOST_KINDS) shown.clear();
-      if (isNews || json) say([refusalLine(refusal, path)], refusalEvent(refusal, path));
+      if (isNews || json) say(...refused(refusal, path));
     };
     await using served = await serveTinker(settings, onFailure);
     const { origin, apiKey, baseModel } = served;
@@ -104,18 +91,13 @@ async function serving(json: boolean, work: (say: Say, stopped: () => Promise<un
   });
 }
 
-function refusalLine({ status, code, message }: Refusal, path: string): string {
-  return `${styleText('yellow', `refused ${status} ${code}`)} ${printableLine(path.slice(0, 100))}: ${printableLine(message)}`;
+function refused({ status, code, message }: Refusal, path: string): Parameters<Say> {
+  const line = `${styleText('yellow', `refused ${status} ${code}`)} ${printableLine(path.slice(0, 100))}: ${printableLine(message)}`;
+  return [[line], { type: 'refused', status, code, message, path }];
 }
 
-function refusalEvent({ status, code, message }: Refusal, path: string): object {
-  return { type: 'refused', status, code, message, path };
-}
-
-function welcome(
-  { model, temperature, run }: ServeSettings,
-  { origin, baseURL, apiKey, adminKey, flowKey }: Served,
-): readonly string[] {
+function welcome({ model, temperature, run }: ServeSettings, served: Served): readonly string[] {
+  const { origin, baseURL, apiKey, adminKey, flowKey } = served;
   return [
     `Serving ${styleText('bold', shortPath(model))} at temperature ${temperature}. Point an agent at it; everything it samples is captured.`,
     '',

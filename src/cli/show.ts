@@ -44,9 +44,15 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
   const out = (line: string, value: object): void => console.log(flags.json ? JSON.stringify(value) : line);
   if (rolloutId === undefined) {
     const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map(inShort);
-    const shown = flags.forks ? lines.filter(({ forks }) => Object.keys(forks).length > 0) : lines;
-    for (const line of shown.slice(-flags.limit)) out([rolloutText(line), ...measuresText(line)].join(' · '), line);
-    if (!flags.json) console.log(total(lines, shown.length, flags.limit));
+    const isForked = ({ forks }: RolloutLine): boolean => Object.keys(forks).length > 0;
+    const shown = flags.forks ? lines.filter(isForked) : lines;
+    for (const line of shown.slice(-flags.limit)) {
+      // What its reward is made of, and what else the grader measured.
+      const made = measures(Object.entries({ ...line.parts, ...line.metrics }), MOST_MEASURES, 2);
+      out([rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · '), line);
+    }
+    const hidden = shown.length > flags.limit ? `; the last ${flags.limit} are shown` : '';
+    if (!flags.json) console.log(`${count(lines.length, 'rollout')}, ${lines.filter(isForked).length} with forks${hidden}`);
     return 0;
   }
   const trajectory = await store.read(rolloutId);
@@ -93,18 +99,6 @@ function rolloutText(line: RolloutLine): string {
   ].join(' · ');
 }
 
-/** What its reward is made of, and what else the grader measured. */
-function measuresText({ parts = {}, metrics = {} }: RolloutLine): readonly string[] {
-  const shown = measures(Object.entries({ ...parts, ...metrics }), MOST_MEASURES, 2);
-  return shown === '' ? [] : [styleText('dim', shown)];
-}
-
-function total(lines: readonly RolloutLine[], shown: number, limit: number): string {
-  const forked = lines.filter(({ forks }) => Object.keys(forks).length > 0).length;
-  const hidden = shown > limit ? `; the last ${limit} are shown` : '';
-  return `${count(lines.length, 'rollout')}, ${forked} with forks${hidden}`;
-}
-
 interface CurateFlags {
   readonly turn?: number;
   readonly reason?: string;
@@ -116,9 +110,8 @@ export async function curateCommand(path: string, rolloutIds: readonly string[],
   const { turn, reason, undo, json } = flags;
   const isList = rolloutIds.length === 0;
   if (isList && (turn !== undefined || reason !== undefined || undo)) {
-    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', {
-      hint: `list them: trainyard show ${path}`,
-    });
+    const hint = `list them: trainyard show ${path}`;
+    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', { hint });
   }
   await using store = await openStoreOf(path);
   const lines = isList ? await curationIn(store) : await curate(store, { rolloutIds, turn, reason, undo });
@@ -164,27 +157,20 @@ export async function verifyCommand(run: string, { json }: { readonly json: bool
 
 export function verificationLines(result: Verification, seconds: number): readonly string[] {
   const { turns, rewards, steps, checkpoints, scores, different, first, unchecked } = result;
-  const done = [
-    [turns, 'turn'],
-    [rewards, 'reward'],
-    [steps, 'step'],
-    [checkpoints, 'checkpoint'],
-    [scores, 'score'],
-  ] as const;
-  const counted = done.flatMap(([n, noun]) => (n === 0 ? [] : [count(n, noun)])).join(', ');
+  const done = Object.entries({ turn: turns, reward: rewards, step: steps, checkpoint: checkpoints, score: scores });
+  const counted = done.flatMap(([noun, n]) => (n === 0 ? [] : [count(n, noun)])).join(', ');
   const conclusion =
     first !== null
       ? styleText('red', `Not verified: ${count(different, 'difference')}`)
       : counted === ''
         ? styleText('yellow', 'Nothing was verified')
         : styleText('green', `Verified: ${counted} done again, all as they were kept`);
+  const [where, kept, again, meaning] = [first?.where, first?.kept, first?.again, first?.meaning].map((text = '') =>
+    printableLine(text),
+  );
+  const differs = `${where} ${styleText('red', 'differs')}: kept ${kept}, now ${again}`;
   return [
-    ...(first === null
-      ? []
-      : [
-          `${printableLine(first.where)} ${styleText('red', 'differs')}: kept ${printableLine(first.kept)}, now ${printableLine(first.again)}`,
-          `  ${printableLine(first.meaning)}`,
-        ]),
+    ...(first === null ? [] : [differs, `  ${meaning}`]),
     ...unchecked.map((what) => `${styleText('yellow', 'not checked')} ${printableLine(what)}`),
     `${conclusion} (${took(seconds)})`,
     styleText('bold', `{ turns: ${turns}, rewards: ${rewards}, steps: ${steps}, different: ${different} }`),

@@ -50,14 +50,14 @@ export function agreementText({ ratio = 1, offPolicyKl = 0, clipped = 0, largest
   return [`ratio ${figure(ratio, 3)}`, `KL ${figure(offPolicyKl, 3)}`, ...largest, `${percent(clipped)} clipped`].join(' · ');
 }
 
-/** Why a run ended before its last step; nothing for one that took them all. */
+/** Why a run ended before its last step; nothing for one that took them all, or that a person ended. */
 export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   steps: null,
   solved: 'every rollout is perfect, there is nothing left to learn',
   patience: 'no evaluation on the way was better than an earlier one for as long as --patience allows',
   'max-time': 'the time it was given is used up',
   'max-tokens': 'the tokens it was given are used up',
-  interrupted: 'interrupted',
+  interrupted: null,
 };
 
 /** Called as a script of this repository. */
@@ -74,15 +74,11 @@ export function asCalled(text: string): string {
 /** Columns as wide as their widest cell; the first to the left, the others to the right. */
 export function table(rows: readonly (readonly string[])[]): readonly string[] {
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => cellsOf(row[column] ?? ''))));
-  return rows.map((row) =>
-    row
-      .map((cell, column) => {
-        const padding = ' '.repeat((widths[column] ?? 0) - cellsOf(cell));
-        return column === 0 ? cell + padding : padding + cell;
-      })
-      .join('   ')
-      .trimEnd(),
-  );
+  const padded = (cell: string, column: number): string => {
+    const padding = ' '.repeat((widths[column] ?? 0) - cellsOf(cell));
+    return column === 0 ? cell + padding : padding + cell;
+  };
+  return rows.map((row) => row.map(padded).join('   ').trimEnd());
 }
 
 /** A tag or the id of a task, as long as a table bears. */

@@ -2,17 +2,17 @@
  * `trainyard try`: one rollout of one task, for finding out what an agent does: every turn as it is recorded, what the workflow threw with
  * its stack, what the grader made of it. Keeps nothing but the files of the rollout. Returns the exit code.
  */
-import { mkdtemp, readdir, realpath, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, realpath } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Task, Trajectory, Turn } from '../core/types.ts';
-import type { EvaluationRequest, EvaluationSettings } from '../run/check-settings.ts';
-import { evaluationSettings } from '../run/check-settings.ts';
+import { removeFolder } from '../processes/limits.ts';
+import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
 import { samplingAt } from '../run/settings.ts';
@@ -64,16 +64,29 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   const { trajectory, files } = await guarded(emit, { steps: false }, async ({ stop }) => {
     const { entry: found, heldOut } = await preflight(settings);
     const task = taskNamed(wanted, heldOut, settings);
-    await using folder = await temporaryFolder();
+    // By its real name, which is what an isolated rollout is told.
+    const made = (): Promise<string> => mkdtemp(join(tmpdir(), 'trainyard-try-')).then((folder) => realpath(folder));
+    const run = await boundary(
+      'FILE_NOT_FOUND',
+      'no temporary folder can be made',
+      made,
+      'set TMPDIR to one that can be written to',
+    );
+    const artifacts = join(run, 'artifacts');
+    const filesIn = async (): Promise<readonly string[]> => await readdir(join(artifacts, ROLLOUT)).catch(() => []);
+    await using opened = new AsyncDisposableStack();
+    opened.defer(async () => {
+      if ((await filesIn()).length === 0) await removeFolder(run);
+    });
     await using parts = await openParts({ ...settings, limits: { ...settings.limits, deadlineMs: DEADLINE_MS } }, found, {
-      ...{ stop, observer, files: { run: folder.path, tasks: [settings.heldOut] } },
+      ...{ stop, observer, files: { run, tasks: [settings.heldOut] } },
       warn: (code, message) => emit({ type: 'warning', code, message }),
     });
     await using store = memoryStore();
     onStart(task);
     const identity = { rolloutId: ROLLOUT, groupId: ROLLOUT, purpose: 'train' } as const;
-    const rollouts = parts.rolloutsInto(store, folder.artifacts);
-    return { trajectory: await rollouts.run(identity, task, samplingAt(temperature, settings)), files: await folder.kept() };
+    const trajectory = await parts.rolloutsInto(store, artifacts).run(identity, task, samplingAt(temperature, settings));
+    return { trajectory, files: (await filesIn()).length > 0 ? join(artifacts, ROLLOUT) : undefined };
   });
   const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
   const kept = files === undefined ? [] : [`  files: ${printableLine(files)}`];
@@ -93,32 +106,6 @@ function ownFrames(stack: string): readonly string[] {
 function succeeded({ outcome, grade }: Trajectory): boolean {
   const isUnused = outcome.kind === 'rejected' && outcome.reason === 'no_turns';
   return outcome.kind !== 'failed' && grade.kind !== 'failed' && !isUnused;
-}
-
-interface TemporaryFolder extends AsyncDisposable {
-  /** Undefined where the system gives none: files are a convenience. */
-  readonly path: string | undefined;
-  readonly artifacts: string | undefined;
-  /** The rollout's files, if there are any. */
-  kept(): Promise<string | undefined>;
-}
-
-/** Disposing removes it where nothing was kept. */
-async function temporaryFolder(): Promise<TemporaryFolder> {
-  // By its real name, which is what an isolated rollout is told.
-  const path = await mkdtemp(join(tmpdir(), 'trainyard-try-')).then(
-    (made) => realpath(made),
-    () => undefined,
-  );
-  const artifacts = path && join(path, 'artifacts');
-  const kept = async (): Promise<string | undefined> => {
-    const files = artifacts === undefined ? [] : await readdir(join(artifacts, ROLLOUT)).catch(() => []);
-    return files.length === 0 ? undefined : join(artifacts ?? '', ROLLOUT);
-  };
-  const remove = async (): Promise<void> => {
-    if (path !== undefined && (await kept()) === undefined) await rm(path, { recursive: true, force: true });
-  };
-  return { path, artifacts, kept, [Symbol.asyncDispose]: remove };
 }
 
 function taskNamed(wanted: string | undefined, tasks: readonly Task[], { heldOut }: EvaluationSettings): Task {

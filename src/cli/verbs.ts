@@ -4,6 +4,7 @@
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Limits } from '../core/types.ts';
 import {
   ALGORITHM_NAMES,
@@ -35,11 +36,11 @@ function duration(text: string): number {
   return Number(parsed[1]) * SECONDS[(parsed[2] || 's') as keyof typeof SECONDS];
 }
 
-/** One of these names; `words`: the list in words. */
-function oneOf(names: readonly string[], words = names.join(', ')): (text: string) => string {
+/** One of these names; `or`: between the last two in the message. */
+function oneOf(names: readonly string[], or = ', '): (text: string) => string {
   return (text) => {
     if (names.includes(text)) return text;
-    throw refused(words, text);
+    throw refused(names.join(or), text);
   };
 }
 
@@ -49,25 +50,20 @@ function roles(text: string): string[] {
   return names;
 }
 
-function natural(text: string): number {
-  if (!/^\d{1,15}$/.test(text)) throw refused('a whole number, 0 or more', text);
-  return Number(text);
+/** `why`: what the least number is for. */
+function whole(least: number, most = Infinity, why = ''): (text: string) => number {
+  return (text) => {
+    if (!/^\d{1,15}$/.test(text)) throw refused('a whole number, 0 or more', text);
+    const value = Number(text);
+    if (value > most) throw new InvalidArgumentError(`expected at most ${most}`);
+    if (value < least) throw new InvalidArgumentError(`expected at least ${least}${why}`);
+    return value;
+  };
 }
-
-function atMost(most: number, value: number): number {
-  if (value > most) throw new InvalidArgumentError(`expected at most ${most}`);
-  return value;
-}
-
-function positive(text: string): number {
-  const value = atMost(1_000_000, natural(text));
-  if (value === 0) throw new InvalidArgumentError('expected at least 1');
-  return value;
-}
-
-function port(text: string): number {
-  return atMost(65_535, natural(text));
-}
+const natural = whole(0);
+const positive = whole(1, 1_000_000);
+const port = whole(0, 65_535);
+const groupSize = whole(2, 1_000_000, ': a rollout is compared with the others of its group');
 
 /** From 0 to `most`; `what`: for the message. */
 function upTo(most: number, what: string): (text: string) => number {
@@ -80,18 +76,13 @@ function upTo(most: number, what: string): (text: string) => number {
 const temperature = upTo(2, 'a number');
 const share = upTo(1, 'a share');
 
-function groupSize(text: string): number {
-  const value = positive(text);
-  if (value < 2) throw new InvalidArgumentError('expected at least 2: a rollout is compared with the others of its group');
-  return value;
-}
-
 // ── verbs and flags ──
 
 /** Told the exit code of the verb that ran. */
 export type Ended = (code: number) => void;
-/** How its value is read, or the choices. A default is only said: a flag that was not given is not there. */
+/** How its value is read, or the choices. */
 type Parse = ((text: string) => unknown) | readonly string[];
+/** The default is that of the setting of the same name, and only said: a flag that was not given is not there. */
 type Flag = readonly [flag: string, meaning: string, parse?: Parse | undefined, byDefault?: unknown];
 
 const ENTRY = ['[entry]', 'module that exports the workflow and the grader'] as const;
@@ -103,7 +94,7 @@ const FLOWS: readonly Flag[] = [
   ['--flows <file>', 'YAML list of agent flows; then the entry may be left out'],
 ];
 const TURNS: Flag = ['--turns <n>', 'most model calls of one rollout', positive, EVAL_DEFAULTS.limits.turns];
-const SEED: Flag = ['--seed <n>', 'seed of everything random', natural, EVAL_DEFAULTS.seed];
+const SEED: Flag = ['--seed <n>', 'seed of everything random', natural];
 const threads = (of: string): Flag => [
   '--threads <n>',
   `threads of ${of} (default: the cores, here ${EVAL_DEFAULTS.threads})`,
@@ -119,23 +110,22 @@ const SHARED: readonly Flag[] = [
     '--engine <where>',
     'where the policy is: in this process, or at the Tinker server of TINKER_BASE_URL and TINKER_API_KEY',
     ENGINES,
-    EVAL_DEFAULTS.engine,
   ],
   ['--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)'],
-  ['--lora-rank <n>', 'rank of the adapter a Tinker server trains', positive, EVAL_DEFAULTS.loraRank],
-  ['--call-tokens <n>', 'most tokens one model call may sample', positive, EVAL_DEFAULTS.callTokens],
+  ['--lora-rank <n>', 'rank of the adapter a Tinker server trains', positive],
+  ['--call-tokens <n>', 'most tokens one model call may sample', positive],
   TURNS,
-  ['--concurrency <n>', 'rollouts at once', positive, EVAL_DEFAULTS.concurrency],
+  ['--concurrency <n>', 'rollouts at once', positive],
   [
     '--workflow-workers <n>',
     `processes of a workflow with isolation "process" (default: two a core, at most 16, here ${EVAL_DEFAULTS.workflowWorkers})`,
     positive,
   ],
-  ['--grader-workers <n>', 'processes that grade', positive, EVAL_DEFAULTS.graderWorkers],
+  ['--grader-workers <n>', 'processes that grade', positive],
   ['--grader-deadline <time>', 'for one grading, such as 90s or 10m', duration, `${EVAL_DEFAULTS.graderDeadlineMs / 1000}s`],
   threads('the embedded policy'),
   SEED,
-  ['--transcripts <n>', 'held-out conversations to show', natural, 0],
+  ['--transcripts <n>', 'held-out conversations to show', natural],
 ];
 
 const TRAIN: readonly Flag[] = [
@@ -143,40 +133,25 @@ const TRAIN: readonly Flag[] = [
   ['--run <dir>', 'directory of this run (default: runs/<entry>-<time>)'],
   ['--resume <dir>', 'go on with the run in this directory, with its settings'],
   TRAINABLE,
-  ['--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks],
+  ['--min-tasks <n>', 'refuse fewer tasks to train on', positive],
   ['--split <share>', 'hold out this share of the tasks, such as 0.1, instead of a file', share],
-  ['--steps <n>', 'optimizer steps', positive, TRAIN_DEFAULTS.steps],
-  ['--group <n>', 'rollouts per group, at least 2', groupSize, TRAIN_DEFAULTS.group],
-  ['--groups-per-step <n>', 'groups with signal per step', positive, TRAIN_DEFAULTS.groupsPerStep],
-  ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural, TRAIN_DEFAULTS.staleness],
-  [
-    '--algorithm <name>',
-    `how rewards become advantages: ${ALGORITHM_NAMES.join(', ')}`,
-    oneOf(ALGORITHM_NAMES),
-    TRAIN_DEFAULTS.algorithm,
-  ],
-  [
-    '--weighting <what>',
-    `what counts alike in a step: ${WEIGHTING_NAMES.join(', ')}`,
-    oneOf(WEIGHTING_NAMES, WEIGHTING_NAMES.join(' or ')),
-    TRAIN_DEFAULTS.weighting,
-  ],
+  ['--steps <n>', 'optimizer steps', positive],
+  ['--group <n>', 'rollouts per group, at least 2', groupSize],
+  ['--groups-per-step <n>', 'groups with signal per step', positive],
+  ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural],
+  ['--algorithm <name>', `how rewards become advantages: ${ALGORITHM_NAMES.join(', ')}`, oneOf(ALGORITHM_NAMES)],
+  ['--weighting <what>', `what counts alike in a step: ${WEIGHTING_NAMES.join(', ')}`, oneOf(WEIGHTING_NAMES, ' or ')],
   ['--turn-discount <x>', 'how much of what later turns earn counts for a turn, 0 to 1', share],
-  ['--max-error-share <x>', 'end the run when more of the gradings fail, 0 to 1', share, TRAIN_DEFAULTS.maxErrorShare],
-  ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number, TRAIN_DEFAULTS.learningRate],
-  ['--temperature <x>', 'of training rollouts', number, TRAIN_DEFAULTS.temperature],
-  ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipLow],
-  ['--clip-high <x>', 'how far above 1 PPO lets the ratio count', number, TRAIN_DEFAULTS.clipHigh],
-  ['--kl <x>', 'KL penalty against the policy training began with', number, TRAIN_DEFAULTS.kl],
-  ['--eval-every <n>', 'steps between evaluations on the way; 0 for none', natural, TRAIN_DEFAULTS.evalEvery],
-  ['--eval-tasks <n>', 'held-out tasks of those evaluations', positive, TRAIN_DEFAULTS.evalTasks],
-  [
-    '--patience <n>',
-    'end after so many of them, in a row, no better than an earlier one; 0 never',
-    natural,
-    TRAIN_DEFAULTS.patience,
-  ],
-  ['--checkpoint-every <n>', 'steps between checkpoints', positive, TRAIN_DEFAULTS.checkpointEvery],
+  ['--max-error-share <x>', 'end the run when more of the gradings fail, 0 to 1', share],
+  ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number],
+  ['--temperature <x>', 'of training rollouts', number],
+  ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number],
+  ['--clip-high <x>', 'how far above 1 PPO lets the ratio count', number],
+  ['--kl <x>', 'KL penalty against the policy training began with', number],
+  ['--eval-every <n>', 'steps between evaluations on the way; 0 for none', natural],
+  ['--eval-tasks <n>', 'held-out tasks of those evaluations', positive],
+  ['--patience <n>', 'end after so many of them, in a row, no better than an earlier one; 0 never', natural],
+  ['--checkpoint-every <n>', 'steps between checkpoints', positive],
   ['--max-time <time>', 'begin no step after 90s, 10m or 2h', duration],
   ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive],
 ];
@@ -190,7 +165,7 @@ const EVAL: readonly Flag[] = [
   ['--run <dir>', 'directory of this evaluation (default: runs/eval-<entry>-<time>)'],
   ['--resume <dir>', 'go on with the evaluation in this directory, with its settings'],
   ['--retry-failed', 'with --resume: run failed rollouts and gradings again'],
-  ['--max-error-share <x>', 'stop when more of the gradings fail, 0 to 1', share, EVAL_DEFAULTS.maxErrorShare],
+  ['--max-error-share <x>', 'stop when more of the gradings fail, 0 to 1', share],
   ['--min-success <share>', 'exit with 4 if success is below this, from 0 to 1', share],
   ['--junit <file>', 'write a JUnit report, a test case for each task'],
   ['--report <file>', 'write a JSON report, with every task and rollout'],
@@ -215,37 +190,39 @@ const PREFLIGHT: readonly Flag[] = [
 
 const SERVE: readonly Flag[] = [
   ['--model <dir>', 'model folder (default: the base policy that ships with Trainyard)'],
-  ['--host <address>', 'address to listen on; others than loopback need a token', undefined, SERVE_DEFAULTS.host],
+  ['--host <address>', 'address to listen on; others than loopback need a token'],
   ['--port <n>', 'port to listen on (default: a free one)', port],
   ['--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN'],
   ['--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)'],
   ['--entry <file>', 'module that exports a grader, for trajectories of agent flows'],
   ['--tasks <file>', `tasks with the answers that it grades by: ${FILES}`],
-  ['--group <n>', 'trajectories of a prompt that make a group, for /fetch_batch', positive, SERVE_DEFAULTS.group],
+  ['--group <n>', 'trajectories of a prompt that make a group, for /fetch_batch', positive],
   ['--max-groups <n>', 'groups that may wait to be fetched (default: any number)', positive],
   ['--group-timeout <time>', 'hand out a group with what it has after 90s, 10m or 2h (default: never)', duration],
-  ['--temperature <x>', 'of sampling, whatever agents ask for', temperature, SERVE_DEFAULTS.temperature],
+  ['--temperature <x>', 'of sampling, whatever agents ask for', temperature],
   threads('the embedded policy'),
-  ['--seed <n>', 'seed of sampling', natural, SERVE_DEFAULTS.seed],
+  ['--seed <n>', 'seed of sampling', natural],
 ];
 
 const TINKER: readonly Flag[] = [
   ['--model <dir>', 'model folder (default: the base policy that ships with Trainyard)'],
-  ['--host <address>', 'address to listen on; others than loopback need a key', undefined, TINKER_DEFAULTS.host],
+  ['--host <address>', 'address to listen on; others than loopback need a key'],
   ['--port <n>', 'port to listen on (default: a free one)', port],
   ['--api-key <key>', 'begins with tml-; better in the environment, as TINKER_API_KEY (default: the one kept in --state)'],
-  ['--state <dir>', 'directory to keep saved weights in', undefined, TINKER_DEFAULTS.state],
+  ['--state <dir>', 'directory to keep saved weights in'],
   threads('each model'),
 ];
 
 const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
 export function addVerbs(program: Command, ended: Ended): void {
-  const add = (name: string, description: string, json: string, ...flags: readonly Flag[]): Command => {
+  const add = (name: string, description: string, json: string, flags: readonly Flag[] = [], defaults: object = {}): Command => {
     const verb = program.command(name).description(description).exitOverride();
-    for (const [flag, meaning, parse, byDefault] of flags) {
-      const described = byDefault === undefined ? meaning : `${meaning} (default: ${byDefault})`;
-      const option = new Option(flag, described);
+    for (const [flag, meaning, parse, given] of flags) {
+      const plain = new Option(flag);
+      const byDefault = given ?? (defaults as Readonly<Record<string, unknown>>)[plain.attributeName()];
+      const isSaid = byDefault === undefined || meaning.includes('(default: ');
+      const option = new Option(flag, isSaid ? meaning : `${meaning} (default: ${byDefault})`);
       if (typeof parse === 'function') option.argParser(parse);
       else if (parse !== undefined) option.choices(parse);
       verb.addOption(option);
@@ -254,51 +231,49 @@ export function addVerbs(program: Command, ended: Ended): void {
   };
   const [events, objects, object] = ['one JSON event a line', 'one JSON object a line', 'one JSON object'];
 
-  add('train', 'improve the policy on the tasks by reinforcement learning', events, ...SHARED, ...TRAIN)
+  add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN], TRAIN_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./train.ts')).trainCommand(entry, flags)));
-  add('eval', 'measure the policy on held-out tasks', events, ...SHARED, ...EVAL)
+  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL], EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./eval.ts')).evalCommand(entry, flags)));
   add('diff', 'compare two evaluations task by task', object)
     .argument('<a>', 'directory of an evaluation, or of a training run')
     .argument('<b>', 'directory of the one to compare with it')
     .action(async (a, b, flags) => ended(await (await import('./eval.ts')).diffCommand(a, b, flags)));
-  add('try', 'run one rollout of one task and show it turn by turn', objects, ...TRY)
+  add('try', 'run one rollout of one task and show it turn by turn', objects, TRY, EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./try.ts')).tryCommand(entry, flags)));
-  add('preflight', 'check an entry and its tasks, and say everything that is wrong; runs nothing', object, ...PREFLIGHT)
+  add('preflight', 'check an entry and its tasks, and say everything that is wrong; runs nothing', object, PREFLIGHT)
     .option('--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./preflight.ts')).preflightCommand(entry, flags)));
-  add('serve', 'put the policy at a URL, and capture what agents do with it', objects, ...SERVE).action(async (flags) =>
-    ended(await (await import('./serve.ts')).serveCommand(flags)),
+  add('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE, SERVE_DEFAULTS).action(
+    async (flags) => ended(await (await import('./serve.ts')).serveCommand(flags)),
   );
-  add('tinker', 'serve the Tinker API on a model folder, so that Tinker programs train it here', objects, ...TINKER).action(
-    async (flags) => ended(await (await import('./serve.ts')).tinkerCommand(flags)),
-  );
-  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, PURPOSE)
+  add(
+    'tinker',
+    'serve the Tinker API on a model folder, so that Tinker programs train it here',
+    objects,
+    TINKER,
+    TINKER_DEFAULTS,
+  ).action(async (flags) => ended(await (await import('./serve.ts')).tinkerCommand(flags)));
+  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
     .argument('<run>', 'directory of a run, or a store file')
     .argument('[rollout]', 'id of the rollout to show turn by turn')
     .action(async (run, rollout, flags) => ended(await (await import('./show.ts')).showCommand(run, rollout, flags)));
-  add(
-    'curate',
-    'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out',
-    objects,
-  )
+  const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
+  add('curate', curating, objects)
     .option('--turn <n>', 'only this turn of them, counted from 0', natural)
     .option('--reason <text>', 'why; kept with the mark')
     .option('--undo', 'take it back', false)
     .argument('<run>', 'directory of a run, or a store file')
     .argument('[rollouts...]', 'ids of the rollouts that are meant')
     .action(async (run, rollouts, flags) => ended(await (await import('./show.ts')).curateCommand(run, rollouts, flags)));
-  add(
-    'verify',
-    'do a run again from its store, and say whether turns, rewards, steps and checkpoints are as they were kept',
-    object,
-  )
+  const verifying = 'do a run again from its store, and say whether turns, rewards, steps and checkpoints are as they were kept';
+  add('verify', verifying, object)
     .argument('<run>', 'directory of a training run or an evaluation')
     .action(async (run, flags) => ended(await (await import('./show.ts')).verifyCommand(run, flags)));
 }
@@ -315,14 +290,8 @@ export interface LimitFlags {
   readonly graderDeadline?: number;
 }
 
-export function withLimits<Flags extends LimitFlags>({
-  turns,
-  graderDeadline,
-  ...flags
-}: Flags): Omit<Flags, keyof LimitFlags> & { readonly limits?: Limits; readonly graderDeadlineMs?: number } {
-  return {
-    ...flags,
-    ...(turns === undefined ? {} : { limits: { ...EVAL_DEFAULTS.limits, turns } }),
-    ...(graderDeadline === undefined ? {} : { graderDeadlineMs: Math.round(1000 * graderDeadline) }),
-  };
+export function withLimits<Flags extends LimitFlags>({ turns, graderDeadline, ...flags }: Flags) {
+  const limits: Limits | undefined = turns === undefined ? undefined : { ...EVAL_DEFAULTS.limits, turns };
+  const graderDeadlineMs = graderDeadline === undefined ? undefined : Math.round(1000 * graderDeadline);
+  return { ...flags, ...defined({ limits, graderDeadlineMs }) };
 }

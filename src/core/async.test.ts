@@ -8,6 +8,7 @@ import {
   Mutex,
   mapConcurrently,
   mapYielding,
+  openingWith,
   orAborted,
   Semaphore,
   yieldToEventLoop,
@@ -268,5 +269,19 @@ describe('orAborted', () => {
     stop.abort(new Error('stop'));
     await expect(hanging).rejects.toThrow('stop');
     await expect(orAborted(new Promise(() => undefined), stop.signal)).rejects.toThrow('stop');
+  });
+});
+
+describe('openingWith', () => {
+  it('closes everything in reverse where opening the rest fails, and tells why that failed', async () => {
+    const closed: string[] = [];
+    const opening = openingWith(async (opened) => {
+      opened.defer(() => void closed.push('first'));
+      opened.defer(() => Promise.reject(new Error('no teardown')));
+      opened.defer(() => void closed.push('last'));
+      throw new Error('no port');
+    });
+    await expect(opening).rejects.toThrow('no port');
+    expect(closed).toEqual(['last', 'first']);
   });
 });

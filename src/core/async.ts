@@ -1,9 +1,4 @@
-/**
- * The house's one set of async tools: concurrency limits, yielding to the event loop, linked abort signals, deadlines, downtime,
- * closing.
- *
- * Nothing here knows what it is used for, and nothing keeps the process alive but a deadline's timer.
- */
+/** Async tools: concurrency limits, yielding to the event loop, linked abort signals, deadlines, downtime, closing. */
 
 // ── concurrency ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +153,7 @@ function releaseNext(): void {
 
 // ── aborting ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-export interface LinkedSignal {
+export interface LinkedSignal extends Disposable {
   readonly signal: AbortSignal;
   /** To be called, or disposed, when nobody needs the signal any more. */
   release(): void;
@@ -170,41 +165,22 @@ export interface LinkedSignal {
  * `AbortSignal.any` leaves something behind on every source until the garbage collector comes by; on a source that thousands of rollouts
  * were linked to, Node then spends seconds, later minutes, cleaning up. Here nothing is left after `release`.
  */
-export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal & Disposable {
+export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
   const controller = new AbortController();
   const release = abortWith(controller, ...sources);
   return { signal: controller.signal, release, [Symbol.dispose]: release };
 }
 
 /** As `linkSignals`, and aborts with `reason()` when the time is over. */
-export function deadlineSignal(
-  milliseconds: number,
-  reason: () => unknown,
-  ...sources: readonly AbortSignal[]
-): LinkedSignal & Disposable {
-  const controller = new AbortController();
-  const timer = setTimeout(() => controller.abort(reason()), milliseconds);
-  const unlink = abortWith(controller, ...sources);
+export function deadlineSignal(milliseconds: number, reason: () => unknown, ...sources: readonly AbortSignal[]): LinkedSignal {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(reason()), milliseconds);
+  const linked = linkSignals(late.signal, ...sources);
   const release = (): void => {
     clearTimeout(timer);
-    unlink();
+    linked.release();
   };
-  return { signal: controller.signal, release, [Symbol.dispose]: release };
-}
-
-/** Aborts with `always`, and until `settle` is called with `first` too, for this reason. */
-export function linkUntilSettled(
-  always: AbortSignal,
-  first: AbortSignal,
-  reason: () => unknown,
-): { readonly signal: AbortSignal; settle(): void } {
-  const controller = new AbortController();
-  const onFirst = (): void => controller.abort(reason());
-  if (always.aborted) controller.abort(always.reason);
-  else always.addEventListener('abort', () => controller.abort(always.reason), { once: true });
-  if (first.aborted) onFirst();
-  else first.addEventListener('abort', onFirst, { once: true });
-  return { signal: controller.signal, settle: () => first.removeEventListener('abort', onFirst) };
+  return { signal: linked.signal, release, [Symbol.dispose]: release };
 }
 
 /** The result of the work, or the signal's reason when that comes first; work that ignores its signal is left behind. */
@@ -228,16 +204,8 @@ export function abortWith(controller: AbortController, ...sources: readonly Abor
   return () => unlink(controller, sources);
 }
 
-/**
- * One listener on a source for all that are linked to it: adding the thousandth listener compares it with all others, so a thousand
- * rollouts would cost a million comparisons.
- */
-interface Links {
-  readonly controllers: Set<AbortController>;
-  readonly onAbort: () => void;
-}
-
-const linksOf = new WeakMap<AbortSignal, Links>();
+/** One listener per source: adding the thousandth compares it with all others, a million comparisons for a thousand rollouts. */
+const linksOf = new WeakMap<AbortSignal, { readonly controllers: Set<AbortController>; readonly onAbort: () => void }>();
 
 function linkedTo(source: AbortSignal): Set<AbortController> {
   const known = linksOf.get(source);
@@ -285,40 +253,14 @@ export class Downtime {
 
 // ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** What was opened, closed in reverse, all of it, whatever fails on the way. For what must be closed if opening the rest fails, and later as one. */
-export class Closers implements AsyncDisposable {
-  #open: (() => unknown)[] = [];
-
-  add<T extends AsyncDisposable>(opened: T): T {
-    this.#open.push(() => opened[Symbol.asyncDispose]());
-    return opened;
-  }
-
-  defer(close: () => unknown): void {
-    this.#open.push(close);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    const failures: unknown[] = [];
-    for (const close of this.#open.splice(0).toReversed()) {
-      try {
-        await close();
-      } catch (thrown) {
-        failures.push(thrown);
-      }
-    }
-    if (failures.length > 0) throw failures[0];
-  }
-}
-
-/** Opens with these closers; if that fails, closes what was opened and throws. */
-export async function openingWith<T>(open: (closers: Closers) => Promise<T>): Promise<T> {
-  const closers = new Closers();
+/** Opens with this stack, which is later disposed as one; if that fails, closes what was opened and throws. */
+export async function openingWith<T>(open: (opened: AsyncDisposableStack) => Promise<T>): Promise<T> {
+  const opened = new AsyncDisposableStack();
   try {
-    return await open(closers);
+    return await open(opened);
   } catch (thrown) {
     // Why opening failed says more than what failed because of it.
-    await closers[Symbol.asyncDispose]().catch(() => {});
+    await opened.disposeAsync().catch(() => {});
     throw thrown;
   }
 }

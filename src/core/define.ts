@@ -2,9 +2,8 @@
  * `defineWorkflow` and `defineGrader`: how a module says "this is the agent" and "this is the score"; and the way back from what a module
  * exports to the workflow or grader it stands for.
  *
- * Definitions are only checked, marked and named; nothing is registered anywhere. Mistakes are thrown when the module is imported, before
- * anything runs. Whatever carries one of core's symbols is a workflow or grader, or can be lowered to one; nothing else is looked at, so that
- * no shape of authoring needs to be known here.
+ * Definitions are only checked, marked and named; mistakes are thrown when the module is imported, before anything runs. Whatever carries one
+ * of core's symbols is a workflow or grader, or can be lowered to one, so that no shape of authoring needs to be known here.
  */
 import {
   type DefaultModelLike,
@@ -22,7 +21,6 @@ import {
 import { kindOf } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { defined } from './json.ts';
-import type { Trajectory } from './types.ts';
 
 /** `null` is nothing too: a reply may have no content. */
 // biome-ignore lint/suspicious/noConfusingVoidType: a function without a return is a workflow too
@@ -31,24 +29,16 @@ type Run<Config, RoleName extends string> = (ctx: WorkflowContext<Config, RoleNa
 /** Made anew for each rollout. */
 type WorkflowClass<Config, RoleName extends string> = new (config: Config) => { run: Run<Config, RoleName> };
 
-export interface WorkflowOptions<Config, RoleName extends string> {
-  readonly name?: string;
+export interface WorkflowOptions<Config, RoleName extends string>
+  extends Partial<Pick<Workflow, 'name' | 'concurrency' | 'env' | 'grading' | 'accepts'>> {
   /** `ctx.config`: data in it is copied for each rollout; functions, tools and other instances are shared. */
   readonly config?: Config;
   /** Names of the roles that the model takes, or for each who answers for it while it is not trained. */
   readonly roles?: readonly RoleName[] | { readonly [Name in RoleName]: { readonly default?: DefaultModelLike } };
   /** Roles to train, and no others; absent: all. */
   readonly trainable?: readonly NoInfer<RoleName>[];
-  /** Rollouts of it at once; absent: as many as the run has. */
-  readonly concurrency?: number;
   /** Runs each rollout in a process of its own, which holds no answers, keys or store. */
   readonly isolation?: 'process';
-  /** Names of environment variables that such a process gets: the keys of the agent's own tools. Of the run's own it has none. */
-  readonly env?: readonly string[];
-  /** When the grader is asked; `when-missing`: only where `run` returned no reward. */
-  readonly grading?: 'always' | 'when-missing';
-  /** Whether a group may be trained on. */
-  readonly accepts?: (group: readonly Trajectory[]) => boolean;
   /** Once in each process that runs it, before its first rollout and after its last. */
   readonly setup?: () => void | Promise<void>;
   readonly teardown?: () => void | Promise<void>;
@@ -117,53 +107,50 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
 
 function checkOptions({ concurrency, isolation, env, grading, roles, trainable }: WorkflowOptions<unknown, string>): void {
   const mistakes: string[] = [];
-  if (concurrency !== undefined && !(Number.isSafeInteger(concurrency) && concurrency >= 1)) {
-    mistakes.push(`concurrency: expected a whole number from 1 up, found ${shown(concurrency)}`);
-  }
-  if (isolation !== undefined && isolation !== 'process') {
-    mistakes.push(`isolation: expected "process" or nothing, found ${shown(isolation)}`);
-  }
-  if (env !== undefined && !(Array.isArray(env) && env.every((name) => typeof name === 'string' && name !== ''))) {
-    mistakes.push(`env: expected a list of names of environment variables, found ${described(env)}`);
-  } else if (env !== undefined && isolation !== 'process') {
-    mistakes.push(`env: only a workflow with isolation "process" has an environment of its own`);
-  }
-  if (grading !== undefined && grading !== 'always' && grading !== 'when-missing') {
-    mistakes.push(`grading: expected "always" or "when-missing", found ${shown(grading)}`);
-  }
-  const names = Array.isArray(roles) ? roles : roles === undefined ? undefined : Object.keys(roles);
-  const strange = names?.filter((role) => typeof role !== 'string' || role === '') ?? [];
-  if (strange.length > 0) mistakes.push(`roles: expected names, found ${strange.map(described).join(', ')}`);
-  const given = Array.isArray(roles) ? [] : Object.entries((roles ?? {}) as Record<string, unknown>);
-  for (const [role, one] of given) {
-    const extra = typeof one === 'object' && one !== null ? Object.keys(one).filter((key) => key !== 'default') : undefined;
-    if (extra?.length === 0) continue;
-    mistakes.push(
+  const check = (isRight: boolean, mistake: string): void => void (isRight || mistakes.push(mistake));
+  check(
+    concurrency === undefined || isWholeFrom(1, concurrency),
+    `concurrency: expected a whole number from 1 up, found ${shown(concurrency)}`,
+  );
+  const isIsolated = isolation === 'process';
+  check(isIsolated || isolation === undefined, `isolation: expected "process" or nothing, found ${shown(isolation)}`);
+  const isNames = env === undefined || (Array.isArray(env) && env.every(isName));
+  check(isNames, `env: expected a list of names of environment variables, found ${described(env)}`);
+  check(
+    !isNames || env === undefined || isIsolated,
+    'env: only a workflow with isolation "process" has an environment of its own',
+  );
+  check(
+    [undefined, 'always', 'when-missing'].includes(grading),
+    `grading: expected "always" or "when-missing", found ${shown(grading)}`,
+  );
+  const names = Array.isArray(roles) ? roles : roles && Object.keys(roles);
+  const strange = names?.filter((role) => !isName(role)) ?? [];
+  check(strange.length === 0, `roles: expected names, found ${strange.map(described).join(', ')}`);
+  for (const [role, one] of Array.isArray(roles) ? [] : Object.entries((roles ?? {}) as Record<string, unknown>)) {
+    check(
+      typeof one === 'object' && one !== null && Object.keys(one).every((key) => key === 'default'),
       `role ${shown(role)}: expected {} or { default: a model }, found ${described(one)}; which roles are trained is said by trainable`,
     );
   }
-  if (trainable !== undefined && !Array.isArray(trainable)) {
-    mistakes.push(`trainable: expected a list of roles, found ${described(trainable)}`);
-  } else {
-    const unknown = trainable?.filter((role) => names !== undefined && !names.includes(role)) ?? [];
-    if (unknown.length > 0)
-      mistakes.push(`trainable: no role ${unknown.map(shown).join(', ')}; the roles are ${names?.join(', ')}`);
-  }
+  const isList = trainable === undefined || Array.isArray(trainable);
+  check(isList, `trainable: expected a list of roles, found ${described(trainable)}`);
+  const unknown = isList && names ? (trainable ?? []).filter((role) => !names.includes(role)) : [];
+  check(unknown.length === 0, `trainable: no role ${unknown.map(shown).join(', ')}; the roles are ${names?.join(', ')}`);
   if (mistakes.length > 0) throw new TrainyardError('WORKFLOW_INVALID', mistakes.join('; also: '));
 }
 
-function rolesOf({ roles, trainable }: WorkflowOptions<unknown, string>): Readonly<Record<string, Role>> {
-  const isTrained = (name: string): boolean => trainable === undefined || trainable.includes(name);
-  const names = roles === undefined ? (trainable ?? []) : Array.isArray(roles) ? roles : Object.keys(roles);
-  const given = roles === undefined || Array.isArray(roles) ? {} : (roles as Record<string, { default?: DefaultModelLike }>);
-  const role = (name: string): Role => ({ trainable: isTrained(name), ...defaultOf(name, given[name]) });
-  return Object.fromEntries(names.map((name) => [name, role(name)]));
-}
+const isName = (given: unknown): boolean => typeof given === 'string' && given !== '';
+const isWholeFrom = (least: number, given: unknown): boolean => Number.isSafeInteger(given) && Number(given) >= least;
 
-function defaultOf(role: string, given: { readonly default?: DefaultModelLike } | undefined): Pick<Role, 'default'> {
-  if (given?.default === undefined) return {};
-  checkDefaultModel(given.default, `role ${JSON.stringify(role)}`);
-  return { default: given.default };
+function rolesOf({ roles, trainable }: WorkflowOptions<unknown, string>): Readonly<Record<string, Role>> {
+  const names = (Array.isArray(roles) ? roles : roles === undefined ? trainable : undefined)?.map((name) => [name, {}] as const);
+  const given = names ?? Object.entries((roles ?? {}) as Record<string, Pick<Role, 'default'>>);
+  const role = ([name, { default: model }]: readonly [string, Pick<Role, 'default'>]): [string, Role] => {
+    if (model !== undefined) checkDefaultModel(model, `role ${JSON.stringify(name)}`);
+    return [name, { trainable: trainable?.includes(name) ?? true, ...defined({ default: model }) }];
+  };
+  return Object.fromEntries(given.map(role));
 }
 
 function shown(value: unknown): string {
@@ -211,16 +198,25 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
   const name = typeof given === 'function' ? given.name : undefined;
   const options = typeof given === 'function' ? made(given as GraderClass) : given;
   if (typeof options !== 'object' || options === null || typeof options.grade !== 'function') {
-    throw new TrainyardError('GRADER_INVALID', `expected a function, or an object or class with grade, found ${kindOf(given)}`, {
-      hint: 'write defineGrader(({ task, messages }) => …)',
-    });
+    const hint = 'write defineGrader(({ task, messages }) => …)';
+    throw invalidGrader(`expected a function, or an object or class with grade, found ${kindOf(given)}`, { hint });
   }
-  if (name === undefined) checkGraderNames(options);
   const { concurrency, deadlineMs, retries, asksPolicy, judges, needsEnv } = options;
-  checkNumber('concurrency', concurrency, 1);
-  checkNumber('deadlineMs', deadlineMs, 1);
-  checkNumber('retries', retries, 0);
-  checkVariables(needsEnv);
+  const unknown = Object.keys(options).filter((key) => !(OPTIONS as readonly string[]).includes(key));
+  // An instance of a class may have fields of its own.
+  if (name === undefined && unknown.length > 0)
+    throw invalidGrader(`a grader has no ${unknown.join(', ')}; it may have ${OPTIONS.join(', ')}`);
+  for (const [option, value, least] of [
+    ['concurrency', concurrency, 1],
+    ['deadlineMs', deadlineMs, 1],
+    ['retries', retries, 0],
+  ] as const) {
+    if (value !== undefined && !isWholeFrom(least, value))
+      throw invalidGrader(`${option}: expected a whole number from ${least} up, found ${String(value)}`);
+  }
+  // Not repeated: what is no name may be the key itself.
+  if (needsEnv !== undefined && !(Array.isArray(needsEnv) && needsEnv.every((variable) => /^\w+$/.test(String(variable)))))
+    throw invalidGrader('needsEnv: expected a list of names of environment variables');
   return {
     [graderSymbol]: true,
     name: options.name ?? name ?? (options.grade.name || 'grader'),
@@ -229,12 +225,12 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
   };
 }
 
-/** What a grader returns where there is nothing to score, or it should not count: the rollout is kept, and neither trained nor compared with. */
+/** What a grader returns where there is nothing to score: the rollout is kept, and neither trained nor compared with. */
 export function rejected(why: string): Ungraded {
   return { kind: 'ungraded', why };
 }
 
-/** Throws what a grader throws for a rollout that cannot be scored, though it should be: counted among the failures of grading, which stop a run when there are too many. */
+/** What a grader calls where it cannot score what it should: a failure of grading, too many of which stop a run. */
 export function unscorable(why: string): never {
   throw new TrainyardError('GRADER_UNSCORABLE', why);
 }
@@ -252,22 +248,8 @@ function made(Class: GraderClass): GraderOptions {
   }
 }
 
-function checkGraderNames(options: object): void {
-  const unknown = Object.keys(options).filter((key) => !(OPTIONS as readonly string[]).includes(key));
-  if (unknown.length === 0) return;
-  throw new TrainyardError('GRADER_INVALID', `a grader has no ${unknown.join(', ')}; it may have ${OPTIONS.join(', ')}`);
-}
-
-function checkVariables(names: unknown): void {
-  const isList =
-    names === undefined || (Array.isArray(names) && names.every((name) => typeof name === 'string' && /^\w+$/.test(name)));
-  // Not repeated: what is no name may be the key itself.
-  if (!isList) throw new TrainyardError('GRADER_INVALID', 'needsEnv: expected a list of names of environment variables');
-}
-
-function checkNumber(name: string, value: unknown, least: number): void {
-  if (value === undefined || (typeof value === 'number' && Number.isSafeInteger(value) && value >= least)) return;
-  throw new TrainyardError('GRADER_INVALID', `${name}: expected a whole number from ${least} up, found ${String(value)}`);
+function invalidGrader(message: string, options?: { readonly hint: string }): TrainyardError {
+  return new TrainyardError('GRADER_INVALID', message, options);
 }
 
 // ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,44 +4,40 @@
  */
 import { messageOf, TrainyardError } from './errors.ts';
 
-export interface Score {
-  /** Share of all tasks whose reward was 1 or more. */
-  readonly success: number;
-  /** Over the tasks that were graded; null if none was. */
-  readonly meanReward: number | null;
-  /** Tasks evaluated, graded or not. */
-  readonly n: number;
-  /** Tasks whose rollout or grading failed; they are in `n` and count as not successful. */
-  readonly failed: number;
-  /** Tasks whose rollout was rejected, by the workflow or the grader; they are in `n` and count as not successful. */
-  readonly ungraded: number;
-  /** What rewards were made of and what else graders measured, by name: means over the graded tasks that have it. Absent where none has any. */
+/** What rewards were made of and what else graders measured, by name: means over what was graded and has it. Absent where nothing has any. */
+interface Measured {
   readonly parts?: Readonly<Record<string, number>>;
   readonly metrics?: Readonly<Record<string, number>>;
-  /** 95 % interval of `success`. */
-  readonly ci?: readonly [low: number, high: number];
 }
 
-/** Of an evaluation on its own, or of those of its tasks that have a tag. */
-export interface TagReport {
-  /** Mean over tasks of the share of their rollouts that solved them. Failed and ungraded ones did not. */
+/** How tasks went. Those that failed, or that the workflow or the grader rejected, are in `n` and count as not successful. */
+interface Tally {
+  /** Mean over tasks of the share of their rollouts that solved them. */
   readonly success: number;
-  /** 95 % interval of `success`, tasks being what is independent. */
-  readonly ci: readonly [low: number, high: number];
+  /** Mean over tasks of what was graded of them; null if nothing was. */
+  readonly meanReward: number | null;
   /** Tasks. */
   readonly n: number;
   /** Rollouts that failed, or whose grading did. */
   readonly failed: number;
-  /** Rollouts that the workflow or the grader rejected. */
+  /** Rollouts that were rejected. */
   readonly ungraded: number;
-  /** Mean over tasks of what was graded of them; null if nothing was. */
-  readonly meanReward: number | null;
+  /** 95 % interval of `success`, tasks being what is independent. */
+  readonly ci?: readonly [low: number, high: number];
+}
+
+/** Of an evaluation during a run: one rollout a task. */
+export interface Score extends Tally, Measured {}
+
+/** Of an evaluation on its own, or of those of its tasks that have a tag. */
+export interface TagReport extends Tally {
+  readonly ci: readonly [low: number, high: number];
   /** Null where there is no spread to judge by. */
   readonly meanRewardCi: readonly [low: number, high: number] | null;
 }
 
 /** What an evaluation on its own came to. */
-export interface EvaluationReport extends TagReport {
+export interface EvaluationReport extends TagReport, Measured {
   readonly temperature: number;
   /** Rollouts that each task was to have, and how many there were in all. */
   readonly perTask: number;
@@ -49,20 +45,14 @@ export interface EvaluationReport extends TagReport {
   /** By k = 1, 2, 4 … and `perTask`: the chance that one of k rollouts of a task, or all of them, solve it. */
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passHatK: Readonly<Record<string, number>>;
-  /** What rewards were made of and what else graders measured, by name: means over the graded rollouts that have it. Absent where none has any. */
-  readonly parts?: Readonly<Record<string, number>>;
-  readonly metrics?: Readonly<Record<string, number>>;
   readonly byTag: Readonly<Record<string, TagReport>>;
 }
 
-export interface StepReport {
+export interface StepReport extends Measured {
   readonly step: number;
   readonly policyVersion: number;
   /** Mean reward over all graded rollouts of the step, trained or not. */
   readonly reward: number;
-  /** What rewards were made of and what else graders measured, by name: means over the graded rollouts that have it. Absent where none has any. */
-  readonly parts?: Readonly<Record<string, number>>;
-  readonly metrics?: Readonly<Record<string, number>>;
   readonly groups: number;
   /** Groups in which every reward was equal: nothing to learn from. */
   readonly groupsWithoutSignal: number;
@@ -127,7 +117,7 @@ export interface TrainDone extends Unusual {
   readonly after: Score | null;
   readonly steps: number;
   readonly seconds: number;
-  readonly run: string | null;
+  readonly run: string;
   readonly checkpoint: string | null;
   readonly best: Best | null;
   readonly ending: RunEnding;
@@ -142,36 +132,26 @@ export interface EvalDone extends EvaluationReport {
   readonly seconds: number;
 }
 
+interface Start {
+  readonly entry: string;
+  readonly model: string;
+  /** Address of the Tinker server that the policy is at. */
+  readonly server?: string;
+  readonly seed: number;
+  readonly tasks: number;
+  /** For what is resumed: the last committed step, or the rollouts that were done before. */
+  readonly resumedAt?: number;
+}
+
 export type RunEvent =
-  | {
-      readonly type: 'run-start';
-      readonly run: string;
-      readonly entry: string;
-      readonly model: string;
-      /** Address of the Tinker server that the policy is at. */
-      readonly server?: string;
-      readonly seed: number;
-      readonly steps: number;
-      readonly tasks: number;
-      readonly heldOut: number;
-      /** The last committed step of a run that is taken up again. */
-      readonly resumedAt?: number;
-    }
-  | {
-      /** An evaluation on its own begins, or is taken up again. */
+  | ({ readonly type: 'run-start'; readonly run: string; readonly steps: number; readonly heldOut: number } & Start)
+  /** An evaluation on its own begins, or is resumed. `run`: null where nothing is kept. */
+  | ({
       readonly type: 'eval-start';
-      /** Its directory; null where nothing is kept. */
       readonly run: string | null;
-      readonly entry: string;
-      readonly model: string;
-      readonly server?: string;
-      readonly seed: number;
-      readonly tasks: number;
       readonly perTask: number;
       readonly temperature: number;
-      /** Rollouts that were done before. */
-      readonly resumedAt?: number;
-    }
+    } & Start)
   | {
       readonly type: 'eval-end';
       readonly when: 'before' | 'during' | 'after' | 'only';
@@ -202,10 +182,9 @@ export type RunEvent =
       readonly lines: readonly string[];
       readonly reward: number | null;
     }
-  | { readonly type: 'warning'; readonly code: string; readonly message: string; readonly hint?: string }
+  | { readonly type: 'warning' | 'error'; readonly code: string; readonly message: string; readonly hint?: string }
   | TrainDone
-  | EvalDone
-  | { readonly type: 'error'; readonly code: string; readonly message: string; readonly hint?: string };
+  | EvalDone;
 
 export type Emit = (event: RunEvent) => void;
 

@@ -9,7 +9,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import { canonicalJson, isObject } from './json.ts';
 
-export type Schema = boolean | Readonly<Record<string, unknown>>;
+type Fields = Readonly<Record<string, unknown>>;
+export type Schema = boolean | Fields;
 
 /** Schemas applied to values in one check, and what is compared along the way: values of an enum, required names, parts of references. */
 const MOST_STEPS = 100_000;
@@ -19,19 +20,13 @@ const MOST_DEPTH = 500;
 /** Whether a text has the pattern somewhere in it. */
 type Matches = (pattern: string, text: string) => boolean;
 
-interface Check {
-  readonly root: Schema;
-  readonly matches: Matches | undefined;
-  steps: number;
-}
-
-type Keyword = (check: Check, schema: Readonly<Record<string, unknown>>, value: unknown, at: Place) => string | undefined;
-
 interface Place {
   /** As in `items.0.name`. */
   readonly path: string;
   readonly depth: number;
 }
+
+type Faults = Generator<string, void>;
 
 class TooMuch extends Error {}
 /** The fault where the work was given up. */
@@ -40,78 +35,136 @@ export const TOO_INVOLVED = 'too deep or too involved to be checked against the 
 /** The first thing that is wrong, and where; undefined if nothing is. */
 export function schemaFault(schema: Schema, value: unknown, matches?: Matches): string | undefined {
   try {
-    return faultOf({ root: schema, matches, steps: 0 }, schema, value, { path: '', depth: 0 });
+    return first(new Check(schema, matches).faults(schema, value, { path: '', depth: 0 }));
   } catch (thrown) {
     if (thrown instanceof TooMuch) return TOO_INVOLVED;
     throw thrown;
   }
 }
 
-function faultOf(check: Check, schema: unknown, value: unknown, at: Place): string | undefined {
-  spend(check, 1);
-  if (at.depth > MOST_DEPTH) throw new TooMuch();
-  if (schema === false) return fault(at, 'nothing is allowed here');
-  if (!isObject(schema)) return undefined;
-  for (const keyword of KEYWORDS) {
-    const found = keyword(check, schema, value, at);
-    if (found !== undefined) return found;
+/** Faults are looked for one at a time: who takes the first does none of the work for the others. */
+class Check {
+  readonly #root: Schema;
+  readonly #matches: Matches | undefined;
+  #steps = 0;
+
+  constructor(root: Schema, matches: Matches | undefined) {
+    this.#root = root;
+    this.#matches = matches;
   }
-  return undefined;
+
+  *faults(schema: unknown, value: unknown, at: Place): Faults {
+    this.#spend(1);
+    if (at.depth > MOST_DEPTH) throw new TooMuch();
+    if (schema === false) yield fault(at, 'nothing is allowed here');
+    if (!isObject(schema)) return;
+    yield* this.#reference(schema, value, at);
+    yield* this.#choices(schema, value, at);
+    yield* bounds(schema, value, at);
+    const { pattern } = schema;
+    if (typeof pattern === 'string' && typeof value === 'string' && this.#matches?.(pattern, value) === false)
+      yield fault(at, `expected a text with ${shown(pattern)}`);
+    if (isObject(value)) yield* this.#members(schema, value, at);
+    if (Array.isArray(value)) yield* this.#elements(schema, value, at);
+    yield* this.#combinations(schema, value, at);
+  }
+
+  #spend(steps: number): void {
+    this.#steps += steps;
+    if (this.#steps > MOST_STEPS) throw new TooMuch();
+  }
+
+  *#reference({ $ref: ref }: Fields, value: unknown, at: Place): Faults {
+    if (typeof ref !== 'string') return;
+    this.#spend(Math.ceil(ref.length / 100));
+    const target = referred(this.#root, ref);
+    if (target === undefined) yield fault(at, `the schema has no ${shown(ref)}`);
+    else yield* this.faults(target, value, deeper(at));
+  }
+
+  *#choices(schema: Fields, value: unknown, at: Place): Faults {
+    const { type, enum: values } = schema;
+    const types = typeof type === 'string' ? [type] : Array.isArray(type) ? type : [];
+    if (types.length > 0 && !types.some((name) => isOfType(value, name)))
+      yield fault(at, `expected ${types.join(' or ')}, found ${typeName(value)}`);
+    if (Array.isArray(values)) {
+      this.#spend(values.length);
+      if (!values.some((one) => isSame(one, value))) yield fault(at, `expected one of ${shown(values)}`);
+    }
+    if (Object.hasOwn(schema, 'const') && !isSame(schema['const'], value)) yield fault(at, `expected ${shown(schema['const'])}`);
+  }
+
+  *#members({ required, properties, additionalProperties: others, patternProperties }: Fields, value: Fields, at: Place): Faults {
+    for (const name of Array.isArray(required) ? required : []) {
+      this.#spend(1);
+      if (!Object.hasOwn(value, String(name))) yield fault(at, `${shown(name)} is missing`);
+    }
+    const known = isObject(properties) ? properties : {};
+    const patterns = isObject(patternProperties) ? Object.entries(patternProperties) : [];
+    // Where patterns cannot be tried, which names they take is not known, so nothing is additional.
+    const knowsOthers = others !== undefined && (patternProperties === undefined || this.#matches !== undefined);
+    for (const [name, member] of Object.entries(value)) {
+      this.#spend(patterns.length);
+      const place = below(at, name);
+      const fitting = patterns.filter(([pattern]) => this.#matches?.(pattern, name)).map(([, schema]) => schema);
+      const own = [...(Object.hasOwn(known, name) ? [known[name]] : []), ...fitting];
+      for (const schema of own) yield* this.faults(schema, member, place);
+      if (own.length > 0 || !knowsOthers) continue;
+      if (others === false) yield fault(place, 'not one of the properties');
+      else yield* this.faults(others, member, place);
+    }
+  }
+
+  *#elements({ prefixItems, items, uniqueItems }: Fields, value: readonly unknown[], at: Place): Faults {
+    const twice = uniqueItems === true ? this.#firstTwice(value) : -1;
+    if (twice !== -1) yield fault(below(at, String(twice)), 'is there twice, expected unique items');
+    // Older drafts have the first ones in `items`.
+    const leading = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : [];
+    const rest = Array.isArray(items) ? true : items;
+    for (const [i, element] of value.entries()) {
+      yield* this.faults(i < leading.length ? leading[i] : rest, element, below(at, String(i)));
+    }
+  }
+
+  /** Place of the first item that was there before, or -1. */
+  #firstTwice(items: readonly unknown[]): number {
+    const seen = new Set<string>();
+    return items.findIndex((item) => {
+      const text = canonicalJson(item);
+      this.#spend(1 + text.length / 1000);
+      return seen.size === seen.add(text).size;
+    });
+  }
+
+  *#combinations({ allOf, anyOf, oneOf, not }: Fields, value: unknown, at: Place): Faults {
+    const faultOf = (schema: unknown): string | undefined => first(this.faults(schema, value, deeper(at)));
+    for (const schema of Array.isArray(allOf) ? allOf : []) yield* this.faults(schema, value, deeper(at));
+    const faults = Array.isArray(anyOf) ? anyOf.map(faultOf) : [];
+    if (faults.length > 0 && !faults.includes(undefined))
+      yield faults.length === 1 ? faults[0]! : fault(at, `fits none of anyOf (${faults[0]})`);
+    const fitting = Array.isArray(oneOf) ? oneOf.filter((schema) => faultOf(schema) === undefined).length : 1;
+    if (fitting !== 1) yield fault(at, `fits ${fitting} of oneOf, expected one`);
+    if (not !== undefined && faultOf(not) === undefined) yield fault(at, 'fits what it should not');
+  }
 }
 
-function spend(check: Check, steps: number): void {
-  check.steps += steps;
-  if (check.steps > MOST_STEPS) throw new TooMuch();
-}
-
-// ── one value ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-const type: Keyword = (_, { type: wanted }, value, at) => {
-  const types = typeof wanted === 'string' ? [wanted] : Array.isArray(wanted) ? wanted : [];
-  if (types.length === 0 || types.some((name) => isOfType(value, name))) return undefined;
-  return fault(at, `expected ${types.join(' or ')}, found ${typeName(value)}`);
-};
-
-const choice: Keyword = (check, schema, value, at) => {
-  const { enum: values } = schema;
-  if (Array.isArray(values)) spend(check, values.length);
-  if (Array.isArray(values) && !values.some((one) => isSame(one, value))) return fault(at, `expected one of ${shown(values)}`);
-  if (Object.hasOwn(schema, 'const') && !isSame(schema['const'], value)) return fault(at, `expected ${shown(schema['const'])}`);
-  return undefined;
-};
-
-const bounds: Keyword = (_, schema, value, at) => {
+function* bounds(schema: Fields, value: unknown, at: Place): Faults {
+  const bound = (name: string): number => (typeof schema[name] === 'number' ? schema[name] : Number.NaN);
+  const within = function* (low: string, high: string, found: number, what: string): Faults {
+    if (found < bound(low)) yield fault(at, `expected ${what} of at least ${bound(low)}, found ${found}`);
+    if (found > bound(high)) yield fault(at, `expected ${what} of at most ${bound(high)}, found ${found}`);
+  };
   if (typeof value === 'number') {
-    const under = numberIn(schema, 'exclusiveMaximum');
-    const over = numberIn(schema, 'exclusiveMinimum');
-    if (under !== undefined && value >= under) return fault(at, `expected less than ${under}, found ${value}`);
-    if (over !== undefined && value <= over) return fault(at, `expected more than ${over}, found ${value}`);
-    const step = numberIn(schema, 'multipleOf');
-    if (step !== undefined && step > 0 && !isMultiple(value, step))
-      return fault(at, `expected a multiple of ${step}, found ${value}`);
-    return within(schema, 'minimum', 'maximum', value, 'a number', at);
+    const [under, over, step] = [bound('exclusiveMaximum'), bound('exclusiveMinimum'), bound('multipleOf')];
+    if (value >= under) yield fault(at, `expected less than ${under}, found ${value}`);
+    if (value <= over) yield fault(at, `expected more than ${over}, found ${value}`);
+    if (step > 0 && !isMultiple(value, step)) yield fault(at, `expected a multiple of ${step}, found ${value}`);
+    yield* within('minimum', 'maximum', value, 'a number');
   }
   // In characters as people count them, not in UTF-16 units.
-  if (typeof value === 'string') return within(schema, 'minLength', 'maxLength', [...value].length, 'a length', at);
-  if (Array.isArray(value)) return within(schema, 'minItems', 'maxItems', value.length, 'a number of items', at);
-  if (isObject(value)) {
-    return within(schema, 'minProperties', 'maxProperties', Object.keys(value).length, 'a number of properties', at);
-  }
-  return undefined;
-};
-
-function within(
-  schema: Readonly<Record<string, unknown>>,
-  low: string,
-  high: string,
-  found: number,
-  what: string,
-  at: Place,
-): string | undefined {
-  const [least, most] = [numberIn(schema, low), numberIn(schema, high)];
-  if (least !== undefined && found < least) return fault(at, `expected ${what} of at least ${least}, found ${found}`);
-  if (most !== undefined && found > most) return fault(at, `expected ${what} of at most ${most}, found ${found}`);
-  return undefined;
+  if (typeof value === 'string') yield* within('minLength', 'maxLength', [...value].length, 'a length');
+  if (Array.isArray(value)) yield* within('minItems', 'maxItems', value.length, 'a number of items');
+  if (isObject(value)) yield* within('minProperties', 'maxProperties', Object.keys(value).length, 'a number of properties');
 }
 
 /** Of decimals: 0.3 is a multiple of 0.1. */
@@ -120,89 +173,6 @@ function isMultiple(value: number, step: number): boolean {
   return Math.abs(times - Math.round(times)) <= Number.EPSILON * 4 * Math.max(1, Math.abs(times));
 }
 
-const shape: Keyword = ({ matches }, { pattern }, value, at) => {
-  if (matches === undefined || typeof pattern !== 'string' || typeof value !== 'string') return undefined;
-  return matches(pattern, value) ? undefined : fault(at, `expected a text with ${shown(pattern)}`);
-};
-
-// ── what is inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-const members: Keyword = (check, schema, value, at) => {
-  if (!isObject(value)) return undefined;
-  const { required, properties, additionalProperties: others, patternProperties } = schema;
-  if (Array.isArray(required)) spend(check, required.length);
-  const missing = Array.isArray(required) ? required.find((name) => !Object.hasOwn(value, String(name))) : undefined;
-  if (missing !== undefined) return fault(at, `${shown(missing)} is missing`);
-  const known = isObject(properties) ? properties : {};
-  const patterns = isObject(patternProperties) ? Object.entries(patternProperties) : [];
-  for (const [name, member] of Object.entries(value)) {
-    spend(check, patterns.length);
-    const place = below(at, name);
-    const fitting = patterns.filter(([pattern]) => check.matches?.(pattern, name)).map(([, pattern]) => pattern);
-    const own = [...(Object.hasOwn(known, name) ? [known[name]] : []), ...fitting];
-    const found = firstOf(own, (one) => faultOf(check, one, member, place));
-    if (found !== undefined) return found;
-    // Where patterns cannot be tried, which names they take is not known, so nothing is additional.
-    const isOther = own.length === 0 && others !== undefined && (patternProperties === undefined || check.matches !== undefined);
-    if (!isOther) continue;
-    const strange = others === false ? fault(place, 'not one of the properties') : faultOf(check, others, member, place);
-    if (strange !== undefined) return strange;
-  }
-  return undefined;
-};
-
-const elements: Keyword = (check, { prefixItems, items, uniqueItems }, value, at) => {
-  if (!Array.isArray(value)) return undefined;
-  const twice = uniqueItems === true ? firstTwice(check, value) : -1;
-  if (twice !== -1) return fault(below(at, String(twice)), 'is there twice, expected unique items');
-  // Older drafts have the first ones in `items`.
-  const first = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : [];
-  const rest = Array.isArray(items) ? true : items;
-  for (const [i, element] of value.entries()) {
-    const found = faultOf(check, i < first.length ? first[i] : rest, element, below(at, String(i)));
-    if (found !== undefined) return found;
-  }
-  return undefined;
-};
-
-/** Place of the first item that was there before, or -1. */
-function firstTwice(check: Check, items: readonly unknown[]): number {
-  const seen = new Set<string>();
-  return items.findIndex((item) => {
-    const text = canonicalJson(item);
-    spend(check, 1 + text.length / 1000);
-    return seen.size === seen.add(text).size;
-  });
-}
-
-// ── other schemas for the same value ─────────────────────────────────────────────────────────────────────────────────────
-
-const reference: Keyword = (check, { $ref: ref }, value, at) => {
-  if (typeof ref !== 'string') return undefined;
-  spend(check, Math.ceil(ref.length / 100));
-  const target = referred(check.root, ref);
-  if (target === undefined) return fault(at, `the schema has no ${shown(ref)}`);
-  return faultOf(check, target, value, deeper(at));
-};
-
-const combinations: Keyword = (check, { allOf, anyOf, oneOf, not }, value, at) => {
-  const of = (schema: unknown): string | undefined => faultOf(check, schema, value, deeper(at));
-  const inAll = Array.isArray(allOf) ? firstOf(allOf, of) : undefined;
-  if (inAll !== undefined) return inAll;
-  if (Array.isArray(anyOf) && anyOf.length > 0) {
-    const faults = anyOf.map(of);
-    if (!faults.includes(undefined)) return faults.length === 1 ? faults[0] : fault(at, `fits none of anyOf (${faults[0]})`);
-  }
-  if (Array.isArray(oneOf)) {
-    const fitting = oneOf.filter((schema) => of(schema) === undefined).length;
-    if (fitting !== 1) return fault(at, `fits ${fitting} of oneOf, expected one`);
-  }
-  if (not !== undefined && of(not) === undefined) return fault(at, 'fits what it should not');
-  return undefined;
-};
-
-const KEYWORDS: readonly Keyword[] = [reference, type, choice, bounds, shape, members, elements, combinations];
-
 /** Where a JSON pointer into the document leads, as `#/$defs/name`. */
 export function referred(root: unknown, ref: string): unknown {
   if (!/^#(?:\/|$)/.test(ref)) return undefined;
@@ -210,7 +180,7 @@ export function referred(root: unknown, ref: string): unknown {
   for (const step of ref.split('/').slice(1)) {
     const name = decoded(step).replaceAll('~1', '/').replaceAll('~0', '~');
     if (typeof at !== 'object' || at === null || !Object.hasOwn(at, name)) return undefined;
-    at = (at as Record<string, unknown>)[name];
+    at = (at as Fields)[name];
   }
   return at;
 }
@@ -223,16 +193,7 @@ function decoded(text: string): string {
   }
 }
 
-function firstOf(schemas: readonly unknown[], of: (schema: unknown) => string | undefined): string | undefined {
-  for (const schema of schemas) {
-    const found = of(schema);
-    if (found !== undefined) return found;
-  }
-  return undefined;
-}
-
-// ── small things ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
+const first = (faults: Faults): string | undefined => faults.next().value ?? undefined;
 const below = ({ path, depth }: Place, name: string): Place => ({
   path: path === '' ? name : `${path}.${name}`,
   depth: depth + 1,
@@ -240,22 +201,8 @@ const below = ({ path, depth }: Place, name: string): Place => ({
 const deeper = ({ path, depth }: Place): Place => ({ path, depth: depth + 1 });
 const fault = ({ path }: Place, what: string): string => `${path.slice(0, 200) || 'the value'}: ${what}`;
 const shown = (value: unknown): string => JSON.stringify(value).slice(0, 80);
-
-function isOfType(value: unknown, name: unknown): boolean {
-  if (name === 'integer') return Number.isInteger(value);
-  return typeName(value) === name;
-}
-
-function typeName(value: unknown): string {
-  if (value === null) return 'null';
-  return Array.isArray(value) ? 'array' : typeof value;
-}
-
-function isSame(a: unknown, b: unknown): boolean {
-  return a === b || isDeepStrictEqual(a, b);
-}
-
-function numberIn(schema: Readonly<Record<string, unknown>>, name: string): number | undefined {
-  const value = schema[name];
-  return typeof value === 'number' ? value : undefined;
-}
+/** 0 and -0 too. */
+const isSame = (a: unknown, b: unknown): boolean => a === b || isDeepStrictEqual(a, b);
+const typeName = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value);
+const isOfType = (value: unknown, name: unknown): boolean =>
+  name === 'integer' ? Number.isInteger(value) : typeName(value) === name;

@@ -1,28 +1,8 @@
 /** Turns and rollouts as they are named, shown and excluded from training. Reads no store. */
-import type { DialectName, Exclusion, Fork, Mark, Message, RolloutIdentity, StopReason, Trajectory, Turn } from './types.ts';
+import type { Exclusion, Mark, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
 /** For people and their tools: where its prompt comes from, how much was said, what was special. No token ids. */
-export interface TurnSummary {
-  readonly index: number;
-  readonly thread: string;
-  readonly role: string;
-  readonly after: number | null;
-  readonly fork: Fork | null;
-  readonly promptTokens: number;
-  readonly sampledTokens: number;
-  readonly stopReason: StopReason;
-  readonly policyVersion: number;
-  readonly trainable: boolean;
-  /** Who answered, where it was not the policy. */
-  readonly model: string | null;
-  readonly undelivered: boolean;
-  readonly dialect: DialectName | null;
-  readonly ignored: readonly string[];
-  readonly formatError: string | null;
-  readonly response: Message;
-}
-
-export function turnSummary(turn: Turn): TurnSummary {
+export function turnSummary(turn: Turn) {
   const { index, thread, role, after, fork, stopReason, policyVersion, trainable, request, formatError, response } = turn;
   return {
     index,
@@ -43,6 +23,8 @@ export function turnSummary(turn: Turn): TurnSummary {
     response,
   };
 }
+
+export type TurnSummary = ReturnType<typeof turnSummary>;
 
 /** The id of the completion that a client gets. The seed of a turn is known before it is complete, and no other turn of the rollout has it. */
 export function completionId({ rolloutId }: Pick<RolloutIdentity, 'rolloutId'>, seed: number): string {
@@ -70,7 +52,7 @@ export function turnNamed(identity: RolloutIdentity, turns: readonly Turn[], nam
 export function exclusionsIn(marks: Iterable<Mark>): readonly Mark[] {
   const latest = new Map<string, Mark>();
   for (const mark of marks) latest.set(placeOf(mark), mark);
-  return [...latest.values()].filter(({ excluded }) => excluded).toSorted(byPlace);
+  return [...latest.values()].filter(({ excluded }) => excluded).toSorted(byRolloutAndTurn);
 }
 
 /** Of these rollouts alone: a store may hold marks of very many others. */
@@ -81,12 +63,14 @@ export function exclusionsOf(rolloutIds: ReadonlySet<string>, marks: readonly Ma
 
 /** The same trajectories, as far as they are trained. What nobody marked is the same object. */
 export function withoutExcluded(trajectories: readonly Trajectory[], exclusions: readonly Exclusion[]): readonly Trajectory[] {
-  if (exclusions.length === 0) return trajectories;
-  const places = new Set(exclusions.map(placeOf));
-  const rollouts = new Set(exclusions.map(({ rolloutId }) => rolloutId));
-  return trajectories
-    .filter(({ rolloutId }) => !places.has(placeOf({ rolloutId })))
-    .map((trajectory) => (rollouts.has(trajectory.rolloutId) ? withoutTurns(trajectory, places) : trajectory));
+  const byRollout = Map.groupBy(exclusions, ({ rolloutId }) => rolloutId);
+  return trajectories.flatMap((trajectory) => {
+    const excluded = byRollout.get(trajectory.rolloutId)?.map(({ turn }) => turn);
+    if (excluded === undefined) return [trajectory];
+    if (excluded.includes(undefined)) return [];
+    const turns = trajectory.turns.map((turn) => (excluded.includes(turn.index) ? { ...turn, trainable: false } : turn));
+    return [{ ...trajectory, turns }];
+  });
 }
 
 /** One text for one rollout or turn. */
@@ -94,15 +78,7 @@ export function placeOf({ rolloutId, turn }: Exclusion): string {
   return JSON.stringify([rolloutId, turn ?? null]);
 }
 
-function withoutTurns(trajectory: Trajectory, places: ReadonlySet<string>): Trajectory {
-  const { rolloutId } = trajectory;
-  const turns = trajectory.turns.map((turn) =>
-    places.has(placeOf({ rolloutId, turn: turn.index })) ? { ...turn, trainable: false } : turn,
-  );
-  return { ...trajectory, turns };
-}
-
-function byPlace(a: Exclusion, b: Exclusion): number {
+function byRolloutAndTurn(a: Exclusion, b: Exclusion): number {
   if (a.rolloutId !== b.rolloutId) return a.rolloutId < b.rolloutId ? -1 : 1;
   return (a.turn ?? -1) - (b.turn ?? -1);
 }

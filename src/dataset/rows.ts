@@ -2,8 +2,9 @@
  * What every reader of tasks yields: rows with their place, or the places where no row could be read. Whether a row is a task is not for
  * the readers to say (`task-row.ts`). And the reader of rows that are given as values.
  */
+import { deadlineSignal, orAborted } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { isObject } from '../core/json.ts';
+import { defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 
 /** One row as it is written: the columns of a file, or an object of a list. */
@@ -27,7 +28,7 @@ export type RawRow =
   | { readonly kind: 'bad'; readonly place: string; readonly problem: string };
 
 /** More than any list of tasks has; a source that never ends is found by it. */
-export const MAX_ROWS = 10_000_000;
+const MAX_ROWS = 10_000_000;
 
 /** Most bytes of one line of JSONL, and characters of one row of CSV. */
 export const MAX_LINE_BYTES = 16 * 2 ** 20;
@@ -55,19 +56,15 @@ export function kindOf(value: unknown): string {
 
 const IDLE_MS = 600_000;
 
-/**
- * Of a list, or of anything that can be iterated, such as a generator that pages through a database. A source that throws, does not end, or
- * does not answer ends the reading with what is wrong.
- */
+/** Of a list, or of anything that can be iterated. A source that throws, does not end, or does not answer ends the reading in words. */
 export async function* givenRows(source: Exclude<TaskSource, string>, idleMs = IDLE_MS): AsyncGenerator<RawRow> {
   let number = 0;
   try {
     for await (const row of inTime(source, idleMs)) {
       const place = `row ${++number}`;
       if (number > MAX_ROWS) throw invalid(`found more than ${MAX_ROWS} rows`, { hint: 'does the source ever end?' });
-      if (!isObject(row)) yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
-      // A field given as undefined is one that was not given.
-      else yield { kind: 'row', place, row: Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined)) };
+      if (isObject(row)) yield { kind: 'row', place, row: defined(row) };
+      else yield { kind: 'bad', place, problem: `: expected an object, found ${kindOf(row)}` };
     }
   } catch (thrown) {
     if (thrown instanceof TrainyardError) throw thrown;
@@ -85,33 +82,20 @@ function inTime(source: unknown, idleMs: number): Iterable<unknown> | AsyncItera
 }
 
 async function* answering(rows: AsyncIterator<unknown>, idleMs: number): AsyncGenerator<unknown> {
-  let isWaiting = false;
+  let isSilent = false;
+  const idle = (): Error => {
+    isSilent = true;
+    const hint = 'what does it wait for? End it, or write the rows to a file first';
+    return invalid(`the source of tasks gave no row for ${idleMs / 1000} s`, { hint });
+  };
+  const next = async (): Promise<IteratorResult<unknown>> => {
+    using deadline = deadlineSignal(idleMs, idle);
+    return await orAborted(rows.next(), deadline.signal);
+  };
   try {
-    for (;;) {
-      isWaiting = true;
-      const next = await within(rows.next(), idleMs);
-      isWaiting = false;
-      if (next.done) return;
-      yield next.value;
-    }
+    for (let row = await next(); !row.done; row = await next()) yield row.value;
   } finally {
     // A source that does not answer would not answer to this either.
-    if (!isWaiting) await rows.return?.();
+    if (!isSilent) await rows.return?.();
   }
-}
-
-async function within<T>(promise: Promise<T>, ms: number): Promise<T> {
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(() => reject(idle(ms)), ms);
-  try {
-    return await Promise.race([promise, late]);
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-function idle(ms: number): Error {
-  return invalid(`the source of tasks gave no row for ${ms / 1000} s`, {
-    hint: 'what does it wait for? End it, or write the rows to a file first',
-  });
 }

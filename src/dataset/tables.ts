@@ -5,20 +5,20 @@
  * text. Parquet is what hyparquet reads, one group of rows at a time; lists and structs become JSON. In both, the text of a `metadata` cell
  * is JSON and that of a `prompt` cell may be a list of messages.
  */
+import { pipeline } from 'node:stream';
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib';
-import type { CsvError, Parser } from 'csv-parse';
-import type { Compressors, FileMetaData, SchemaTree } from 'hyparquet';
+import type { Compressors, SchemaTree } from 'hyparquet';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { invalid, MAX_LINE_BYTES, type RawRow, TOO_LARGE } from './rows.ts';
-import { parseJson, type TaskFile } from './task-file.ts';
+import { parseJson } from './task-file.ts';
 
 const COMMAS_HINT = 'write the file again with commas between the cells, under a name that ends in .csv';
 const QUOTES_HINT = 'put cells that hold commas, quotes or line ends in quotes, and write a quote in them twice';
 
-// ── CSV ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── CSV ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-export async function* readCsv({ path, chunks }: Pick<TaskFile, 'path' | 'chunks'>): AsyncGenerator<RawRow> {
+export async function* readCsv(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<RawRow> {
   const { parse } = await import('csv-parse');
   const parser = parse({
     bom: true,
@@ -28,10 +28,11 @@ export async function* readCsv({ path, chunks }: Pick<TaskFile, 'path' | 'chunks
     max_record_size: MAX_LINE_BYTES,
     cast: (text, { quoting }) => (text === '' && !quoting ? null : text),
   });
-  const feeding = feed(parser, textIn(chunks(), path));
   let header: readonly string[] | undefined;
+  let number = 0;
   try {
-    let number = 0;
+    // A failure of the source ends the parser too, so it is thrown below.
+    pipeline(textIn(chunks), parser, () => {});
     for await (const record of parser as AsyncIterable<(string | null)[]>) {
       if (header === undefined) {
         header = headerOf(record, path);
@@ -39,42 +40,19 @@ export async function* readCsv({ path, chunks }: Pick<TaskFile, 'path' | 'chunks
       }
       const place = `row ${++number}`;
       const { length } = header;
-      if (record.length !== length) {
-        yield { kind: 'bad', place, problem: `: expected ${length} columns, got ${record.length}` };
-      } else yield fromCells(Object.fromEntries(header.map((name, column) => [name, record[column]])), place);
+      if (record.length === length)
+        yield fromCells(Object.fromEntries(header.map((name, column) => [name, record[column]])), place);
+      else yield { kind: 'bad', place, problem: `: expected ${length} columns, got ${record.length}` };
     }
-    await feeding;
   } catch (thrown) {
-    throw thrown instanceof TrainyardError ? thrown : brokenCsv(path, thrown as CsvError);
-  } finally {
-    parser.destroy();
+    throw thrown instanceof TrainyardError ? thrown : brokenCsv(path, thrown as CsvFailure);
   }
 }
 
-/** Resolves when everything was parsed; a failure of the source is the parser's. */
-async function feed(parser: Parser, texts: AsyncIterable<string>): Promise<void> {
-  try {
-    for await (const text of texts) {
-      if (parser.destroyed) return;
-      if (!parser.write(text)) await new Promise((resolve) => parser.once('drain', resolve).once('close', resolve));
-    }
-    parser.end();
-  } catch (thrown) {
-    parser.destroy(thrown as Error);
-  }
-}
-
-async function* textIn(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<string> {
+async function* textIn(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<string> {
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-  const decoded = (bytes?: Uint8Array): string => {
-    try {
-      return decoder.decode(bytes, { stream: bytes !== undefined });
-    } catch (cause) {
-      throw invalid(`${path} is not UTF-8`, { cause });
-    }
-  };
-  for await (const chunk of chunks) yield decoded(chunk);
-  yield decoded();
+  for await (const chunk of chunks) yield decoder.decode(chunk, { stream: true });
+  yield decoder.decode();
 }
 
 function headerOf(cells: readonly (string | null)[], path: string): readonly string[] {
@@ -98,8 +76,15 @@ const CSV_FAULTS: Readonly<Record<string, string>> = {
   CSV_MAX_RECORD_SIZE: `a row of more than ${MAX_LINE_BYTES} characters`,
 };
 
+interface CsvFailure {
+  readonly code: string;
+  /** How many were read before. */
+  readonly records?: number;
+}
+
 /** The parser's own messages quote cells, which may hold an answer. */
-function brokenCsv(path: string, { code, records = 0 }: CsvError & { readonly records?: number }): Error {
+function brokenCsv(path: string, { code, records = 0 }: CsvFailure): Error {
+  if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') return invalid(`${path} is not UTF-8`);
   const place = records === 0 ? 'the first line' : `row ${records}`;
   return invalid(`${path} ${place}: found ${CSV_FAULTS[code] ?? `what is not CSV (${code})`}`, { hint: QUOTES_HINT });
 }
@@ -138,47 +123,25 @@ const parsers = {
   },
 };
 
-export async function* readParquet({ path, size, slice, checkUnchanged }: TaskFile): AsyncGenerator<RawRow> {
-  const { parquetMetadataAsync, parquetReadObjects, parquetSchema } = await import('hyparquet');
-  const file = {
-    byteLength: size,
-    slice: async (start: number, end: number = size) => Uint8Array.from(await slice(start, end)).buffer,
+export async function* readParquet(path: string): AsyncGenerator<RawRow> {
+  const { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects, parquetSchema } = await import('hyparquet');
+  const decoding = async <T>(decode: () => Promise<T>): Promise<T> => {
+    try {
+      return await decode();
+    } catch (cause) {
+      const hint = 'was it written or copied to its end? Write it again';
+      throw invalid(`${path} cannot be read as Parquet: ${messageOf(cause).slice(0, 200)}`, { cause, hint });
+    }
   };
-  const options = { file, compressors, parsers, geoparquet: false };
-  const metadata = await decoding(path, () => parquetMetadataAsync(file, { geoparquet: false }));
-  checkCodecs(metadata, path);
+  const file = await asyncBufferFromFile(path);
+  const metadata = await decoding(() => parquetMetadataAsync(file, { geoparquet: false }));
+  const options = { file, metadata, compressors, parsers, geoparquet: false };
   const decimals = takeDecimals(parquetSchema(metadata), path);
-  let before = 0;
+  let rowStart = 0;
   for (const { num_rows: rows } of metadata.row_groups) {
-    const range = { rowStart: before, rowEnd: before + Number(rows) };
-    const decoded = await decoding(path, () => parquetReadObjects({ ...options, metadata, ...range }));
-    for (const row of decoded) yield jsonRow(row, `row ${++before}`, decimals);
-    if (before !== range.rowEnd) throw broken(path, `a group has ${decoded.length} rows where its footer says ${rows}`);
-  }
-  await checkUnchanged();
-}
-
-async function decoding<T>(path: string, decode: () => Promise<T>): Promise<T> {
-  try {
-    return await decode();
-  } catch (thrown) {
-    throw broken(path, messageOf(thrown).slice(0, 200), thrown);
-  }
-}
-
-function broken(path: string, what: string, cause?: unknown): Error {
-  const hint = 'was it written or copied to its end? Write it again';
-  return invalid(`${path} cannot be read as Parquet: ${what}`, { cause, hint });
-}
-
-function checkCodecs({ row_groups: groups }: FileMetaData, path: string): void {
-  const known = ['UNCOMPRESSED', 'SNAPPY', ...Object.keys(compressors)];
-  for (const { meta_data: column } of groups.flatMap(({ columns }) => columns)) {
-    if (column === undefined || known.includes(column.codec)) continue;
-    throw invalid(
-      `${path}: column ${column.path_in_schema.join('.')} is compressed by ${column.codec}, expected ${known.slice(1).join(', ').toLowerCase()}`,
-      { hint: 'write the file again with another compression' },
-    );
+    const rowEnd = rowStart + Number(rows);
+    const decoded = await decoding(() => parquetReadObjects({ ...options, rowStart, rowEnd }));
+    for (const row of decoded) yield jsonRow(row, `row ${++rowStart}`, decimals);
   }
 }
 
@@ -195,9 +158,8 @@ function takeDecimals(tree: SchemaTree, path: string): ReadonlyMap<string, numbe
     if (element.converted_type !== 'DECIMAL' && logical?.type !== 'DECIMAL') return;
     const name = names.join('.');
     if (isRepeated) {
-      throw invalid(`${path}: column ${name} has decimals in a list, expected texts or other numbers there`, {
-        hint: 'write the file again with the column cast',
-      });
+      const hint = 'write the file again with the column cast';
+      throw invalid(`${path}: column ${name} has decimals in a list, expected texts or other numbers there`, { hint });
     }
     scales.set(name, Number((logical?.type === 'DECIMAL' ? logical.scale : undefined) ?? element.scale ?? 0));
     element.converted_type = 'DECIMAL';
@@ -207,24 +169,22 @@ function takeDecimals(tree: SchemaTree, path: string): ReadonlyMap<string, numbe
   return scales;
 }
 
-class NotJson extends Error {}
-
 /** Whole numbers and decimals become numbers where those are exact, times become ISO 8601; anything else that is not JSON is refused. */
 function jsonRow(row: Readonly<Record<string, unknown>>, place: string, decimals: ReadonlyMap<string, number>): RawRow {
   const json = (value: unknown, name: string): unknown => {
     if (value === undefined || value === null) return null;
     if (typeof value === 'bigint') {
-      if (!Number.isSafeInteger(Number(value))) throw new NotJson(`${name}: ${TOO_LARGE}`);
+      if (!Number.isSafeInteger(Number(value))) throw new Error(`${name}: ${TOO_LARGE}`);
       return Number(value);
     }
     const scale = decimals.get(name);
     if (typeof value === 'number' && scale !== undefined) {
       if (Number.isSafeInteger(value)) return Number(`${value}e-${scale}`);
-      throw new NotJson(`${name}: found a decimal with more digits than a number holds; write it as text`);
+      throw new Error(`${name}: found a decimal with more digits than a number holds; write it as text`);
     }
     if (typeof value !== 'object') return value;
     if (value instanceof Date) return value.toISOString();
-    if (ArrayBuffer.isView(value)) throw new NotJson(`${name}: expected text, numbers, lists or structs, found bytes`);
+    if (ArrayBuffer.isView(value)) throw new Error(`${name}: expected text, numbers, lists or structs, found bytes`);
     if (Array.isArray(value)) return value.map((item) => json(item, name));
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, json(item, `${name}.${key}`)]));
   };

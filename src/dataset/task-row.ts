@@ -1,8 +1,8 @@
 /** Makes a task of a row, or says what is wrong with it; the same for every source. Also the hash that tasks without an id are known by. */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
-import { canonicalJson, isPlain, MAX_NESTING, sameJson } from '../core/json.ts';
+import { canonicalJson, defined, isPlain, MAX_NESTING, sameJson } from '../core/json.ts';
 import type { Json, PromptMessage, Task, TaskView } from '../core/types.ts';
 import { kindOf, TOO_LARGE } from './rows.ts';
 import { labelInMetadata, type MetadataRules } from './rules.ts';
@@ -10,26 +10,22 @@ import { labelInMetadata, type MetadataRules } from './rules.ts';
 const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
 const ID = /^[^\p{C}]{1,200}$/u;
 
-interface RowReading {
-  readonly row: Readonly<Record<string, unknown>>;
-  readonly place: string;
-  /** Present where the source has a column `metadata`: then a prompt is not needed. */
-  readonly rules: MetadataRules | undefined;
-}
-
 /** Without an id where the row has none. */
 export type ReadTask = Omit<Task, 'id'> & { readonly id?: string };
 
 export type RowRead = { readonly task: ReadTask } | { readonly problems: readonly string[] };
 
-export function taskOf({ row: given, place, rules }: RowReading): RowRead {
+/** `rules`: present where the source has a column `metadata`; then a prompt is not needed. */
+export function taskOf(given: Readonly<Record<string, unknown>>, place: string, rules: MetadataRules | undefined): RowRead {
   const problems: string[] = [];
   const problem = (text: string): void => void problems.push(text);
   const row = Object.create(null) as Record<string, Json>;
   for (const [name, value] of Object.entries(given)) {
-    const copied = plainJson(value, name);
-    if ('problem' in copied) problem(copied.problem);
-    else row[name] = copied.value;
+    try {
+      row[name] = copyOf(value, name, 0);
+    } catch (thrown) {
+      problem(thrown instanceof NotJson ? thrown.message : `${name}: reading it threw: ${messageOf(thrown)}`);
+    }
   }
   if (problems.length > 0) return { problems };
   const id = idOf(row['id'], problem);
@@ -37,12 +33,7 @@ export function taskOf({ row: given, place, rules }: RowReading): RowRead {
   const answer = answerOf(row);
   const { metadata } = row;
   if (rules !== undefined) problems.push(...rules.problems(metadata, place));
-  const task = {
-    ...(id === undefined ? {} : { id }),
-    prompt,
-    ...(answer === undefined ? {} : { answer }),
-    ...(rules === undefined ? {} : { metadata: metadata as Json }),
-  };
+  const task = { prompt, ...defined({ id, answer, metadata: rules && metadata }) };
   const leak = labelInMetadata(task);
   if (leak !== undefined) problem(`${leak} is the answer, and the agent sees metadata: leave it out there`);
   return problems.length > 0 ? { problems } : { task };
@@ -93,18 +84,7 @@ function messagesOf(asked: unknown, name: string, problem: (text: string) => voi
 
 class NotJson extends Error {}
 
-/**
- * Copies a value that must be JSON: rows given as values may hold anything, and JSON text may hold numbers that no number holds. `path` names
- * the value in the problem.
- */
-function plainJson(value: unknown, path: string): { readonly value: Json } | { readonly problem: string } {
-  try {
-    return { value: copyOf(value, path, 0) };
-  } catch (thrown) {
-    return { problem: thrown instanceof NotJson ? thrown.message : `${path}: reading it threw: ${messageOf(thrown)}` };
-  }
-}
-
+/** A copy that is JSON: rows given as values may hold anything, and JSON text may hold numbers that no number holds. */
 function copyOf(value: unknown, path: string, depth: number): Json {
   if (depth > MAX_NESTING) throw new NotJson(`${path.slice(0, 80)}: nested deeper than ${MAX_NESTING} levels`);
   if (typeof value === 'string') return textOf(value, path);
@@ -114,11 +94,9 @@ function copyOf(value: unknown, path: string, depth: number): Json {
   // Array.from visits holes, which are not JSON.
   if (Array.isArray(value)) return Array.from(value, (item, i) => copyOf(item, `${path}.${i}`, depth + 1));
   if (!isPlain(value)) throw new NotJson(`${path}: expected JSON, found ${classOf(value)}`);
-  const entries = Object.entries(value).map(([key, item]): [string, Json] => [
-    textOf(key, path),
-    copyOf(item, `${path}.${key.slice(0, 40)}`, depth + 1),
-  ]);
-  return Object.fromEntries(entries);
+  const copied = ([key, item]: [string, unknown]) =>
+    [textOf(key, path), copyOf(item, `${path}.${key.slice(0, 40)}`, depth + 1)] as const;
+  return Object.fromEntries(Object.entries(value).map(copied));
 }
 
 /** Neither tokens nor the store can hold half a surrogate pair. */
@@ -144,8 +122,5 @@ function classOf({ constructor: made }: object): string {
  */
 export function contentHash({ prompt, metadata }: Pick<TaskView, 'prompt' | 'metadata'>): string {
   const messages = prompt.map(({ role, content }) => ({ role, content }));
-  return createHash('sha256')
-    .update(canonicalJson({ prompt: messages, metadata: metadata ?? null }))
-    .digest('hex')
-    .slice(0, 16);
+  return hash('sha256', canonicalJson({ prompt: messages, metadata: metadata ?? null })).slice(0, 16);
 }

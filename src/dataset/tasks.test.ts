@@ -1,21 +1,25 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+/** Files and other sources of tasks: what is read, and how what is none is told, without a word of an answer. */
+import { execFileSync } from 'node:child_process';
+import { mkdtemp, open, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { gzipSync, zstdCompressSync } from 'node:zlib';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { givenRows, type TaskSource } from './rows.ts';
 import { readJsonl } from './task-file.ts';
 import { readTasks } from './tasks.ts';
 
 let dir = '';
-beforeEach(async () => {
+beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'tasks-'));
 });
-afterEach(() => rm(dir, { recursive: true }));
+afterAll(() => rm(dir, { recursive: true }));
 
-async function read(text: string) {
-  const file = join(dir, 'tasks.jsonl');
-  await writeFile(file, text);
-  return await readTasks(file);
+async function read(content: string | Uint8Array, name = 'tasks.jsonl') {
+  await writeFile(join(dir, name), content);
+  return await readTasks(join(dir, name));
 }
+const refused = (message: string) => ({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
 
 describe('a task file', () => {
   it('takes a prompt as text or as messages', async () => {
@@ -32,83 +36,72 @@ describe('a task file', () => {
 
   it('takes system and user prompt; a system prompt of null or nothing is none', async () => {
     const rows = [
-      { system_prompt: 's', user_prompt: 'u', ground_truth: [1], metadata: { k: true } },
-      { system_prompt: null, user_prompt: 'v', ground_truth: [2], metadata: { k: false } },
-      { system_prompt: '', user_prompt: 'w', ground_truth: [3], metadata: { k: null } },
+      { system_prompt: 's', user_prompt: 'u' },
+      { system_prompt: null, user_prompt: 'v' },
+      { system_prompt: '', user_prompt: 'w' },
     ];
     const tasks = await read(rows.map((row) => JSON.stringify(row)).join('\n'));
-    expect(
-      tasks.map(({ prompt, answer, metadata }) => [prompt.map(({ role, content }) => `${role} ${content}`), answer, metadata]),
-    ).toEqual([
-      [['system s', 'user u'], [1], { k: true }],
-      [['user v'], [2], { k: false }],
-      [['user w'], [3], { k: null }],
-    ]);
+    const said = tasks.map(({ prompt }) => prompt.map(({ role, content }) => `${role} ${content}`));
+    expect(said).toEqual([['system s', 'user u'], ['user v'], ['user w']]);
   });
 
-  it('prefers answer to ground_truth to label, and passes over nulls', async () => {
+  it('prefers answer to ground_truth to label, passes over nulls, and keeps keys that look like magic', async () => {
     const tasks = await read(
       [
         '{"prompt":"a","answer":1,"ground_truth":2,"label":3}',
         '{"prompt":"b","answer":null,"ground_truth":2,"label":3}',
         '{"prompt":"c","answer":null,"ground_truth":null,"label":0}',
         '{"prompt":"d","answer":null,"ground_truth":null,"label":null}',
+        '{"prompt":"a: {\\"b\\": 1}","answer":{"__proto__":7,"a:b":{"c":":"}},"ground_truth":null,"label":null}',
       ].join('\n'),
     );
-    expect(tasks.map(({ answer }) => answer)).toEqual([1, 2, 0, null]);
+    const answers = tasks.map(({ answer }) => JSON.stringify(answer));
+    expect(answers).toEqual(['1', '2', '0', 'null', '{"__proto__":7,"a:b":{"c":":"}}']);
   });
 
   it.each([
     ['{"prompt":"a"}\n{oops', 'line 2 is not valid JSON'],
+    ['{"answer":"SECRET","prompt":"x"', 'line 1 is not valid JSON'],
+    ['{"prompt":"a","answer":NaN}', 'line 1 is not valid JSON, which has no NaN'],
+    ['{"prompt":"a"}\n{"prompt":"b","ans', 'was the file cut off?'],
+    ['{"prompt":"a"}\n\uFEFF{"prompt":"b"}', 'line 2 is not valid JSON'],
+    ['{"prompt":"a"}{"prompt":"b"}', 'line 1 is not valid JSON'],
     ['{"answer":1}', 'found neither'],
     ['{"prompt":"a","user_prompt":"b"}', 'found both'],
     ['{"prompt":""}', 'line 1: prompt'],
-    ['{"prompt":"a","anwser":3}', 'anwser'],
     ['{"id":"x","prompt":"a"}\n{"id":"x","prompt":"b"}', 'already used on line 1'],
     ['[1]', 'tasks.jsonl is a JSON list, expected one JSON object a line'],
     ['\n[\n  {"prompt":"a"},\n  {"prompt":"b"}\n]\n', 'tasks.jsonl is a JSON list, expected one JSON object a line'],
     ['{\n  "prompt": "a"\n}\n', 'goes on over more lines, expected one JSON object a line'],
-    ['', 'holds no task'],
+    ['\uFEFF\n  \n\r\n', 'holds no task'],
     ['{"id":"\\ud800","prompt":"a"}', 'surrogate'],
     ['{"id":"\\u001b[31m","prompt":"a"}', 'printable'],
     ['{"prompt":[{"role":"user","content":"q","contnt":"x"}]}', 'contnt'],
     ['{"prompt":[{"role":"tool","content":"42"}]}', 'prompt.0.role'],
     [`{"prompt":"a","metadata":${'['.repeat(300)}${']'.repeat(300)}}`, 'nested deeper'],
-    ['{"prompt":[{"role":"robot","content":"x"}]}', 'prompt'],
+    ['{"prompt":"a","answer":9007199254740993}', 'answer: expected whole numbers'],
+    ['{"prompt":"a","answer":1e999}\n', 'answer: expected a finite number'],
+    ['{"prompt":"a","system_prompt":3}', 'system_prompt: expected text, found a number'],
+    ['{"prompt":"a","metadata":{"x":[{"SECRET":1,"SECRET":2}]}}\n', 'line 1: an object has one key twice'],
+    [Buffer.from('{"prompt":"caf\xe9"}', 'latin1'), 'line 1 is not UTF-8'],
   ])('refuses %j', async (text, message) => {
-    await expect(read(text)).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
-  });
-
-  it('keeps an answer of null, and keys that look like magic', async () => {
-    const [first, second] = await read('{"prompt":"a","answer":null}\n{"prompt":"b","answer":{"__proto__":7}}');
-    expect(first).toHaveProperty('answer', null);
-    expect(JSON.stringify(second?.answer)).toBe('{"__proto__":7}');
-  });
-
-  it('that is not JSON is reported without its text, which may hold an answer', async () => {
-    const error = await read('{"answer":"SECRET42","prompt":"x"').catch((thrown: Error) => thrown);
-    expect(String(error)).toContain('line 1 is not valid JSON');
-    expect(String(error)).not.toContain('SECRET42');
-  });
-
-  it('that is not UTF-8 is refused', async () => {
-    const file = join(dir, 'latin.jsonl');
-    await writeFile(file, Buffer.from('{"prompt":"caf\xe9"}', 'latin1'));
-    await expect(readTasks(file)).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining('UTF-8') });
+    const thrown = await read(text).catch((error: Error) => error);
+    expect(thrown).toMatchObject(refused(message));
+    expect(String(thrown)).not.toContain('SECRET');
   });
 
   it.each([
-    ['{"prompt":"a","answer":NaN}', 'line 1 is not valid JSON, which has no NaN'],
-    ['{"prompt":"a"}\n{"prompt":"b","ans', 'was the file cut off?'],
-    ['\n  \n\r\n', 'holds no task'],
-    ['\uFEFF', 'holds no task'],
-    ['{"prompt":"a"}\n\uFEFF{"prompt":"b"}', 'line 2 is not valid JSON'],
-    ['{"prompt":"a"}{"prompt":"b"}', 'line 1 is not valid JSON'],
-    ['{"prompt":"a","answer":9007199254740993}', 'answer: expected whole numbers'],
-    ['{"prompt":"a","metadata":{"n":9223372036854775808}}', 'metadata.n: expected whole numbers'],
-    ['{"prompt":"a","system_prompt":3}', 'system_prompt: expected text, found a number'],
-  ])('refuses %j, too', async (text, message) => {
-    await expect(read(text)).rejects.toMatchObject({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
+    ['packed.jsonl.gz', gzipSync('{}'), 'packed by gzip'],
+    ['packed.csv', zstdCompressSync('{}'), 'packed by zstd'],
+    ['sheet.csv', Buffer.from('PK\u0003\u0004rest'), 'a ZIP archive or a spreadsheet'],
+    ['wide.csv', Buffer.from('\ufeff{}', 'utf16le'), 'UTF-16'],
+    ['semicolons.csv', 'prompt;answer\na;1\n', 'expected columns separated by commas, found ";"'],
+    ['tabs.csv', 'prompt\tanswer\na\t1\n', 'expected columns separated by commas, found tabs'],
+    ['tabs.tsv', 'prompt\tanswer\na\t1\n', 'separated by tabs, expected commas'],
+    ['header.csv', 'prompt,answer\n', 'holds no task'],
+    ['magic.csv', '__proto__,prompt\n1,a\n', 'unknown column __proto__'],
+  ])('is not %s', async (name, content, message) => {
+    await expect(read(content, name)).rejects.toMatchObject(refused(message));
   });
 
   it('with a line that does not end is refused before it is read to its end', async () => {
@@ -119,9 +112,7 @@ describe('a task file', () => {
         yield Buffer.alloc(2 ** 20, 0x20);
       }
     })();
-    await expect(readJsonl({ path: 'x.jsonl', chunks: () => endless }).next()).rejects.toMatchObject({
-      message: expect.stringContaining('x.jsonl line 1 is longer than 16 MiB'),
-    });
+    await expect(readJsonl(endless, 'x.jsonl').next()).rejects.toMatchObject(refused('x.jsonl line 1 is longer than 16 MiB'));
     expect(given).toBeLessThan(20 * 2 ** 20);
   });
 
@@ -131,19 +122,99 @@ describe('a task file', () => {
       const pieces = (async function* () {
         for (let start = 0; start < bytes.length; start += size) yield bytes.subarray(start, start + size);
       })();
-      const rows = [];
-      for await (const row of readJsonl({ path: 'x.jsonl', chunks: () => pieces })) rows.push(row);
-      expect(rows).toEqual([
+      expect(await Array.fromAsync(readJsonl(pieces, 'x.jsonl'))).toEqual([
         { kind: 'row', place: 'line 1', row: { prompt: 'caf\u00e9 😀', answer: 'x' } },
         { kind: 'row', place: 'line 3', row: { prompt: 'b', answer: 'y' } },
       ]);
     }
   });
+});
 
-  it('that is missing is named', async () => {
-    await expect(readTasks(join(dir, 'none.jsonl'))).rejects.toMatchObject({
-      code: 'FILE_NOT_FOUND',
-      message: expect.stringContaining('none.jsonl'),
+describe('a path', () => {
+  beforeAll(async () => {
+    await writeFile(join(dir, 'good.jsonl'), '{"prompt":"a"}\n');
+    await symlink(join(dir, 'good.jsonl'), join(dir, 'link.jsonl'));
+    await symlink('/dev/zero', join(dir, 'zero.jsonl'));
+    await symlink(join(dir, 'loop.jsonl'), join(dir, 'loop.jsonl'));
+    execFileSync('mkfifo', [join(dir, 'pipe.parquet')]);
+    await using large = await open(join(dir, 'large.jsonl'), 'w');
+    await large.truncate(6 * 2 ** 30);
+  });
+
+  it('may lead through a link', async () => {
+    expect(await readTasks(join(dir, 'link.jsonl'))).toHaveLength(1);
+  });
+
+  it.each([
+    ['.', 'DATASET_INVALID', 'found a folder', 'name one file in it'],
+    ['pipe.parquet', 'DATASET_INVALID', 'found a pipe', 'to a file'],
+    ['zero.jsonl', 'DATASET_INVALID', 'found a device', 'to a file'],
+    ['large.jsonl', 'DATASET_INVALID', '6.0 GiB, expected at most 5', 'split it'],
+    ['none.jsonl', 'FILE_NOT_FOUND', 'none.jsonl', 'put the tasks beside the entry'],
+    ['loop.jsonl', 'FILE_NOT_FOUND', 'ELOOP', 'leads back to itself'],
+    ['good.jsonl/x', 'FILE_NOT_FOUND', 'ENOTDIR', 'put the tasks beside the entry'],
+  ])('%s is refused', async (name, code, message, hint) => {
+    await expect(readTasks(join(dir, name))).rejects.toMatchObject({
+      code,
+      message: expect.stringContaining(message),
+      hint: expect.stringContaining(hint),
     });
+  });
+
+  // Root may read every file.
+  it.skipIf(process.getuid?.() === 0)('that may not be read is named, and what to allow', async () => {
+    await writeFile(join(dir, 'locked.jsonl'), '{"prompt":"a"}', { mode: 0 });
+    await expect(readTasks(join(dir, 'locked.jsonl'))).rejects.toMatchObject({
+      message: expect.stringContaining('EACCES'),
+      hint: expect.stringContaining('allow this user'),
+    });
+  });
+
+  it('is no URL', async () => {
+    await expect(readTasks('https://example.com/train.jsonl')).rejects.toMatchObject(refused('found the URL'));
+  });
+});
+
+describe('a source', () => {
+  it.each([5, null, {}, () => []])('that is none: %s', async (source) => {
+    await expect(readTasks(source as unknown as TaskSource)).rejects.toMatchObject(
+      refused('expected the path of a file, a list'),
+    );
+  });
+
+  it('that throws says so', async () => {
+    const failing = (async function* () {
+      yield { prompt: 'a' };
+      throw new Error('the disk is gone');
+    })();
+    await expect(readTasks(failing)).rejects.toMatchObject(refused('threw after 1 rows: the disk is gone'));
+  });
+
+  it('that does not answer is given up, one that is left early is closed', async () => {
+    const silent = { [Symbol.asyncIterator]: () => ({ next: () => new Promise<never>(() => {}) }) };
+    await expect(givenRows(silent, 20).next()).rejects.toMatchObject(refused('gave no row for 0.02 s'));
+    let isClosed = false;
+    const bad = (async function* () {
+      try {
+        for (;;) yield { prompt: '' };
+      } finally {
+        isClosed = true;
+      }
+    })();
+    await expect(readTasks(bad)).rejects.toMatchObject(refused('showing first 5'));
+    expect(isClosed).toBe(true);
+  });
+
+  it('of values is copied: changing them later changes no task', async () => {
+    const row = { prompt: 'a', answer: { list: [1] } };
+    const reusing = (function* () {
+      for (let i = 0; i < 3; i++) {
+        row.answer.list[0] = i;
+        yield row;
+      }
+    })();
+    const tasks = await readTasks(reusing);
+    row.answer.list[0] = 99;
+    expect(tasks.map(({ answer }) => answer)).toEqual([{ list: [0] }, { list: [1] }, { list: [2] }]);
   });
 });

@@ -5,7 +5,8 @@
  * a row, which may be an answer.
  */
 
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
+import type { FileHandle } from 'node:fs/promises';
 import { extname } from 'node:path';
 import { getHeapStatistics } from 'node:v8';
 import type { Task } from '../core/types.ts';
@@ -57,10 +58,13 @@ export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   if (typeof source !== 'string') return yield* givenRows(source);
   await using file = await openTaskFile(source);
   const extension = extname(source).toLowerCase();
-  if (extension === '.parquet') yield* readParquet(file);
-  else if (extension === '.tsv') refuseTabs(source);
-  else if (extension === '.csv') yield* readCsv(file);
-  else yield* readJsonl(file);
+  if (extension === '.tsv') refuseTabs(source);
+  else if (extension === '.parquet') yield* readParquet(source);
+  else yield* (extension === '.csv' ? readCsv : readJsonl)(chunksOf(file), source);
+}
+
+function chunksOf(file: FileHandle): AsyncIterable<Uint8Array> {
+  return file.createReadStream({ start: 0, autoClose: false, highWaterMark: 2 ** 18 });
 }
 
 class Reading {
@@ -70,12 +74,9 @@ class Reading {
   readonly #places = new Map<string, string>();
   /** By a hash of what is asked: how often. */
   readonly #asked = new Map<string, number>();
-  readonly #copies = new Sightings();
-  readonly #leaks: Readonly<Record<LabelPlace, Sightings>> = {
-    prompt: new Sightings(),
-    metadata: new Sightings(),
-    id: new Sightings(),
-  };
+  /** Places of rows that ask what an earlier one asks, or that show their answer. */
+  readonly #copies: string[] = [];
+  readonly #leaks: Readonly<Record<LabelPlace, string[]>> = { prompt: [], metadata: [], id: [] };
   readonly #maxBytes = memoryForTasks();
   #bytes = 0;
   #hasWrongColumns = false;
@@ -127,7 +128,7 @@ class Reading {
       const problem = difference(names, this.#columns);
       if (problem !== undefined) return { problems: [problem] };
     }
-    return taskOf({ row, place, rules: this.#rules });
+    return taskOf(row, place, this.#rules);
   }
 
   #keep(read: ReadTask, place: string): void {
@@ -138,8 +139,8 @@ class Reading {
     const hash = contentHash(rest);
     const copy = (this.#asked.get(hash) ?? 0) + 1;
     this.#asked.set(hash, copy);
-    if (copy > 1) this.#copies.add(place);
-    for (const where of labelPlaces(read)) this.#leaks[where].add(place);
+    if (copy > 1) this.#copies.push(place);
+    for (const where of labelPlaces(read)) this.#leaks[where].push(place);
     const task: Task = { id: id ?? this.#freeId(`row-${hash}`, copy), ...rest };
     this.#places.set(task.id, place);
     this.#tasks.push(task);
@@ -171,7 +172,8 @@ class Reading {
   }
 
   #warnings(): Dataset['warnings'] {
-    const told = (code: string, { first, more }: Sightings, what: string): Dataset['warnings'] => {
+    const told = (code: string, [first, ...others]: readonly string[], what: string): Dataset['warnings'] => {
+      const more = others.length;
       const rest = more === 0 ? '' : ` (and ${more} more ${more === 1 ? 'row' : 'rows'})`;
       return first === undefined ? [] : [{ code, message: `${this.#name} ${first}: ${what}${rest}` }];
     };
@@ -190,17 +192,6 @@ function memoryForTasks(): number {
   return Math.max(0, limit - used - YOUNG_BYTES) * MAX_SHARE_OF_HEAP;
 }
 
-/** Where something was found first, and how often after that. */
-class Sightings {
-  first: string | undefined;
-  more = 0;
-
-  add(place: string): void {
-    if (this.first === undefined) this.first = place;
-    else this.more++;
-  }
-}
-
 // ── held-out tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 // A share of the tasks, held out from training. Each task is on its side by itself, by a hash of what is asked and the seed: tasks that
@@ -211,20 +202,12 @@ export interface Split {
   readonly heldOut: readonly Task[];
 }
 
-export interface SplitOptions {
-  /** Between 0 and 1. */
-  readonly share: number;
-  readonly seed: number;
-  /** That must be left to train on. */
-  readonly minTasks?: number | undefined;
-}
-
-/** Throws DATASET_INVALID where nothing would be held out, or too little left to train on. */
-export function splitTasks(all: readonly Task[], { share, seed, minTasks = 1 }: SplitOptions): Split {
-  const isHeldOut = (task: Task): boolean => placeOf(task, seed) < share;
-  const tasks: Task[] = [];
-  const heldOut: Task[] = [];
-  for (const task of all) (isHeldOut(task) ? heldOut : tasks).push(task);
+/** `share`: between 0 and 1. Throws DATASET_INVALID where nothing would be held out, or fewer than `minTasks` left to train on. */
+export function splitTasks(
+  all: readonly Task[],
+  { share, seed, minTasks = 1 }: { readonly share: number; readonly seed: number; readonly minTasks?: number | undefined },
+): Split {
+  const { tasks = [], heldOut = [] } = Object.groupBy(all, (task) => (placeOf(task, seed) < share ? 'heldOut' : 'tasks'));
   if (tasks.length >= minTasks && heldOut.length > 0) return { tasks, heldOut };
   const left = tasks.length === 0 ? 'none' : tasks.length;
   const found = heldOut.length === 0 ? `none of ${all.length} tasks held out` : `${left} of ${all.length} tasks to train on`;
@@ -235,10 +218,7 @@ export function splitTasks(all: readonly Task[], { share, seed, minTasks = 1 }: 
 
 /** From 0 to below 1, evenly. */
 function placeOf(task: Task, seed: number): number {
-  const digest = createHash('sha256')
-    .update(`${seed}/${contentHash(task)}`)
-    .digest();
-  return digest.readUIntBE(0, 6) / 2 ** 48;
+  return hash('sha256', `${seed}/${contentHash(task)}`, 'buffer').readUIntBE(0, 6) / 2 ** 48;
 }
 
 /** How many of the held-out tasks ask what a training task asks. */

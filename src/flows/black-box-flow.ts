@@ -35,9 +35,9 @@ export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object
 
   async run(_samplingParams: SamplingParams, fields: FlowFields<Row>): Promise<number> {
     const door = this.gatewayDoor;
-    const { trajectory_uid: trajectoryUid, base_url, api_key: apiKey } = await initTrajectory(door);
+    const { trajectoryUid, baseUrl, apiKey } = await initTrajectory(door);
     // The prompt is the second segment of a base URL.
-    const base = base_url.replace(/[^/]+\/v1$/, `${encodeURIComponent(fields.promptUid)}/v1`);
+    const base = baseUrl.replace(/[^/]+\/v1$/, `${encodeURIComponent(fields.promptUid)}/v1`);
     let reward: number | undefined;
     try {
       await registerTrajectory(door, base, { channel: fields.channel, metadata: metadataOf(fields) });

@@ -31,15 +31,10 @@ export interface FlowRow {
   readonly [field: string]: unknown;
 }
 
-export type EpisodeResult =
-  | { readonly kind: 'completed'; readonly numSteps: number; readonly trajectoryUid: string; readonly seconds: number }
-  | {
-      readonly kind: 'failed';
-      readonly numSteps: 0;
-      readonly error: string;
-      readonly trajectoryUid: string;
-      readonly seconds: number;
-    };
+export type EpisodeResult = { readonly trajectoryUid: string; readonly seconds: number } & (
+  | { readonly kind: 'completed'; readonly numSteps: number }
+  | { readonly kind: 'failed'; readonly numSteps: 0; readonly error: string }
+);
 
 export interface ManagerOptions {
   readonly flows: FlowRegistry;

@@ -76,35 +76,29 @@ export function attachTo({ gateway, grader }: RunHost): (ctx: WorkflowContext, t
   };
 }
 
-/** Whose body may be empty. */
-const OPTIONAL: readonly FlowRoute['does'][] = ['init', 'fetch', 'register', 'complete'];
+const HANDLERS: Readonly<Record<FlowRoute['does'], (parts: FlowParts, call: FlowCall) => HttpReply | Promise<HttpReply>>> = {
+  generate,
+  submit: submitSteps,
+  reward: computeReward,
+  init: initTrajectory,
+  register: registerTrajectory,
+  complete: completeTrajectory,
+  steps: showSteps,
+  fetch: fetchBatch,
+  pool: showPool,
+};
+/** The others' body may be empty. */
+const WITH_BODY: readonly FlowRoute['does'][] = ['generate', 'submit', 'reward'];
 
 async function serve(parts: FlowParts, match: RouteMatch<FlowRoute>, request: HttpRequest): Promise<HttpReply> {
   const { does, may = FLOW_CAPABILITIES } = routeFor(match, request.method, request.path);
   const grant = parts.gateway.authorize(request, may);
-  if (does === 'pool') return showPool(parts);
   const { trajectory, prompt } = namesIn(match.segments);
   const named = trajectory === undefined ? undefined : parts.table.find(grant, trajectory);
   if (prompt !== undefined) named?.isOfPrompt(prompt);
-  if (does === 'steps') return showSteps(named!);
   const text = await readText(request, GATEWAY_LIMITS.bodyBytes);
-  const call = { request, grant, text, raw: text === '' && OPTIONAL.includes(does) ? {} : parseJson(text, GATEWAY_LIMITS) };
-  switch (does) {
-    case 'generate':
-      return await generate(parts, call);
-    case 'submit':
-      return await submitSteps(parts, call);
-    case 'reward':
-      return await computeReward(parts, call);
-    case 'init':
-      return initTrajectory(parts, call);
-    case 'register':
-      return registerTrajectory(named!, call.raw);
-    case 'complete':
-      return await completeTrajectory(parts, named!, call.raw);
-    case 'fetch':
-      return await fetchBatch(parts, call);
-  }
+  const raw = text === '' && !WITH_BODY.includes(does) ? {} : parseJson(text, GATEWAY_LIMITS);
+  return await HANDLERS[does](parts, { request, grant, text, raw, named: named! });
 }
 
 /** The gateway's own route, for the rollout of this name. */
@@ -160,7 +154,7 @@ export function originFor(bound: string, host: string | undefined): string {
   return isLoopback(name) || isOwn() ? `http://${name}:${port}` : bound;
 }
 
-function registerTrajectory(trajectory: FlowTrajectory, raw: unknown): HttpReply {
+function registerTrajectory(_: FlowParts, { named: trajectory, raw }: FlowCall): HttpReply {
   const { channel, metadata } = parsed(registration, raw);
   if (trajectory.completion !== undefined) throw isComplete(trajectory);
   trajectory.isFor(purposeOf(channel));
@@ -173,7 +167,7 @@ function registerTrajectory(trajectory: FlowTrajectory, raw: unknown): HttpReply
 }
 
 /** The same again is answered the same; another ending is refused. */
-async function completeTrajectory({ table }: FlowParts, trajectory: FlowTrajectory, raw: unknown): Promise<HttpReply> {
+async function completeTrajectory({ table }: FlowParts, { named: trajectory, raw }: FlowCall): Promise<HttpReply> {
   const { reward, channel, error } = parsed(completion, raw);
   trajectory.checkPurpose(purposeOf(channel));
   const ending = { reward: reward ?? undefined, error: error ?? undefined };
@@ -190,7 +184,7 @@ function isComplete({ uid }: FlowTrajectory): Error {
   return flowRefusal('trajectory_complete', `trajectory ${uid} is complete, as something else`, { hint });
 }
 
-function showSteps(trajectory: FlowTrajectory): HttpReply {
+function showSteps(_: FlowParts, { named: trajectory }: FlowCall): HttpReply {
   const { trainedTurns, reward } = trajectory;
   return jsonReply(200, {
     trajectory_uid: trajectory.uid,
@@ -225,10 +219,7 @@ async function fetchBatch(parts: FlowParts, { request, raw }: FlowCall): Promise
     stale: max_staleness == null ? undefined : { policyVersion, most: max_staleness, rule: stale },
     batchId: batch_id ?? undefined,
   };
-  const patience = AbortSignal.any([
-    AbortSignal.timeout(wait_s * 1000),
-    ...(request.signal === undefined ? [] : [request.signal]),
-  ]);
+  const patience = AbortSignal.any([AbortSignal.timeout(wait_s * 1000), ...(request.signal ? [request.signal] : [])]);
   const fetched = await pool.fetch(wanted, patience);
   if (fetched.kind !== 'batch') return jsonReply(200, { status: fetched.kind, batch_id: null, steps: null });
   return jsonReply(200, { status: 'batch', batch_id: fetched.batchId, steps: fetched.steps.map(rowOf) });

@@ -42,6 +42,8 @@ export interface FlowCall {
   /** The body as text and as JSON. */
   readonly text: string;
   readonly raw: unknown;
+  /** The trajectory of the base URL, for the routes below one. */
+  readonly named: FlowTrajectory;
 }
 
 // ── /generate ────────────────────────────────────────────────────────────────────────────────────────────────────────────

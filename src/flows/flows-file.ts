@@ -7,7 +7,8 @@ import { dirname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describeValue } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { inspectEntry, together } from '../rollout/discovery.ts';
+import { isObject } from '../core/json.ts';
+import { importEntry, inspectEntry, together } from '../rollout/discovery.ts';
 // Registers the flow that is there for every entry.
 import { SINGLE_STEP } from './agent-flow-base.ts';
 import { checkFlow, FLOW_NAME, flowRegistry, type RegisteredFlow } from './flow-registry.ts';
@@ -60,9 +61,9 @@ export async function readFlowsFile(path: string): Promise<readonly ConfiguredFl
       return [];
     }
   });
-  const names = targets.map(({ name }) => name);
-  for (const name of new Set(names.filter((one, index) => names.indexOf(one) !== index)))
-    mistakes.push(`two flows are called ${name}`);
+  for (const [name, alike] of Map.groupBy(targets, (target) => target.name)) {
+    if (alike.length > 1) mistakes.push(`two flows are called ${name}`);
+  }
   if (mistakes.length > 0) throw invalid(path, mistakes.join('; also: '));
   const loaded = await Promise.allSettled(targets.map(load));
   const refused = loaded.flatMap((one) => (one.status === 'rejected' ? [one.reason as TrainyardError] : []));
@@ -85,45 +86,32 @@ async function rowsIn(path: string): Promise<readonly unknown[]> {
   throw invalid(path, `expected a list of flows, found ${describeValue(rows)}`);
 }
 
-interface Target {
-  readonly name: string;
-  readonly file: string;
+interface Target extends Omit<ConfiguredFlow, 'flow'> {
   readonly exportName: string;
-  readonly config: Readonly<Record<string, unknown>> | undefined;
 }
 
 function targetIn(row: unknown, path: string): Target {
-  if (typeof row !== 'object' || row === null || Array.isArray(row))
-    throw new Error(`expected name and _target_, found ${describeValue(row)}`);
-  const { name, _target_: target, ...config } = row as Readonly<Record<string, unknown>>;
+  if (!isObject(row)) throw new Error(`expected name and _target_, found ${describeValue(row)}`);
+  const { name, _target_: target, ...config } = row;
   if (typeof name !== 'string' || !FLOW_NAME.test(name))
     throw new Error(`name: expected letters, digits and . : - _, found ${describeValue(name)}`);
   const [, file, exportName] = TARGET.exec(typeof target === 'string' ? target : '') ?? [];
   if (file === undefined || exportName === undefined)
     throw new Error(`${name}: _target_: expected ./file.ts#Export, found ${describeValue(target)}`);
-  return {
-    name,
-    file: resolve(dirname(path), file),
-    exportName,
-    config: Object.keys(config).length === 0 ? undefined : config,
-  };
+  const isConfigured = Object.keys(config).length > 0;
+  return { name, file: resolve(dirname(path), file), exportName, ...(isConfigured ? { config } : {}) };
 }
 
-async function load({ name, file, exportName, config }: Target): Promise<ConfiguredFlow> {
-  let module: Readonly<Record<string, unknown>>;
-  try {
-    module = (await import(pathToFileURL(file).href)) as Readonly<Record<string, unknown>>;
-  } catch (cause) {
-    if (cause instanceof TrainyardError) throw cause;
-    throw new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${file}: ${messageOf(cause).split('\n', 1)[0]}`, { cause });
-  }
+async function load({ exportName, ...target }: Target): Promise<ConfiguredFlow> {
+  const { name, file } = target;
+  const module = await importEntry(pathToFileURL(file).href, file);
   const flow = Object.hasOwn(module, exportName) ? module[exportName] : undefined;
   if (flow === undefined) {
     const names = Object.keys(module).join(', ') || 'nothing';
     throw new TrainyardError('WORKFLOW_NOT_FOUND', `flow ${name}: ${file} has no export ${exportName}; it exports ${names}`);
   }
   checkFlow(flow, `flow ${name}: ${exportName}`);
-  return { name, flow, file, ...(config === undefined ? {} : { config }) };
+  return { ...target, flow };
 }
 
 function invalid(path: string, message: string): TrainyardError {

@@ -63,37 +63,23 @@ export interface GatewayReward {
   readonly parts: Readonly<Record<string, number>>;
 }
 
-const SAMPLING = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'];
+const FIELDS = [
+  ...['trajectoryUid', 'promptUid', 'messages', 'tools', 'promptIds'],
+  ...['temperature', 'topP', 'topK', 'maxTokens', 'stop'],
+];
 
 export async function generate(door: GatewayDoor, fields: GenerateFields): Promise<GatewayGeneration> {
-  const names = [...SAMPLING, 'trajectoryUid', 'promptUid', 'messages', 'tools', 'promptIds'];
-  checkNames(fields, names, 'gatewayGenerate', 'REQUEST_INVALID');
-  const { trajectoryUid, promptUid, temperature, topP, topK, maxTokens, stop, messages, promptIds } = fields;
-  const sampling = { temperature, top_p: topP, top_k: topK, max_tokens: maxTokens, stop };
-  const asked =
-    messages === undefined
-      ? { prompt_ids: promptIds, sampling_params: sampling }
-      : { ...sampling, messages, tools: fields.tools };
-  const said = await post<{
-    readonly response_text: string;
-    readonly response_ids: readonly number[];
-    readonly prompt_ids: readonly number[];
-    readonly log_probs: readonly number[];
-    readonly stop_reason: StopReason;
-    readonly policy_version: number;
-    readonly generation_id: string;
-    readonly message: Message;
-  }>(door, '/generate', { trajectory_uid: trajectoryUid, prompt_uid: promptUid, ...asked });
-  return {
-    text: said.response_text,
-    responseIds: said.response_ids,
-    promptIds: said.prompt_ids,
-    logProbs: said.log_probs,
-    stopReason: said.stop_reason,
-    policyVersion: said.policy_version,
-    generationId: said.generation_id,
-    message: said.message,
-  };
+  checkNames(fields, FIELDS, 'gatewayGenerate', 'REQUEST_INVALID');
+  const { trajectoryUid, promptUid, promptIds, ...inMessages } = fields;
+  const { messages, ...sampling } = inMessages;
+  const asked = messages === undefined ? { promptIds, sampling_params: wireOf(sampling) } : inMessages;
+  const said = await post<Omit<GatewayGeneration, 'text'> & { readonly responseText: string }>(
+    door,
+    '/generate',
+    wireOf({ trajectoryUid, promptUid, ...asked }),
+  );
+  const { responseText: text, responseIds, logProbs, stopReason, policyVersion, generationId, message } = said;
+  return { text, responseIds, promptIds: said.promptIds, logProbs, stopReason, policyVersion, generationId, message };
 }
 
 /** How many steps there are now, those that were there before included. */
@@ -105,19 +91,15 @@ export async function submitSteps(door: GatewayDoor, steps: readonly Step[], cha
 
 export async function computeReward(door: GatewayDoor, fields: RewardFields): Promise<GatewayReward> {
   const { trajectoryUid, messages, promptIds, responseIds, datasetFields } = fields;
-  const names = { trajectory_uid: trajectoryUid, dataset_fields: datasetFields };
-  const asked = messages === undefined ? { prompt_ids: promptIds, response_ids: responseIds } : { messages };
-  const said = await post<{ readonly reward: number; readonly reward_extra_info: Readonly<Record<string, number>> }>(
-    door,
-    '/compute_reward',
-    { ...names, ...asked },
-  );
-  return { reward: said.reward, parts: said.reward_extra_info };
+  const asked = messages === undefined ? { promptIds, responseIds } : { messages };
+  type Said = { readonly reward: number; readonly rewardExtraInfo: GatewayReward['parts'] };
+  const said = await post<Said>(door, '/compute_reward', wireOf({ trajectoryUid, datasetFields, ...asked }));
+  return { reward: said.reward, parts: said.rewardExtraInfo };
 }
 
 export function initTrajectory(
   door: GatewayDoor,
-): Promise<{ readonly trajectory_uid: string; readonly base_url: string; readonly api_key: string }> {
+): Promise<{ readonly trajectoryUid: string; readonly baseUrl: string; readonly apiKey: string }> {
   return post(door, '/init_trajectory', {});
 }
 
@@ -136,7 +118,7 @@ export async function completeTrajectory(
   given: { readonly reward?: number | undefined; readonly error?: string | undefined },
 ): Promise<number> {
   const after = { ...door, signal: AbortSignal.timeout(30_000) };
-  return (await post<{ readonly num_steps: number }>(after, `${base}/complete_trajectory`, given)).num_steps;
+  return (await post<{ readonly numSteps: number }>(after, `${base}/complete_trajectory`, given)).numSteps;
 }
 
 /** Base URL of a trajectory. */
@@ -144,12 +126,13 @@ export function baseOf({ url }: Pick<GatewayDoor, 'url'>, trajectoryUid: string,
   return `${url.replace(/\/$/, '')}/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1`;
 }
 
+/** With the reply's names as ours. */
 async function post<T>(door: GatewayDoor, path: string, body: object): Promise<T> {
   const headers = { authorization: `Bearer ${door.key}`, 'content-type': 'application/json' };
   const url = path.startsWith('/') ? `${door.url.replace(/\/$/, '')}${path}` : path;
   const reply = await door.fetch(url, { method: 'POST', body: JSON.stringify(body), headers, signal: door.signal });
   const said: unknown = await reply.json().catch(() => undefined);
-  if (reply.ok) return said as T;
+  if (reply.ok) return renamed(said as object, (name) => name.replaceAll(/_[a-z]/g, ([, letter]) => letter!.toUpperCase())) as T;
   const { error } = (said ?? {}) as { readonly error?: { readonly message?: string; readonly code?: string } };
   const { message = `the gateway answered ${reply.status}`, code } = error ?? {};
   throw new TrainyardError('WORKFLOW_FAILED', `${new URL(url).pathname}: ${code === undefined ? '' : `${code}: `}${message}`, {
@@ -189,41 +172,34 @@ export interface StepFields {
  * Log-probabilities and version are there because the format has them: what is trained is what the gateway recorded.
  */
 export class Step {
-  readonly promptIds: readonly number[];
-  readonly responseIds: readonly number[];
-  readonly reward: number | null;
+  declare readonly promptIds: readonly number[];
+  declare readonly responseIds: readonly number[];
+  readonly reward: number | null = null;
   readonly multiModalData: null = null;
-  readonly rolloutLogProbs: readonly number[] | null;
+  readonly rolloutLogProbs: readonly number[] | null = null;
   readonly routedExperts: null = null;
-  readonly trajectoryUid: string;
-  readonly promptUid: string;
-  readonly stepIndex: number;
-  readonly policyVersion: number;
-  readonly isLast: boolean;
-  readonly metadata: Readonly<Record<string, Json>> | null;
-  readonly generationId: string | undefined;
+  declare readonly trajectoryUid: string;
+  declare readonly promptUid: string;
+  readonly stepIndex: number = 0;
+  readonly policyVersion: number = 0;
+  readonly isLast: boolean = false;
+  readonly metadata: Readonly<Record<string, Json>> | null = null;
+  declare readonly generationId: string | undefined;
 
   constructor(fields: StepFields) {
     const mistakes = mistakesIn(fields);
     if (mistakes.length > 0) throw new TrainyardError('WORKFLOW_BAD_RESULT', `not a step: ${mistakes.join('; also: ')}`);
-    this.promptIds = fields.promptIds;
-    this.responseIds = fields.responseIds;
-    this.reward = fields.reward ?? null;
-    this.rolloutLogProbs = fields.rolloutLogProbs ?? null;
-    this.trajectoryUid = fields.trajectoryUid;
-    this.promptUid = fields.promptUid;
-    this.stepIndex = fields.stepIndex ?? 0;
-    this.policyVersion = fields.policyVersion ?? 0;
-    this.isLast = fields.isLast ?? false;
-    this.metadata = fields.metadata ?? null;
-    this.generationId = fields.generationId;
+    Object.assign(this, Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null)));
   }
 }
 
+function renamed(fields: object, rename: (name: string) => string): object {
+  return Object.fromEntries(Object.entries(fields).map(([name, value]) => [rename(name), value]));
+}
+
 /** As it is sent: `promptIds` is `prompt_ids` there. */
-function wireOf(step: Step): object {
-  const wireName = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-  return Object.fromEntries(Object.entries(step).map(([name, value]) => [wireName(name), value]));
+function wireOf(fields: object): object {
+  return renamed(fields, (name) => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
 }
 
 const isNatural = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;

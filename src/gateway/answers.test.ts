@@ -15,8 +15,32 @@ function sampler() {
 
 const cancelled = () => Promise.reject(new Error('hung up'));
 
-describe('a marked retry', () => {
-  it('of an attempt that is then cancelled samples once, however many retries wait for it', async () => {
+/** Attempts one after the other: what each is given, `x` where its client hangs up; `miss` with the attempt that did not get its answer. */
+async function play(steps: string): Promise<void> {
+  const answers = new Answers<Turn>();
+  const { sample } = sampler();
+  const given: Answer<Turn>[] = [];
+  for (const [step, what, told] of steps.split(' ').map((one) => [one, ...one.split(':')] as const)) {
+    if (what === 'miss') given[Number(told)]!.miss();
+    else if (told === 'x') await expect(answers.get('k', what === 'retry', cancelled), step).rejects.toThrow('hung up');
+    else {
+      given.push(await answers.get('k', what === 'retry', sample));
+      expect(given.at(-1)!.value.index, `${step} of ${steps}`).toBe(Number(told));
+    }
+  }
+}
+
+describe('attempts of identical requests', () => {
+  it.each([
+    ['a retry of a second request that was cancelled samples; the next retry gets that', 'ask:0 ask:x retry:1 retry:1'],
+    ['a retry gets the answer that was missed, and so does the retry after it', 'ask:0 ask:1 miss:0 retry:0 retry:0'],
+    ['a retry after a request that was given up and asked anew gets the new answer', 'ask:x ask:0 retry:0'],
+    ['a retry that overtook its first attempt is answered again after that was cancelled', 'retry:0 ask:x retry:0 ask:x retry:1'],
+    ['an answer missed by one attempt but had by another leaves nothing behind', 'ask:0 retry:0 miss:0 miss:0 ask:1'],
+    ['an answer missed by every attempt is given again, once', 'ask:0 retry:0 miss:0 miss:1 ask:0 ask:1'],
+  ])('%s', async (_, steps) => await play(steps));
+
+  it('a retry of an attempt that is then cancelled samples once, however many retries wait for it', async () => {
     const answers = new Answers<Turn>();
     const first = Promise.withResolvers<Turn>();
     const counter = sampler();
@@ -28,17 +52,7 @@ describe('a marked retry', () => {
     expect(counter.sampled).toBe(1);
   });
 
-  it('of a second, identical question that was cancelled samples: the answer to the first is not its own', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    await answers.get('k', false, sample);
-    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    expect((await answers.get('k', true, sample)).value.index).toBe(1);
-    // That is settled; another retry is of the answer that was given last.
-    expect((await answers.get('k', true, sample)).value.index).toBe(1);
-  });
-
-  it('of a second, identical question waits for it while it is sampled', async () => {
+  it('a retry of a second request waits for it while it is sampled', async () => {
     const answers = new Answers<Turn>();
     const { sample } = sampler();
     await answers.get('k', false, sample);
@@ -49,63 +63,10 @@ describe('a marked retry', () => {
     expect([(await asked).value.index, (await retry).value.index]).toEqual([7, 7]);
   });
 
-  it('gets the answer that was missed, and so does the retry after it', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    const [first] = await Promise.all([answers.get('k', false, sample), answers.get('k', false, sample)]);
-    first.miss();
-    expect((await answers.get('k', true, sample)).value.index).toBe(0);
-    expect((await answers.get('k', true, sample)).value.index).toBe(0);
-  });
-
-  it('after a question that was given up and asked anew gets the new answer, not another sample', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    await answers.get('k', false, sample);
-    expect((await answers.get('k', true, sample)).value.index).toBe(0);
-  });
-
-  it('that overtook its first attempt is answered again, not sampled again, after that one was cancelled', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    await answers.get('k', true, sample);
-    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    expect((await answers.get('k', true, sample)).value.index).toBe(0);
-    // The next question that is cancelled is one of its own.
-    await expect(answers.get('k', false, cancelled)).rejects.toThrow('hung up');
-    expect((await answers.get('k', true, sample)).value.index).toBe(1);
-  });
-
-  it('is one by its SDK’s count, or by an idempotency key', () => {
+  it('an attempt is a retry by its SDK’s count, or by an idempotency key', () => {
     const by = (headers: Record<string, string>) => isMarkedRetry((name) => headers[name]);
-    expect([by({ 'x-stainless-retry-count': '1' }), by({ 'x-retry-count': '2' }), by({ 'idempotency-key': 'a' })]).toEqual([
-      true,
-      true,
-      true,
-    ]);
+    for (const name of ['x-stainless-retry-count', 'x-retry-count', 'idempotency-key']) expect(by({ [name]: '1' })).toBe(true);
     expect([by({}), by({ 'x-stainless-retry-count': '0' })]).toEqual([false, false]);
-  });
-});
-
-describe('an answer that was missed', () => {
-  it('by one attempt but had by another leaves nothing behind: the next question is a new one', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    const first = await answers.get('k', false, sample);
-    const retry = await answers.get('k', true, sample);
-    expect(retry.value).toBe(first.value);
-    first.miss();
-    first.miss();
-    expect((await answers.get('k', false, sample)).value.index).toBe(1);
-  });
-
-  it('by every attempt is given again, once', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    for (const given of [await answers.get('k', false, sample), await answers.get('k', true, sample)]) given.miss();
-    expect((await answers.get('k', false, sample)).value.index).toBe(0);
-    expect((await answers.get('k', false, sample)).value.index).toBe(1);
   });
 });
 

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { bearer, call, type Told } from '../../test/fixtures/gateway/callers.ts';
+import { postTo } from '../../test/fixtures/gateway/messages.ts';
 import { open, tokenizer } from '../../test/fixtures/gateway/streams.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { DialectName } from '../core/types.ts';
 import { DIALECTS } from './gateway.ts';
 import { GATEWAY_LIMITS } from './wire-protocol.ts';
@@ -170,6 +172,111 @@ describe.each(Object.entries(DIALECTS))('%s', (path, dialect) => {
   });
 });
 
+/** Requests that are wrong in one field, by dialect: the field that the error names, and the body. */
+const hello = [user('q')];
+const said = (...content: unknown[]) => ({ messages: [...hello, { role: 'assistant', content }, ...hello] });
+const asked = (...content: unknown[]) => ({ messages: [user(content)] });
+const image = { type: 'image', source: { type: 'base64', data: '' } };
+const tools = [{ type: 'function', name: 'lookup', parameters: {}, input_schema: {}, function: { name: 'lookup' } }];
+const messageTools = [{ name: 'lookup', input_schema: {} }];
+const FIELDS: Readonly<Record<string, readonly (readonly [param: string, body: object])[]>> = {
+  'chat/completions': [
+    ['stream_options', { messages: hello, stream_options: { include_usage: true } }],
+    ['logit_bias', { messages: hello, logit_bias: { 5: 100 } }],
+    ['frequency_penalty', { messages: hello, frequency_penalty: 0.5 }],
+    ['stop', { messages: hello, stop: [''] }],
+    ['min_p', { messages: hello, min_p: 0.1 }],
+    ['repetition_penalty', { messages: hello, repetition_penalty: 1.1 }],
+    ['max_tokens', { messages: hello, max_tokens: 3, max_completion_tokens: 3 }],
+    ['tool_choice', { messages: hello, tools, tool_choice: { type: 'function', function: { name: 'sing' } } }],
+    ['tool_choice', { messages: hello, tools, tool_choice: { type: 'function' } }],
+    ['tool_choice', { messages: hello, tools, tool_choice: { type: 'function', function: null } }],
+    ['tool_choice', { messages: hello, tools, tool_choice: { type: 'allowed_tools' } }],
+    ['tool_choice', { messages: hello, tools, tool_choice: 'always' }],
+    ['tool_choice', { messages: hello, tools, tool_choice: 3 }],
+  ],
+  responses: [
+    ['input', { input: 7 }],
+    ['input', { instructions: 'x', input: [{ type: 'reasoning', summary: [], encrypted_content: 'x' }] }],
+    ['input.0', { input: ['a'] }],
+    ['input.1.type', { input: [user('a'), { type: 'web_search_call', id: 'ws_1' }] }],
+    ['input.0.role', { input: [{ role: 'tool', content: 'a' }] }],
+    ['input.0.content', { input: [{ role: 'user' }] }],
+    [
+      'input.0.content.1.type',
+      { input: [{ role: 'user', content: [{ type: 'input_text', text: 'a' }, { type: 'input_image' }] }] },
+    ],
+    ['input.0.content.0.type', { input: [{ role: 'user', content: [{ type: 'input_file', file_id: 'b' }] }] }],
+    ['input.0.content.0.text', { input: [{ role: 'user', content: [{ type: 'input_text' }] }] }],
+    ['input.0.output.0.type', { input: [{ type: 'function_call_output', call_id: 'c', output: [{ type: 'input_image' }] }] }],
+    ['input.0.arguments', { input: [{ type: 'function_call', call_id: 'c', name: 'f', arguments: {} }] }],
+    ['input.1.id', { input: [user('a'), { type: 'item_reference', id: 'msg_unknown' }] }],
+    ['previous_response_id', { input: 'a', previous_response_id: 'resp_unknown' }],
+    ['conversation', { input: 'a', conversation: 'conv_1' }],
+    ['n', { input: 'a', n: 2 }],
+    ['background', { input: 'a', background: true }],
+    ['prompt', { input: 'a', prompt: { id: 'p' } }],
+    ['truncation', { input: 'a', truncation: 'auto' }],
+    ['max_tool_calls', { input: 'a', max_tool_calls: 1 }],
+    ['top_logprobs', { input: 'a', top_logprobs: 2 }],
+    ['tool_choice', { input: 'a', tool_choice: 'required' }],
+    ['tools.0.name', { input: 'a', tools: [{ type: 'function' }] }],
+    ['text.format', { input: 'a', text: { format: { type: 'grammar' } } }],
+    ['text.format.schema', { input: 'a', text: { format: { type: 'json_schema', name: 'x', schema: 'string' } } }],
+    ['tool_choice', { input: 'x', tools, tool_choice: { type: 'function', name: 'sing' } }],
+    ['tool_choice', { input: 'x', tools, tool_choice: { type: 'web_search' } }],
+  ],
+  messages: [
+    ['messages.0.role', { messages: [{ role: 'tool', content: 'x' }] }],
+    ['messages.0.content', { messages: [{ role: 'user', content: null }] }],
+    ['messages.0.content', asked({ text: 'x' })],
+    ['messages.0.content', asked('x')],
+    ['messages.0.content.1.type', asked({ type: 'text', text: 'x' }, image)],
+    ['messages.0.content.0.type', asked({ type: 'document' })],
+    ['messages.0.content.0.type', asked({ type: 'tool_use', id: 'c', name: 'f', input: {} })],
+    ['messages.0.content.0.text', asked({ type: 'text' })],
+    ['messages.0.content.0.tool_use_id', asked({ type: 'tool_result', content: '' })],
+    ['messages.0.content.0.content', asked({ type: 'tool_result', tool_use_id: 'c', content: 1 })],
+    ['messages.0.content.0.content.0.type', asked({ type: 'tool_result', tool_use_id: 'c', content: [image] })],
+    ['messages.1.content.0.type', said({ type: 'redacted_thinking', data: 'x' })],
+    ['messages.1.content.0.type', said({ type: 'server_tool_use', id: 'c', name: 'f', input: {} })],
+    ['messages.1.content.0.id', said({ type: 'tool_use', name: 'f', input: {} })],
+    ['messages.1.content.0.name', said({ type: 'tool_use', id: 'c', input: {} })],
+    ['messages.1.content.0.thinking', said({ type: 'thinking' })],
+    ['messages.1.role', { messages: [...hello, { role: 'assistant', content: 'The price is' }] }],
+    ['system', { messages: hello, system: 1 }],
+    ['system.0.type', { messages: hello, system: [image] }],
+    ['tools', { messages: hello, tools: {} }],
+    ['tools.0.name', { messages: hello, tools: [{ input_schema: {} }] }],
+    ['tools.1.input_schema', { messages: hello, tools: [...messageTools, { name: 'f' }] }],
+    ['tool_choice', { messages: hello, tool_choice: { type: 'any' } }],
+    ['tool_choice', { messages: hello, tool_choice: { type: 'tool', name: 'lookup' } }],
+    ['tool_choice', { messages: hello, tool_choice: 'auto' }],
+    ['top_k', { messages: hello, top_k: 0.5 }],
+    ['stop_sequences.0', { messages: hello, stop_sequences: [''] }],
+    ['stop_sequences', { messages: hello, stop_sequences: 'x' }],
+    ['mcp_servers', { messages: hello, mcp_servers: [{ type: 'url', url: 'https://example.com', name: 'x' }] }],
+    ['output_format', { messages: hello, output_format: { type: 'grammar' } }],
+    ['output_format.schema', { messages: hello, output_format: { type: 'json_schema' } }],
+    ['output_config.format', { messages: hello, output_config: { format: { type: 'grammar' } } }],
+    ['tool_choice', { messages: hello, tools: messageTools, tool_choice: { type: 'tool', name: 'sing' } }],
+    ['tool_choice', { messages: hello, tools: messageTools, tool_choice: { type: 'tool' } }],
+  ],
+};
+
+it.each(Object.entries(FIELDS).flatMap(([path, rows]) => rows.map(([param, bad]) => [path, param, bad] as const)))(
+  '%s names %s, the field that is wrong, and leaves nothing (%#)',
+  async (path, param, bad) => {
+    const { gateway, session, engine } = open();
+    const told = await call(gateway, 'POST', `/v1/${path}`, bearer(session.model().apiKey), bad);
+    expect(told).toMatchObject({ status: 400, code: 'invalid_request', message: expect.stringContaining(param) });
+    const { param: named = '', type } = told.body['error'] as Record<string, string>;
+    expect([named.split('.')[0], type]).toEqual([param.split('.')[0], 'invalid_request_error']);
+    if (path !== 'chat/completions') expect(named).toBe(param);
+    expect([engine.requests.length, session.seal().length]).toEqual([0, 0]);
+  },
+);
+
 it('brackets and commas in a text are no values', async () => {
   const { gateway, session } = open();
   const text = '[{,'.repeat(GATEWAY_LIMITS.values);
@@ -220,4 +327,60 @@ it('a rollout whose requests were too large together is over, and knows why', as
   }
   expect([...statuses]).toEqual(['invalid_request', 'rollout_limit_reached']);
   expect(session.unanswered.at(-1)?.failure?.limit).toBe('bytes');
+});
+
+describe('a Messages request', () => {
+  const messages = [user('q')];
+
+  it.each([
+    { messages, thread: { type: 'create' } },
+    { messages: [], thread: { type: 'continue', previous_message_id: 'msg_1' } },
+  ])('for a thread is refused in the form that makes the stock client send everything (%#)', async (body) => {
+    const { session, engine } = open();
+    const response = await postTo(session, 'messages', body);
+    expect(response.status).toBe(400);
+    expect(await response.json()).toStrictEqual({
+      type: 'error',
+      error: {
+        type: 'invalid_request_error',
+        message: expect.any(String),
+        details: { error_code: 'thread_unsupported_request', unsupported: ['thread'] },
+      },
+    });
+    expect(engine.requests.length).toBe(0);
+    expect(session.seal()).toEqual([]);
+  });
+
+  it('for what is not about its body has Anthropic’s type for the status', async () => {
+    const errorOf = async (response: Promise<Response>) => {
+      const { status } = await response;
+      const { type, error } = (await (await response).json()) as {
+        type: string;
+        error: Record<'type' | 'code' | 'message', string>;
+      };
+      expect(type).toBe('error');
+      return { status, ...error };
+    };
+    const thrown = [new Error('no'), new TrainyardError('CONTEXT_OVERFLOW', 'the prompt has 9 tokens, the context 8')];
+    const { session } = open({
+      reply: (_, call) => {
+        throw thrown[call];
+      },
+    });
+    const wrong = { authorization: 'Bearer wrong' };
+    expect(await errorOf(postTo(session, 'messages', { messages }, wrong))).toMatchObject({
+      status: 401,
+      type: 'authentication_error',
+    });
+    expect(await errorOf(postTo(session, 'messages', { messages }))).toMatchObject({ status: 503, type: 'api_error' });
+    const overflow = await errorOf(postTo(session, 'messages', { messages }));
+    expect(overflow).toMatchObject({ status: 400, type: 'invalid_request_error', code: 'context_length_exceeded' });
+    expect(overflow.message).toMatch(/^prompt is too long/);
+    expect(session.seal()).toEqual([]);
+    expect(await errorOf(postTo(session, 'messages', { messages }))).toMatchObject({
+      status: 410,
+      type: 'invalid_request_error',
+      code: 'rollout_ended',
+    });
+  });
 });

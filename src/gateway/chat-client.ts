@@ -8,7 +8,7 @@ import { fetchInThread } from '../core/context.ts';
 import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
-import type { Json, Message, SamplingSettings, StopReason, Tool, ToolCall } from '../core/types.ts';
+import type { Json, Message, SamplingSettings, Tool, ToolCall } from '../core/types.ts';
 import { STATUS } from './wire-protocol.ts';
 
 /** Servers that look at no key are given `EMPTY`, `none` or the like. */
@@ -32,12 +32,9 @@ export interface ChatRequest extends Partial<SamplingSettings> {
   readonly signal?: AbortSignal;
 }
 
-interface ChatAnswer {
-  readonly id: string;
+interface ChatAnswer extends Pick<Generation, 'id' | 'toolCalls' | 'stopReason'> {
   readonly content: string | null;
-  readonly toolCalls: readonly ToolCall[];
   readonly reasoning: string | undefined;
-  readonly stopReason: StopReason;
 }
 
 /** For `fetch(...)`. */
@@ -75,21 +72,19 @@ export function whyUnreachable(thrown: unknown, server: ChatServer): string {
 const formatOf = ({ schema }: NonNullable<ChatRequest['format']>): object =>
   schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: { name: 'answer', schema } };
 
-/** Servers write what there is none of as `null`, or not at all. */
-interface Completion {
-  readonly id?: string | null;
-  readonly choices?:
-    | readonly {
-        readonly finish_reason?: string | null;
-        readonly message?: {
-          readonly content?: string | null;
-          readonly tool_calls?: readonly ToolCall[] | null;
-          readonly reasoning?: string | null;
-          readonly reasoning_content?: string | null;
-        } | null;
-      }[]
-    | null;
+interface CompletionMessage {
+  readonly content: string;
+  readonly tool_calls: readonly ToolCall[];
+  readonly reasoning: string;
+  readonly reasoning_content: string;
 }
+
+/** Servers write what there is none of as `null`, or not at all. */
+type Sparse<T> = { readonly [K in keyof T]?: T[K] | null };
+type Completion = Sparse<{
+  id: string;
+  choices: readonly Sparse<{ finish_reason: string; message: Sparse<CompletionMessage> }>[];
+}>;
 
 /** Undefined where the text is no completion with a message. */
 export function chatAnswerIn(text: string): ChatAnswer | undefined {
@@ -125,21 +120,20 @@ const CODES: ReadonlyMap<unknown, ErrorCode> = new Map(
   Object.entries(STATUS).flatMap(([code, row]) => (code === 'CANCELLED' ? [] : [[row.code, code as ErrorCode]])),
 );
 
-export function httpModel(address: ModelAddress, fetchIn: FetchIn = inThread(address.role), thread = address.role): ModelHandle {
-  const { role, name, baseURL, apiKey } = address;
-  const fetch = fetchIn(thread);
+/** The fields of a handle that any client needs. */
+export function clientFields({ role, name, baseURL, apiKey }: ModelAddress, fetch: typeof globalThis.fetch) {
   // A client without a key would look for one in the environment.
-  const options = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
+  const openai = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
+  // Anthropic's client adds /v1/messages by itself.
+  const anthropic = (): ClientOptions => ({ ...openai(), baseURL: baseURL.replace(/\/v1$/, '') });
+  return { role, name, baseURL, apiKey, fetch, openai, anthropic };
+}
+
+export function httpModel(address: ModelAddress, fetchIn: FetchIn = inThread(address.role), thread = address.role): ModelHandle {
+  const fields = clientFields(address, fetchIn(thread));
   return {
-    role,
-    name,
-    baseURL,
-    apiKey,
-    fetch,
-    openai: options,
-    // Its client adds /v1/messages by itself.
-    anthropic: () => ({ ...options(), baseURL: baseURL.replace(/\/v1$/, '') }),
-    generate: (request) => generateOverHttp({ name, baseURL, apiKey, fetch }, request),
+    ...fields,
+    generate: (request) => generateOverHttp(fields, request),
     render: () => elsewhere('render'),
     decode: () => elsewhere('decode'),
     thread: (other) => httpModel(address, fetchIn, other),

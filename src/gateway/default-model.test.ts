@@ -6,7 +6,8 @@ import { inspect } from 'node:util';
 import Anthropic from '@anthropic-ai/sdk';
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { ANSWER, all, ask, clientOf, contentOf, LOOKUP, open, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
+import { ANSWER, all, ask, clientOf, LOOKUP, open, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -41,31 +42,10 @@ async function serve(reply: (request: Request) => Response) {
 
 const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());
 
-const askers: Readonly<Record<string, (session: Session) => Promise<string | null | undefined>>> = {
-  'chat completions': async (session) => {
-    const given = await clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, logprobs: true });
-    expect(given.usage).toEqual({ prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 });
-    return given.choices[0]!.message.content;
-  },
-  'chat completions, streamed': async (session) =>
-    contentOf(await all(await clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, stream: true }))),
-  responses: async (session) =>
-    (await clientOf(session, true).responses.create({ model: 'policy', input: ask[0]!.content })).output_text,
-  'responses, streamed': async (session) =>
-    (await clientOf(session, true).responses.stream({ model: 'policy', input: ask[0]!.content }).finalResponse()).output_text,
-  messages: async (session) => {
-    const { content } = await anthropicOf(session).messages.create({ model: 'policy', max_tokens: 99, messages: ask });
-    return (content[0] as Anthropic.TextBlock).text;
-  },
-  'messages, streamed': async (session) =>
-    await anthropicOf(session).messages.stream({ model: 'policy', max_tokens: 99, messages: ask }).finalText(),
-  generate: async (session) => (await session.model().generate({ messages: ask })).text,
-};
-
 describe('a role that is not trained and has a default model', () => {
-  it.each(Object.entries(askers))('is played by it: %s', async (_, asker) => {
+  it.each(Object.entries(ASKERS))('is played by it: %s', async (_, asker) => {
     const { session, engine, requests } = played();
-    expect(await asker(session)).toBe(SAID);
+    expect((await asker(session, false)).text).toBe(SAID);
     expect(engine.requests).toEqual([]);
     expect(requests[0]).toMatchObject({ messages: ask, tools: [] });
     const [turn, ...others] = session.seal() as [Turn];

@@ -1,21 +1,8 @@
 import { readFile } from 'node:fs/promises';
-import Anthropic from '@anthropic-ai/sdk';
-import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import {
-  ANSWER,
-  all,
-  ask,
-  clientOf,
-  open,
-  renderer,
-  say,
-  specOf,
-  tokenizer,
-  tools,
-} from '../../test/fixtures/gateway/streams.ts';
+import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
+import { ANSWER, ask, clientOf, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
 import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
-import type { Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { scriptedEngine } from '../testing/trajectories.ts';
 import { createRenderer } from '../tokens/renderer.ts';
@@ -28,90 +15,11 @@ const OPENING = '<tool_call>{"name":"lookup","arguments":';
 const REST = '{"item": "Binklex glove"}}</tool_call><|im_end|>';
 const CALL = { name: 'lookup', arguments: '{"item": "Binklex glove"}' };
 const OTHER = { type: 'function' as const, function: { name: 'order', description: 'buy', parameters: { type: 'object' } } };
-const NAMED = { type: 'function' as const, function: { name: 'lookup' } };
-
-const responsesTools = tools.map(({ function: tool }) => ({ type: 'function' as const, strict: false, ...tool }));
-const messagesTools = tools.map(({ function: { name } }) => ({ name, input_schema: { type: 'object' as const } }));
-const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());
-
-/** The call that each client sees, whole and streamed. */
-const askers: Readonly<Record<string, (session: Session) => Promise<object>>> = {
-  'chat completions': async (session) => {
-    const { choices } = await clientOf(session, true).chat.completions.create({
-      model: 'policy',
-      messages: ask,
-      tools,
-      tool_choice: NAMED,
-    });
-    expect(choices[0]!.finish_reason).toBe('tool_calls');
-    return (choices[0]!.message.tool_calls![0] as OpenAI.ChatCompletionMessageFunctionToolCall).function;
-  },
-  'chat completions, streamed': async (session) => {
-    const chunks = await all(
-      await clientOf(session, true).chat.completions.create({
-        model: 'policy',
-        messages: ask,
-        tools,
-        tool_choice: 'required',
-        stream: true,
-      }),
-    );
-    const deltas = chunks.flatMap((chunk) => chunk.choices[0]?.delta.tool_calls ?? []);
-    expect(chunks.every((chunk) => !chunk.choices[0]?.delta.content)).toBe(true);
-    const args = deltas.map((delta) => delta.function?.arguments ?? '').join('');
-    return { name: deltas[0]!.function!.name, arguments: args };
-  },
-  responses: async (session) => {
-    const { output, tool_choice } = await clientOf(session, true).responses.create({
-      model: 'policy',
-      input: ask[0]!.content,
-      tools: responsesTools,
-      tool_choice: { type: 'function', name: 'lookup' },
-    });
-    expect(tool_choice).toEqual({ type: 'function', name: 'lookup' });
-    const { name, arguments: given } = output[0] as OpenAI.Responses.ResponseFunctionToolCall;
-    return { name, arguments: given };
-  },
-  'responses, streamed': async (session) => {
-    const stream = clientOf(session, true).responses.stream({
-      model: 'policy',
-      input: ask[0]!.content,
-      tools: responsesTools,
-      tool_choice: 'required',
-    });
-    const { name, arguments: given } = (await stream.finalResponse()).output[0] as OpenAI.Responses.ResponseFunctionToolCall;
-    return { name, arguments: given };
-  },
-  messages: async (session) => {
-    const { content, stop_reason } = await anthropicOf(session).messages.create({
-      model: 'policy',
-      max_tokens: 100,
-      messages: ask,
-      tools: messagesTools,
-      tool_choice: { type: 'tool', name: 'lookup' },
-    });
-    expect(stop_reason).toBe('tool_use');
-    const { name, input } = content[0] as Anthropic.ToolUseBlock;
-    return { name, arguments: JSON.stringify(input).replace(':', ': ') };
-  },
-  'messages, streamed': async (session) => {
-    const stream = anthropicOf(session).messages.stream({
-      model: 'policy',
-      max_tokens: 100,
-      messages: ask,
-      tools: messagesTools,
-      tool_choice: { type: 'any' },
-    });
-    const { name, input } = (await stream.finalMessage()).content[0] as Anthropic.ToolUseBlock;
-    return { name, arguments: JSON.stringify(input).replace(':', ': ') };
-  },
-  generate: async (session) => (await session.model().generate({ messages: ask, tools, tool: 'lookup' })).toolCalls[0]!.function,
-};
-
 describe('a forced tool', () => {
-  it.each(Object.entries(askers))('is called, and its beginning is context: %s', async (_, asker) => {
+  it.each(Object.entries(ASKERS))('is called, and its beginning is context: %s', async (_, asker) => {
     const { session } = open({ replies: [REST] });
-    expect(await asker(session)).toEqual(CALL);
+    const { text, call, end } = await asker(session, true);
+    expect([text ?? '', call, end ?? 'tool_use']).toEqual(['', CALL, expect.stringMatching(/^tool_(use|calls)$/)]);
     const [turn] = session.seal() as [Turn];
     expect([...turn.sampledIds]).toEqual(say(REST));
     expect(tokenizer.decode(turn.promptIds).endsWith(`<|im_start|>assistant\n${OPENING}`)).toBe(true);
@@ -179,35 +87,6 @@ describe('a forced tool', () => {
 });
 
 describe('a tool that cannot be forced', () => {
-  const post = (session: Session, path: string, body: object) => {
-    const { baseURL, apiKey, fetch } = session.model();
-    const headers = { authorization: `Bearer ${apiKey}` };
-    return fetch(`${baseURL}/${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
-  };
-  const wrong: readonly (readonly [string, object])[] = [
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function', function: { name: 'sing' } } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function' } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'function', function: null } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: { type: 'allowed_tools' } }],
-    ['chat/completions', { messages: ask, tools, tool_choice: 'always' }],
-    ['chat/completions', { messages: ask, tools, tool_choice: 3 }],
-    ['chat/completions', { messages: ask, tool_choice: 'required' }],
-    ['responses', { input: 'x', tools: responsesTools, tool_choice: { type: 'function', name: 'sing' } }],
-    ['responses', { input: 'x', tools: responsesTools, tool_choice: { type: 'web_search' } }],
-    ['responses', { input: 'x', tool_choice: 'required' }],
-    ['messages', { messages: ask, max_tokens: 9, tools: messagesTools, tool_choice: { type: 'tool', name: 'sing' } }],
-    ['messages', { messages: ask, max_tokens: 9, tools: messagesTools, tool_choice: { type: 'tool' } }],
-    ['messages', { messages: ask, max_tokens: 9, tool_choice: { type: 'any' } }],
-  ];
-
-  it.each(wrong)('%s %o', async (path, body) => {
-    const { session, engine } = open();
-    const response = await post(session, path, body);
-    expect(response.status).toBe(400);
-    expect(await response.text()).toContain('tool_choice');
-    expect([session.turns.length, engine.requests.length]).toEqual([0, 0]);
-  });
-
   it('is refused by generate under its own name', async () => {
     const { session } = open();
     const odd = [{ type: 'function' as const, function: { name: 'a "b"' } }];

@@ -1,35 +1,16 @@
 import { request as httpRequest } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { answerTo, open as openWith, ask as question, renderer, say, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { Role, Session, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { type ScriptedEngine, scriptedEngine, scriptedLogprob } from '../testing/trajectories.ts';
-import { createRenderer, type Renderer } from '../tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
-import { Gateway, listen } from './gateway.ts';
-
-const model = new URL('../../models/base', import.meta.url).pathname;
-let tokenizer: Tokenizer;
-let renderer: Renderer;
-beforeAll(async () => {
-  tokenizer = await loadTokenizer(model);
-  renderer = createRenderer(tokenizer);
-});
+import { scriptedLogprob } from '../testing/trajectories.ts';
+import { listen } from './gateway.ts';
 
 const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Binklex glove"}}</tool_call><|im_end|>';
 const ANSWER = 'It costs $81.<|im_end|>';
-const say = (text: string): number[] => [...tokenizer.encodeRendered(text)];
-const tools = [
-  {
-    type: 'function' as const,
-    function: { name: 'lookup', description: 'price', parameters: { type: 'object', properties: { item: { type: 'string' } } } },
-  },
-];
-const ask = [
-  { role: 'system' as const, content: 'You are a shop assistant.' },
-  { role: 'user' as const, content: 'How much is the "Binklex glove"?' },
-];
+const ask = [{ role: 'system' as const, content: 'You are a shop assistant.' }, ...question];
 
 interface Options {
   readonly replies?: readonly string[];
@@ -39,23 +20,17 @@ interface Options {
   readonly context?: number;
 }
 
-function open(options: Options = {}): { gateway: Gateway; session: Session; engine: ScriptedEngine } {
-  const engine = scriptedEngine({
-    vocabSize: 1024,
-    contextLength: options.context ?? 4096,
-    reply: (_, call, signal) => options.reply?.(call, signal) ?? say(options.replies?.[call] ?? ANSWER),
+function open({ replies, spec, roles = {}, reply, context = 4096 }: Options = {}) {
+  return openWith({
+    contextLength: context,
+    reply: (_, call, signal) => reply?.(call, signal) ?? say(replies?.[call] ?? ANSWER),
+    spec: {
+      roles,
+      sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
+      limits: { turns: 4, tokens: 1000, deadlineMs: 1000 },
+      ...spec,
+    },
   });
-  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  const session = gateway.open({
-    identity: { rolloutId: 'r1', groupId: 'g1', taskId: 't1', purpose: 'train' },
-    roles: options.roles ?? {},
-    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-    limits: { turns: 4, tokens: 1000, deadlineMs: 1000 },
-    seed: 1,
-    signal: new AbortController().signal,
-    ...options.spec,
-  });
-  return { gateway, session, engine };
 }
 
 /** Two turns with a tool in between, with the stock client. */
@@ -162,37 +137,11 @@ describe('the sampling rule', () => {
   });
 });
 
-describe('bad requests', () => {
-  it.each([
-    ['stream_options without stream', { messages: ask, stream_options: { include_usage: true } }, 'stream_options'],
-    ['a logit bias', { messages: ask, logit_bias: { 5: 100 } }, 'logit_bias'],
-    ['a penalty', { messages: ask, frequency_penalty: 0.5 }, 'frequency_penalty'],
-    ['an empty stop sequence', { messages: ask, stop: [''] }, 'stop'],
-    ['min_p', { messages: ask, min_p: 0.1 }, 'min_p'],
-    ['a repetition penalty', { messages: ask, repetition_penalty: 1.1 }, 'repetition_penalty'],
-  ])('%s: 400 naming it, nothing recorded', async (_, body, named) => {
-    const { session } = open();
-    const response = await post(session, body);
-    const { error } = (await response.json()) as { error: { message: string; type: string } };
-    expect(response.status).toBe(400);
-    expect(error).toMatchObject({ type: 'invalid_request_error', message: expect.stringContaining(named) });
-    expect(session.seal()).toEqual([]);
-  });
-
+describe('odd requests', () => {
   it('harmless defaults of stock clients pass', async () => {
     const { session } = open();
-    const response = await post(session, {
-      messages: ask,
-      stream: false,
-      n: 1,
-      stop: null,
-      presence_penalty: 0,
-      tool_choice: 'auto',
-      user: 'u',
-      parallel_tool_calls: true,
-      seed: 4,
-    });
-    expect(response.status).toBe(200);
+    const defaults = { stream: false, n: 1, stop: null, presence_penalty: 0, tool_choice: 'auto', parallel_tool_calls: true };
+    expect((await post(session, { messages: ask, user: 'u', seed: 4, ...defaults })).status).toBe(200);
   });
 
   it('a conversation longer than the context: 400 context_length_exceeded, and the rollout knows', async () => {
@@ -205,12 +154,7 @@ describe('bad requests', () => {
 
   it('a role named like something every object has is just a role', async () => {
     const { session } = open();
-    const { baseURL, apiKey, fetch } = session.model('constructor');
-    await fetch(`${baseURL}/chat/completions`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${apiKey}` },
-      body: JSON.stringify({ messages: ask }),
-    });
+    await session.model('constructor').generate({ messages: ask });
     expect(session.seal()[0]).toMatchObject({ role: 'constructor', trainable: true });
   });
 
@@ -305,25 +249,15 @@ describe('hang-ups and retries', () => {
 
   it('an answer that was sampled but not delivered is given again, as the same turn, to the same seat only', async () => {
     const { gateway, session } = open();
-    const body = JSON.stringify({ messages: ask });
-    const { baseURL, apiKey } = session.model();
-    const send = (key: string) =>
-      gateway.answer({
-        method: 'POST',
-        path: new URL(`${baseURL}/chat/completions`).pathname,
-        query: '',
-        body: async () => body,
-        signal: undefined,
-        header: (name) => (name === 'authorization' ? `Bearer ${key}` : undefined),
-      });
-    const lost = await send(apiKey);
+    const send = (role?: string) => answerTo(gateway, session.model(role), JSON.stringify({ messages: ask }));
+    const lost = await send();
     lost.undelivered?.();
-    await send(session.model('judge').apiKey);
+    await send('judge');
     expect(session.turns.map(({ role }) => role)).toEqual(['default', 'judge']);
-    const again = await send(apiKey);
+    const again = await send();
     expect(again.body).toBe(lost.body);
     expect(session.turns.length).toBe(2);
-    await send(apiKey);
+    await send();
     expect(session.seal().length).toBe(3);
   });
 
@@ -349,13 +283,3 @@ describe('hang-ups and retries', () => {
     expect(session.seal().length).toBe(3);
   });
 });
-
-function _sessionSpec(rolloutId: string): Omit<SessionSpec, 'signal'> {
-  return {
-    identity: { rolloutId, groupId: 'g', taskId: 't', purpose: 'train' },
-    roles: {},
-    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-    limits: { turns: 4, tokens: 1000, deadlineMs: 1000 },
-    seed: 1,
-  };
-}

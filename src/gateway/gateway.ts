@@ -7,16 +7,7 @@
  */
 
 import { fetchInThread } from '../core/context.ts';
-import type {
-  ClientOptions,
-  Clock,
-  GenerateRequest,
-  Generation,
-  ModelHandle,
-  Session,
-  SessionHost,
-  SessionSpec,
-} from '../core/contracts.ts';
+import type { Clock, GenerateRequest, Generation, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import type { Engine } from '../core/policy.ts';
@@ -28,6 +19,7 @@ import { fetchWith, type HttpReply, type HttpRequest, jsonReply } from '../http/
 import type { Failure, Refusal } from '../http/refusal.ts';
 import { routeFor } from '../http/router.ts';
 import type { Renderer } from '../tokens/renderer.ts';
+import { clientFields, type ModelAddress } from './chat-client.ts';
 import { listSessions, modelNamed, models, openSession, type SessionDefaults, sealSession, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
 import type { Dialect } from './dialects/dialect.ts';
@@ -93,7 +85,7 @@ export class Gateway implements SessionHost {
     const { clock, idleMs = IDLE_MS, ready } = this.#options;
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
-    if (ready !== undefined) this.#awaitEngine(ready);
+    if (ready !== undefined) void this.#awaitEngine(ready);
   }
 
   /** What it serves, for routes of other protocols. */
@@ -224,16 +216,14 @@ export class Gateway implements SessionHost {
     return jsonReply(failure.status, (own?.failure ?? openAIError)(failure), failure.headers);
   }
 
-  #awaitEngine(ready: Promise<unknown>): void {
+  async #awaitEngine(ready: Promise<unknown>): Promise<void> {
     this.#unready = 'the engine is starting';
-    ready.then(
-      () => {
-        this.#unready = undefined;
-      },
-      (thrown) => {
-        this.#unready = `the engine did not start: ${messageOf(thrown)}`;
-      },
-    );
+    try {
+      await ready;
+      this.#unready = undefined;
+    } catch (thrown) {
+      this.#unready = `the engine did not start: ${messageOf(thrown)}`;
+    }
   }
 
   #checkReady(): void {
@@ -253,8 +243,8 @@ export class Gateway implements SessionHost {
     const { rolloutId: rollout, number } = session;
     const apiKey = this.#keyring.make({ capability: 'agent', rollout, role, session: number });
     const baseURL = `${this.origin}/r/${encodeURIComponent(rollout)}/v1`;
-    const reachedBy = { name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
-    return modelHandle({ ...this.#generateParts(), ...reachedBy }, { session, role, thread: role });
+    const reach = { role, name: this.#options.modelName, baseURL, apiKey, fetch: this.fetch as typeof globalThis.fetch };
+    return modelHandle(this.#generateParts(), reach, { session, role, thread: role });
   }
 }
 
@@ -292,11 +282,7 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
 
 // ── the model handle in process ────────────────────────────────────────────────────────────────────────────────────────
 
-// `ctx.model(role)` in the gateway's own process: what clients need to reach the policy as one role of a rollout, and one call without a client.
-//
-// `generate` records the same turn as a client's request would. One call of it is one turn: nobody retries it.
-
-export interface GenerateParts extends SamplerParts {
+interface GenerateParts extends SamplerParts {
   /** Throws where the engine cannot be asked yet. */
   checkReady(): void;
 }
@@ -304,46 +290,33 @@ export interface GenerateParts extends SamplerParts {
 /** In the gateway's own process the turn is always there. */
 export type Generated = Generation & { readonly turn: Turn };
 
-export interface HandleParts extends GenerateParts {
-  readonly name: string;
-  readonly baseURL: string;
-  readonly apiKey: string;
-  readonly fetch: typeof globalThis.fetch;
-}
+type Reach = ModelAddress & Pick<ModelHandle, 'fetch'>;
 
-export function modelHandle(parts: HandleParts, caller: Caller): ModelHandle {
-  const { name, baseURL, apiKey } = parts;
-  const { role, thread } = caller;
-  const fetch = thread === role ? parts.fetch : fetchInThread(parts.fetch, thread);
-  const options = (): ClientOptions => ({ baseURL, apiKey, fetch, maxRetries: 0 });
+/** `ctx.model(role)`: what clients need to reach the policy as one role of a rollout, and one call without a client. */
+function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelHandle {
+  const { session, role, thread } = caller;
   return {
-    role,
-    name,
-    baseURL,
-    apiKey,
-    fetch,
-    openai: options,
-    anthropic: options,
+    ...clientFields(reach, thread === role ? reach.fetch : fetchInThread(reach.fetch, thread)),
     generate: (request) => generate(parts, caller, request),
     render: (messages, options) => rendered(parts, messages, options),
     decode: (ids) => parts.renderer.text(Int32Array.from(ids)),
     thread: (other) => {
-      checkThread(caller.session, role, other);
-      return modelHandle(parts, { ...caller, thread: other });
+      checkThread(session, role, other);
+      return modelHandle(parts, reach, { ...caller, thread: other });
     },
   };
 }
 
-/** One call; throws what a client would be told. */
-export async function generate(parts: GenerateParts, caller: Caller, given: GenerateRequest): Promise<Generated> {
+/** Records the same turn as a client's request would; throws what the client would be told. Nobody retries it. */
+async function generate(parts: GenerateParts, caller: Caller, given: GenerateRequest): Promise<Generated> {
   const { session, role, thread } = caller;
   session.assertOpen();
   checkRollout(caller);
   checkThread(session, role, thread);
   parts.checkReady();
   return await session.calling(caller, given?.signal, async (call) => {
-    const { request, bytes, cache } = readRequest(given, session, session.messageCaches.get(thread));
-    if (cache !== undefined) session.messageCaches.set(thread, cache);
+    const { request, bytes } = readRequest(given, session.knownTools);
+    session.knownTools = request.tools;
     session.receive(bytes);
     const { signal, release } = session.join({ signal: given.signal });
     try {
@@ -377,12 +350,8 @@ function generationOf({ session }: Caller, recorded: Turn): Generated {
 
 function copyOf(turn: Turn): Turn {
   const { promptIds, sampledIds, logprobs, ...words } = turn;
-  return {
-    ...deepCopy(words),
-    promptIds: promptIds.slice(),
-    sampledIds: sampledIds.slice(),
-    logprobs: logprobs.slice(),
-  };
+  const ids = { promptIds: promptIds.slice(), sampledIds: sampledIds.slice(), logprobs: logprobs.slice() };
+  return { ...deepCopy(words), ...ids };
 }
 
 function rendered(
@@ -392,11 +361,6 @@ function rendered(
 ): Int32Array {
   const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
   if (ids !== undefined) return ids;
-  throw new TrainyardError(
-    'REQUEST_INVALID',
-    'the chat template writes what came before in another way once these messages follow',
-    {
-      hint: 'render the whole conversation afresh',
-    },
-  );
+  const found = 'the chat template writes what came before in another way once these messages follow';
+  throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
 }

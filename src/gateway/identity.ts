@@ -26,9 +26,6 @@ export interface Grant {
   readonly session?: number | undefined;
 }
 
-/** Verified keys remembered, by digest: to verify one costs several times as much as to find it. */
-const MOST_REMEMBERED = 10_000;
-
 /**
  * Ids that nobody else can make: JSON values, signed with a secret that lives as long as this object.
  *
@@ -64,25 +61,20 @@ export class SignedIds<Fields extends readonly unknown[]> {
   }
 }
 
-type KeyFields = readonly [
-  capability: Capability,
-  rollout: string | null,
-  role: string | null,
-  session: number | null,
-  number: number,
-];
+/** Verified keys remembered: to verify one costs ten times as much as to find it. */
+const MOST_REMEMBERED = 10_000;
 
 /** The gateway's keys. They are not stored: a key of a rollout names the session it was made for, and is worth nothing when that is over. */
 export class Keyring {
-  readonly #ids = new SignedIds<KeyFields>('ty');
-  /** By digest, so that neither this table nor a comparison tells how much of a guess was right. */
-  readonly #verified = new Map<string, Grant>();
+  readonly #ids = new SignedIds<readonly [grant: Grant, number: number]>('ty');
+  /** By digest, so that neither these tables nor a comparison tell how much of a guess was right. */
   readonly #tokens = new Map<string, Grant>();
+  readonly #verified = new Map<string, Grant>();
   #made = 0;
 
   /** No two keys are the same. */
-  make({ capability, rollout, role, session }: Grant): string {
-    return this.#ids.make([capability, rollout ?? null, role ?? null, session ?? null, this.#made++]);
+  make(grant: Grant): string {
+    return this.#ids.make([grant, this.#made++]);
   }
 
   /** A secret of someone else's making that is as good as a key. */
@@ -95,14 +87,9 @@ export class Keyring {
     const digested = digest(key);
     const known = this.#verified.get(digested) ?? this.#tokens.get(digested);
     if (known !== undefined) return known;
-    const fields = this.#ids.read(key);
-    if (fields === undefined) return undefined;
-    const [capability, rollout, role, session] = fields;
-    const grant = { capability, rollout: rollout ?? undefined, role: role ?? undefined, session: session ?? undefined };
-    for (const oldest of this.#verified.keys()) {
-      if (this.#verified.size < MOST_REMEMBERED) break;
-      this.#verified.delete(oldest);
-    }
+    const [grant] = this.#ids.read(key) ?? [];
+    if (grant === undefined) return undefined;
+    if (this.#verified.size >= MOST_REMEMBERED) this.#verified.clear();
     this.#verified.set(digested, grant);
     return grant;
   }

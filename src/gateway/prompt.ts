@@ -121,14 +121,16 @@ const longestTokens = new WeakMap<Renderer, number>();
  * seconds, in which nobody else is served. What passes is measured in tokens by the engine. `tools`: those that are to be rendered.
  */
 function checkLength(renderer: Renderer, contextLength: number, messages: readonly Message[], tools: readonly Tool[] = []): void {
-  let length = tools.length === 0 ? 0 : JSON.stringify(tools).length;
-  for (const { content, reasoning, tool_calls: calls } of messages) {
-    length += (content?.length ?? 0) + (reasoning?.length ?? 0);
-    for (const call of calls ?? []) length += call.function.arguments.length;
-  }
+  const ofTools = tools.length === 0 ? 0 : JSON.stringify(tools).length;
+  const length = messages.reduce((sum, message) => sum + charactersIn(message), ofTools);
   if (length <= SHORT || length <= NORMALISING * longestTokenOf(renderer) * contextLength) return;
   const found = `${length} characters are more than a context of ${contextLength} tokens can hold`;
   throw new TrainyardError('CONTEXT_OVERFLOW', found);
+}
+
+export function charactersIn({ content, reasoning, tool_calls: calls }: Message): number {
+  const said = (content?.length ?? 0) + (reasoning?.length ?? 0);
+  return calls === undefined ? said : calls.reduce((sum, call) => sum + call.function.arguments.length, said);
 }
 
 /** Characters of the longest token; half a character counts as one. */

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { ANSWER, ask, body, open, post, say, until } from '../../test/fixtures/gateway/streams.ts';
+import { ANSWER, answerTo, ask, body, open, post, say, until } from '../../test/fixtures/gateway/streams.ts';
 import { listen } from './gateway.ts';
 
 const whole = JSON.stringify({ messages: ask });
@@ -12,15 +12,7 @@ describe('a retry that itself comes too late', () => {
     ['whole', whole],
   ])('does not use up the answer that was missed (%s)', async (_, text) => {
     const { session, gateway } = open();
-    const { baseURL, apiKey } = session.model();
-    const lost = await gateway.answer({
-      method: 'POST',
-      path: new URL(`${baseURL}/chat/completions`).pathname,
-      query: '',
-      body: async () => text,
-      signal: undefined,
-      header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
-    });
+    const lost = await answerTo(gateway, session.model(), text);
     await until(() => session.turns.length === 1);
     lost.undelivered?.();
     await expect(post(session, text, { signal: AbortSignal.abort(new Error('timed out')) })).rejects.toThrow('timed out');

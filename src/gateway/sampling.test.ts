@@ -1,43 +1,26 @@
 /** What engines say, whichever they are, is checked and copied before it is a turn: each lie below was trained once without a word. */
 import { setImmediate } from 'node:timers/promises';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Turn } from '../core/types.ts';
 import { scriptedEngine } from '../testing/trajectories.ts';
-import { createRenderer } from '../tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
 import { Gateway } from './gateway.ts';
 
-const model = new URL('../../models/base', import.meta.url).pathname;
 const MOST = 16;
-let tokenizer: Tokenizer;
-beforeAll(async () => {
-  tokenizer = await loadTokenizer(model);
-});
 
 type Lie = (honest: SampleResult, request: SampleRequest) => unknown;
 
 /** Two calls at an engine that lies, one after the other. */
 async function turnsOf(lie: Lie): Promise<readonly Turn[]> {
-  const { vocabSize } = tokenizer;
-  const honest = scriptedEngine({
-    vocabSize,
-    contextLength: 1000,
-    reply: () => [...tokenizer.encodeRendered('It costs $81.<|im_end|>')],
-  });
+  const { vocabSize } = renderer;
+  const honest = scriptedEngine({ vocabSize, contextLength: 1000, reply: () => say('It costs $81.<|im_end|>') });
   const engine: Engine = {
     ...{ vocabSize, contextLength: 1000, policyVersion: 3 },
     sample: async (request) => lie({ ...(await honest.sample(request)), policyVersion: 3 }, request) as SampleResult,
   };
-  const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
-  const session = gateway.open({
-    identity: { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train' },
-    roles: {},
-    sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: MOST },
-    limits: { turns: 8, tokens: 1000, deadlineMs: 1000 },
-    seed: 1,
-    signal: new AbortController().signal,
-  });
+  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
+  const session = gateway.open(specOf('r', { sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: MOST } }));
   for (const content of ['first', 'second']) await session.model().generate({ messages: [{ role: 'user', content }] });
   return session.seal();
 }

@@ -10,10 +10,9 @@ import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Turn, type UnansweredCall } from '../core/types.ts';
+import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Tool, type Turn, type UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
 import { Answers, lostTurns } from './answers.ts';
-import type { MessageCache } from './generate-request.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 /** Who is calling: as which role, in which conversation. */
@@ -42,59 +41,52 @@ interface SessionParts {
   readonly number: number;
   /** Whether nobody in this process holds it, who would seal it. */
   readonly remote: boolean;
-  readonly clock: Clock;
-  handle(role: string): ModelHandle;
-  /** Another rollout of the same gateway, while it is open. */
-  neighbour(rolloutId: string): LiveSession | undefined;
-  onSeal(): void;
+  readonly table: SessionTable;
 }
 
 export class LiveSession implements Session {
   readonly spec: SessionSpec;
-  readonly recorded: Turn[] = [];
+  readonly turns: Turn[] = [];
   readonly seeds: Seeds;
   readonly answers = new Answers<readonly Turn[]>();
   readonly unanswered: UnansweredCall[] = [];
-  /** By thread. */
-  readonly messageCaches = new Map<string, MessageCache>();
+  /** Those of the last call in process. */
+  knownTools: readonly Tool[] = [];
   /** Aborts at the seal and when the rollout is cancelled. */
   readonly signal: AbortSignal;
   readonly number: number;
   readonly remote: boolean;
   readonly openedAt: number;
+  sampledTokens = 0;
+  /** Answers that are being sampled. */
+  openCalls = 0;
+  readonly #table: SessionTable;
   readonly #abort = new AbortController();
   readonly #unlink: () => void;
   #sealed = false;
-  readonly #parts: SessionParts;
+  /** By role. */
+  readonly #handles = new Map<string, ModelHandle>();
   readonly #idempotencyKeys = new Map<string, string>();
   /** What the workflow said of a role when it asked for its handle. */
   readonly #roleOptions = new Map<string, SeatOptions>();
-  /** Of calls under way. One listener for all of them: one for each costs as much as the rest of the call's bookkeeping. */
-  readonly #joined = new Set<AbortController>();
   /** How many calls had ended without an answer when a call, or the call of a turn, began. */
   readonly #endingsBefore = new WeakMap<object, number>();
   /** Of a call that ended without an answer, how many had before it. */
   readonly #ended = new WeakMap<object, number>();
   #endings = 0;
   #activeAt: number;
-  #inFlight = 0;
-  #sampledTokens = 0;
   #reservedTokens = 0;
   #bytes = 0;
 
-  constructor(parts: SessionParts) {
-    this.#parts = parts;
-    this.spec = parts.spec;
-    this.seeds = new Seeds(parts.spec);
-    this.number = parts.number;
-    this.remote = parts.remote;
-    this.openedAt = this.#activeAt = parts.clock.now();
+  constructor({ spec, number, remote, table }: SessionParts) {
+    this.#table = table;
+    this.spec = spec;
+    this.seeds = new Seeds(spec);
+    this.number = number;
+    this.remote = remote;
+    this.openedAt = this.#activeAt = table.clock.now();
     this.signal = this.#abort.signal;
-    const end = (): void => {
-      for (const controller of this.#joined) controller.abort(this.signal.reason);
-    };
-    this.signal.addEventListener('abort', end, { once: true });
-    this.#unlink = abortWith(this.#abort, this.spec.signal);
+    this.#unlink = abortWith(this.#abort, spec.signal);
   }
 
   get rolloutId(): string {
@@ -103,30 +95,23 @@ export class LiveSession implements Session {
 
   /** Milliseconds since something last happened; 0 while a call is under way. */
   get idleMs(): number {
-    return this.#inFlight > 0 ? 0 : this.#parts.clock.now() - this.#activeAt;
-  }
-
-  get openCalls(): number {
-    return this.#inFlight;
-  }
-
-  get sampledTokens(): number {
-    return this.#sampledTokens;
-  }
-
-  get turns(): readonly Turn[] {
-    return this.recorded;
+    return this.openCalls > 0 ? 0 : this.#table.clock.now() - this.#activeAt;
   }
 
   /** Another rollout of the same gateway, while it is open. */
   neighbour(rolloutId: string): LiveSession | undefined {
-    return rolloutId === this.rolloutId ? undefined : this.#parts.neighbour(rolloutId);
+    return rolloutId === this.rolloutId ? undefined : this.#table.find(rolloutId);
   }
 
   model(role = 'default', options?: SeatOptions): ModelHandle {
     if (options?.default !== undefined) checkDefaultModel(options.default, `role ${JSON.stringify(role)}`);
     if (options !== undefined) this.#roleOptions.set(role, options);
-    return this.#parts.handle(role);
+    const known = this.#handles.get(role);
+    if (known !== undefined) return known;
+    this.assertOpen();
+    const made = this.#table.handle(this, role);
+    this.#handles.set(role, made);
+    return made;
   }
 
   role(name: string): Role {
@@ -142,7 +127,7 @@ export class LiveSession implements Session {
 
   /** Takes note of a request's size; throws LIMIT_REACHED when the rollout's requests were too large together. */
   receive(bytes: number): void {
-    this.#activeAt = this.#parts.clock.now();
+    this.#activeAt = this.#table.clock.now();
     this.#bytes += bytes;
     const { rolloutBytes } = GATEWAY_LIMITS;
     if (this.#bytes > rolloutBytes) throw limitReached('bytes', `${rolloutBytes} bytes of requests`);
@@ -152,21 +137,21 @@ export class LiveSession implements Session {
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
-    if (this.#inFlight + count > GATEWAY_LIMITS.callsAtOnce) {
-      throw new TrainyardError('ENGINE_BUSY', `the rollout has ${this.#inFlight} model calls under way`, {
+    if (this.openCalls + count > GATEWAY_LIMITS.callsAtOnce) {
+      throw new TrainyardError('ENGINE_BUSY', `the rollout has ${this.openCalls} model calls under way`, {
         hint: 'wait for some of them, then try again',
       });
     }
-    if (this.recorded.length + this.#inFlight + count > turns) throw limitReached('turns', `${turns} model calls`);
-    const left = tokens - this.#sampledTokens - this.#reservedTokens;
+    if (this.turns.length + this.openCalls + count > turns) throw limitReached('turns', `${turns} model calls`);
+    const left = tokens - this.sampledTokens - this.#reservedTokens;
     if (wanted > 0 && left < count) throw limitReached('tokens', `${tokens} sampled tokens`);
     const maxTokens = Math.min(wanted, Math.floor(left / count));
-    this.#inFlight += count;
+    this.openCalls += count;
     this.#reservedTokens += count * maxTokens;
     const release = (): void => {
-      this.#inFlight -= count;
+      this.openCalls -= count;
       this.#reservedTokens -= count * maxTokens;
-      this.#activeAt = this.#parts.clock.now();
+      this.#activeAt = this.#table.clock.now();
     };
     return { maxTokens, release };
   }
@@ -175,7 +160,7 @@ export class LiveSession implements Session {
 
   /** Has a model call answered by `run`; if that throws, the call is kept, whether or not its client passes the error on. */
   async calling<T>({ thread, role }: Caller, signal: AbortSignal | undefined, run: (call: ModelCall) => Promise<T>): Promise<T> {
-    const now = this.#parts.clock.now();
+    const now = this.#table.clock.now();
     const call = { thread, role, promptTokens: 0, sampledTokens: 0, turnsBefore: 0, startedAt: now, endedAt: now };
     this.#endingsBefore.set(call, this.#endings);
     try {
@@ -187,16 +172,10 @@ export class LiveSession implements Session {
   }
 
   /** A signal that aborts with the call's and with the session's, until it is released. */
-  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): LinkedSignal {
+  join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): Omit<LinkedSignal, typeof Symbol.dispose> {
     const joined = controller ?? new AbortController();
-    if (this.signal.aborted) joined.abort(this.signal.reason);
-    const unlink = controller === undefined && signal ? abortWith(joined, signal) : undefined;
-    this.#joined.add(joined);
-    const release = (): void => {
-      this.#joined.delete(joined);
-      unlink?.();
-    };
-    return { signal: joined.signal, release };
+    const own = controller === undefined && signal ? [signal] : [];
+    return { signal: joined.signal, release: abortWith(joined, this.signal, ...own) };
   }
 
   /** Throws REQUEST_CONFLICT where this key was given to another request before. */
@@ -214,10 +193,10 @@ export class LiveSession implements Session {
   record(turns: readonly Omit<Turn, 'index'>[], call: ModelCall): readonly Turn[] {
     this.assertOpen();
     return turns.map((turn) => {
-      const complete: Turn = { ...turn, index: this.recorded.length };
-      this.recorded.push(complete);
+      const complete: Turn = { ...turn, index: this.turns.length };
+      this.turns.push(complete);
       this.#endingsBefore.set(complete, this.#endingsBefore.get(call) ?? 0);
-      this.#sampledTokens += turn.sampledIds.length;
+      this.sampledTokens += turn.sampledIds.length;
       this.spec.observer?.recorded?.(this.spec.identity, complete);
       return complete;
     });
@@ -231,8 +210,8 @@ export class LiveSession implements Session {
   /** Keeps each call once. It failed, unless its client or the rollout was gone first. What the seal cuts off is not part of the rollout. */
   keepUnanswered(call: ModelCall, thrown: unknown, signal: AbortSignal | undefined): void {
     if (this.#sealed || this.unanswered.includes(call)) return;
-    call.turnsBefore = this.recorded.length;
-    call.endedAt = this.#parts.clock.now();
+    call.turnsBefore = this.turns.length;
+    call.endedAt = this.#table.clock.now();
     if (!this.signal.aborted && !signal?.aborted) call.failure = failureIn(thrown);
     this.unanswered.push(call);
     this.#ended.set(call, this.#endings++);
@@ -241,10 +220,9 @@ export class LiveSession implements Session {
 
   /** The oldest call that is not the last one of its conversation: the last tells how that ended. */
   #mostForgettable(): number {
-    const isLast = ({ role, thread }: UnansweredCall, i: number): boolean =>
-      !this.unanswered.some((later, j) => j > i && later.role === role && later.thread === thread);
-    const oldest = this.unanswered.findIndex((one, i) => !isLast(one, i));
-    return Math.max(0, oldest);
+    const hasLater = ({ role, thread }: UnansweredCall, i: number): boolean =>
+      this.unanswered.some((later, j) => j > i && later.role === role && later.thread === thread);
+    return Math.max(0, this.unanswered.findIndex(hasLater));
   }
 
   // ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,13 +238,13 @@ export class LiveSession implements Session {
       this.#abort.abort(sealed(this.rolloutId));
       // An answer that nobody got took no part in how the rollout ended.
       const missed = [...this.answers.missed()].flat();
-      for (const turn of lostTurns(this.recorded, missed)) {
-        this.recorded[turn.index] = { ...turn, trainable: false, undelivered: true };
+      for (const turn of lostTurns(this.turns, missed)) {
+        this.turns[turn.index] = { ...turn, trainable: false, undelivered: true };
       }
-      this.#parts.onSeal();
+      this.#table.remove(this);
       this.spec.observer?.sealed?.(this.spec.identity, this);
     }
-    return this.recorded;
+    return this.turns;
   }
 }
 
@@ -342,15 +320,19 @@ interface TableParts {
 
 /** The open sessions by the name of their rollout, and for a while the names of those that ended. */
 export class SessionTable {
-  readonly #parts: TableParts;
+  readonly clock: Clock;
+  readonly handle: TableParts['handle'];
+  readonly #idleMs: number;
   readonly #open = new Map<string, LiveSession>();
   readonly #ended = new Set<string>();
   #opened = 0;
   #remote = 0;
   #sweeping: NodeJS.Timeout | undefined;
 
-  constructor(parts: TableParts) {
-    this.#parts = parts;
+  constructor({ clock, idleMs, handle }: TableParts) {
+    this.clock = clock;
+    this.handle = handle;
+    this.#idleMs = idleMs;
   }
 
   get size(): number {
@@ -360,6 +342,11 @@ export class SessionTable {
   /** Oldest first. */
   all(): IterableIterator<LiveSession> {
     return this.#open.values();
+  }
+
+  /** As `get`, abandoned or not. */
+  find(rolloutId: string): LiveSession | undefined {
+    return this.#open.get(rolloutId);
   }
 
   get(rolloutId: string): LiveSession | undefined {
@@ -375,49 +362,37 @@ export class SessionTable {
 
   open(spec: SessionSpec, remote = false): LiveSession {
     const { rolloutId } = spec.identity;
-    if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) this.sweep();
+    if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) this.#sweep();
     if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) {
       throw refused('too_many_sessions', `${this.#remote} sessions are open`, { hint: 'seal those that are done' });
     }
     if (this.get(rolloutId) !== undefined) {
       throw refused('rollout_open', `a session of rollout ${JSON.stringify(rolloutId)} is open`, { hint: 'seal it first' });
     }
-    const handles = new Map<string, ModelHandle>();
-    const handle = (role: string): ModelHandle => {
-      const known = handles.get(role);
-      if (known !== undefined) return known;
-      session.assertOpen();
-      const made = this.#parts.handle(session, role);
-      handles.set(role, made);
-      return made;
-    };
-    const { clock } = this.#parts;
-    const onSeal = (): void => this.#bury(session);
-    const neighbour = (id: string): LiveSession | undefined => this.#open.get(id);
-    const session = new LiveSession({ spec, number: this.#opened++, remote, clock, handle, neighbour, onSeal });
+    const session = new LiveSession({ spec, number: this.#opened++, remote, table: this });
     this.#open.set(rolloutId, session);
     if (remote) this.#remote++;
-    this.#sweeping ??= setInterval(() => this.sweep(), Math.min(this.#parts.idleMs, MOST_BETWEEN_SWEEPS_MS)).unref();
+    this.#sweeping ??= setInterval(() => this.#sweep(), Math.min(this.#idleMs, MOST_BETWEEN_SWEEPS_MS)).unref();
     return session;
   }
 
   /** Seals what is abandoned. */
-  sweep(): void {
+  #sweep(): void {
     for (const session of this.#open.values()) if (this.#isOver(session)) session.seal();
   }
 
-  #isOver(session: LiveSession): boolean {
-    const { deadlineMs } = session.spec.limits;
-    const { clock, idleMs } = this.#parts;
-    if (!session.remote) return session.idleMs > Math.max(idleMs, deadlineMs);
-    return session.idleMs > idleMs || clock.now() - session.openedAt > deadlineMs;
+  #isOver({ spec, remote, idleMs, openedAt }: LiveSession): boolean {
+    const { deadlineMs } = spec.limits;
+    if (!remote) return idleMs > Math.max(this.#idleMs, deadlineMs);
+    return idleMs > this.#idleMs || this.clock.now() - openedAt > deadlineMs;
   }
 
-  #bury(session: LiveSession): void {
-    this.#open.delete(session.rolloutId);
-    if (session.remote) this.#remote--;
-    this.#ended.delete(session.rolloutId);
-    this.#ended.add(session.rolloutId);
+  /** For a session that is sealed. */
+  remove({ rolloutId, remote }: LiveSession): void {
+    this.#open.delete(rolloutId);
+    if (remote) this.#remote--;
+    this.#ended.delete(rolloutId);
+    this.#ended.add(rolloutId);
     const [oldest] = this.#ended;
     if (this.#ended.size > TOMBSTONES && oldest !== undefined) this.#ended.delete(oldest);
     if (this.#open.size > 0) return;

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import {
   ANSWER,
   all,
+  answerTo,
   ask,
   clientOf,
   LOOKUP,
@@ -17,6 +18,7 @@ import { scriptedLogprob } from '../testing/trajectories.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { listen } from './gateway.ts';
 
+const chain = (turns: Parameters<typeof stitch>[0]) => turns.map(({ after, fork }) => [after, fork?.cause]);
 const stitched = (turns: Parameters<typeof stitch>[0]) =>
   stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
 
@@ -107,11 +109,7 @@ describe('a turn says where its prompt comes from', () => {
     const said = await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }]);
     await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }, said, { role: 'user', content: 'Sure?' }]);
     const turns = session.seal();
-    expect(turns.map(({ after, fork }) => [after, fork])).toEqual([
-      [undefined, undefined],
-      [0, undefined],
-      [1, undefined],
-    ]);
+    expect(chain(turns).flat()).toEqual([undefined, undefined, 0, undefined, 1, undefined]);
     expect(stitched(turns).length).toBe(1);
   });
 
@@ -130,11 +128,7 @@ describe('a turn says where its prompt comes from', () => {
     const said = await goOn(session, ask);
     await Promise.all(['Sure?', 'Why?'].map((content) => goOn(session, [...ask, said, { role: 'user', content }])));
     const turns = session.seal();
-    expect(turns.map(({ after, fork }) => [after, fork?.cause])).toEqual([
-      [undefined, undefined],
-      [0, undefined],
-      [0, 'edited_message'],
-    ]);
+    expect(chain(turns).flat()).toEqual([undefined, undefined, 0, undefined, 0, 'edited_message']);
     expect(stitched(turns).length).toBe(2);
   });
 
@@ -147,22 +141,14 @@ describe('a turn says where its prompt comes from', () => {
     await other;
     const turns = session.seal();
     expect(turns.map(({ thread }) => thread)).toEqual(['default', 'other', 'default']);
-    expect(turns.map(({ after, fork }) => [after, fork])).toEqual([
-      [undefined, undefined],
-      [undefined, undefined],
-      [0, undefined],
-    ]);
+    expect(chain(turns).flat()).toEqual([undefined, undefined, undefined, undefined, 0, undefined]);
     expect(stitched(turns).length).toBe(2);
   });
 
   it('asking again is that, also where hardly anything was sampled before', async () => {
     const { session } = open();
     for (const _ of [1, 2]) await goOn(session, ask, { stop: 'It' });
-    const turns = session.seal();
-    expect(turns.map(({ after, fork }) => [after, fork?.cause])).toEqual([
-      [undefined, undefined],
-      [undefined, 'asked_again'],
-    ]);
+    expect(chain(session.seal()).flat()).toEqual([undefined, undefined, undefined, 'asked_again']);
   });
 
   it('other tools, asking again and a side call are told apart', async () => {
@@ -172,18 +158,6 @@ describe('a turn says where its prompt comes from', () => {
     await goOn(session, [...ask, said, { role: 'user', content: 'Sure?' }], { tool_choice: 'none' });
     await goOn(session, [{ role: 'system', content: 'Write a title.' }, ...ask]);
     expect(session.seal().map(({ fork }) => fork?.cause)).toEqual([undefined, 'asked_again', 'changed_tools', 'side_call']);
-  });
-});
-
-describe('a limit given twice', () => {
-  it('is an error that names it, and leaves no turn', async () => {
-    const { session } = open();
-    const reply = await post(session, JSON.stringify({ messages: ask, max_tokens: 3, max_completion_tokens: 3 }));
-    expect([reply.status, await reply.text()]).toEqual([
-      400,
-      expect.stringContaining('given together with `max_completion_tokens`'),
-    ]);
-    expect(session.seal()).toEqual([]);
   });
 });
 
@@ -244,18 +218,8 @@ describe('a call whose client is gone before the answer', () => {
 });
 
 describe('an answer that nobody got', () => {
-  const lose = async ({ session, gateway }: ReturnType<typeof open>, text: string): Promise<void> => {
-    const { baseURL, apiKey } = session.model();
-    const reply = await gateway.answer({
-      method: 'POST',
-      path: new URL(`${baseURL}/chat/completions`).pathname,
-      query: '',
-      body: async () => text,
-      signal: undefined,
-      header: (name) => (name === 'authorization' ? `Bearer ${apiKey}` : undefined),
-    });
-    reply.undelivered?.();
-  };
+  const lose = async ({ session, gateway }: ReturnType<typeof open>, text: string): Promise<void> =>
+    (await answerTo(gateway, session.model(), text)).undelivered?.();
   const question = JSON.stringify({ messages: ask });
 
   it('nor asked for again is kept, marked, and not trained', async () => {

@@ -17,11 +17,10 @@ export const HTTP_LIMITS = {
 } as const;
 
 /** Headers of which a request may have one only: two of them are two claims. */
-const SINGLE = new Set([
+const SINGLE = [
   ...['authorization', 'x-api-key', 'x-goog-api-key', 'x-rollout-id', 'x-sample-id', 'idempotency-key'],
   ...['host', 'content-type', 'content-encoding', 'content-length', 'origin'],
-]);
-const SINGLE_LENGTHS = new Set([...SINGLE].map((name) => name.length));
+];
 const TARGET = /^\/[\x21\x23-\x5b\x5d-\x7e]*$/;
 /** Empty and dot segments, NUL, and percent signs that encode nothing. */
 const BAD_PATH = /\/(?=\/)|\/(?:\.|%2e){1,2}(?=\/|$)|%00|%(?![0-9a-f]{2})/i;
@@ -31,29 +30,20 @@ const LOOPBACK = /^(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|::1|\[::1\
 export const isLoopback = (host: string): boolean => LOOPBACK.test(host);
 
 /** Throws a Refusal. `local`: the server is bound to loopback only. */
-export function checkHead({ rawHeaders, headers, url = '' }: IncomingMessage, local: boolean): void {
+export function checkHead(incoming: IncomingMessage, local: boolean): void {
+  const { rawHeaders, headers, headersDistinct, url = '' } = incoming;
   const count = rawHeaders.length / 2;
   if (count > HTTP_LIMITS.headers) {
     throw httpRefusal('headers_too_large', `${count} headers; at most ${HTTP_LIMITS.headers} are read`);
   }
-  checkSingle(rawHeaders);
+  const twice = SINGLE.find((name) => (headersDistinct[name]?.length ?? 0) > 1);
+  if (twice !== undefined) throw malformed(`two ${twice} headers`);
   if (!TARGET.test(url) || BAD_PATH.test(url.split('?', 1)[0]!)) throw malformed('the request target is not a plain path');
   checkHost(headers.host, local);
   // No page of ours calls these servers: what a browser sends is meant for another one, or not meant well.
   const { origin, 'sec-fetch-site': site } = headers;
   if ((origin !== undefined && origin !== `http://${headers.host}`) || site === 'cross-site' || site === 'same-site') {
     throw httpRefusal('forbidden_origin', 'the request comes from a web page of another origin');
-  }
-}
-
-function checkSingle(rawHeaders: readonly string[]): void {
-  const seen: string[] = [];
-  for (let i = 0; i < rawHeaders.length; i += 2) {
-    if (!SINGLE_LENGTHS.has(rawHeaders[i]!.length)) continue;
-    const name = rawHeaders[i]!.toLowerCase();
-    if (!SINGLE.has(name)) continue;
-    if (seen.includes(name)) throw malformed(`two ${name} headers`);
-    seen.push(name);
   }
 }
 
@@ -121,7 +111,7 @@ export class WrongKeys {
     this.#buckets.delete(address);
     this.#buckets.set(address, { left: Math.max(0, left - 1), at: now });
     const [oldest] = this.#buckets.keys();
-    if (this.#buckets.size > MOST_ADDRESSES && oldest !== undefined) this.#buckets.delete(oldest);
+    if (this.#buckets.size > MOST_ADDRESSES) this.#buckets.delete(oldest!);
     return left >= 1;
   }
 }

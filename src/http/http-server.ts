@@ -5,6 +5,7 @@
  * is under way: a client that reads slowly is waited for without buffering. What never becomes a request (bytes that are not HTTP, headers
  * that do not end, an upgrade to another protocol) gets a reply in the server's own words too, and the end of the connection.
  */
+import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -57,16 +58,13 @@ export async function serve(handler: HttpHandler, options: HttpServerOptions): P
   const origin = await bind(server, host, port);
   const close = async (): Promise<void> => {
     server.closeAllConnections();
-    await new Promise<void>((resolve) => server.close(() => resolve()));
+    await new Promise((resolve) => server.close(resolve));
   };
   return { origin, [Symbol.asyncDispose]: close };
 }
 
 async function bind(server: Server, host: string, port: number): Promise<string> {
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => reject(cannotListen(cause, host, port)));
-    server.listen(port, host, resolve);
-  });
+  await once(server.listen(port, host), 'listening').catch((cause) => Promise.reject(cannotListen(cause, host, port)));
   const bound = (server.address() as AddressInfo).port;
   // A server that binds every interface is reached on loopback too.
   const name = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;
@@ -97,7 +95,10 @@ function serverOf(exchanges: Exchanges): Server {
   const server = createServer(settings, take);
   server.on('checkContinue', take);
   server.on('checkExpectation', take);
-  server.on('upgrade', (_, socket) => exchanges.endWith(upgradeRequired(), socket));
+  const headers = { upgrade: 'HTTP/1.1' };
+  const required = { hint: 'send the request without Upgrade', headers };
+  const upgrade = httpRefusal('upgrade_required', 'only HTTP/1.1 is spoken here', required);
+  server.on('upgrade', (_, socket) => exchanges.endWith(upgrade, socket));
   server.on('connect', (_, socket) => exchanges.endWith(httpRefusal('malformed_http', 'this is no proxy'), socket));
   server.on('clientError', (error, socket) => exchanges.clientError(error, socket));
   return server;
@@ -244,11 +245,4 @@ function parserRefusal({ code }: NodeJS.ErrnoException): Refusal {
   if (code === 'HPE_CHUNK_EXTENSIONS_OVERFLOW') return httpRefusal('request_too_large', 'the chunk extensions are too large');
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return httpRefusal('request_timeout', 'the request did not arrive in time');
   return httpRefusal('malformed_http', 'this is not an HTTP/1.1 request');
-}
-
-function upgradeRequired(): Refusal {
-  return httpRefusal('upgrade_required', 'only HTTP/1.1 is spoken here', {
-    hint: 'send the request without Upgrade',
-    headers: { upgrade: 'HTTP/1.1' },
-  });
 }

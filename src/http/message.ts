@@ -111,9 +111,11 @@ export function textOf(bytes: Uint8Array): string {
   try {
     return utf8.decode(bytes);
   } catch {
-    throw new TrainyardError('REQUEST_INVALID', 'the body is not UTF-8');
+    throw unreadable('the body is not UTF-8');
   }
 }
+
+const unreadable = (found: string): TrainyardError => new TrainyardError('REQUEST_INVALID', found);
 
 function unsupported(header: string, value: string, hint: string): Refusal {
   return httpRefusal('unsupported_media_type', `${header}: ${value.slice(0, 80)} is not read here`, { hint });
@@ -122,17 +124,14 @@ function unsupported(header: string, value: string, hint: string): Refusal {
 /** Throws REQUEST_INVALID for text that is not JSON, too deeply nested for what walks it, or has too many values to be checked. */
 export function parseJson(text: string, most: { readonly nesting: number; readonly values?: number }): unknown {
   const { nesting, values } = sizeOfJson(text);
-  if (nesting > most.nesting) {
-    throw new TrainyardError('REQUEST_INVALID', `the body is nested deeper than ${most.nesting} levels`);
-  }
-  if (most.values !== undefined && values > most.values) {
-    throw new TrainyardError('REQUEST_INVALID', `the body holds some ${values} values; at most ${most.values} are read`);
-  }
+  if (nesting > most.nesting) throw unreadable(`the body is nested deeper than ${most.nesting} levels`);
+  if (values > (most.values ?? Infinity))
+    throw unreadable(`the body holds some ${values} values; at most ${most.values} are read`);
   try {
     return JSON.parse(text);
   } catch (thrown) {
     const found = text === '' ? 'it is empty' : messageOf(thrown).slice(0, 200);
-    throw new TrainyardError('REQUEST_INVALID', `the body is not valid JSON: ${found}`);
+    throw unreadable(`the body is not valid JSON: ${found}`);
   }
 }
 
@@ -153,31 +152,24 @@ export function fetchWith(answer: (request: HttpRequest) => Promise<HttpReply>) 
 
 /** The usual case, a URL and a body that is text, needs no Request. */
 async function requestOf(input: string | URL | Request, init: RequestInit = {}): Promise<HttpRequest> {
-  const { body, method = 'GET', headers } = init;
-  if (input instanceof Request || (typeof body !== 'string' && body != null)) {
-    const request = new Request(input, init);
-    return requestWith(request.url, request.method, request.headers, await request.text(), request.signal);
-  }
-  const given = headers instanceof Headers ? headers : new Headers(headers);
-  return requestWith(input, method.toUpperCase(), given, body ?? '', init.signal ?? undefined);
+  const isUsual = !(input instanceof Request) && (init.body == null || typeof init.body === 'string');
+  const given = isUsual ? undefined : new Request(input, init);
+  const text = given ? await given.text() : ((init.body ?? '') as string);
+  const headers = given?.headers ?? new Headers(init.headers);
+  const { pathname: path, search: query } = new URL(given?.url ?? (input as string | URL));
+  return {
+    method: given?.method ?? (init.method ?? 'GET').toUpperCase(),
+    path,
+    query,
+    header: (name) => headers.get(name) ?? undefined,
+    body: async () => text,
+    signal: given?.signal ?? init.signal ?? undefined,
+  };
 }
 
-function requestWith(
-  url: string | URL,
-  method: string,
-  headers: Headers,
-  text: string,
-  signal: AbortSignal | undefined,
-): HttpRequest {
-  const { pathname: path, search: query } = new URL(url);
-  return { method, path, query, header: (name) => headers.get(name) ?? undefined, body: async () => text, signal };
-}
+type Bytes = ReadableStream<Uint8Array<ArrayBuffer>>;
 
-function readable(
-  reply: HttpReply,
-  stream: BodyStream,
-  signal: AbortSignal | undefined,
-): ReadableStream<Uint8Array<ArrayBuffer>> {
+function readable(reply: HttpReply, stream: BodyStream, signal: AbortSignal | undefined): Bytes {
   const encoder = new TextEncoder();
   const leave = (): void => {
     if (!stream.drained) reply.undelivered?.();

@@ -18,14 +18,9 @@ export interface RouteMatch<R extends RoutePattern> {
   readonly segments: Readonly<Record<string, string>>;
 }
 
-interface CompiledPattern<R extends RoutePattern> {
-  readonly pattern: RegExp;
-  readonly routes: readonly R[];
-}
-
 export class Router<R extends RoutePattern> {
   readonly #exact = new Map<string, RouteMatch<R>>();
-  readonly #patterns: CompiledPattern<R>[] = [];
+  readonly #patterns: { readonly pattern: RegExp; readonly routes: readonly R[] }[] = [];
 
   constructor(routes: readonly R[]) {
     for (const [path, group] of Map.groupBy(routes, (route) => route.path)) {

@@ -12,7 +12,8 @@ import { TrainyardError } from '../core/errors.ts';
 import { offerModelForm } from '../core/model-forms.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import {
-  assistantMessage,
+  assistantOf,
+  endOf,
   functionTool,
   given,
   handleOf,
@@ -20,6 +21,7 @@ import {
   nameOf,
   notText,
   refusePenalties,
+  type Said,
   type Seat,
   type ToolChoice,
   tokensOf,
@@ -27,39 +29,33 @@ import {
   toolsFor,
 } from './request.ts';
 
+type Optional<Names extends string, T> = { readonly [Name in Names]?: T | undefined };
+type Numbers = 'maxOutputTokens' | 'temperature' | 'topP' | 'topK' | 'presencePenalty' | 'frequencyPenalty';
+
+interface SdkTool extends Optional<'description', string> {
+  readonly type: string;
+  readonly name: string;
+  readonly inputSchema?: unknown;
+}
+
 /** What is read of the SDK's call options; its own type fits. */
-export interface CallOptions {
+export interface CallOptions extends Optional<Numbers, number> {
   readonly prompt: readonly PromptEntry[];
-  readonly maxOutputTokens?: number | undefined;
-  readonly temperature?: number | undefined;
   readonly stopSequences?: readonly string[] | undefined;
-  readonly topP?: number | undefined;
-  readonly topK?: number | undefined;
-  readonly presencePenalty?: number | undefined;
-  readonly frequencyPenalty?: number | undefined;
-  readonly tools?:
-    | readonly {
-        readonly type: string;
-        readonly name: string;
-        readonly description?: string | undefined;
-        readonly inputSchema?: unknown;
-      }[]
-    | undefined;
+  readonly tools?: readonly SdkTool[] | undefined;
   readonly toolChoice?: { readonly type: string; readonly toolName?: string } | undefined;
   readonly responseFormat?: { readonly type: string; readonly schema?: unknown } | undefined;
   readonly abortSignal?: AbortSignal | undefined;
 }
 
-type Content =
-  | { type: 'text'; text: string }
-  | { type: 'reasoning'; text: string }
-  | {
-      type: 'tool-call';
-      toolCallId: string;
-      toolName: string;
-      input: string;
-      providerMetadata?: { trainyard: { arguments: string } };
-    };
+interface SdkCall {
+  type: 'tool-call';
+  toolCallId: string;
+  toolName: string;
+  input: string;
+  providerMetadata?: { trainyard: { arguments: string } };
+}
+type Content = { type: 'text' | 'reasoning'; text: string } | SdkCall;
 
 interface Ending {
   finishReason: { unified: 'stop' | 'length' | 'tool-calls'; raw: string };
@@ -84,7 +80,7 @@ type StreamPart =
   | { type: 'text-start' | 'text-end' | 'reasoning-start' | 'reasoning-end' | 'tool-input-end'; id: string }
   | { type: 'text-delta' | 'reasoning-delta' | 'tool-input-delta'; id: string; delta: string }
   | { type: 'tool-input-start'; id: string; toolName: string }
-  | Extract<Content, { type: 'tool-call' }>
+  | SdkCall
   | ({ type: 'finish' } & Ending);
 
 /** Fits `LanguageModel` of `ai` from version 7 on, and Mastra's models. */
@@ -159,11 +155,13 @@ function contentOf({ message, text, toolCalls }: Generation): Content[] {
 }
 
 function endingOf(generation: Generation): Ending {
-  const { id, stopReason, toolCalls, turn } = generation;
+  const { id, stopReason, turn } = generation;
   const tokens = tokensOf(generation);
-  const unified = stopReason === 'length' ? 'length' : toolCalls.length > 0 ? 'tool-calls' : 'stop';
   return {
-    finishReason: { unified, raw: stopReason },
+    finishReason: {
+      unified: endOf(generation, { length: 'length', calls: 'tool-calls', stop: 'stop' } as const),
+      raw: stopReason,
+    },
     usage: {
       inputTokens: { total: tokens?.prompt, noCache: tokens?.prompt, cacheRead: undefined, cacheWrite: undefined },
       outputTokens: { total: tokens?.sampled, text: undefined, reasoning: undefined },
@@ -188,8 +186,7 @@ function* partsOf({ content, response, warnings, ...ending }: GenerateResult): G
       yield { type: `${part.type}-end`, id };
     }
   }
-  const { finishReason, usage, providerMetadata } = ending;
-  yield { type: 'finish', finishReason, usage, providerMetadata };
+  yield { type: 'finish', ...ending };
 }
 
 /** A part of any kind; which fields it has depends on its type. */
@@ -203,10 +200,9 @@ interface PromptPart {
   readonly providerOptions?: Readonly<Record<string, unknown>> | undefined;
 }
 
-interface ResultOutput {
+interface ResultOutput extends Optional<'reason', string> {
   readonly type: string;
   readonly value?: unknown;
-  readonly reason?: string | undefined;
 }
 
 type PromptEntry =
@@ -231,16 +227,12 @@ function textOf({ type, text }: PromptPart, at: string): string {
 
 /** A result among the assistant's own parts was produced on a server; the policy has none, so it is someone else's and stays apart. */
 function assistantMessages(parts: readonly PromptPart[], at: string): Message[] {
-  let content = '';
-  let reasoning = '';
-  const calls: ToolCall[] = [];
-  for (const part of parts) {
-    if (part.type === 'text') content += part.text ?? '';
-    else if (part.type === 'reasoning') reasoning += part.text ?? '';
-    else if (part.type === 'tool-call') calls.push(callOf(part));
-    else if (part.type !== 'tool-result') throw notText(`${at}: a part`, part.type);
-  }
-  return [assistantMessage(content === '' && calls.length > 0 ? null : content, calls, reasoning), ...results(parts)];
+  const read = (part: PromptPart): Said => {
+    if (part.type === 'reasoning') return { reasoning: part.text };
+    if (part.type === 'tool-call') return { call: callOf(part) };
+    return part.type === 'tool-result' ? {} : { text: textOf(part, at) };
+  };
+  return [assistantOf(parts, read), ...results(parts)];
 }
 
 /** The SDK puts an empty object in the place of arguments that are none; what the policy said instead comes along with the call. */

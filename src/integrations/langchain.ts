@@ -17,6 +17,7 @@ import type { Generation } from '../core/contracts.ts';
 import type { Message, Tool } from '../core/types.ts';
 import {
   assistantMessage,
+  endOf,
   functionTool,
   given,
   handleOf,
@@ -159,32 +160,22 @@ function textOf({ content }: BaseMessage, at: string, separator: string): string
 
 /** Its id is the completion's: LangGraph takes messages with the same id for one. */
 export function answerOf(generation: Generation): AIMessage {
-  const { id, message, text, toolCalls, stopReason } = generation;
-  const [valid, invalid] = [true, false].map((wanted) =>
-    toolCalls.filter(({ function: { arguments: given } }) => isJsonObject(given) === wanted),
-  );
+  const { id, message, text, toolCalls } = generation;
+  const calls = toolCalls.map(({ id: callId, function: { name, arguments: args } }) => ({ id: callId, name, args }));
+  const [valid, invalid] = [true, false].map((wanted) => calls.filter(({ args }) => isJsonObject(args) === wanted));
   const tokens = tokensOf(generation);
   const said = new AIMessage({
     id,
     content: text,
-    tool_calls: valid!.map(({ id: callId, function: { name, arguments: given } }) => ({
-      id: callId,
-      name,
-      args: JSON.parse(given) as Record<string, unknown>,
-      type: 'tool_call',
-    })),
-    invalid_tool_calls: invalid!.map(({ id: callId, function: { name, arguments: given } }) => ({
-      id: callId,
-      name,
-      args: given,
-      error: 'not a JSON object',
-      type: 'invalid_tool_call',
-    })),
+    tool_calls: valid!.map(({ args, ...call }) => {
+      return { ...call, args: JSON.parse(args) as Record<string, unknown>, type: 'tool_call' };
+    }),
+    invalid_tool_calls: invalid!.map((call) => ({ ...call, error: 'not a JSON object', type: 'invalid_tool_call' })),
     additional_kwargs: {
       ...(message.reasoning ? { [THOUGHTS]: message.reasoning } : {}),
       ...(invalid!.length > 0 && valid!.length > 0 ? { [ORDER]: toolCalls.map((call) => call.id) } : {}),
     },
-    response_metadata: { finish_reason: stopReason === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop' },
+    response_metadata: { finish_reason: endOf(generation, { length: 'length', calls: 'tool_calls', stop: 'stop' }) },
   });
   if (tokens) {
     const { prompt, sampled } = tokens;

@@ -26,42 +26,35 @@ import {
   unsupported,
 } from './request.ts';
 
+type Optional<Names extends string, T> = { readonly [Name in Names]?: T | undefined };
+
+interface ModelSettings extends Optional<'temperature' | 'topP' | 'maxTokens' | 'frequencyPenalty' | 'presencePenalty', number> {
+  readonly toolChoice?: string | undefined;
+}
+interface SdkTool {
+  readonly type: string;
+  readonly name?: string;
+  readonly description?: string;
+  readonly parameters?: unknown;
+}
+interface SdkHandoff {
+  readonly toolName: string;
+  readonly toolDescription: string;
+  readonly inputJsonSchema: unknown;
+}
+
 /** What is read of the SDK's request; its own type fits. */
-export interface AgentRequest {
-  readonly systemInstructions?: string | undefined;
+export interface AgentRequest extends Optional<'systemInstructions' | 'previousResponseId' | 'conversationId', string> {
   readonly input: string | readonly AnyItem[];
-  readonly previousResponseId?: string | undefined;
-  readonly conversationId?: string | undefined;
-  readonly modelSettings: {
-    readonly temperature?: number | undefined;
-    readonly topP?: number | undefined;
-    readonly maxTokens?: number | undefined;
-    readonly toolChoice?: string | undefined;
-    readonly frequencyPenalty?: number | undefined;
-    readonly presencePenalty?: number | undefined;
-  };
-  readonly tools: readonly {
-    readonly type: string;
-    readonly name?: string;
-    readonly description?: string;
-    readonly parameters?: unknown;
-  }[];
-  readonly handoffs: readonly {
-    readonly toolName: string;
-    readonly toolDescription: string;
-    readonly inputJsonSchema: unknown;
-  }[];
+  readonly modelSettings: ModelSettings;
+  readonly tools: readonly SdkTool[];
+  readonly handoffs: readonly SdkHandoff[];
   /** `text`, or a JSON schema with a name. */
   readonly outputType?: string | { readonly schema?: unknown };
   readonly signal?: AbortSignal | undefined;
 }
 
-interface Spent {
-  requests: number;
-  inputTokens: number;
-  outputTokens: number;
-  totalTokens: number;
-}
+type Spent = Record<'requests' | 'inputTokens' | 'outputTokens' | 'totalTokens', number>;
 
 /** Fits the SDK's own class. */
 class AgentUsage implements Spent {
@@ -141,11 +134,8 @@ function requestOf(request: AgentRequest): GenerateRequest {
   const { temperature, topP, maxTokens, frequencyPenalty, presencePenalty } = modelSettings;
   refusePenalties({ frequencyPenalty, presencePenalty });
   if (request.previousResponseId !== undefined || request.conversationId !== undefined) {
-    throw unsupported(
-      'previousResponseId or conversationId',
-      'without a server',
-      'keep the conversation in a session or in the input',
-    );
+    const hint = 'keep the conversation in a session or in the input';
+    throw unsupported('previousResponseId or conversationId', 'without a server', hint);
   }
   return {
     messages: messagesOf(request.systemInstructions, request.input),
@@ -252,11 +242,8 @@ function read(item: AnyItem, at: string, entries: Entry[]): void {
     const thought = textOf(item.rawContent ?? [], at, '') || textOf(item.content ?? [], at, '');
     if (thought !== '') spokenFor(entries, item.id).reasoning += thought;
   } else {
-    throw unsupported(
-      `${at}: an item`,
-      `of type ${JSON.stringify(kind)}`,
-      'the policy calls functions and says text, nothing else',
-    );
+    const hint = 'the policy calls functions and says text, nothing else';
+    throw unsupported(`${at}: an item`, `of type ${JSON.stringify(kind)}`, hint);
   }
 }
 
@@ -269,18 +256,13 @@ function readMessage({ role, content, id }: AnyItem, at: string, entries: Entry[
 
 function textOf(content: unknown, at: string, separator: string): string {
   if (typeof content === 'string') return content;
-  const parts = (Array.isArray(content) ? content : [content]) as readonly {
-    readonly type?: string;
-    readonly text?: string;
-    readonly refusal?: string;
-  }[];
-  return parts
-    .map((part) => {
-      const said = part?.text ?? part?.refusal;
-      if (typeof said !== 'string') throw notText(`${at}: a part`, part?.type ?? typeof part);
-      return said;
-    })
-    .join(separator);
+  const parts = [content].flat() as (Optional<'type' | 'text' | 'refusal', string> | null | undefined)[];
+  const texts = parts.map((part) => {
+    const said = part?.text ?? part?.refusal;
+    if (typeof said !== 'string') throw notText(`${at}: a part`, part?.type ?? typeof part);
+    return said;
+  });
+  return texts.join(separator);
 }
 
 /** The message that an item belongs to: its id names the answer, where we made it. */

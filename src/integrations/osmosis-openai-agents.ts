@@ -13,9 +13,9 @@ import {
   MemorySession,
   type TextOutput,
 } from '@openai/agents';
-import { currentSamples, type SampleContext, type SampleView } from '../core/context.ts';
+import { currentSamples, type SampleContext } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Message, PromptMessage } from '../core/types.ts';
+import type { PromptMessage } from '../core/types.ts';
 import {
   type AgentEvent,
   type AgentRequest,
@@ -25,7 +25,7 @@ import {
   type PolicyModel,
   policy,
 } from './openai-agents.ts';
-import { activeSamples, placeholderUsed } from './request.ts';
+import { activeSamples, placeholderUsed, sampleView } from './request.ts';
 
 /** One run of the SDK in a session. What it entered stays with whoever awaited it, so it says itself when it is over. */
 interface SessionRun {
@@ -82,7 +82,11 @@ export class OsmosisMemorySession extends MemorySession {
     super({ sessionId: sample });
     this.name = sample;
     this.#context = context;
-    context?.registerSampleSource(sample, { getSample: async (id) => sampleOf(id, await super.getItems()) });
+    const getSample = async (id: string) => {
+      const items = await super.getItems();
+      return sampleView(id, () => messagesOf(undefined, items as readonly AnyItem[]), items);
+    };
+    context?.registerSampleSource(sample, { getSample });
   }
 
   override getItems(limit?: number, run?: object): Promise<AgentInputItem[]> {
@@ -132,13 +136,4 @@ function inSession(): PolicyModel {
   throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel was called without an active OsmosisMemorySession', {
     hint: 'pass one to the run: run(agent, input, { session: new OsmosisMemorySession({ name }) })',
   });
-}
-
-/** What cannot be put as ordinary messages is shown as the SDK has it: a grader can still look at it. */
-function sampleOf(id: string, items: readonly AgentInputItem[]): SampleView {
-  try {
-    return { id, messages: messagesOf(undefined, items as readonly AnyItem[]) };
-  } catch {
-    return { id, messages: items as unknown as readonly Message[] };
-  }
 }

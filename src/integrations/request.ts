@@ -6,12 +6,15 @@
  * thousands of rollouts at the same time. What the gateway refuses over HTTP is refused here in the same words: both ways must give the
  * same trajectory, or none. Every integration imports this file, so frameworks are told here to report to nobody.
  */
-import { currentRollout, currentSamples, type SampleContext } from '../core/context.ts';
+import { currentRollout, currentSamples, type SampleContext, type SampleView } from '../core/context.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { isObject } from '../core/json.ts';
-import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
+import { isObject, parsedJson } from '../core/json.ts';
+import type { Message, Tool, ToolCall } from '../core/types.ts';
+import { assistantMessage, given, toolOf } from '../gateway/dialects/dialect.ts';
 import { quietFrameworks } from '../processes/agent-process.ts';
+
+export { assistantMessage, given };
 
 quietFrameworks();
 
@@ -63,17 +66,9 @@ export function functionTool(tool: {
   readonly description?: string | undefined;
   readonly parameters?: unknown;
 }): Tool {
-  const { type = 'function', name, description, parameters } = tool;
-  if (type === 'function') {
-    return { type, function: { name, ...given({ description, parameters: parameters as Json | undefined }) } };
-  }
+  const { type = 'function', name } = tool;
+  if (type === 'function') return toolOf(tool);
   throw unsupported(`tool ${JSON.stringify(name)}`, `of type ${JSON.stringify(type)}`, 'the policy has no tools of its own');
-}
-
-/** Settings as far as they were given. */
-export function given<T extends object>(settings: T): { [K in keyof T]?: NonNullable<T[K]> } {
-  const entries = Object.entries(settings).filter(([, value]) => value !== undefined && value !== null);
-  return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> };
 }
 
 /** Refuses settings that would change what is sampled without being recorded; 0 changes nothing. */
@@ -97,9 +92,35 @@ export function tokensOf({ turn }: Generation): { readonly prompt: number; reado
   return turn && { prompt: turn.promptIds.length, sampled: turn.sampledIds.length };
 }
 
-export function assistantMessage(content: string | null, calls: readonly ToolCall[], reasoning: string): Message {
-  const called = calls.length > 0 ? { tool_calls: calls } : {};
-  return { role: 'assistant', content, ...called, ...(reasoning === '' ? {} : { reasoning }) };
+/** What a part of an assistant's message says; nothing where the policy need not read it. */
+export interface Said {
+  readonly text?: string | undefined;
+  readonly reasoning?: string | undefined;
+  readonly call?: ToolCall;
+}
+
+/** The message that the policy said, from its parts in a framework's form. A call without words has no content, as it was recorded. */
+export function assistantOf<P>(parts: readonly P[], read: (part: P) => Said): Message {
+  const said = parts.map(read);
+  const content = said.map(({ text = '' }) => text).join('');
+  const calls = said.flatMap(({ call }) => call ?? []);
+  const reasoning = said.map(({ reasoning: thought = '' }) => thought).join('');
+  return assistantMessage(content === '' && calls.length > 0 ? null : content, calls, reasoning);
+}
+
+/** A conversation as a grader sees it. What cannot be put as ordinary messages is shown as the framework has it. */
+export function sampleView(id: string, asMessages: () => readonly Message[], raw: readonly object[]): SampleView {
+  try {
+    return { id, messages: asMessages() };
+  } catch {
+    return { id, messages: raw as readonly Message[] };
+  }
+}
+
+/** Why an answer ended, in a framework's words. */
+export function endOf<T>({ stopReason, toolCalls }: Generation, words: { length: T; calls: T; stop: T }): T {
+  if (stopReason === 'length') return words.length;
+  return toolCalls.length > 0 ? words.calls : words.stop;
 }
 
 export function toolCall(id = '', name = '', input: unknown): ToolCall {
@@ -114,10 +135,4 @@ export function argumentsText(input: unknown): string {
   return typeof input === 'string' ? input : (JSON.stringify(input) ?? '{}');
 }
 
-export function isJsonObject(text: string): boolean {
-  try {
-    return isObject(JSON.parse(text) as unknown);
-  } catch {
-    return false;
-  }
-}
+export const isJsonObject = (text: string): boolean => isObject(parsedJson(text));

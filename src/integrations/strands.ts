@@ -22,13 +22,14 @@ import {
   type StreamOptions,
   type ToolSpec,
 } from '@strands-agents/sdk';
-import type { SampleContext, SampleView } from '../core/context.ts';
+import type { SampleContext } from '../core/context.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, PromptMessage, Tool } from '../core/types.ts';
 import {
   activeSamples,
-  assistantMessage,
+  assistantOf,
+  endOf,
   functionTool,
   given,
   handleOf,
@@ -36,7 +37,9 @@ import {
   nameOf,
   notText,
   placeholderUsed,
+  type Said,
   type Seat,
+  sampleView,
   type ToolChoice,
   tokensOf,
   toolCall,
@@ -112,24 +115,19 @@ function choiceOf(choice: StrandsToolChoice | undefined): ToolChoice {
 }
 
 function* eventsOf(generation: Generation, latencyMs: number): Generator<ModelStreamEvent> {
-  const { message, text, toolCalls, stopReason } = generation;
+  const { message, text, toolCalls } = generation;
   yield { type: 'modelMessageStartEvent', role: 'assistant' };
   if (message.reasoning) yield* block({ type: 'reasoningContentDelta', text: message.reasoning });
   if (text !== '') yield* block({ type: 'textDelta', text });
   for (const { id: toolUseId, function: call } of toolCalls) {
-    yield* block(
-      { type: 'toolUseInputDelta', input: inputOf(call.arguments) },
-      { type: 'toolUseStart', name: call.name, toolUseId },
-    );
+    const start = { type: 'toolUseStart', name: call.name, toolUseId } as const;
+    yield* block({ type: 'toolUseInputDelta', input: inputOf(call.arguments) }, start);
   }
-  const ended = stopReason === 'length' ? 'maxTokens' : toolCalls.length > 0 ? 'toolUse' : 'endTurn';
-  yield { type: 'modelMessageStopEvent', stopReason: ended };
+  const stopReason = endOf(generation, { length: 'maxTokens', calls: 'toolUse', stop: 'endTurn' } as const);
+  yield { type: 'modelMessageStopEvent', stopReason };
   const tokens = tokensOf(generation);
-  const usage = tokens && {
-    inputTokens: tokens.prompt,
-    outputTokens: tokens.sampled,
-    totalTokens: tokens.prompt + tokens.sampled,
-  };
+  const [inputTokens, outputTokens] = [tokens?.prompt ?? 0, tokens?.sampled ?? 0];
+  const usage = tokens && { inputTokens, outputTokens, totalTokens: inputTokens + outputTokens };
   yield { type: 'modelMetadataEvent', ...(usage ? { usage } : {}), metrics: { latencyMs } };
 }
 
@@ -176,33 +174,28 @@ export function messagesOf(
   const instructions = typeof system === 'string' ? system : textsIn(system ?? [], 'systemPrompt').join('');
   return [
     ...(instructions.trim() === '' ? [] : [{ role: 'system' as const, content: instructions }]),
-    ...messages.flatMap(({ role, content }, index) =>
-      role === 'assistant' ? assistantMessages(content, index) : userMessages(content, index),
-    ),
+    ...messages.flatMap(({ role, content }, index) => {
+      const at = `messages[${index}]`;
+      return role === 'assistant' ? [assistantOf(content, (block) => assistantBlock(block, at))] : userMessages(content, at);
+    }),
   ];
 }
 
 /** Results come first: they answer the calls of the message before. */
-function userMessages(blocks: readonly AnyBlock[], index: number): readonly Message[] {
-  const at = `messages[${index}]`;
-  const results = blocks.filter(({ type }) => type === 'toolResultBlock');
-  const texts = textsIn(
-    blocks.filter(({ type }) => type !== 'toolResultBlock'),
-    at,
-  );
+function userMessages(blocks: readonly AnyBlock[], at: string): readonly Message[] {
+  const { results = [], others = [] } = Object.groupBy(blocks, ({ type }) => (type === 'toolResultBlock' ? 'results' : 'others'));
+  const texts = textsIn(others, at);
   return [
     ...results.map((block) => resultOf(block, at)),
     ...(texts.length > 0 ? [{ role: 'user' as const, content: texts.join('\n') }] : []),
   ];
 }
 
-function assistantMessages(blocks: readonly AnyBlock[], index: number): readonly Message[] {
-  const uses = blocks.filter(({ type }) => type === 'toolUseBlock');
-  const calls = uses.map(({ toolUseId, name, input }) => toolCall(toolUseId, name, input));
-  const reasoning = blocks.filter(({ type }) => type === 'reasoningBlock').map(({ text }) => String(text ?? ''));
-  const others = blocks.filter(({ type }) => type !== 'toolUseBlock' && type !== 'reasoningBlock');
-  const content = textsIn(others, `messages[${index}]`).join('');
-  return [assistantMessage(content === '' && calls.length > 0 ? null : content, calls, reasoning.join(''))];
+function assistantBlock(block: AnyBlock, at: string): Said {
+  const { type, toolUseId, name, input, text } = block;
+  if (type === 'toolUseBlock') return { call: toolCall(toolUseId, name, input) };
+  if (type === 'reasoningBlock') return { reasoning: String(text ?? '') };
+  return { text: textsIn([block], at).join('') };
 }
 
 function resultOf({ toolUseId, status, content }: AnyBlock, at: string): Message {
@@ -224,9 +217,9 @@ function textsIn(blocks: readonly AnyBlock[], at: string): readonly string[] {
 // Each agent is a named sample of its own. An agent with another model than the placeholder is a plain Strands agent: nothing of it is
 // recorded. Nothing is printed unless `printer` asks for it.
 
-const PARAMS: readonly string[] = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'];
+const PARAMS = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'] as const;
 
-export type RolloutModelParams = Pick<PolicyModelConfig, 'temperature' | 'topP' | 'topK' | 'maxTokens' | 'stop'>;
+export type RolloutModelParams = Pick<PolicyModelConfig, (typeof PARAMS)[number]>;
 
 /** Stands for the policy until an agent is built with it, so that a config at the top of a module may hold it. */
 export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
@@ -234,7 +227,7 @@ export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
 
   constructor({ params = {} }: { readonly params?: RolloutModelParams } = {}) {
     super();
-    const unknown = Object.keys(params).filter((name) => !PARAMS.includes(name));
+    const unknown = Object.keys(params).filter((name) => !PARAMS.some((known) => known === name));
     if (unknown.length > 0) {
       throw new TrainyardError('CONFIG_INVALID', `OsmosisRolloutModel has no parameter ${unknown.join(', ')}`, {
         hint: `its parameters are ${PARAMS.join(', ')}`,
@@ -273,7 +266,8 @@ export class OsmosisStrandsAgent extends Agent {
       ...conversation,
       ...(bound === undefined ? {} : { model: bound.model, name: bound.name }),
     });
-    bound?.context.registerSampleSource(bound.name, { getSample: (id) => sampleOf(id, this) });
+    const asMessages = () => messagesOf(this.systemPrompt as string | readonly AnyBlock[] | undefined, this.messages);
+    bound?.context.registerSampleSource(bound.name, { getSample: (id) => sampleView(id, asMessages, this.messages) });
   }
 
   /** Goes on from the messages it has; with arguments, from those after them. */
@@ -319,14 +313,4 @@ function blocksOf(message: PromptMessage | MessageData): MessageData {
 function textOf(content: string | MessageData['content']): string {
   if (typeof content === 'string') return content;
   return content.map((block) => ('text' in block && typeof block.text === 'string' ? block.text : '')).join('');
-}
-
-/** What cannot be put as ordinary messages is shown as Strands has it: a grader can still look at it. */
-function sampleOf(id: string, agent: Agent): SampleView {
-  try {
-    const system = agent.systemPrompt as string | readonly AnyBlock[] | undefined;
-    return { id, messages: messagesOf(system, agent.messages) };
-  } catch {
-    return { id, messages: agent.messages as unknown as readonly Message[] };
-  }
 }

@@ -24,14 +24,14 @@ import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
-import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript, type Thrown } from '../processes/channel.ts';
-import { removeFolder, temporaryFolder } from '../processes/limits.ts';
-import { openProcessPool, type ProcessPool, startError, UnusableProcess } from '../processes/process-pool.ts';
+import { type Answer, type ChildProgram, poolKind, siblingScript, type Thrown } from '../processes/channel.ts';
+import { removeFolder, temporaryFolder, tried } from '../processes/limits.ts';
+import { openProcessPool } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
-import { MOST_REASON, type OwnContext, Rejection } from '../rollout/rollout-context.ts';
+import { MOST_REASON, type OwnContext, Rejection, type RolloutNote } from '../rollout/rollout-context.ts';
 import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
-import type { RolloutEnding, RolloutNote, RolloutOrder } from './isolated-rollout.ts';
 import { explained, HOME_INSIDE, type OwnFolders, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
+import type { RolloutEnding, RolloutOrder } from './workflow-child.ts';
 
 interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */
@@ -49,12 +49,13 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   const { files, explain, ...surroundings } = await surroundingsOf(workflow, module, options.files, opened);
   const program = {
     kind: 'workflow',
+    words: { ...WORDS, explain },
     script: siblingScript(import.meta.url, 'workflow-child'),
     args: [module.url, module.exportName],
     sources,
     ...surroundings,
   };
-  const pool = opened.use(await started(openProcessPool({ program, workers, signal }), explain));
+  const pool = opened.use(await openProcessPool({ program, workers, signal }));
   const held = opened.move();
   return {
     run: async (own) => {
@@ -142,14 +143,6 @@ async function reserved(folder: string): Promise<AsyncDisposable> {
   };
 }
 
-async function started(opening: Promise<ProcessPool>, explain: Explain): Promise<ProcessPool> {
-  try {
-    return await opening;
-  } catch (error) {
-    throw error instanceof UnusableProcess ? startFailure(error.failure, explain) : error;
-  }
-}
-
 function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
   const { task, rolloutId, groupId, purpose, seed } = ctx;
   const roles = new Set(['default', ...Object.keys(workflow.roles)]);
@@ -162,20 +155,14 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
 
 /** Whether the rollout keeps files. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
 function heed({ ctx }: OwnContext, said: unknown): boolean {
-  if (typeof said !== 'object' || said === null) return false;
-  const note = said as Partial<RolloutNote>;
+  const note = (said ?? {}) as Partial<RolloutNote>;
   if (note.kind === 'log' && typeof note.text === 'string') ctx.log(note.text);
   // Asking for it is what keeps it for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
-  if (note.kind === 'rejected' && typeof note.reason === 'string') rejectLikewise(ctx, note.reason);
+  const { reason } = note as { readonly reason?: unknown };
+  // It throws here as it did there.
+  if (note.kind === 'rejected' && typeof reason === 'string') tried(() => ctx.reject(reason));
   return note.kind === 'folder';
-}
-
-/** `reject` throws; the process has thrown the same to the workflow. */
-function rejectLikewise(ctx: OwnContext['ctx'], reason: string): void {
-  try {
-    ctx.reject(reason);
-  } catch {}
 }
 
 function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknown {
@@ -192,7 +179,7 @@ function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknow
     case 'ended':
       throw new TrainyardError('WORKFLOW_FAILED', `the workflow's process ${answer.how} before it returned`);
     case 'unusable':
-      throw startFailure(answer.failure, explain);
+      throw answer.error;
     case 'unsendable':
       throw new TrainyardError('WORKFLOW_FAILED', `the task cannot be sent to another process: ${answer.message}`);
     case 'late':
@@ -210,16 +197,13 @@ function thrownThere({ code, message, stack }: Thrown, explain: Explain): Trainy
   return error;
 }
 
-function startFailure(failure: StartFailure, explain: Explain): TrainyardError {
-  const told = failure.kind === 'refused' ? { ...failure, message: explain(failure.message) } : failure;
-  return startError(told, {
-    whose: 'the workflow',
-    starting: 'before it was ready',
-    code: 'WORKFLOW_INIT_FAILED',
-    late: { code: 'WORKFLOW_INIT_FAILED', what: 'process was not ready' },
-    hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
-  });
-}
+const WORDS = {
+  whose: 'the workflow',
+  starting: 'before it was ready',
+  code: 'WORKFLOW_INIT_FAILED',
+  late: { code: 'WORKFLOW_INIT_FAILED', what: 'process was not ready' },
+  hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
+} as const;
 
 // ── folders of a rollout ──────────────────────────────────────────────────────────────────────────────────────────────
 

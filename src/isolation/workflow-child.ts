@@ -5,14 +5,32 @@
  */
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
-import type { Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
+import type { SeatOptions, Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
 import { asWorkflow, moduleOf } from '../core/define.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { exactJson } from '../core/json.ts';
+import type { Purpose, TaskView } from '../core/types.ts';
+import { httpModel, type ModelAddress } from '../gateway/chat-client.ts';
 import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
-import { Rejection } from '../rollout/rollout-context.ts';
-import { isolatedContext, type RolloutEnding, type RolloutOrder } from './isolated-rollout.ts';
+import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
+
+/** What is not in it the process does not have: the answer, the task file, the keys of the run, the store. */
+export interface RolloutOrder {
+  readonly task: TaskView;
+  readonly rolloutId: string;
+  readonly groupId: string;
+  readonly purpose: Purpose;
+  readonly seed: number;
+  /** Where its folder would be, if it asks for one. */
+  readonly folder: string | null;
+  /** For each role that it may call the model as: those the workflow declares, and `default`. */
+  readonly addresses: readonly ModelAddress[];
+}
+
+export type RolloutEnding =
+  | { readonly kind: 'returned'; readonly result: unknown }
+  | { readonly kind: 'rejected'; readonly reason: string };
 
 // As in the run's own process: what a rollout forgot to wait for is told, and ends neither it nor the one after it.
 process.on('unhandledRejection', stray);
@@ -42,16 +60,35 @@ function stray(thrown: unknown): void {
   currentRollout()?.log(`not awaited, and failed: ${messageOf(thrown)}`);
 }
 
-async function run(workflow: Workflow, order: RolloutOrder, call: ServedCall): Promise<RolloutEnding> {
-  const address = order.addresses.find(({ role }) => role === 'default');
-  const ctx = isolatedContext(workflow, order, call);
-  if (address !== undefined) enterEnvironment(ctx, agentEnvironment(address));
+async function run(workflow: Workflow, order: RolloutOrder, { signal, note }: ServedCall): Promise<RolloutEnding> {
+  const { folder, addresses, ...own } = order;
+  const model: WorkflowContext['model'] = (role = 'default', options) => httpModel(addressOf(addresses, role, options));
+  const ctx = workflowContext(workflow, { ...own, signal, model }, folder, note);
+  enterEnvironment(ctx, agentEnvironment(addressOf(addresses, 'default', undefined)));
   try {
     return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx))) };
   } catch (thrown) {
     if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
     throw thrown;
   }
+}
+
+function addressOf(addresses: RolloutOrder['addresses'], role: string, options: SeatOptions | undefined): ModelAddress {
+  if (options?.default !== undefined || options?.trainable !== undefined) {
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `role ${JSON.stringify(role)} was given a default model or trainable in a process of its own, where the gateway cannot ask it`,
+      { hint: 'say it in defineWorkflow: roles: { name: { default: … } }, trainable: […]' },
+    );
+  }
+  const address = addresses.find((one) => one.role === role);
+  if (address !== undefined) return address;
+  const known = addresses.map((one) => one.role).join(', ');
+  throw new TrainyardError(
+    'WORKFLOW_INVALID',
+    `the workflow does not declare role ${JSON.stringify(role)}, and its process has keys for ${known} only`,
+    { hint: `declare it in defineWorkflow: roles: [${JSON.stringify(role)}]` },
+  );
 }
 
 /** The result's values become JSON here, where their own `toJSON` still is. */

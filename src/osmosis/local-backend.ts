@@ -9,13 +9,13 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Closers, Semaphore } from '../core/async.ts';
+import { Semaphore } from '../core/async.ts';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
-import { together } from '../rollout/discovery.ts';
+import { exportsOf, together } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/runner.ts';
 import type {
   CancelSelector,
@@ -55,7 +55,7 @@ export class LocalBackend implements ExecutionBackend {
   readonly #longestSec: number;
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
-  readonly #closers = new Closers();
+  readonly #started = new AsyncDisposableStack();
   #parts: Promise<RemoteParts> | undefined;
   #maxConcurrent: number | null;
 
@@ -87,7 +87,7 @@ export class LocalBackend implements ExecutionBackend {
     const live: Live = { controller, cancel: controller.signal, state: 'queued', reward: null, errMessage: null };
     this.#live.set(rolloutId, live);
     try {
-      await runRemoteRollout(await this.#ready(), request, live, hooks);
+      await runRemoteRollout({ ...(await this.#ready()), request, progress: live, hooks });
     } catch (thrown) {
       live.state = 'failure';
       throw thrown;
@@ -119,7 +119,7 @@ export class LocalBackend implements ExecutionBackend {
   /** Cancels what is under way. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.cancel({ all: true });
-    await this.#closers[Symbol.asyncDispose]();
+    await this.#started.disposeAsync();
   }
 
   #cancelOne(id: string): Disposition {
@@ -147,9 +147,9 @@ export class LocalBackend implements ExecutionBackend {
     this.#maxConcurrent = concurrency;
     const { concurrency: _, ...unlimited } = workflow;
     return {
-      started: this.#closers.add(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
+      started: this.#started.use(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
       grader,
-      graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
+      graderSemaphore: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
       longestSec: this.#longestSec,
     };
@@ -218,18 +218,24 @@ async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
 }
 
 function lowered(parts: EntryParts): BackendEntry {
-  const { workflow: given, workflowConfig: config, grader: givenGrader } = parts;
+  const { workflowConfig: config } = parts;
   const problems: TrainyardError[] = [];
   const module: EntryModule = {
     exports: NAMES.map((name): [string, unknown] => [name, parts[name]]).filter(([, value]) => value != null),
     problem: (mistake) => void problems.push(mistake),
   };
-  const workflow = lower('workflow', given, () => asWorkflow(given, module), problems);
-  const grader = givenGrader == null ? undefined : lower('grader', givenGrader, () => asGrader(givenGrader, module), problems);
+  const use = <T>(what: keyof typeof NOT_FOUND, lower: (value: unknown) => T | undefined): T | undefined => {
+    const before = problems.length;
+    const [made] = exportsOf({ ...module, exports: [[what, parts[what]]] }, lower);
+    if (made === undefined && problems.length === before) problems.push(notFound(what, parts[what]));
+    return made?.value;
+  };
+  const workflow = use('workflow', (value) => asWorkflow(value, module));
+  const grader = parts.grader == null ? undefined : use('grader', (value) => asGrader(value, module));
   if (workflow === undefined) throw together(problems);
   checkOffered(workflow, module);
   // A shape reads its config itself and takes its own class of it and no other; a workflow as it is gets the given one.
-  const isPlain = workflow === given;
+  const isPlain = workflow === parts.workflow;
   if (!isPlain && config != null && workflow.config !== config && problems.length === 0) {
     problems.push(notTaken(workflow, config));
   }
@@ -243,27 +249,9 @@ function lowered(parts: EntryParts): BackendEntry {
   };
 }
 
-function lower<T>(
-  what: keyof typeof NOT_FOUND,
-  given: unknown,
-  make: () => T | undefined,
-  problems: TrainyardError[],
-): T | undefined {
-  const before = problems.length;
-  try {
-    const made = make();
-    if (made === undefined && problems.length === before) problems.push(notFound(what, given));
-    return made;
-  } catch (cause) {
-    const known = cause instanceof TrainyardError;
-    problems.push(known ? cause : new TrainyardError('WORKFLOW_INVALID', describeThrown(cause), { cause }));
-    return undefined;
-  }
-}
-
 function maxConcurrentOf(config: unknown): number | undefined {
-  const most = (config as { readonly concurrency?: { readonly maxConcurrent?: unknown } } | null | undefined)?.concurrency
-    ?.maxConcurrent;
+  const { concurrency } = (config ?? {}) as { readonly concurrency?: { readonly maxConcurrent?: unknown } };
+  const most = concurrency?.maxConcurrent;
   return typeof most === 'number' ? most : undefined;
 }
 

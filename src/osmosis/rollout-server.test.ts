@@ -2,7 +2,13 @@ import { request as httpRequest } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { until } from '../../test/fixtures/gateway/streams.ts';
-import { CONTROLLER_KEY, type Controller, send, startController } from '../../test/fixtures/rollout-server/controller.ts';
+import {
+  type Callback,
+  CONTROLLER_KEY,
+  type Controller,
+  send,
+  startController,
+} from '../../test/fixtures/rollout-server/controller.ts';
 import type { WorkflowContext } from '../core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../core/define.ts';
 import type { ExecutionBackend, Grading } from './execution.ts';
@@ -35,23 +41,26 @@ async function serve(backend: ExecutionBackend = local(), more: Partial<RolloutS
   return { server, origin };
 }
 
+/** A server that was asked for the rollout r1, and the callbacks that were taken. */
+async function rollout(backend?: ExecutionBackend, callbacks = 2) {
+  const served = await serve(backend);
+  const reply = await send(served.origin, '/rollout', controller.begin('r1').body);
+  return { ...served, reply, callbacks: await controller.heard('r1', callbacks) };
+}
+
+const posted = ({ kind, status }: Callback): string => `${kind} ${status}`;
+const said = ({ kind, body }: Callback): string => `${kind} ${body.status}`;
+
 describe('POST /rollout', () => {
   it('is taken at once; then come one completion and one grade, with the key', async () => {
-    const { origin } = await serve();
-    const { body } = controller.begin('r1');
-    expect(await send(origin, '/rollout', body)).toMatchObject({ status: 202, body: {} });
-    const callbacks = await controller.heard('r1', 2);
+    const { reply, callbacks } = await rollout();
+    expect(reply).toMatchObject({ status: 202, body: {} });
     expect(callbacks.map(({ kind }) => kind)).toEqual(['completion', 'grader']);
     for (const { authorization } of callbacks) expect(authorization).toBe(`Bearer ${CONTROLLER_KEY}`);
-    expect(callbacks[0]!.body).toEqual({
-      status: 'success',
-      rollout_id: 'r1',
-      err_message: null,
-      err_category: null,
-      extra_fields: null,
-    });
+    const ending = { status: 'success', rollout_id: 'r1', err_message: null, err_category: null };
+    expect(callbacks[0]!.body).toEqual({ ...ending, extra_fields: null });
     const { samples, sample, ...rest } = callbacks[1]!.body;
-    expect(rest).toEqual({ status: 'success', rollout_id: 'r1', err_message: null, err_category: null });
+    expect(rest).toEqual(ending);
     expect(sample).toEqual(samples!['default']);
     expect(sample).toMatchObject({ label: '$81', reward: 0.5, remove_sample: false, metrics: {}, extra_fields: {} });
     expect(sample!.messages.map(({ role }) => role)).toEqual(['user', 'assistant']);
@@ -61,10 +70,9 @@ describe('POST /rollout', () => {
     const { origin } = await serve();
     const { llm_api_key: key, ...body } = controller.begin('r1').body as { llm_api_key: string };
     expect((await send(origin, '/rollout', { ...body, llm_api_key: null, controller_api_key: key })).status).toBe(202);
-    const callbacks = await controller.heard('r1', 2);
-    expect(callbacks.map(({ body: { status }, authorization }) => [status, authorization])).toEqual(
-      Array(2).fill(['success', `Bearer ${key}`]),
-    );
+    for (const { body: heard, authorization } of await controller.heard('r1', 2)) {
+      expect([heard.status, authorization]).toEqual(['success', `Bearer ${key}`]);
+    }
   });
 
   it('goes on when its client is gone', async () => {
@@ -89,10 +97,8 @@ describe('POST /rollout', () => {
     const { origin } = await serve(local(forever, { capacity: 1 }));
     const { body } = controller.begin('r1');
     expect((await send(origin, '/rollout', body)).status).toBe(202);
-    expect(await send(origin, '/rollout', body)).toMatchObject({
-      status: 409,
-      body: { detail: expect.stringContaining('under way') },
-    });
+    const again = await send(origin, '/rollout', body);
+    expect(again).toMatchObject({ status: 409, body: { detail: expect.stringContaining('under way') } });
     const full = await send(origin, '/rollout', controller.begin('r2').body);
     expect(full).toMatchObject({ status: 429, body: { detail: 'rollout queue is full; retry later' } });
     expect(full.headers.get('retry-after')).toBe('5');
@@ -100,30 +106,25 @@ describe('POST /rollout', () => {
 
   it('is 422 with everything that is wrong', async () => {
     const { origin } = await serve();
-    const { body } = controller.begin('r1', {
-      rollout_id: '../x',
-      llm_api_key: '',
-      initial_messages: [],
-      agent_timeout_sec: 'soon',
-    });
-    const { status, body: reply } = await send(origin, '/rollout', body);
+    const wrong = { rollout_id: '../x', llm_api_key: '', initial_messages: [], agent_timeout_sec: 'soon' };
+    const { status, body } = await send(origin, '/rollout', controller.begin('r1', wrong).body);
     expect(status).toBe(422);
-    const fields = (reply['detail'] as { loc: string[] }[]).map(({ loc }) => loc[1]);
-    expect(fields.toSorted()).toEqual(['agent_timeout_sec', 'initial_messages', 'llm_api_key', 'rollout_id']);
+    const fields = (body['detail'] as { loc: string[] }[]).map(({ loc }) => loc[1]);
+    expect(fields.toSorted()).toEqual(Object.keys(wrong).toSorted());
   });
 
-  it.each(['../x', 'a/b', 'a\\b', '.', '..', 'a\0b', 'a\nb', '', 'ü'])('is 422 for the id %j', async (rollout_id) => {
-    const { origin } = await serve();
-    const { status } = await send(origin, '/rollout', controller.begin('r1', { rollout_id }).body);
-    expect(status).toBe(422);
-  });
-
-  it.each(['NaN', 'Infinity', '-Infinity', '1e999', '"5"'])('is 422 for a timeout of %s', async (seconds) => {
+  it('is 422 for an id that is no single part of a path, a timeout that is no time, and what is no JSON object', async () => {
     const { origin } = await serve();
     const text = JSON.stringify(controller.begin('r1').body);
-    for (const name of ['agent_timeout_sec', 'grader_timeout_sec']) {
-      const { status } = await send(origin, '/rollout', text.replace(/}$/, `,"${name}":${seconds}}`));
-      expect(status).toBe(422);
+    const withField = (name: string, json: string): string => text.replace(/}$/, `,"${name}":${json}}`);
+    const ids = ['../x', 'a/b', 'a\\b', '.', '..', 'a\0b', 'a\nb', '', 'ü'].map((id) =>
+      withField('rollout_id', JSON.stringify(id)),
+    );
+    const timeouts = ['NaN', 'Infinity', '-Infinity', '1e999', '"5"'].flatMap((seconds) =>
+      ['agent_timeout_sec', 'grader_timeout_sec'].map((name) => withField(name, seconds)),
+    );
+    for (const bad of [...ids, ...timeouts, '{"a":', '[1]', '['.repeat(300)]) {
+      expect((await send(origin, '/rollout', bad)).status, bad).toBe(422);
     }
   });
 
@@ -140,45 +141,28 @@ describe('POST /rollout', () => {
       /chat_completions_url.*completion_callback_url.*grader_callback_url.*this server itself/,
     );
   });
-
-  it('is 422 for what is no JSON, or none of an object', async () => {
-    const { origin } = await serve();
-    for (const text of ['{"a":', '[1]', '['.repeat(300)]) expect((await send(origin, '/rollout', text)).status).toBe(422);
-  });
 });
 
 describe('callbacks', () => {
   it('are tried again where the controller says later or hangs up, and taken once', async () => {
-    const { origin } = await serve();
     controller.answers.push(500, 'cut', 429, 503, 200);
-    await send(origin, '/rollout', controller.begin('r1').body);
-    await controller.heard('r1', 2);
-    expect(controller.callbacks.map(({ kind, status }) => `${kind} ${status}`)).toEqual([
-      'completion 500',
-      'completion 0',
-      'completion 429',
-      'completion 503',
-      'completion 200',
-      'grader 200',
-    ]);
+    await rollout();
+    const tried = [500, 0, 429, 503, 200].map((status) => `completion ${status}`);
+    expect(controller.callbacks.map(posted)).toEqual([...tried, 'grader 200']);
   });
 
   it('are given up after five attempts, and the grade is still told', async () => {
-    const { origin } = await serve();
     controller.answers.push(500, 502, 504, 500, 500);
-    await send(origin, '/rollout', controller.begin('r1').body);
-    const [grade] = await controller.heard('r1', 1);
-    expect(grade!.kind).toBe('grader');
+    const { callbacks } = await rollout(undefined, 1);
+    expect(callbacks.map(({ kind }) => kind)).toEqual(['grader']);
     expect(controller.callbacks).toHaveLength(6);
     expect(warnings).toEqual(['rollout r1: the completion callback was not taken: it answered 500']);
   });
 
   it.each([400, 401, 302])('are not repeated after %s', async (status) => {
-    const { origin } = await serve();
     controller.answers.push(status);
-    await send(origin, '/rollout', controller.begin('r1').body);
-    await controller.heard('r1', 1);
-    expect(controller.callbacks.map((callback) => callback.status)).toEqual([status, 200]);
+    await rollout(undefined, 1);
+    expect(controller.callbacks.map(posted)).toEqual([`completion ${status}`, 'grader 200']);
   });
 
   /** A backend whose rollouts do this. */
@@ -198,77 +182,43 @@ describe('callbacks', () => {
   };
 
   it('of a backend that breaks down before it said anything are two failures, once each', async () => {
-    const { origin } = await serve(
-      backendThat(async () => {
-        throw new Error('the secret of the house');
-      }),
-    );
-    await send(origin, '/rollout', controller.begin('r1').body);
-    const callbacks = await controller.heard('r1', 2);
-    expect(callbacks.map(({ kind, body }) => `${kind} ${body.status} ${body.err_message}`)).toEqual([
-      'completion failure Internal server error',
-      'grader failure Internal server error',
-    ]);
+    const { callbacks } = await rollout(backendThat(() => Promise.reject(new Error('the secret of the house'))));
+    expect(callbacks.map(said)).toEqual(['completion failure', 'grader failure']);
+    for (const { body } of callbacks) expect(body.err_message).toBe('Internal server error');
     expect(warnings[0]).toContain('the secret of the house');
   });
 
   it('of a backend that breaks down after success contradict nothing', async () => {
-    const { origin } = await serve(
-      backendThat(async (_, hooks) => {
-        await hooks.completed(success);
-        throw new Error('later');
-      }),
-    );
-    await send(origin, '/rollout', controller.begin('r1').body);
-    const callbacks = await controller.heard('r1', 2);
-    expect(callbacks.map(({ kind, body }) => `${kind} ${body.status}`)).toEqual(['completion success', 'grader failure']);
+    const backend = backendThat(async (_, hooks) => {
+      await hooks.completed(success);
+      throw new Error('later');
+    });
+    expect((await rollout(backend)).callbacks.map(said)).toEqual(['completion success', 'grader failure']);
   });
 
   it('are one of each kind and in order, however often a backend tells', async () => {
-    const { origin, server } = await serve(
-      backendThat(async (_, hooks) => {
-        await Promise.all([hooks.graded(graded(1)), hooks.completed({ ...success, status: 'failure' }), hooks.graded(graded(0))]);
-      }),
-    );
-    await send(origin, '/rollout', controller.begin('r1').body);
-    await controller.heard('r1', 2);
+    const backend = backendThat(async (_, hooks) => {
+      await Promise.all([hooks.graded(graded(1)), hooks.completed({ ...success, status: 'failure' }), hooks.graded(graded(0))]);
+    });
+    const { server } = await rollout(backend);
     await server[Symbol.asyncDispose]();
-    expect(controller.callbacks.map(({ kind, body }) => `${kind} ${body.status}`)).toEqual([
-      'completion success',
-      'grader success',
-    ]);
+    expect(controller.callbacks.map(said)).toEqual(['completion success', 'grader success']);
     expect(controller.callbacks[1]!.body.samples!['a']!.reward).toBe(1);
   });
 
   it('deliver the reward without what is no JSON, and warn once for each', async () => {
     const loop: Record<string, unknown> = {};
     loop['self'] = loop;
-    const { origin } = await serve(
-      backendThat((_, hooks) =>
-        hooks.graded(
-          graded(0.5, {
-            messages: [{ role: 'user', content: 1n }],
-            metrics: { fine: 2, nan: Number.NaN, deep: { x: Number.POSITIVE_INFINITY } },
-            extraFields: { big: 1n, run: () => 1, loop, ok: [1, 'a'] },
-          }),
-        ),
-      ),
-    );
-    await send(origin, '/rollout', controller.begin('r1').body);
-    const [, grade] = await controller.heard('r1', 2);
-    expect(grade!.body.sample).toEqual({
-      messages: [],
-      label: null,
-      reward: 0.5,
-      remove_sample: false,
-      metrics: { fine: 2 },
-      extra_fields: { ok: [1, 'a'] },
+    const grading = graded(0.5, {
+      messages: [{ role: 'user', content: 1n }],
+      metrics: { fine: 2, nan: Number.NaN, deep: { x: Number.POSITIVE_INFINITY } },
+      extraFields: { big: 1n, run: () => 1, loop, ok: [1, 'a'] },
     });
-    expect(warnings).toEqual([
-      expect.stringContaining('messages'),
-      expect.stringContaining('nan, deep'),
-      expect.stringContaining('big, run, loop'),
-    ]);
+    const { callbacks } = await rollout(backendThat((_, hooks) => hooks.graded(grading)));
+    const kept = { metrics: { fine: 2 }, extra_fields: { ok: [1, 'a'] } };
+    expect(callbacks[1]!.body.sample).toEqual({ messages: [], label: null, reward: 0.5, remove_sample: false, ...kept });
+    const dropped = ['messages', 'nan, deep', 'big, run, loop'];
+    expect(warnings).toEqual(dropped.map((names) => expect.stringContaining(names)));
   });
 
   it.each([
@@ -276,9 +226,8 @@ describe('callbacks', () => {
     ['a removed sample', graded(1, { removed: true })],
     ['a reward that is no number', graded(Number.NaN)],
   ])('carry no reward for %s', async (_, grading) => {
-    const { origin } = await serve(backendThat((_request, hooks) => hooks.graded(grading)));
-    await send(origin, '/rollout', controller.begin('r1').body);
-    expect((await controller.heard('r1', 2))[1]!.body.sample!.reward).toBeNull();
+    const { callbacks } = await rollout(backendThat((_request, hooks) => hooks.graded(grading)));
+    expect(callbacks[1]!.body.sample!.reward).toBeNull();
   });
 });
 
@@ -289,12 +238,8 @@ describe('the other routes', () => {
       status: 200,
       body: { status: 'ok', concurrency: { max_concurrent: null, queued: 0, running: 0 } },
     });
-    expect((await send(origin, '/rollout/nobody/status')).body).toEqual({
-      rollout_id: 'nobody',
-      status: 'unknown',
-      reward: null,
-      err_message: null,
-    });
+    const unknown = { rollout_id: 'nobody', status: 'unknown', reward: null, err_message: null };
+    expect((await send(origin, '/rollout/nobody/status')).body).toEqual(unknown);
     await send(origin, '/rollout', controller.begin('r1').body);
     await until(() => controller.gateway.openSessions > 0);
     expect((await send(origin, '/rollout/r1/status')).body['status']).toBe('running');

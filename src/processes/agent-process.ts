@@ -159,20 +159,23 @@ const NEVER = /^(TINKER|TRAINYARD)_/i;
 const OWN_HOSTS = ['127.0.0.1', 'localhost', '::1'];
 
 /** `names`: variables that are passed on too, where they are set. */
-export function reducedEnvironment(
-  names: readonly string[] = [],
-  whole: NodeJS.ProcessEnv = process.env,
-): Record<string, string> {
+export function reducedEnvironment(names: readonly string[] = []): Record<string, string> {
   checkInherited(names);
   const passed = (name: string): boolean =>
     names.includes(name) || name in QUIET || [...ALWAYS, PLACES].some((pattern) => pattern.test(name));
-  const kept = Object.entries(whole).filter((entry): entry is [string, string] => entry[1] !== undefined && passed(entry[0]));
-  return withoutProxyForOwnHosts({ ...QUIET, ...Object.fromEntries(kept) });
+  const kept = Object.entries(process.env).filter(([name, value]) => value !== undefined && passed(name));
+  const environment: Record<string, string> = { ...QUIET, ...(Object.fromEntries(kept) as Record<string, string>) };
+  const set = Object.keys(environment);
+  if (!set.some((name) => /^(HTTP|HTTPS|ALL)_PROXY$/i.test(name))) return environment;
+  const spellings = set.filter((name) => /^NO_PROXY$/i.test(name));
+  for (const name of spellings.length > 0 ? spellings : ['NO_PROXY']) {
+    environment[name] = [environment[name], ...OWN_HOSTS].filter(Boolean).join(',');
+  }
+  return environment;
 }
 
 /** The same with a home and a temporary folder of its own, but for what `names` asks for. */
-export function environmentIn(folders: { readonly home: string; readonly tmp: string }, names: readonly string[] = []) {
-  const { home, tmp } = folders;
+export function environmentIn({ home, tmp }: { readonly home: string; readonly tmp: string }, names: readonly string[] = []) {
   const kept = Object.entries(reducedEnvironment(names)).filter(([name]) => names.includes(name) || !PLACES.test(name));
   const onWindows = process.platform === 'win32' ? { USERPROFILE: home, APPDATA: home, LOCALAPPDATA: home } : {};
   return { HOME: home, TMPDIR: tmp, TMP: tmp, TEMP: tmp, ...onWindows, ...Object.fromEntries(kept) };
@@ -197,14 +200,4 @@ function checkInherited(names: readonly string[]): void {
   throw new TrainyardError('USAGE', `env: ${refused.join(', ')} cannot be passed on to an agent`, {
     hint: 'what begins with TINKER_ or TRAINYARD_ belongs to the run; give the agent a variable of its own',
   });
-}
-
-function withoutProxyForOwnHosts(environment: Record<string, string>): Record<string, string> {
-  const names = Object.keys(environment);
-  if (!names.some((name) => /^(HTTP|HTTPS|ALL)_PROXY$/i.test(name))) return environment;
-  const spellings = names.filter((name) => /^NO_PROXY$/i.test(name));
-  for (const name of spellings.length > 0 ? spellings : ['NO_PROXY']) {
-    environment[name] = [environment[name], ...OWN_HOSTS].filter(Boolean).join(',');
-  }
-  return environment;
 }

@@ -9,12 +9,14 @@
  * Each place is reported when it is first found, and again with a count at the 10th time, the 100th and so on. A machine that is much too
  * busy can make a short call look like a long one. Off while a debugger listens: at a breakpoint everything stands still.
  */
+import { once } from 'node:events';
 import { url as debuggerUrl, Session } from 'node:inspector';
 import { relative } from 'node:path';
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 
 /** Milliseconds that a person would notice, many times what a turn of the event loop should take. */
 const THRESHOLD_MS = 200;
+const OWN_FOLDER = new URL('../', import.meta.url).href;
 /** Under which the main thread keeps its heartbeat, to be read together with the stack. */
 const HEARTBEAT = 'trainyard.heartbeat';
 
@@ -25,11 +27,6 @@ export interface CallSite {
   readonly scriptName: string;
   /** From 1. */
   readonly lineNumber: number;
-}
-
-interface Blocked {
-  readonly sites: readonly CallSite[];
-  readonly milliseconds: number;
 }
 
 interface ThreadData {
@@ -45,36 +42,32 @@ interface Place {
   readonly functionName: string;
 }
 
-interface Found {
-  readonly place: Place;
-  times: number;
-  milliseconds: number;
-}
-
 interface MonitorOptions {
   /** Told in words what blocked. */
   readonly warn: (message: string) => void;
   readonly thresholdMs?: number;
-  /** URL of the folder whose code is never named; by default Trainyard's own. */
+  /** URL of the folder whose code is never named; by default Trainyard's own: the sources, or what was built of them. */
   readonly own?: string;
 }
 
 /** Disposing ends the watch. */
-export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = ownFolder() }: MonitorOptions): AsyncDisposable {
+export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = OWN_FOLDER }: MonitorOptions): AsyncDisposable {
   if (debuggerUrl() !== undefined) return { [Symbol.asyncDispose]: async () => {} };
   const heartbeat = new Int32Array(new SharedArrayBuffer(4));
   Object.assign(globalThis, { [Symbol.for(HEARTBEAT)]: heartbeat });
   const timer = setInterval(() => Atomics.add(heartbeat, 0, 1), thresholdMs / 4).unref();
   const data: ThreadData = { heartbeat, thresholdMs };
   const thread = new Worker(new URL(import.meta.url), { workerData: { [HEARTBEAT]: data } });
-  const found = new Map<string, Found>();
-  thread.on('message', ({ sites, milliseconds }: Blocked) => {
+  const found = new Map<string, { times: number; milliseconds: number }>();
+  thread.on('message', ({ sites, milliseconds }: Required<Block>) => {
     const place = blamed(sites, own);
-    if (place !== undefined) note(found, place, milliseconds, warn);
+    const warning = place && noted(found, place, milliseconds);
+    if (warning !== undefined) warn(warning);
   });
-  const exited = new Promise<void>((resolve) => void thread.once('exit', () => resolve()));
+  const exited = once(thread, 'exit');
   // A thread that cannot run costs the watch, never the run.
   thread.on('error', () => {});
+  exited.catch(() => {});
   thread.unref();
   return {
     [Symbol.asyncDispose]: async () => {
@@ -83,7 +76,7 @@ export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = ownFold
       // What was found last is told before the thread ends.
       thread.postMessage('end');
       const bound = setTimeout(() => void thread.terminate(), thresholdMs * 5);
-      await exited;
+      await exited.catch(() => {});
       clearTimeout(bound);
     },
   };
@@ -91,32 +84,19 @@ export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = ownFold
 
 const ADVICE = "use an asynchronous call, or isolation: 'process'";
 
-function note(found: Map<string, Found>, place: Place, milliseconds: number, warn: (message: string) => void): void {
+/** The warning, where it is time for one. */
+function noted(found: Map<string, { times: number; milliseconds: number }>, place: Place, ms: number): string | undefined {
+  const { file, line, functionName } = place;
   // A loop is interrupted on any of its lines.
-  const key = `${place.file}\n${place.functionName || place.line}`;
-  const known = found.get(key) ?? { place, times: 0, milliseconds: 0 };
-  found.set(key, known);
-  known.times += 1;
-  known.milliseconds += milliseconds;
-  if (!Number.isInteger(Math.log10(known.times))) return;
-  const times =
-    known.times === 1 ? `for ${seconds(milliseconds)}` : `${known.times} times, ${seconds(known.milliseconds)} in all`;
-  warn(`${inWords(known.place)} blocked all rollouts ${times}; ${ADVICE}`);
-}
-
-function inWords({ file, line, functionName }: Place): string {
+  const key = `${file}\n${functionName || line}`;
+  const before = found.get(key) ?? { times: 0, milliseconds: 0 };
+  const [times, milliseconds] = [before.times + 1, before.milliseconds + ms];
+  found.set(key, { times, milliseconds });
+  if (!Number.isInteger(Math.log10(times))) return undefined;
+  const seconds = `${(milliseconds / 1000).toFixed(1)} s`;
   const near = relative('.', file);
-  const at = `${near.startsWith('..') ? file : near}:${line}`;
-  return functionName === '' ? at : `${at} ${functionName}`;
-}
-
-function seconds(milliseconds: number): string {
-  return `${(milliseconds / 1000).toFixed(1)} s`;
-}
-
-/** The sources, or what was built of them. */
-function ownFolder(): string {
-  return new URL('../', import.meta.url).href;
+  const at = `${near.startsWith('..') ? file : near}:${line}${functionName === '' ? '' : ` ${functionName}`}`;
+  return `${at} blocked all rollouts ${times === 1 ? `for ${seconds}` : `${times} times, ${seconds} in all`}; ${ADVICE}`;
 }
 
 /**
@@ -145,88 +125,60 @@ function pathOf(name: string): string {
 
 // ── the watching thread ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** How long an answer is waited for after the time it is about. */
-const PATIENCE_MS = 1_000;
 const STACK_REQUEST = `JSON.stringify({
   beat: Atomics.load(globalThis[Symbol.for('${HEARTBEAT}')], 0),
   sites: process.getBuiltinModule('node:util').getCallSites(100),
 })`;
 
-interface Stop {
-  sites: readonly CallSite[] | undefined;
-  /** When it was over, and how long it took; 0 while it lasts. */
-  endedAt: number;
-  milliseconds: number;
+/** A time without a heartbeat. Told when both are known: the stack may be on its way when the heart beats again. */
+interface Block {
+  sites?: readonly CallSite[];
+  milliseconds?: number;
 }
 
-class Watcher {
-  readonly #heartbeat: Int32Array;
-  readonly #thresholdMs: number;
-  #beat = -1;
-  #since = performance.now();
-  #current: Stop | undefined;
-  /** Over, and not told yet: the stack may be on its way when the heart beats again. */
-  #over: Stop[] = [];
-
-  constructor({ heartbeat, thresholdMs }: ThreadData) {
-    this.#heartbeat = heartbeat;
-    this.#thresholdMs = thresholdMs;
-  }
-
-  look(): void {
-    this.tell();
-    const now = Atomics.load(this.#heartbeat, 0);
-    if (now === this.#beat) {
-      if (this.#current === undefined && performance.now() - this.#since >= this.#thresholdMs) this.#ask();
-      return;
-    }
-    this.end();
-    this.#beat = now;
-    this.#since = performance.now();
-  }
-
-  end(): void {
-    const endedAt = performance.now();
-    if (this.#current !== undefined) {
-      this.#over.push(Object.assign(this.#current, { endedAt, milliseconds: endedAt - this.#since }));
-    }
-    this.#current = undefined;
-  }
-
-  tell(): void {
-    for (const { sites, milliseconds } of this.#over) {
-      if (sites !== undefined) parentPort?.postMessage({ sites, milliseconds } satisfies Blocked);
-    }
-    this.#over = this.#over.filter(({ sites, endedAt }) => sites === undefined && performance.now() - endedAt < PATIENCE_MS);
-  }
-
-  #ask(): void {
-    const stop: Stop = { sites: undefined, endedAt: 0, milliseconds: 0 };
-    this.#current = stop;
-    const during = this.#beat;
-    const session = new Session();
-    session.connectToMainThread();
-    session.post('Runtime.evaluate', { expression: STACK_REQUEST, returnByValue: true, silent: true }, (error, answer) => {
-      session.disconnect();
-      if (error !== null || typeof answer.result.value !== 'string') return;
-      const told = JSON.parse(answer.result.value) as { readonly beat: number; readonly sites: readonly CallSite[] };
-      // A stack of later is somebody else's.
-      if (told.beat === during) stop.sites = told.sites;
-    });
-  }
+function tell(block: Block): void {
+  if (block.sites !== undefined && block.milliseconds !== undefined) parentPort?.postMessage(block);
 }
 
-function watch(data: ThreadData): void {
-  const watcher = new Watcher(data);
-  const timer = setInterval(() => watcher.look(), data.thresholdMs / 4);
+function askForStack(block: Block, during: number): void {
+  const session = new Session();
+  session.connectToMainThread();
+  session.post('Runtime.evaluate', { expression: STACK_REQUEST, returnByValue: true, silent: true }, (error, answer) => {
+    session.disconnect();
+    if (error !== null || typeof answer.result.value !== 'string') return;
+    const { beat, sites } = JSON.parse(answer.result.value) as { readonly beat: number; readonly sites: readonly CallSite[] };
+    // A stack of later is somebody else's.
+    if (beat !== during) return;
+    block.sites = sites;
+    tell(block);
+  });
+}
+
+function watch({ heartbeat, thresholdMs }: ThreadData): void {
+  let beat = -1;
+  let since = performance.now();
+  let current: Block | undefined;
+  const end = (): void => {
+    if (current !== undefined) tell(Object.assign(current, { milliseconds: performance.now() - since }));
+    current = undefined;
+  };
+  const look = (): void => {
+    const now = Atomics.load(heartbeat, 0);
+    if (now !== beat) {
+      end();
+      beat = now;
+      since = performance.now();
+    } else if (current === undefined && performance.now() - since >= thresholdMs) {
+      current = {};
+      askForStack(current, beat);
+    }
+  };
+  const timer = setInterval(look, thresholdMs / 4);
   // Any message asks for the end; what is known is told first.
   parentPort?.once('message', () => {
     clearInterval(timer);
-    watcher.end();
-    setTimeout(() => {
-      watcher.tell();
-      parentPort?.close();
-    }, data.thresholdMs / 4);
+    end();
+    setTimeout(() => parentPort?.close(), thresholdMs / 4);
   });
 }
 

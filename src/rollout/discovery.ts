@@ -65,7 +65,7 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   }
   // By its own name: a link to it could be changed, while the run goes on, to lead to another grader.
   const url = pathToFileURL(await realpath(file)).href;
-  const exports = Object.entries(await load(url, path));
+  const exports = Object.entries(await importEntry(url, path));
   let mistakes = 0;
   const module: EntryModule = {
     exports,
@@ -75,9 +75,9 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
     },
   };
   const chosen = given?.();
-  const workflows = chosen === undefined ? exportsOf(exports, (value) => asWorkflow(value, module), module) : [];
+  const workflows = chosen === undefined ? exportsOf(module, (value) => asWorkflow(value, module)) : [];
   const mistakesOfWorkflows = mistakes;
-  const graders = exportsOf(exports, (value) => asGrader(value, module), module);
+  const graders = exportsOf(module, (value) => asGrader(value, module));
   const graderIsMissing = graders.length === 0 && mistakes === mistakesOfWorkflows;
   const meant = graderIsMissing ? exports.find(([name, value]) => isMeantAsGrader(name, value)) : undefined;
   const others = exports.filter((one) => one !== meant);
@@ -107,39 +107,21 @@ interface Found<T> {
   readonly value: T;
 }
 
-/** One value exported under two names counts once, by the first of them. */
-function exportsOf<T>(
-  exports: EntryModule['exports'],
-  lower: (value: unknown) => T | undefined,
-  module: EntryModule,
-): Found<T>[] {
-  const seen = new Set<unknown>();
-  const found: Found<T>[] = [];
-  for (const [name, exported] of exports) {
-    if (seen.has(exported)) continue;
-    seen.add(exported);
-    const value = lowered(name, exported, lower, module);
-    if (value !== undefined) found.push({ name, exported, value });
-  }
-  return found;
-}
-
-function lowered<T>(
-  name: string,
-  exported: unknown,
-  lower: (value: unknown) => T | undefined,
-  module: EntryModule,
-): T | undefined {
-  try {
-    return lower(exported);
-  } catch (thrown) {
-    module.problem(
-      thrown instanceof TrainyardError
-        ? thrown
-        : new TrainyardError('WORKFLOW_INVALID', `export ${name} cannot be used: ${describeThrown(thrown)}`, { cause: thrown }),
-    );
-    return undefined;
-  }
+/** What can be lowered; the module is told of what should have been. One value exported under two names counts once, by the first of them. */
+export function exportsOf<T>({ exports, problem }: EntryModule, lower: (value: unknown) => T | undefined): readonly Found<T>[] {
+  const firstNames = new Map(exports.toReversed().map(([name, exported]) => [exported, name]));
+  return exports.flatMap(([name, exported]) => {
+    if (firstNames.get(exported) !== name) return [];
+    try {
+      const value = lower(exported);
+      return value === undefined ? [] : [{ name, exported, value }];
+    } catch (thrown) {
+      const found = `export ${name} cannot be used: `;
+      const isOurs = thrown instanceof TrainyardError;
+      problem(isOurs ? thrown : new TrainyardError('WORKFLOW_INVALID', `${found}${describeThrown(thrown)}`, { cause: thrown }));
+      return [];
+    }
+  });
 }
 
 /** The class that says how it is lowered is the one that gives the shape its name. */
@@ -194,16 +176,16 @@ function article(kind: string): string {
 function noWorkflow(path: string, exports: EntryModule['exports'], others: EntryModule['exports']): TrainyardError {
   const names = exports.map(([name]) => name).join(', ') || 'nothing';
   return new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
-    hint: unmarked(others, 'defineWorkflow') ?? 'export default defineWorkflow(async (ctx) => { … })',
+    hint: unmarked(others) ?? 'export default defineWorkflow(async (ctx) => { … })',
   });
 }
 
 /** A class without its method, or a plain function, among the exports is most likely what was meant. */
-function unmarked(exported: EntryModule['exports'], define: string): string | undefined {
+function unmarked(exported: EntryModule['exports']): string | undefined {
   const base = exported.find(([, value]) => typeof value === 'function' && workflowSymbol in value)?.[0];
   if (base !== undefined) return `${base} is an abstract base class: give it its async method, or export a class that has one`;
   const name = exported.find(([, value]) => typeof value === 'function')?.[0];
-  return name === undefined ? undefined : `${name} is a plain function: wrap it in ${define}(…)`;
+  return name === undefined ? undefined : `${name} is a plain function: wrap it in defineWorkflow(…)`;
 }
 
 function only(what: string, found: readonly Found<unknown>[], path: string, { problem }: EntryModule): void {
@@ -216,9 +198,10 @@ function only(what: string, found: readonly Found<unknown>[], path: string, { pr
   );
 }
 
-async function load(url: string, path: string): Promise<object> {
+/** Throws ENTRY_UNLOADABLE. `path`: what the user calls it. */
+export async function importEntry(url: string, path: string): Promise<Readonly<Record<string, unknown>>> {
   try {
-    return (await import(url)) as object;
+    return (await import(url)) as Readonly<Record<string, unknown>>;
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
     const hint = hintFor(cause, path);

@@ -5,7 +5,7 @@
 import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { exactJson, isObject, isPlain } from '../core/json.ts';
+import { defined, exactJson, isObject, isPlain } from '../core/json.ts';
 import { type Credit, checkCredit, credited, settledReward, toReward } from '../core/reward.ts';
 import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
@@ -49,15 +49,15 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
     throw bad(`run returned ${trainedTurns.length} trainedTurns, and the rollout has ${turns.length} turns`);
   }
   const reward = rewardOf(given, identity, turns);
-  return {
-    ...(output === undefined ? {} : { output }),
-    ...(reward === undefined ? {} : { reward }),
-    ...(success === undefined ? {} : { success }),
-    ...(given.metadata === undefined ? {} : { metadata: metadataOf(given.metadata) }),
-    ...(given.metrics === undefined ? {} : { metrics: metricsOf(given.metrics) }),
-    ...(credit === undefined ? {} : { credit: { turnDiscount: credit.turnDiscount, per: credit.per } }),
-    ...(trainedTurns === undefined ? {} : { trainedTurns: trainedTurns.map((name) => indexOf(name, identity, turns)) }),
-  };
+  return defined({
+    output,
+    reward,
+    success,
+    metadata: given.metadata === undefined ? undefined : metadataOf(given.metadata),
+    metrics: given.metrics === undefined ? undefined : metricsOf(given.metrics),
+    credit: credit && { turnDiscount: credit.turnDiscount, per: credit.per },
+    trainedTurns: trainedTurns?.map((name) => indexOf(name, identity, turns)),
+  });
 }
 
 function rewardOf(

@@ -5,9 +5,10 @@ import { join } from 'node:path';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { copyConfig, deepCopy } from '../core/json.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
+import { tried } from '../processes/limits.ts';
 
-export const MOST_LINES = 1000;
-export const MOST_CHARACTERS = 10_000;
+const MOST_LINES = 1000;
+const MOST_CHARACTERS = 10_000;
 /** Of why a rollout was rejected. */
 export const MOST_REASON = 2_000;
 
@@ -44,35 +45,60 @@ export function contextOf(parts: ContextParts): OwnContext {
   // Built field by field: spreading the task would carry its answer along.
   const { id, prompt, metadata } = parts.task;
   const task: TaskView = deepCopy({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
-  const { identity, session, signal } = parts;
+  const { session, signal, workflow } = parts;
+  const { rolloutId, groupId, purpose } = parts.identity;
   const logs: LogLine[] = [];
-  const folder = artifactsFolder(parts.artifacts, identity.rolloutId);
-  let artifactsDir: string | null | undefined;
+  const folder = artifactsFolder(parts.artifacts, rolloutId);
+  let artifactsDir: string | null = null;
   let rejection: Rejection | undefined;
-  const ctx: WorkflowContext = {
-    task,
+  const seed = hash('sha256', `${parts.seed}\n${rolloutId}`, 'buffer').readUIntBE(0, 6);
+  const model: WorkflowContext['model'] = (role, options) => session.model(role, options);
+  const ctx = workflowContext(workflow, { task, rolloutId, groupId, purpose, seed, signal, model }, folder, (note) => {
+    if (note.kind === 'log') logs.push({ at: parts.now(), text: note.text });
+    else if (note.kind === 'folder') artifactsDir = folder;
+    else rejection ??= new Rejection(note.reason);
+  });
+  return { ctx, folder, logs, artifactsDir: () => artifactsDir, rejected: () => rejection };
+}
+
+/** What a workflow says while it runs. */
+export type RolloutNote =
+  | { readonly kind: 'log'; readonly text: string }
+  /** It asked for its folder, and has it. */
+  | { readonly kind: 'folder' }
+  | { readonly kind: 'rejected'; readonly reason: string };
+
+/** The context of a workflow, in this process or in one of its own; `note` is told what it says. */
+export function workflowContext(
+  { config }: Pick<Workflow, 'config'>,
+  given: Pick<WorkflowContext, 'task' | 'rolloutId' | 'groupId' | 'purpose' | 'seed' | 'signal' | 'model'>,
+  folder: string | null,
+  note: (note: RolloutNote) => void,
+): WorkflowContext {
+  const { task } = given;
+  let artifactsDir: string | null | undefined;
+  let lines = 0;
+  return {
+    ...given,
     prompt: [...task.prompt],
-    config: copyConfig(parts.workflow.config),
+    config: copyConfig(config),
     metadata: task.metadata,
-    rolloutId: identity.rolloutId,
-    groupId: identity.groupId,
-    purpose: identity.purpose,
-    seed: hash('sha256', `${parts.seed}\n${identity.rolloutId}`, 'buffer').readUIntBE(0, 6),
     get artifactsDir() {
-      artifactsDir ??= makeFolder(folder);
+      if (artifactsDir === undefined) {
+        artifactsDir = makeFolder(folder);
+        if (artifactsDir !== null) note({ kind: 'folder' });
+      }
       return artifactsDir;
     },
-    signal,
     log: (text) => {
-      if (logs.length < MOST_LINES) logs.push({ at: parts.now(), text: String(text).slice(0, MOST_CHARACTERS) });
+      if (lines++ < MOST_LINES) note({ kind: 'log', text: String(text).slice(0, MOST_CHARACTERS) });
     },
     reject: (reason) => {
-      rejection ??= new Rejection(String(reason).slice(0, MOST_REASON));
+      const rejection = new Rejection(String(reason).slice(0, MOST_REASON));
+      note({ kind: 'rejected', reason: rejection.message });
       throw rejection;
     },
-    model: (role, options) => session.model(role, options),
   };
-  return { ctx, folder, logs, artifactsDir: () => artifactsDir ?? null, rejected: () => rejection };
 }
 
 /** Where a rollout's files are kept, below `root`. */
@@ -82,20 +108,11 @@ export function artifactsFolder(root: string | undefined, rolloutId: string): st
 
 /** What an attempt before a kill left there is no work of this one. */
 export function clearFolder(folder: string | null): void {
-  try {
-    if (folder !== null) rmSync(folder, { recursive: true, force: true });
-  } catch {
-    // As `makeFolder`: a folder that cannot be used is none.
-  }
+  if (folder !== null) tried(() => rmSync(folder, { recursive: true, force: true }));
 }
 
 /** Files are a convenience: a disk that is full or read-only costs the folder, never the rollout. */
-export function makeFolder(folder: string | null): string | null {
-  if (folder === null) return null;
-  try {
-    mkdirSync(folder, { recursive: true });
-    return folder;
-  } catch {
-    return null;
-  }
+function makeFolder(folder: string | null): string | null {
+  const isMade = folder !== null && tried(() => [mkdirSync(folder, { recursive: true })]) !== undefined;
+  return isMade ? folder : null;
 }

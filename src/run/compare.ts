@@ -175,20 +175,22 @@ export function compare(a: Measured, b: Measured): Comparison {
     (one, other) =>
       other.success.delta - one.success.delta || rewardDelta(other) - rewardDelta(one) || (one.id < other.id ? -1 : 1),
   );
-  const deltas = changes.map(({ success }) => success.delta);
+  const successes = changes.map(({ success }) => success);
   return {
     a: a.run,
     b: b.run,
     tasks: pairs.length,
     success: {
-      ...meanSides(changes.map(({ success }) => success)),
-      ...countsOf(deltas),
-      ci: shareDifferenceInterval(deltas),
+      ...changesOf(successes),
+      ci: shareDifferenceInterval(successes.map(({ delta }) => delta)),
       // Whole numbers: both shares over their common denominator.
       p: signFlipChance(pairs.map(({ left, right }) => right.solved * left.rollouts - left.solved * right.rollouts)),
     },
     meanReward: rewardsOf(changes.flatMap(({ meanReward }) => meanReward ?? [])),
-    failed: { a: sumOf(pairs.map(({ left }) => left.failed)), b: sumOf(pairs.map(({ right }) => right.failed)) },
+    failed: {
+      a: pairs.reduce((sum, { left }) => sum + left.failed, 0),
+      b: pairs.reduce((sum, { right }) => sum + right.failed, 0),
+    },
     better: sorted.filter(({ success }) => success.delta > 0),
     worse: sorted.filter(({ success }) => success.delta < 0).toReversed(),
     sameSuccess: sorted
@@ -200,11 +202,6 @@ export function compare(a: Measured, b: Measured): Comparison {
       earlier === undefined ? [] : [`${run} was last evaluated on all tasks after step ${earlier.step}, and took ${earlier.of}`],
     ),
   };
-}
-
-function countsOf(deltas: readonly number[]): Counts {
-  const count = (sign: number): number => deltas.filter((delta) => Math.sign(delta) === sign).length;
-  return { better: count(1), worse: count(-1), same: count(0) };
 }
 
 function rewardDelta({ meanReward }: TaskChange): number {
@@ -219,18 +216,16 @@ function rewardSides(a: number | null, b: number | null): Sides | null {
   return a === null || b === null || !Number.isFinite(b - a) ? null : sides(a, b);
 }
 
-function sumOf(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0);
-}
-
-function meanSides(all: readonly Sides[]): Sides {
-  return sides(meanOf(all.map(({ a }) => a)), meanOf(all.map(({ b }) => b)));
+/** Means of both, and in how many tasks the second has more or less. */
+function changesOf(all: readonly Sides[]): Sides & Counts {
+  const count = (sign: number): number => all.filter(({ delta }) => Math.sign(delta) === sign).length;
+  const means = sides(meanOf(all.map(({ a }) => a)), meanOf(all.map(({ b }) => b)));
+  return { ...means, better: count(1), worse: count(-1), same: count(0) };
 }
 
 function rewardsOf(all: readonly Sides[]): Comparison['meanReward'] {
   if (all.length === 0) return null;
-  const deltas = all.map(({ delta }) => delta);
-  return { ...meanSides(all), ...countsOf(deltas), ci: meanInterval(deltas), tasks: all.length };
+  return { ...changesOf(all), ci: meanInterval(all.map(({ delta }) => delta)), tasks: all.length };
 }
 
 function differencesIn(a: Measured['settings'], b: Measured['settings']): readonly string[] {

@@ -56,7 +56,7 @@ export interface Served extends AsyncDisposable {
   readonly flowKey: string;
 }
 
-export interface ServeObserver {
+interface ServeObserver {
   onTurn(rolloutId: string, turn: Turn): void;
   onFailure(failure: Failure, path: string): void;
 }
@@ -66,21 +66,21 @@ const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: '
 
 /** Serves until disposed, which seals and keeps what is open. */
 export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObserver): Promise<Served> {
-  return openingWith(async (closers) => {
+  return openingWith(async (opened) => {
     await checkModelFolder(settings.model);
     const renderer = await loadRenderer(settings.model);
-    const model = closers.add(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads }));
-    closers.add(await lockFolder(settings.run));
-    const store = closers.add(await openSqliteStore(join(settings.run, 'store.sqlite')));
+    const model = opened.use(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads }));
+    opened.use(await lockFolder(settings.run));
+    const store = opened.use(await openSqliteStore(join(settings.run, 'store.sqlite')));
     const keeper = keeperIn(store);
-    closers.defer(keeper.kept);
+    opened.defer(async () => void (await keeper.kept()));
     const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
     const sampling = { temperature: settings.temperature, topP: 1, topK: 0, maxTokens: model.contextLength };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
     const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults, onFailure });
-    closers.defer(() => gateway.sealAll());
+    opened.defer(() => gateway.sealAll());
     const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
-    if (grading !== undefined) closers.add(grading);
+    if (grading !== undefined) opened.use(grading);
     const { group, maxGroups, groupTimeout } = settings;
     const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
     const { GroupPool } = await import('../flows/group-pool.ts');
@@ -93,20 +93,16 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
       grader: grading?.grader,
       taskOf: ({ taskId, promptUid }) => grading?.tasks.get(taskId ?? promptUid),
     });
-    closers.defer(() => flows.drain());
+    opened.defer(() => flows.drain());
     const { host, port, token } = settings;
-    const { origin } = closers.add(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
+    const { origin } = opened.use(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
     // Before the listener: whoever waits for a batch gets what there is, or is told that nothing comes.
-    closers.defer(async () => pool.close());
+    opened.defer(async () => pool.close());
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
     const { baseURL, apiKey } = session.model();
     return {
-      origin,
-      baseURL,
-      apiKey,
-      adminKey: gateway.key('admin'),
-      flowKey: gateway.key('flow'),
-      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+      ...{ origin, baseURL, apiKey, adminKey: gateway.key('admin'), flowKey: gateway.key('flow') },
+      [Symbol.asyncDispose]: () => opened.disposeAsync(),
     };
   });
 }
@@ -146,16 +142,12 @@ interface Grading extends AsyncDisposable {
 }
 
 /** `policy`: for a grader that asks it. Undefined where neither is given. Throws USAGE where only one is, or the entry has no grader. */
-async function openGrading(
-  { entry, tasks }: { readonly entry?: string | undefined; readonly tasks?: string | undefined },
-  policy: PolicyJudgeParts,
-): Promise<Grading | undefined> {
+async function openGrading({ entry, tasks }: ServeSettings, policy: PolicyJudgeParts): Promise<Grading | undefined> {
   if (entry === undefined && tasks === undefined) return undefined;
   if (entry === undefined || tasks === undefined) {
     const found = entry === undefined ? '--tasks without --entry' : '--entry without --tasks';
-    throw new TrainyardError('USAGE', `found ${found}`, {
-      hint: 'a grader needs both: what to say, and the answers to say it by',
-    });
+    const hint = 'a grader needs both: what to say, and the answers to say it by';
+    throw new TrainyardError('USAGE', `found ${found}`, { hint });
   }
   // Only the grader is wanted: who plays the agent comes from outside.
   const inspected = await inspectEntry(entry, () => defineWorkflow(async () => {}));

@@ -1,14 +1,13 @@
 /**
  * Training, from tasks to a better policy: the page to read first.
  *
- * Each step: groups of rollouts are run until enough of them have signal; rewards become advantages by group; turns become
- * samples; one gradient, one optimizer update. The checkpoint is on disk before manifest and version are committed, and the
- * version is committed before it is served: whatever is killed when, a trajectory is trained at most once and no version is
- * ever served that could not be found again.
+ * Each step: groups of rollouts are run until enough of them have signal; rewards become advantages by group; turns become samples; one
+ * gradient, one optimizer update. The checkpoint is on disk before manifest and version are committed, and the version is committed before it
+ * is served: whatever is killed when, a trajectory is trained at most once and no version is ever served that could not be found again.
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { linkUntilSettled } from '../core/async.ts';
+import { abortWith } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
@@ -86,11 +85,15 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
 /** Model, grader, gateway. Before the run has begun there is nothing to finish, so `finish` stops the opening too. */
 async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
   const { settings, entry, kernels } = plan;
-  const { stop = new AbortController().signal, finish, through, watchStalls } = options;
-  const begun = linkUntilSettled(stop, finish, () => new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  const { stop, finish, through, watchStalls } = options;
+  const begun = new AbortController();
+  if (stop !== undefined) abortWith(begun, stop);
+  const interrupt = (): void => begun.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  if (finish.aborted) interrupt();
+  finish.addEventListener('abort', interrupt);
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
   const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
-  return await openParts(settings, entry, own).finally(begun.settle);
+  return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
 /** Where steps are written. Also keeps what the run needs besides: held-out tasks without a file, the reference of a KL penalty. */

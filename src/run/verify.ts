@@ -96,12 +96,9 @@ export async function verify(
   return { ...counts, different, first, unchecked: [...unchecked] };
 }
 
-interface VerifyPlan extends Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> {
-  /** What tells the run from another, where it trains. */
-  readonly identity?: string;
-  /** Of an evaluation on its own. */
-  readonly evaluation?: EvaluationPlan;
-}
+/** `identity`: what tells the run from another, where it trains. `evaluation`: where it is one on its own. */
+type VerifyPlan = Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> &
+  Partial<Pick<TrainPlan, 'identity'>> & { readonly evaluation?: EvaluationPlan };
 
 /** An evaluation is a run that takes no steps. */
 async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
@@ -175,42 +172,32 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     return void found.unchecked.add(`rewards: ${grader.name} asks a model, whose verdicts are kept`);
   }
   await using runner = await openGrader(settings, grader, entry.graderModule, stop);
+  const byId = (tasks: readonly Task[]) => new Map(tasks.map((task) => [task.id, task]));
   const tasks = { train: byId(plan.tasks), eval: byId(plan.heldOut) };
-  const differences = await mapConcurrently(
-    trajectories,
-    settings.concurrency,
-    async (trajectory): Promise<Parameters<Findings['differs']> | undefined> => {
-      stop.throwIfAborted();
-      const { purpose, taskId, grade, rolloutId } = trajectory;
-      const where = `rollout ${rolloutId}`;
-      const isOwn = grade.kind === 'graded' && grade.reward.source === 'workflow';
-      if (grade.kind === 'failed' || isOwn) {
-        found.unchecked.add(isOwn ? ownRewards : 'rewards: those whose grading failed');
-        return undefined;
-      }
-      const task = tasks[purpose].get(taskId);
-      if (task === undefined) return [where, `task ${taskId}`, 'no such task', FOREIGN];
-      if (grade.kind === 'graded') found.counts.rewards++;
-      const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
-      if (isDeepStrictEqual(kept, again)) return undefined;
-      const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
-      return [where, JSON.stringify(kept), JSON.stringify(again), meaning];
-    },
-  );
+  const gradeOne = async (trajectory: Trajectory): Promise<Parameters<Findings['differs']> | undefined> => {
+    stop.throwIfAborted();
+    const { purpose, taskId, grade, rolloutId } = trajectory;
+    const where = `rollout ${rolloutId}`;
+    const isOwn = grade.kind === 'graded' && grade.reward.source === 'workflow';
+    if (grade.kind === 'failed' || isOwn) {
+      found.unchecked.add(isOwn ? ownRewards : 'rewards: those whose grading failed');
+      return undefined;
+    }
+    const task = tasks[purpose].get(taskId);
+    if (task === undefined) return [where, `task ${taskId}`, 'no such task', FOREIGN];
+    if (grade.kind === 'graded') found.counts.rewards++;
+    const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
+    if (isDeepStrictEqual(kept, again)) return undefined;
+    const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
+    return [where, JSON.stringify(kept), JSON.stringify(again), meaning];
+  };
   // In the order of the rollouts, whichever was graded first.
-  for (const difference of differences ?? []) if (difference !== undefined) found.differs(...difference);
+  for (const difference of (await mapConcurrently(trajectories, settings.concurrency, gradeOne)) ?? [])
+    if (difference !== undefined) found.differs(...difference);
 }
 
-function byId(tasks: readonly Task[]): ReadonlyMap<string, Task> {
-  return new Map(tasks.map((task) => [task.id, task]));
-}
-
-async function regraded(
-  { settings, entry }: VerifyPlan,
-  trajectory: Trajectory,
-  task: Task,
-  grader: GraderRunner,
-): Promise<Grade> {
+async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, grader: GraderRunner): Promise<Grade> {
+  const { settings, entry } = plan;
   const { outcome, output, metadata, metrics, returned = {}, rolloutId } = trajectory;
   const { untrained = [], ...said } = returned;
   const turns = trajectory.turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
@@ -237,25 +224,18 @@ function comparable(grade: Grade): unknown {
   return JSON.parse(JSON.stringify(reward));
 }
 
-interface KeptTurn {
-  readonly rolloutId: string;
-  readonly turn: Turn;
-}
-
 /** Version by version, until something differs: from there on everything would. */
 async function trainAgain(work: Work): Promise<void> {
   const { plan, store, trajectories, found, stop, onStep } = work;
   const { settings } = plan;
   const manifests = await store.manifests();
   const sampled = trajectories.flatMap(({ rolloutId, turns }) => turns.map((turn) => ({ rolloutId, turn })));
-  const byVersion = Map.groupBy(
-    sampled.filter(({ turn }) => turn.model === undefined),
-    ({ turn }) => turn.policyVersion,
-  );
-  if (sampled.some(({ turn }) => turn.model !== undefined)) found.unchecked.add('turns of other models than the policy');
+  const ofPolicy = sampled.filter(({ turn }) => turn.model === undefined);
+  if (ofPolicy.length < sampled.length) found.unchecked.add('turns of other models than the policy');
+  const byVersion = Map.groupBy(ofPolicy, ({ turn }) => turn.policyVersion);
+  const taken = `${manifests.length} steps`;
   for (const [version, [first]] of byVersion) {
-    if (version > manifests.length)
-      found.differs(`rollout ${first?.rolloutId}`, `policy version ${version}`, `${manifests.length} steps`, FOREIGN);
+    if (version > manifests.length) found.differs(`rollout ${first?.rolloutId}`, `policy version ${version}`, taken, FOREIGN);
   }
   const renderer = await loadRenderer(settings.model);
   await using policy = await policyOf(work, renderer.vocabSize);
@@ -263,8 +243,7 @@ async function trainAgain(work: Work): Promise<void> {
   if (settings.kl > 0) await policy?.trainer.freezeReference();
   const newest = (await savedSteps(join(settings.run, 'checkpoints')).catch(() => [])).at(-1) ?? 0;
   // One may have been saved and not committed when the run was killed.
-  if (newest > manifests.length + 1)
-    found.differs(`checkpoint of step ${newest}`, 'its files', `${manifests.length} steps`, FOREIGN);
+  if (newest > manifests.length + 1) found.differs(`checkpoint of step ${newest}`, 'its files', taken, FOREIGN);
   if (found.different > 0) found.unchecked.add('turns, steps and checkpoints: something differed before');
   const bound = new AgreementBound(manifests);
   for (let version = 0; version <= manifests.length && found.different === 0; version++) {
@@ -295,11 +274,10 @@ async function policyOf({ plan, found, warn, stop }: Work, vocabSize: number): P
 
 async function sampleAgain(
   { engine }: Policy,
-  turns: readonly KeptTurn[],
+  turns: readonly { readonly rolloutId: string; readonly turn: Turn }[],
   stopIds: readonly number[],
-  work: Work,
+  { plan, found, stop }: Work,
 ): Promise<void> {
-  const { plan, found, stop } = work;
   await mapConcurrently(turns, plan.settings.concurrency, async ({ rolloutId, turn }) => {
     const { promptIds, sampledIds, logprobs, sampling } = turn;
     const { effective, seed } = sampling;
@@ -314,19 +292,15 @@ async function sampleAgain(
     const shown = (ids: Int32Array, values: Float32Array): string =>
       at === -1 ? `${ids.length} tokens` : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
     const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine reported something else, or the store was changed`;
-    found.differs(
-      `rollout ${rolloutId}, turn ${turn.index}`,
-      shown(sampledIds, logprobs),
-      shown(again.ids, again.logprobs),
-      meaning,
-    );
+    const [kept, now] = [shown(sampledIds, logprobs), shown(again.ids, again.logprobs)];
+    found.differs(`rollout ${rolloutId}, turn ${turn.index}`, kept, now, meaning);
   });
 }
 
 /** The samples of a step, its update, and the checkpoint it led to. */
 async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bound: AgreementBound, work: Work): Promise<void> {
-  const { plan, store, found } = work;
-  const { settings } = plan;
+  const { store, found } = work;
+  const { settings } = work.plan;
   const { digests, metrics } = manifest;
   const differs = (kept: string, again: string, meaning: string): void =>
     found.differs(`step ${manifest.step}`, kept, again, meaning);

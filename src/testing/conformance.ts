@@ -29,13 +29,9 @@ export function casesOf<Check>(
 
 /** That it rejects with this code, what it says, and that it says what to do. */
 export async function rejectsWith(code: ErrorCode, promise: Promise<unknown>, message = /./): Promise<void> {
-  await assert.rejects(promise, (thrown: unknown) => {
-    assert.ok(thrown instanceof TrainyardError, `expected a TrainyardError, found ${String(thrown)}`);
-    assert.equal(thrown.code, code, thrown.message);
-    assert.match(thrown.message, message);
-    assert.ok(thrown.hint, `${code} says what happened but not what to do`);
-    return true;
-  });
+  const thrown = await refuses([code], promise, 'the call');
+  assert.match(thrown.message, message);
+  assert.ok(thrown.hint, `${code} says what happened but not what to do`);
 }
 
 export interface EngineUnderTest extends AsyncDisposable {
@@ -90,20 +86,16 @@ export function sampleFor(engine: Engine, length: number, seed: number, changes:
 }
 
 /** What was sampled, as a sample to score: its masked tokens are the sampled ones. */
-export function scoredSample(promptIds: Int32Array, { ids, logprobs }: SampleResult, temperature = 1): Sample {
+export function scoredSample(engine: Engine, promptIds: Int32Array, { ids, logprobs }: SampleResult, temperature = 1): Sample {
   const before = promptIds.length;
   const tokens = Int32Array.of(...promptIds, ...ids);
-  return {
+  return sampleFor(engine, tokens.length, 0, {
     tokens,
     mask: Uint8Array.from(tokens, (_, i) => (i >= before ? 1 : 0)),
     logprobs: Float32Array.from(tokens, (_, i) => (i >= before ? logprobs[i - before]! : 0)),
     advantages: new Float32Array(tokens.length),
-    versions: new Int32Array(tokens.length),
     temperature,
-    weight: 1,
-    rolloutId: 'scored',
-    groupId: 'group',
-  };
+  });
 }
 
 /** What belongs to the masked tokens, in order. */
@@ -125,14 +117,26 @@ export function sameResult(found: SampleResult, expected: SampleResult, toleranc
   sameNumbers(found.logprobs, expected.logprobs, tolerance, `${what}: log-probabilities`);
 }
 
-/** That it rejects as a typed error of one of these codes. */
-export async function refuses(codes: readonly ErrorCode[], promise: Promise<unknown>, what: string): Promise<void> {
+/** That it rejects as a typed error of one of these codes, which is given back. */
+export async function refuses(codes: readonly ErrorCode[], promise: Promise<unknown>, what: string): Promise<TrainyardError> {
   const outcome = await promise.then(
     () => 'it was accepted',
     (thrown: unknown) => thrown,
   );
   assert.ok(outcome instanceof TrainyardError, `${what}: expected ${codes.join(' or ')}, found: ${String(outcome)}`);
   assert.ok(codes.includes(outcome.code), `${what}: expected ${codes.join(' or ')}, found ${outcome.code}: ${outcome.message}`);
+  return outcome;
+}
+
+/** That the samples have these log-probabilities, one list for each. */
+export function sameLists(
+  found: readonly ArrayLike<number>[],
+  expected: readonly ArrayLike<number>[],
+  tolerance: number,
+  what: string,
+): void {
+  assert.equal(found.length, expected.length, `${what}: found ${found.length} of them, expected ${expected.length}`);
+  for (const [i, list] of expected.entries()) sameNumbers(found[i]!, list, tolerance, `${what} ${i}`);
 }
 
 /** For `catch`: undefined for what an implementation that cannot do it answers; anything else is thrown again. */
@@ -208,10 +212,16 @@ export class TrainerProbe implements AsyncDisposable {
     return Object.fromEntries(found) as Readonly<Record<Way | 'start', readonly number[]>>;
   }
 
+  /** That two ways from one and the same state lead to the same weights. */
+  async sameAfter(what: string, way: () => Promise<unknown>, other: () => Promise<unknown>): Promise<void> {
+    const { start, found, expected } = await this.outcomes({ found: way, expected: other });
+    this.same(found, expected, start, what);
+  }
+
   /** One step on these samples. */
-  async step(samples: readonly Sample[], loss: Loss = crossEntropy()): Promise<void> {
+  async step(samples: readonly Sample[], loss: Loss = crossEntropy(), adam: AdamSettings = ADAM): Promise<void> {
     await this.trainer.forwardBackward(samples, loss);
-    await this.trainer.optimStep(ADAM);
+    await this.trainer.optimStep(adam);
   }
 
   /** Forwards and losses of the same weights. */
@@ -220,19 +230,15 @@ export class TrainerProbe implements AsyncDisposable {
     assert.ok(apart <= this.tolerance, `${what}: log-probabilities moved by ${apart}, expected at most ${this.tolerance}`);
   }
 
-  moved(found: readonly number[], start: readonly number[]): void {
-    this.#way(found, start);
-  }
-
   same(found: readonly number[], expected: readonly number[], start: readonly number[], what: string): void {
-    const way = this.#way(expected, start);
+    const way = this.moved(expected, start);
     const apart = distance(found, expected);
     const allowed = Math.max(SAME * way, 2 * this.tolerance);
     assert.ok(apart <= allowed, `${what}: results lie ${apart} apart after a way of ${way}, expected at most ${allowed}`);
   }
 
   different(found: readonly number[], other: readonly number[], start: readonly number[], what: string): void {
-    const way = this.#way(other, start);
+    const way = this.moved(other, start);
     const apart = distance(found, other);
     assert.ok(apart > DIFFERENT * way, `${what}: results lie only ${apart} apart after a way of ${way}`);
   }
@@ -241,8 +247,8 @@ export class TrainerProbe implements AsyncDisposable {
     await Promise.all(this.#folders.map((dir) => rm(dir, { recursive: true, force: true })));
   }
 
-  /** A step that moved nothing would make all comparisons vain. */
-  #way(end: readonly number[], start: readonly number[]): number {
+  /** How far. A step that moved nothing would make all comparisons vain. */
+  moved(end: readonly number[], start: readonly number[]): number {
     const way = distance(end, start);
     const least = Math.max(100 * this.tolerance, 1e-3);
     assert.ok(way > least, `a step moved log-probabilities by ${way} only, expected more than ${least}`);

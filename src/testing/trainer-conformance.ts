@@ -24,6 +24,7 @@ import {
   refusedWith,
   refuses,
   requestFor,
+  sameLists,
   sameNumbers,
   sameResult,
   sampleFor,
@@ -60,10 +61,9 @@ const scoringCases: TrainerCases = {
   'scores each sample of a batch as alone, in the order of the samples': async ({ engine, trainer, tolerance }) => {
     const samples = batchFor(engine, 10, 24);
     const together = await trainer.forward(samples);
-    for (const [i, sample] of samples.entries()) {
-      const [alone] = await trainer.forward([sample]);
-      sameNumbers(together[i]!, alone!, tolerance, `sample ${i}`);
-    }
+    const alone: Float32Array[] = [];
+    for (const sample of samples) alone.push(...(await trainer.forward([sample])));
+    sameLists(together, alone, tolerance, 'sample');
   },
   'predicts a token from those before it alone, as a distribution': async ({ engine, trainer, tolerance }) => {
     const scored = (await trainer.forward(lastTokens(engine, 256))).map((logprobs) => logprobs[0]!);
@@ -79,33 +79,24 @@ const scoringCases: TrainerCases = {
     const earlier = sample.mask.subarray(0, 7).filter((m) => m === 1).length;
     sameNumbers(other!.subarray(0, earlier), found!.subarray(0, earlier), tolerance, 'tokens before those that changed');
   },
-  'scores at the temperature of the sample, or refuses it': async ({ engine, trainer, tolerance }) => {
+  'scores at the temperature of the sample and trains at it, or refuses both': async ({ engine, trainer, tolerance }) => {
     const [a, b] = (await trainer.forward(lastTokens(engine, 2))).map((logprobs) => logprobs[0]!);
     for (const temperature of [0.5, 2]) {
-      const scored = await trainer.forward(lastTokens(engine, 2, { temperature })).catch(orRefused);
-      if (scored === undefined) continue;
-      const [hotA, hotB] = scored.map((logprobs) => logprobs[0]!);
+      const samples = batchFor(engine, 20, 2).map((sample) => ({ ...sample, temperature }));
+      const scored = await trainer.forward([...samples, ...lastTokens(engine, 2, { temperature })]).catch(orRefused);
+      const train = () => trainer.forwardBackward(samples, crossEntropy());
+      if (scored === undefined) {
+        await refuses(['SAMPLE_REFUSED'], train(), `training at temperature ${temperature}, which is not scored`);
+        continue;
+      }
+      const [hotA, hotB] = scored.slice(-2).map((logprobs) => logprobs[0]!);
       // What the softmax divides by is the same for both.
       const rounding = Math.max(4 * tolerance, 1e-4);
       sameNumbers([hotA! - hotB!], [(a! - b!) / temperature], rounding, `the difference of two tokens at ${temperature}`);
+      sameLists((await train()).logprobs, scored.slice(0, -2), tolerance, `temperature ${temperature}, sample`);
     }
     for (const temperature of [0, -1, Number.NaN])
       await refuses(['SAMPLE_REFUSED'], trainer.forward(lastTokens(engine, 1, { temperature })), `temperature ${temperature}`);
-  },
-  'trains at the temperature that it scores at': async ({ engine, trainer, tolerance }) => {
-    for (const temperature of [0.5, 2]) {
-      const samples = batchFor(engine, 20, 2).map((sample) => ({ ...sample, temperature }));
-      const scored = await trainer.forward(samples).catch(orRefused);
-      if (scored === undefined) {
-        const trained = trainer.forwardBackward(samples, crossEntropy());
-        await refuses(['SAMPLE_REFUSED'], trained, `training at temperature ${temperature}, which is not scored`);
-        continue;
-      }
-      const { logprobs } = await trainer.forwardBackward(samples, crossEntropy());
-      logprobs.forEach((found, i) => {
-        sameNumbers(found, scored[i]!, tolerance, `temperature ${temperature}, sample ${i}`);
-      });
-    }
   },
   'has nothing to say of a sample without masked tokens': async ({ engine, trainer, tolerance }) => {
     const empty = { ...sampleFor(engine, 9, 3), mask: new Uint8Array(9) };
@@ -129,15 +120,12 @@ const scoringCases: TrainerCases = {
   ) => {
     const { engine, trainer } = probe;
     const [good, beside] = [batchFor(engine, 30, 2), sampleFor(engine, 15, 8)];
-    const { start, refused, clean } = await probe.outcomes({
-      refused: async () => {
-        for (const [what, sample] of Object.entries(untrainable(sampleFor(engine, 10, 9))))
-          await refuses(['SAMPLE_REFUSED'], trainer.forwardBackward([beside, sample, beside], crossEntropy()), what);
-        await probe.step(good);
-      },
-      clean: () => probe.step(good),
-    });
-    probe.same(refused, clean, start, 'a step after refused samples');
+    const refused = async () => {
+      for (const [what, sample] of Object.entries(untrainable(sampleFor(engine, 10, 9))))
+        await refuses(['SAMPLE_REFUSED'], trainer.forwardBackward([beside, sample, beside], crossEntropy()), what);
+      await probe.step(good);
+    };
+    await probe.sameAfter('a step after refused samples', refused, () => probe.step(good));
   },
 };
 
@@ -210,34 +198,26 @@ const savingCases: TrainerCases = {
     const { engine, trainer } = probe;
     const [lost, kept] = [batchFor(engine, 350, 3), batchFor(engine, 360, 3)];
     const dir = await probe.saved();
-    const { start, after, alone } = await probe.outcomes({
-      after: async () => {
-        await trainer.forwardBackward(lost, crossEntropy());
-        await trainer.load(dir);
-        await probe.step(kept);
-      },
-      alone: () => probe.step(kept),
-    });
-    probe.same(after, alone, start, 'a step after loading');
+    const afterLoading = async () => {
+      await trainer.forwardBackward(lost, crossEntropy());
+      await trainer.load(dir);
+      await probe.step(kept);
+    };
+    await probe.sameAfter('a step after loading', afterLoading, () => probe.step(kept));
   },
   'saves what it is when it is called, whatever is called next': async (probe) => {
     const { trainer, engine } = probe;
     const before = await probe.look();
     const dir = await probe.folder();
-    const saving = trainer.save(dir);
-    const stepping = probe.step(batchFor(engine, 370, 3));
-    const loading = Promise.all([saving, stepping]).then(() => trainer.load(dir));
-    await loading;
+    await Promise.all([trainer.save(dir), probe.step(batchFor(engine, 370, 3))]);
+    await trainer.load(dir);
     probe.unchanged(await probe.look(), before, 'what was saved before the step');
   },
   'refuses to load what was never saved, and stays as it is': async (probe) => {
     const before = await probe.look();
     const empty = await probe.folder();
     for (const dir of [empty, join(empty, 'missing')]) {
-      await assert.rejects(probe.trainer.load(dir), (thrown: unknown) => {
-        assert.ok(thrown instanceof TrainyardError, `expected a TrainyardError, found ${String(thrown)}`);
-        return true;
-      });
+      await assert.rejects(probe.trainer.load(dir), TrainyardError);
     }
     probe.unchanged(await probe.look(), before, 'after refusals');
     await probe.step(batchFor(probe.engine, 380, 2));
@@ -276,7 +256,7 @@ const agreementCases: TrainerCases = {
       const request = requestFor(idsFor(engine, 9, 410), { temperature, maxTokens: 20 });
       const result = await engine.sample(request).catch(refusal);
       if (result === undefined) continue;
-      const scored = await trainer.forward([scoredSample(request.promptIds, result, temperature)]).catch(refusal);
+      const scored = await trainer.forward([scoredSample(engine, request.promptIds, result, temperature)]).catch(refusal);
       if (scored !== undefined) sameNumbers(scored[0]!, result.logprobs, tolerance, `at temperature ${temperature}`);
     }
   },
@@ -297,10 +277,7 @@ const agreementCases: TrainerCases = {
       await trainer.publish(version);
       assert.equal(engine.policyVersion, version);
       const served = await allAtOnce(engine, asked);
-      assert.ok(
-        served.every(({ policyVersion }) => policyVersion === version),
-        `all are of version ${version}`,
-      );
+      assert.deepEqual(versionsOf(served), [version]);
       await agree(probe, asked, served);
       const start = await probe.saved();
       await probe.step(batchFor(engine, 430 + version, 3));
@@ -335,20 +312,18 @@ const agreementCases: TrainerCases = {
     const all = await Promise.all(results);
     const after = { dir: await probe.saved(), look: await probe.look() };
     probe.moved(after.look, before.look);
-    const late = all.slice(40).map(({ policyVersion }) => policyVersion);
-    assert.deepEqual(new Set(late), new Set([2]), 'versions of what was asked once the second was published');
+    assert.deepEqual(versionsOf(all.slice(40)), [2], 'versions of what was asked once the second was published');
     assert.equal(all[0]!.policyVersion, 1);
     for (const [version, { dir }] of [before, after].entries()) {
-      const mine = all.flatMap((result, i) => (result.policyVersion === version + 1 ? [{ result, request: asked[i]! }] : []));
+      const isMine = (i: number): boolean => all[i]!.policyVersion === version + 1;
       await trainer.load(dir);
       await agree(
         probe,
-        mine.map(({ request }) => request),
-        mine.map(({ result }) => result),
+        asked.filter((_, i) => isMine(i)),
+        all.filter((_, i) => isMine(i)),
       );
     }
-    const versions = new Set(all.map(({ policyVersion }) => policyVersion));
-    assert.deepEqual([...versions].sort(), [1, 2], 'versions of all results');
+    assert.deepEqual(versionsOf(all), [1, 2], 'versions of all results');
   },
 };
 
@@ -362,12 +337,16 @@ function allAtOnce(engine: Engine, asked: readonly SampleRequest[]): Promise<rea
   return Promise.all(asked.map((request) => engine.sample(request)));
 }
 
+function versionsOf(results: readonly SampleResult[]): readonly number[] {
+  return [...new Set(results.map(({ policyVersion }) => policyVersion))].sort();
+}
+
 /** That the trainer's current weights give the sampled tokens the log-probabilities they came with. */
 async function agree(probe: TrainerProbe, asked: readonly SampleRequest[], results: readonly SampleResult[]): Promise<void> {
-  const scored = await probe.trainer.forward(results.map((result, i) => scoredSample(asked[i]!.promptIds, result)));
-  results.forEach((result, i) => {
-    sameNumbers(result.logprobs, scored[i]!, probe.tolerance, `request ${i}: log-probabilities as sampled, and as scored`);
-  });
+  const { engine, trainer, tolerance } = probe;
+  const scored = await trainer.forward(results.map((result, i) => scoredSample(engine, asked[i]!.promptIds, result)));
+  const sampled = results.map(({ logprobs }) => logprobs);
+  sameLists(sampled, scored, tolerance, 'log-probabilities as sampled, and as scored, of request');
 }
 
 const refusal = refusedWith('SAMPLE_REFUSED', 'REQUEST_INVALID', 'POLICY_REFUSED');

@@ -10,6 +10,7 @@ import {
   atMask,
   batchFor,
   refuses,
+  sameLists,
   sameNumbers,
   sampleFor,
   type TrainerCases,
@@ -29,9 +30,7 @@ const gradientCases: TrainerCases = {
       const { loss, trainedTokens, logprobs } = await trainer.forwardBackward(samples, crossEntropy());
       if (step === 0) {
         assert.equal(trainedTokens, tokensIn(scored));
-        logprobs.forEach((found, i) => {
-          sameNumbers(found, scored[i]!, tolerance, `log-probabilities of sample ${i} beside the gradient`);
-        });
+        sameLists(logprobs, scored, tolerance, 'log-probabilities beside the gradient, of sample');
         sameNumbers([loss], [expectedLoss(samples, scored)], lossRounding(scored, tolerance), 'the loss');
       }
       losses.push(loss);
@@ -55,34 +54,21 @@ const gradientCases: TrainerCases = {
     probe.different(apart, onlySecond, start, 'two calls against the second alone');
   },
   'begins each step without the gradient of the last': async (probe) => {
-    const { engine, trainer } = probe;
-    const [first, second] = [batchFor(engine, 130, 3), batchFor(engine, 140, 3)];
+    const [first, second] = [batchFor(probe.engine, 130, 3), batchFor(probe.engine, 140, 3)];
     // Without memory, so that a step depends on nothing but the gradient it is taken with.
     const memoryless = { ...ADAM, beta1: 0, beta2: 0 };
-    const { start, after, alone } = await probe.outcomes({
-      after: async () => {
-        await trainer.forwardBackward(first, crossEntropy());
-        await trainer.optimStep({ ...memoryless, learningRate: 0 });
-        await trainer.forwardBackward(second, crossEntropy());
-        await trainer.optimStep(memoryless);
-      },
-      alone: async () => {
-        await trainer.forwardBackward(second, crossEntropy());
-        await trainer.optimStep(memoryless);
-      },
-    });
-    probe.same(after, alone, start, 'a step after another');
+    const alone = () => probe.step(second, crossEntropy(), memoryless);
+    const after = async () => {
+      await probe.step(first, crossEntropy(), { ...memoryless, learningRate: 0 });
+      await alone();
+    };
+    await probe.sameAfter('a step after another', after, alone);
   },
   'takes one AdamW update by a step, corrected for its first ones': async (probe) => {
-    const { engine, trainer } = probe;
-    const samples = batchFor(engine, 145, 3);
-    const stepWith = (beta1: number, beta2: number) => async () => {
-      await trainer.forwardBackward(samples, crossEntropy());
-      await trainer.optimStep({ ...ADAM, beta1, beta2 });
-    };
+    const samples = batchFor(probe.engine, 145, 3);
+    const stepWith = (beta1: number, beta2: number) => () => probe.step(samples, crossEntropy(), { ...ADAM, beta1, beta2 });
     // The first update is the learning rate times the gradient's sign, whatever the betas; a second one would be felt by them.
-    const { start, usual, memoryless } = await probe.outcomes({ usual: stepWith(0.9, 0.95), memoryless: stepWith(0, 0) });
-    probe.same(usual, memoryless, start, 'first steps of different betas');
+    await probe.sameAfter('first steps of different betas', stepWith(0.9, 0.95), stepWith(0, 0));
   },
   'changes nothing by a step at learning rate 0, by scoring or by a gradient alone': async (probe) => {
     const { engine, trainer } = probe;
@@ -162,8 +148,9 @@ const lossCases: TrainerCases = {
       samples,
       anonymous(ppo(CLIP), (input) => seen.push(input)),
     );
-    const perSample = samples.map((sample) => ({ ...sample, at: (values: Float32Array) => atMask(sample, values) }));
-    for (const [i, { at, logprobs, advantages, reference }] of perSample.entries()) {
+    for (const [i, sample] of samples.entries()) {
+      const at = (values: Float32Array): Float32Array => atMask(sample, values);
+      const { logprobs, advantages, reference } = sample;
       const input = seen.find(({ sampled }) => sampled.join() === at(logprobs).join());
       assert.ok(input, `the loss was not called with what was sampled of sample ${i}`);
       sameNumbers(input.logprobs, scored[i]!, tolerance, `log-probabilities of sample ${i}`);
@@ -187,15 +174,12 @@ const lossCases: TrainerCases = {
       evaluate: ({ logprobs }) => ({ loss: 1, gradient: new Float32Array(logprobs.length).fill(Number.NaN) }),
     };
     const tooShort: Loss = { ...notANumber, evaluate: () => ({ loss: 1, gradient: new Float32Array(1) }) };
-    const { start, after, alone } = await probe.outcomes({
-      after: async () => {
-        for (const loss of [throwing, notANumber, tooShort])
-          await refuses(FAILED, trainer.forwardBackward(bad, loss), 'a loss that fails');
-        await probe.step(good);
-      },
-      alone: () => probe.step(good),
-    });
-    probe.same(after, alone, start, 'a step after losses that failed');
+    const afterFailures = async () => {
+      for (const loss of [throwing, notANumber, tooShort])
+        await refuses(FAILED, trainer.forwardBackward(bad, loss), 'a loss that fails');
+      await probe.step(good);
+    };
+    await probe.sameAfter('a step after losses that failed', afterFailures, () => probe.step(good));
   },
 };
 
@@ -203,27 +187,26 @@ const orderCases: TrainerCases = {
   'does what it is told in the order of the calls, awaited or not': async (probe) => {
     const { engine, trainer } = probe;
     const [first, second] = [batchFor(engine, 250, 3), batchFor(engine, 260, 3)];
-    const seen: Readonly<Record<string, (readonly number[])[]>> = { awaited: [], inARow: [] };
+    const between: (readonly number[])[] = [];
     const { start, awaited, inARow } = await probe.outcomes({
       awaited: async () => {
         await probe.step(first);
-        seen['awaited']!.push(await probe.look());
+        between.push(await probe.look());
         await probe.step(second, anonymous(crossEntropy()));
       },
       inARow: async () => {
-        const calls = [
+        await Promise.all([
           trainer.forwardBackward(first, crossEntropy()),
           trainer.optimStep(ADAM),
-          probe.look().then((found) => seen['inARow']!.push(found)),
+          probe.look().then((found) => between.push(found)),
           trainer.forwardBackward(second, anonymous(crossEntropy())),
           trainer.optimStep(ADAM),
-        ];
-        await Promise.all(calls);
+        ]);
       },
     });
-    probe.same(seen['inARow']![0]!, seen['awaited']![0]!, start, 'the first step');
+    probe.same(between[1]!, between[0]!, start, 'the first step');
     probe.same(inARow, awaited, start, 'both steps');
-    probe.different(inARow, seen['inARow']![0]!, start, 'both steps against the first');
+    probe.different(inARow, between[1]!, start, 'both steps against the first');
   },
   'keeps a frozen reference where it was': async (probe) => {
     const before = await probe.look();

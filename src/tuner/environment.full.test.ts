@@ -7,14 +7,9 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { readTasks } from '../dataset/tasks.ts';
 import { EnvironmentClient, environmentTasks } from './environment.ts';
 
-interface Asked {
-  readonly route: string;
-  readonly body: Record<string, unknown>;
-}
-
 let server: Server;
 let url = '';
-let asked: Asked[] = [];
+let asked: { readonly route: string; readonly body: Record<string, unknown> }[] = [];
 /** What a route answers, where it is not the usual. */
 let special: Record<string, (response: ServerResponse, nth: number) => void> = {};
 
@@ -86,10 +81,8 @@ it('asks again after errors of the server, and not after errors of the caller', 
 it('never takes a step twice', async () => {
   special['step'] = (response) => response.destroy();
   const environment = await client().create('a');
-  await expect(environment.step('left')).rejects.toMatchObject({
-    code: 'WORKFLOW_FAILED',
-    message: expect.stringContaining('1 attempt'),
-  });
+  const message = expect.stringContaining('1 attempt');
+  await expect(environment.step('left')).rejects.toMatchObject({ code: 'WORKFLOW_FAILED', message });
   expect(routes()).toEqual(['create', 'step']);
 });
 
@@ -100,23 +93,15 @@ it('releases what was created without an answer', async () => {
   expect(asked[1]?.body['instance_id']).toBe(asked[0]?.body['instance_id']);
 });
 
-it.each([
-  ['null', 'a finite number'],
-  ['"0.5"', 'a finite number'],
-  ['true', 'a finite number'],
-])('never makes a score of %s', async (data, message) => {
-  special['evaluate'] = (response) => response.end(`{"success":true,"data":${data}}`);
+it.each([null, '0.5', true])('never makes a score of %j', async (score) => {
+  special['evaluate'] = data(score);
   const environment = await client().create('a');
-  await expect(environment.evaluate()).rejects.toThrow(message);
+  await expect(environment.evaluate()).rejects.toThrow('a finite number');
 });
 
-it('says what failed: not successful, not JSON, not there, too late, cancelled', async () => {
+it('says what failed: not successful, not there, cancelled', async () => {
   special['get_env_profile'] = (response) => response.end('{"success":false,"data":"unknown env"}');
   await expect(client().taskIds()).rejects.toThrow('unknown env');
-  special['get_env_profile'] = (response) => response.end('<html>');
-  await expect(client().taskIds()).rejects.toThrow('answered no JSON');
-  special['get_env_profile'] = () => {};
-  await expect(client({ timeoutMs: 50 }).taskIds()).rejects.toThrow('no answer in 4 attempts: no answer within 50 ms');
   const reason = new Error('the rollout was cut');
   await expect(client({ signal: AbortSignal.abort(reason) }).taskIds()).rejects.toThrow(reason);
   server.close();
@@ -150,11 +135,9 @@ it.each([
   expect(routes()).toEqual(['get_env_profile']);
 });
 
-it('a service that sends the caller elsewhere: nobody goes there', async () => {
-  for (const status of [301, 302, 307, 308]) {
-    lie((response) => void response.writeHead(status, { location: `${url}/elsewhere` }).end());
-    await expect(tasks()).rejects.toThrow(`HTTP ${status}, and redirects are not followed`);
-  }
+it.each([301, 302, 307, 308])('a service that sends the caller elsewhere by %i: nobody goes there', async (status) => {
+  lie((response) => void response.writeHead(status, { location: `${url}/elsewhere` }).end());
+  await expect(tasks()).rejects.toThrow(`HTTP ${status}, and redirects are not followed`);
   expect(routes()).not.toContain('elsewhere');
 });
 

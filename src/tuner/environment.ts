@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { MAX_NESTING, nestingOf } from '../core/json.ts';
+import { MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { invalid, type TaskRow } from '../dataset/rows.ts';
 
@@ -142,7 +142,7 @@ async function callService(options: EnvironmentOptions, route: string, fields: F
   const { envType, timeoutMs = TIMEOUT_MS, signal } = options;
   const url = `${options.url.replace(/\/+$/, '')}/${route}`;
   const body = JSON.stringify({ messages: {}, params: {}, env_type: envType, ...fields });
-  for (let attempt = 0; ; attempt++) {
+  for (let attempt = 1; ; attempt++) {
     signal?.throwIfAborted();
     try {
       const { success, data } = checked(answerSchema, await send(url, body, timeoutMs, signal), '{success, data}');
@@ -151,11 +151,10 @@ async function callService(options: EnvironmentOptions, route: string, fields: F
     } catch (thrown) {
       if (!(thrown instanceof Unanswered)) throw thrown;
       const mayRepeat = isRepeatable || !thrown.mayHaveArrived;
-      if (signal?.aborted || !mayRepeat || attempt === RETRIES) {
-        const attempts = attempt === 0 ? '1 attempt' : `${attempt + 1} attempts`;
-        throw failed(`${url} gave no answer in ${attempts}: ${messageOf(thrown)}`, thrown);
+      if (signal?.aborted || !mayRepeat || attempt > RETRIES) {
+        throw failed(`${url} gave no answer in ${attempt} attempt${attempt === 1 ? '' : 's'}: ${messageOf(thrown)}`, thrown);
       }
-      await sleep(FIRST_PAUSE_MS * 2 ** attempt * (0.5 + Math.random() / 2), undefined, signal && { signal });
+      await sleep(FIRST_PAUSE_MS * 2 ** (attempt - 1) * (0.5 + Math.random() / 2), undefined, signal && { signal });
     }
   }
 }
@@ -201,13 +200,13 @@ async function send(url: string, body: string, timeoutMs: number, signal: AbortS
     if (response.status >= 300 && response.status < 400) {
       await response.body?.cancel();
       // The task and the action of an agent are for the service that was named, and no other.
-      throw new TrainyardError('WORKFLOW_FAILED', `${url} answered HTTP ${response.status}, and redirects are not followed`);
+      throw unusable(url, `HTTP ${response.status}, and redirects are not followed`);
     }
     const text = await textOf(response, url);
     if (response.ok) return jsonIn(text, url);
     const said = `HTTP ${response.status}${text === '' ? '' : `: ${text.slice(0, 200)}`}`;
     if (response.status >= 500 || response.status === 429) throw new Unanswered(said, true);
-    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered ${said}`);
+    throw unusable(url, said);
   } catch (thrown) {
     if (thrown instanceof Unanswered || thrown instanceof TrainyardError) throw thrown;
     signal?.throwIfAborted();
@@ -217,14 +216,14 @@ async function send(url: string, body: string, timeoutMs: number, signal: AbortS
   }
 }
 
+const unusable = (url: string, answered: string): TrainyardError =>
+  new TrainyardError('WORKFLOW_FAILED', `${url} answered ${answered}`);
+
 function jsonIn(text: string, url: string): unknown {
-  if (nestingOf(text) > MAX_NESTING)
-    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered JSON nested deeper than ${MAX_NESTING} levels`);
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new TrainyardError('WORKFLOW_FAILED', `${url} answered no JSON`);
-  }
+  if (nestingOf(text) > MAX_NESTING) throw unusable(url, `JSON nested deeper than ${MAX_NESTING} levels`);
+  const value = parsedJson(text);
+  if (value === undefined) throw unusable(url, 'no JSON');
+  return value;
 }
 
 async function textOf(response: Response, url: string): Promise<string> {
@@ -232,7 +231,7 @@ async function textOf(response: Response, url: string): Promise<string> {
   let held = 0;
   for await (const piece of response.body ?? []) {
     held += piece.length;
-    if (held > MAX_ANSWER_BYTES) throw new TrainyardError('WORKFLOW_FAILED', `${url} answered more than 64 MiB`);
+    if (held > MAX_ANSWER_BYTES) throw unusable(url, 'more than 64 MiB');
     pieces.push(piece);
   }
   return Buffer.concat(pieces).toString('utf8');
@@ -248,21 +247,13 @@ export interface EnvironmentTasksOptions extends EnvironmentOptions {
  * A source for `tasks` and `heldOut`: ids only, since what is asked comes from the environment that a workflow creates. Workflows find
  * `task_id`, `env_type` and `split` in the metadata.
  */
-export async function* environmentTasks({
-  split = 'train',
-  params,
-  ...options
-}: EnvironmentTasksOptions): AsyncGenerator<TaskRow> {
-  const { url, envType } = options;
-  const client = new EnvironmentClient(options);
-  let ids: readonly string[];
-  try {
-    ids = await client.taskIds(split, params);
-  } catch (cause) {
+export async function* environmentTasks(options: EnvironmentTasksOptions): AsyncGenerator<TaskRow> {
+  const { url, envType, split = 'train', params } = options;
+  const ids = await new EnvironmentClient(options).taskIds(split, params).catch((cause: unknown) => {
     throw invalid(`cannot list the ${split} tasks of ${envType} at ${url}: ${messageOf(cause)}`, {
       cause,
       hint: 'is the environment service running, and does it have this env_type and split?',
     });
-  }
+  });
   for (const id of ids) yield { id, metadata: { task_id: id, env_type: envType, split } };
 }

@@ -6,19 +6,16 @@
  * (`--trainable`) wins over what the workflow says. Who answers is decided by the gateway; nothing here knows who it is.
  */
 import type {
-  ClientOptions,
   DefaultModelAnswer,
   DefaultModelLike,
   DefaultModelRequest,
-  GenerateRequest,
-  Generation,
   ModelHandle,
   WorkflowContext,
 } from '../core/contracts.ts';
 import { checkDefaultModel, described } from '../core/define.ts';
 import { checkNames, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
+import { defined, parsedJson } from '../core/json.ts';
 import { type ModelForms, modelInForm } from '../core/model-forms.ts';
 import type { Message, ToolCall } from '../core/types.ts';
 import { generateStructured, type Structured, type StructuredRequest } from './structured.ts';
@@ -31,39 +28,33 @@ type AgentsModel = ModelForms['openai-agents'];
  * OpenAI Agents SDK. Holds no state of its own, and needs neither SDK to be installed.
  */
 export class TunedModel implements ModelHandle, LanguageModel, AgentsModel {
-  readonly role: string;
-  readonly name: string;
-  readonly baseURL: string;
-  readonly apiKey: string;
-  readonly fetch: typeof globalThis.fetch;
+  // Those of the handle.
+  declare readonly role: string;
+  declare readonly name: string;
+  declare readonly baseURL: string;
+  declare readonly apiKey: string;
+  declare readonly fetch: typeof globalThis.fetch;
+  declare readonly openai: ModelHandle['openai'];
+  declare readonly anthropic: ModelHandle['anthropic'];
+  declare readonly generate: ModelHandle['generate'];
+  declare readonly render: ModelHandle['render'];
+  declare readonly decode: ModelHandle['decode'];
   readonly specificationVersion = 'v4';
   readonly provider = 'trainyard';
   readonly modelId: string;
   readonly supportedUrls: LanguageModel['supportedUrls'] = {};
   readonly doGenerate: LanguageModel['doGenerate'] = (options) => modelInForm('ai-sdk', this.#handle).doGenerate(options);
   readonly doStream: LanguageModel['doStream'] = (options) => modelInForm('ai-sdk', this.#handle).doStream(options);
+  readonly getResponse: AgentsModel['getResponse'] = (request) => modelInForm('openai-agents', this.#handle).getResponse(request);
+  readonly getStreamedResponse: AgentsModel['getStreamedResponse'] = (request) =>
+    modelInForm('openai-agents', this.#handle).getStreamedResponse(request);
   readonly #handle: ModelHandle;
 
   constructor(handle: ModelHandle) {
+    const { thread: _, ...own } = handle;
+    Object.assign(this, own);
     this.#handle = handle;
-    this.role = handle.role;
-    this.name = handle.name;
     this.modelId = handle.name;
-    this.baseURL = handle.baseURL;
-    this.apiKey = handle.apiKey;
-    this.fetch = handle.fetch;
-  }
-
-  openai(): ClientOptions {
-    return this.#handle.openai();
-  }
-
-  anthropic(): ClientOptions {
-    return this.#handle.anthropic();
-  }
-
-  generate(request: GenerateRequest): Promise<Generation> {
-    return this.#handle.generate(request);
   }
 
   /** One call whose answer must fit a schema, by a tool that the model has to call. */
@@ -71,27 +62,9 @@ export class TunedModel implements ModelHandle, LanguageModel, AgentsModel {
     return generateStructured(this.#handle, request);
   }
 
-  render(...given: Parameters<ModelHandle['render']>): Int32Array {
-    return this.#handle.render(...given);
-  }
-
-  decode(ids: ArrayLike<number>): string {
-    return this.#handle.decode(ids);
-  }
-
   /** The same role in another conversation. */
   thread(name: string): TunedModel {
     return new TunedModel(this.#handle.thread(name));
-  }
-
-  getResponse(request: Parameters<AgentsModel['getResponse']>[0]): ReturnType<AgentsModel['getResponse']> {
-    return modelInForm('openai-agents', this.#handle).getResponse(request);
-  }
-
-  getStreamedResponse(
-    request: Parameters<AgentsModel['getStreamedResponse']>[0],
-  ): ReturnType<AgentsModel['getStreamedResponse']> {
-    return modelInForm('openai-agents', this.#handle).getStreamedResponse(request);
   }
 }
 
@@ -123,17 +96,15 @@ export class ModelTuner extends TunedModel {
   /** Gives the role's model. Again with a default model of another name is an error: which one answers would depend on the order. */
   registerModel(role: string, options: RegisterOptions = {}): TunedModel {
     checkNames(options, ['defaultModel'], 'registerModel', 'WORKFLOW_INVALID');
-    if (typeof role !== 'string' || role === '') {
-      throw new TrainyardError('WORKFLOW_INVALID', `registerModel was given role ${described(role)}, expected a name`);
-    }
-    const given = options.defaultModel;
+    if (typeof role !== 'string' || role === '')
+      throw invalid(`registerModel was given role ${described(role)}, expected a name`);
+    const { defaultModel: given } = options;
     const model = given === undefined ? undefined : defaultModelOf(given, `role ${JSON.stringify(role)}`);
     const name = model === undefined ? 'none, the policy itself' : model.name || 'a function';
     const was = this.#registered.get(role)?.defaultModel;
     if (was !== undefined && was !== name) {
-      const found = `role ${JSON.stringify(role)} has two default models: WAS ${was}, NOW ${name}`;
       const hint = 'give every registration of a role the same default model, or use another role';
-      throw new TrainyardError('WORKFLOW_INVALID', found, { hint });
+      throw invalid(`role ${JSON.stringify(role)} has two default models: WAS ${was}, NOW ${name}`, hint);
     }
     const trainable = (): boolean => this.#isTrained(role);
     const handle = this.#rollout.model(role, { trainable, ...(model === undefined ? {} : { default: model }) });
@@ -145,9 +116,8 @@ export class ModelTuner extends TunedModel {
     const registered = this.#registered.get(role);
     if (registered !== undefined) return registered.model;
     const roles = [...this.#registered.keys()].join(', ') || 'none';
-    throw new TrainyardError('WORKFLOW_INVALID', `role ${describeValue(role)} is not registered; registered are ${roles}`, {
-      hint: `call modelTuner.registerModel(${describeValue(role)}, { defaultModel }) first`,
-    });
+    const hint = `call modelTuner.registerModel(${describeValue(role)}, { defaultModel }) first`;
+    throw invalid(`role ${describeValue(role)} is not registered; registered are ${roles}`, hint);
   }
 
   /** What is wrong with the targets, where a call found that out: the cause of whatever an agent's framework made of it. */
@@ -165,23 +135,25 @@ export class ModelTuner extends TunedModel {
     if (targets.some((target) => roles.includes(target))) return;
     const found = `no role is trained: trainableTargets is ${targets.join(', ')}, and the roles are ${roles.join(', ')}`;
     const hint = 'name roles that the workflow registers; register them also in episodes in which they do not speak';
-    throw new TrainyardError('WORKFLOW_INVALID', found, { hint });
+    throw invalid(found, hint);
   }
 
   #isTrained(role: string): boolean {
     this.#wasAsked = true;
     const { trainableTargets: targets } = this.#targets;
-    if (targets === undefined || targets === null) return true;
-    if (targets.length > 0 || this.#rollout.purpose !== 'train') {
-      const isTrained = targets.includes(role);
-      this.#wasTrained ||= isTrained;
-      return isTrained;
+    if (targets?.length === 0 && this.#rollout.purpose === 'train') {
+      const hint = 'leave trainableTargets out to train every role, or name some; --trainable names them for one run';
+      this.#mistake = invalid('no role is trained: trainableTargets is an empty list', hint);
+      throw this.#mistake;
     }
-    this.#mistake = new TrainyardError('WORKFLOW_INVALID', 'no role is trained: trainableTargets is an empty list', {
-      hint: 'leave trainableTargets out to train every role, or name some; --trainable names them for one run',
-    });
-    throw this.#mistake;
+    const isTrained = targets?.includes(role) ?? true;
+    this.#wasTrained ||= isTrained;
+    return isTrained;
   }
+}
+
+function invalid(found: string, hint?: string): TrainyardError {
+  return new TrainyardError('WORKFLOW_INVALID', found, defined({ hint }));
 }
 
 // ── default models ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,9 +174,8 @@ export type DefaultModelGiven = DefaultModelLike | LanguageModelLike;
 
 function defaultModelOf(given: DefaultModelGiven, whose: string): DefaultModelLike {
   if (given instanceof TunedModel) {
-    throw new TrainyardError('WORKFLOW_INVALID', `${whose}: its default model is the model in training`, {
-      hint: 'leave defaultModel out: the policy then answers for the role while it is not trained',
-    });
+    const hint = 'leave defaultModel out: the policy then answers for the role while it is not trained';
+    throw invalid(`${whose}: its default model is the model in training`, hint);
   }
   if (typeof given === 'object' && given !== null && 'doGenerate' in given) {
     return { name: given.modelId, generate: async (request) => answerOf(await given.doGenerate(optionsOf(request) as never)) };
@@ -217,15 +188,16 @@ function optionsOf({ messages, tools, tool, stop, sampling, signal }: DefaultMod
   const names = new Map(messages.flatMap(({ tool_calls = [] }) => tool_calls.map((call) => [call.id, call.function.name])));
   return {
     prompt: messages.map((message) => promptEntry(message, names)),
-    tools: tools.map(({ function: { name, description, parameters } }) => ({
-      type: 'function',
-      name,
-      ...(description === undefined ? {} : { description }),
-      inputSchema: parameters ?? { type: 'object', properties: {} },
-    })),
-    ...(tool === undefined ? {} : { toolChoice: tool === true ? { type: 'required' } : { type: 'tool', toolName: tool } }),
-    ...(stop === undefined || stop.length === 0 ? {} : { stopSequences: stop }),
-    ...defined({ temperature: sampling.temperature, topP: sampling.topP, maxOutputTokens: sampling.maxTokens }),
+    tools: tools.map(({ function: { name, description, parameters } }) =>
+      defined({ type: 'function', name, description, inputSchema: parameters ?? { type: 'object', properties: {} } }),
+    ),
+    ...defined({
+      toolChoice: tool === true ? { type: 'required' } : tool && { type: 'tool', toolName: tool },
+      stopSequences: stop?.length === 0 ? undefined : stop,
+      temperature: sampling.temperature,
+      topP: sampling.topP,
+      maxOutputTokens: sampling.maxTokens,
+    }),
     abortSignal: signal,
   };
 }
@@ -240,13 +212,9 @@ function promptEntry(message: Message, toolNames: ReadonlyMap<string, string>): 
   return { role, content: [{ type: 'tool-result', toolCallId, toolName: toolNames.get(toolCallId) ?? '', output }] };
 }
 
+/** Arguments that are no JSON are shown as they were said. */
 function callPart({ id, function: { name, arguments: text } }: ToolCall): object {
-  let input: unknown = text;
-  try {
-    input = JSON.parse(text);
-  } catch {
-    // Not JSON: the model is shown what was said.
-  }
+  const { input = text } = { input: parsedJson(text) };
   return { type: 'tool-call', toolCallId: id, toolName: name, input };
 }
 

@@ -40,7 +40,7 @@ export abstract class Workflow {
 
 function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | undefined {
   if (!isConcrete(Class, 'execute')) return undefined;
-  const instance = made(Class, module);
+  const instance = made(Class, 'WORKFLOW_INIT_FAILED', 'the class is made without arguments, once for each episode', module);
   if (instance === undefined) return undefined;
   const mistakes = [...mistakesOf(Class, checkedFields(instance, ['trainableTargets']))];
   for (const mistake of mistakes) module.problem(mistake);
@@ -56,8 +56,6 @@ function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | unde
   };
 }
 
-type WorkflowClass = { new (): Workflow; readonly prototype: Workflow; readonly name: string };
-
 async function episode(Class: WorkflowClass, ctx: WorkflowContext): Promise<unknown> {
   const workflow = new Class();
   const tuner = new ModelTuner(ctx, workflow);
@@ -70,16 +68,20 @@ async function episode(Class: WorkflowClass, ctx: WorkflowContext): Promise<unkn
   }
 }
 
-function made(Class: WorkflowClass, { problem }: EntryModule): Workflow | undefined {
+type ClassOf<T> = { new (): T; readonly prototype: T; readonly name: string };
+type WorkflowClass = ClassOf<Workflow>;
+
+function made<T>(
+  Class: ClassOf<T>,
+  code: 'WORKFLOW_INIT_FAILED' | 'GRADER_INIT_FAILED',
+  hint: string,
+  { problem }: EntryModule,
+): T | undefined {
   try {
     return new Class();
   } catch (cause) {
-    problem(
-      new TrainyardError('WORKFLOW_INIT_FAILED', `cannot make a ${Class.name}: its constructor threw ${describeThrown(cause)}`, {
-        hint: 'the class is made without arguments, once for each episode',
-        cause,
-      }),
-    );
+    const found = `cannot make a ${Class.name}: its constructor threw ${describeThrown(cause)}`;
+    problem(new TrainyardError(code, found, { hint, cause }));
     return undefined;
   }
 }
@@ -120,29 +122,19 @@ export interface Task {
 /** One episode on one task. */
 export class WorkflowTask {
   readonly task: Task;
+  readonly taskId: string;
+  readonly envType: string;
+  readonly metadata: Task['metadata'];
+  /** Names this episode; no other one of the run has it. */
+  readonly episodeUuid: string;
   /** The rollout of this episode: its seed, signal, purpose, log and folder. */
   readonly rollout: WorkflowContext;
 
   constructor(rollout: WorkflowContext) {
     this.rollout = rollout;
     this.task = taskOf(rollout.task);
-  }
-
-  get taskId(): string {
-    return this.task.taskId;
-  }
-
-  get envType(): string {
-    return this.task.envType;
-  }
-
-  get metadata(): Task['metadata'] {
-    return this.task.metadata;
-  }
-
-  /** Names this episode; no other one of the run has it. */
-  get episodeUuid(): string {
-    return this.rollout.rolloutId;
+    ({ taskId: this.taskId, envType: this.envType, metadata: this.metadata } = this.task);
+    this.episodeUuid = rollout.rolloutId;
   }
 }
 
@@ -221,12 +213,9 @@ export function resultOf(returned: unknown, who: string): WorkflowResult {
       : [`${who} returned isSuccess ${describeValue(isSuccess)}, expected true or false`]),
   ];
   if (mistakes.length > 0) throw bad(mistakes);
-  return defined({
-    reward: reward == null ? undefined : rewardOf(reward),
-    success: isSuccess ?? undefined,
-    metadata: metadata ?? undefined,
-    metrics: logMetrics ?? undefined,
-  });
+  const earned = reward == null ? undefined : rewardOf(reward);
+  const [success, said, metrics] = [isSuccess ?? undefined, metadata ?? undefined, logMetrics ?? undefined];
+  return defined({ reward: earned, success, metadata: said, metrics });
 }
 
 /** The value of a list is its sum: what the episode earned step by step. */
@@ -243,8 +232,8 @@ function bad(mistakes: readonly string[]): TrainyardError {
 
 // ── judges ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// The judge of AgentScope's tuner: asked once for each episode whose workflow gave no reward. Lowered to core's `Grader`, so it sees the
-// answer, runs in a process that can be killed, and a judge that fails gives no reward, never 0.
+// Asked once for each episode whose workflow gave no reward. Lowered to core's `Grader`: it sees the answer, runs in a process that can be
+// killed, and gives no reward, never 0, where it fails.
 
 /** The reward, and whether the episode was a success. */
 export type Verdict = readonly [reward: GraderResult, isSuccess: boolean];
@@ -261,19 +250,13 @@ export abstract class BaseJudge {
   }
 }
 
-function loweredJudge(Class: JudgeClass, { problem }: EntryModule): Grader | undefined {
+function loweredJudge(Class: JudgeClass, module: EntryModule): Grader | undefined {
   if (!isConcrete(Class, 'computeReward')) return undefined;
-  try {
-    const judge = new Class();
-    return graderOf(Class.name, (...given) => judge.computeReward(...given));
-  } catch (cause) {
-    const found = `cannot make a ${Class.name}: its constructor threw ${describeThrown(cause)}`;
-    problem(new TrainyardError('GRADER_INIT_FAILED', found, { hint: 'the class is made without arguments', cause }));
-    return undefined;
-  }
+  const judge = made(Class, 'GRADER_INIT_FAILED', 'the class is made without arguments', module);
+  return judge && graderOf(Class.name, (...given) => judge.computeReward(...given));
 }
 
-type JudgeClass = { new (): BaseJudge; readonly prototype: BaseJudge; readonly name: string };
+type JudgeClass = ClassOf<BaseJudge>;
 
 /** A judge that is one function. */
 export function defineJudge(computeReward: ComputeReward): Grader {

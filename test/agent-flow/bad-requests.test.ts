@@ -17,24 +17,22 @@ async function refused({ status, body }: Sent, expected: number, code?: string):
   expect(await bench.stored()).toEqual([]);
 }
 
+const nameOf = (uid: unknown): string => JSON.stringify(uid).slice(0, 14);
 const BAD_UIDS = ['', '../../x', 'CON', '__proto__', '..', 'x'.repeat(129), 7];
 
 describe('keys', () => {
-  it.each([
-    '/generate',
-    '/submit_steps',
-    '/compute_reward',
-    '/init_trajectory',
-    '/t1/p1/v1/register_trajectory',
-    '/t1/p1/v1/complete_trajectory',
-  ])('of an agent, a grader and a viewer may not call %s, nor may nobody', async (path) => {
-    await generated(bench, 't1');
-    const agent = bench.gateway.session('t1')!.model().apiKey;
-    for (const key of [agent, bench.gateway.key('grader'), bench.gateway.key('viewer')]) {
-      await refused(await bench.send(path, {}, { key }), 403, 'forbidden');
-    }
-    await refused(await bench.send(path, {}, { key: 'ty-x.y' }), 401);
-  });
+  const routes = ['/generate', '/submit_steps', '/compute_reward', '/init_trajectory'];
+  it.each([...routes, '/t1/p1/v1/register_trajectory', '/t1/p1/v1/complete_trajectory'])(
+    'of an agent, a grader and a viewer may not call %s, nor may nobody',
+    async (path) => {
+      await generated(bench, 't1');
+      const agent = bench.gateway.session('t1')!.model().apiKey;
+      for (const key of [agent, bench.gateway.key('grader'), bench.gateway.key('viewer')]) {
+        await refused(await bench.send(path, {}, { key }), 403, 'forbidden');
+      }
+      await refused(await bench.send(path, {}, { key: 'ty-x.y' }), 401);
+    },
+  );
 
   it('of one rollout do not reach another, whether or not there is one', async () => {
     const { step } = await generated(bench, 't1');
@@ -80,9 +78,7 @@ describe('/generate', () => {
     ['an unknown role', { trajectory_uid: 't1', messages: [{ role: 'root', content: 'x' }] }],
     ['an unknown name', { trajectory_uid: 't1', messages: ASK, mesages: ASK }],
     ['no trajectory', { messages: ASK }],
-    ...BAD_UIDS.map(
-      (uid) => [`the uid ${JSON.stringify(uid).slice(0, 14)}`, { trajectory_uid: uid, messages: ASK }] as [string, unknown],
-    ),
+    ...BAD_UIDS.map((uid): [string, unknown] => [`the uid ${nameOf(uid)}`, { trajectory_uid: uid, messages: ASK }]),
   ])('with %s is 400, and no turn', async (_, body) => {
     await refused(await bench.send('/generate', body), 400);
     expect(bench.engine.requests).toHaveLength(0);
@@ -103,14 +99,11 @@ describe('/generate', () => {
 
 describe('/submit_steps', () => {
   it.each([
-    ['no steps', {}, 400],
-    ['an empty list', { steps: [] }, 400],
-    ['10,001 steps', { steps: Array.from({ length: 10_001 }, () => ({ trajectory_uid: 't1' })) }, 400],
-    ['steps that are none', { steps: [1] }, 400],
-  ])('with %s is refused', async (_, body, status) => {
-    await generated(bench, 't1');
-    await refused(await bench.send('/submit_steps', body), status);
-  });
+    ['no steps', {}],
+    ['an empty list', { steps: [] }],
+    ['10,001 steps', { steps: Array.from({ length: 10_001 }, () => ({ trajectory_uid: 't1' })) }],
+    ['steps that are none', { steps: [1] }],
+  ])('with %s is refused', async (_, body) => await refused(await bench.send('/submit_steps', body), 400));
 
   it.each<[what: string, wrong: object, status: number]>([
     ['index −1', { step_index: -1 }, 400],
@@ -124,32 +117,18 @@ describe('/submit_steps', () => {
     ['a reward of 1e308', { reward: 1e308 }, 400],
     ['a future version', { policy_version: 1 }, 409],
     ['huge metadata', { metadata: { text: 'x'.repeat(200_000) } }, 400],
-    [
-      'a generation id of its own making',
-      { generation_id: 'gen-WyJ0MSIsMCwwXQ.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA' },
-      409,
-    ],
+    ['a generation id of its own making', { generation_id: `gen-WyJ0MSIsMCwwXQ.${'A'.repeat(43)}` }, 409],
     ['an unknown field', { rewrd: 1 }, 400],
     ['pictures', { multi_modal_data: { images: ['x'] } }, 400],
     ['another prompt uid', { prompt_uid: 'p2' }, 409],
     ['a trajectory that is not there', { trajectory_uid: 'nobody' }, 404],
-    ...BAD_UIDS.map(
-      (uid) => [`the uid ${JSON.stringify(uid).slice(0, 14)}`, { trajectory_uid: uid }, 400] as [string, object, number],
-    ),
+    ...BAD_UIDS.map((uid): [string, object, number] => [`the uid ${nameOf(uid)}`, { trajectory_uid: uid }, 400]),
   ])('with %s is refused, and none of the submission is taken', async (_, wrong, status) => {
     const first = await generated(bench, 't1');
     const { step } = await generated(bench, 't2');
-    await refused(
-      await bench.send('/submit_steps', {
-        steps: [
-          { ...first.step, is_last: true },
-          { ...step, ...wrong },
-        ],
-      }),
-      status,
-    );
+    await refused(await bench.submit({ ...first.step, is_last: true }, { ...step, ...wrong }), status);
     expect((await bench.send('/t1/p1/v1/steps', undefined, { method: 'GET' })).body.steps).toEqual([]);
-    expect((await bench.send('/submit_steps', { steps: [{ ...step, is_last: true }] })).status).toBe(200);
+    expect((await bench.submit({ ...step, is_last: true })).status).toBe(200);
   });
 
   it('with infinite numbers, which JSON can spell, is 400', async () => {
@@ -167,8 +146,8 @@ describe('/submit_steps', () => {
   it('refuses another body for a step that is there, two last steps, a step after the last, and one generation twice', async () => {
     const { step } = await generated(bench, 't1');
     const other = (await generated(bench, 't1', 'p1', [{ role: 'user', content: 'Another?' }])).step;
-    expect((await bench.send('/submit_steps', { steps: [step] })).status).toBe(200);
-    const submit = (...steps: object[]) => bench.send('/submit_steps', { steps });
+    const { submit } = bench;
+    expect((await submit(step)).status).toBe(200);
     await refused(await submit({ ...step, reward: 1 }), 409, 'step_conflict');
     await refused(await submit({ ...step, step_index: 1 }), 409, 'step_conflict');
     const last = { ...other, step_index: 1, is_last: true };
@@ -184,7 +163,7 @@ describe('/submit_steps', () => {
   it('refuses steps after completion, and takes again what was taken before', async () => {
     const { step } = await generated(bench, 't1');
     await bench.send('/t1/p1/v1/complete_trajectory');
-    expect(await bench.send('/submit_steps', { steps: [step] })).toMatchObject({ status: 409 });
+    expect(await bench.submit(step)).toMatchObject({ status: 409 });
     expect(await bench.stored()).toHaveLength(1);
   });
 });
@@ -201,14 +180,13 @@ describe('init, register and complete', () => {
     expect(bench.gateway.session('t1')).toBeDefined();
   });
 
-  it('refuse what was never begun', async () => {
-    await refused(await bench.send('/nobody/p1/v1/complete_trajectory', { reward: 1 }), 404);
-    await refused(await bench.send('/nobody/p1/v1/register_trajectory', {}), 404);
-    await refused(await bench.send('/nobody/p1/v1/chat/completions', { messages: ASK }), 404);
-    await refused(await bench.send('/__proto__/p1/v1/complete_trajectory', {}), 400);
-    await refused(await bench.send('/%2e%2e%2fx/p1/v1/complete_trajectory', {}), 400);
-    await refused(await bench.send('/t1/p1/v1/complete_trajectory', undefined, { method: 'GET' }), 405);
-  });
+  it.each([
+    ['/nobody/p1/v1/complete_trajectory', 404],
+    ['/nobody/p1/v1/register_trajectory', 404],
+    ['/nobody/p1/v1/chat/completions', 404],
+    ['/__proto__/p1/v1/complete_trajectory', 400],
+    ['/%2e%2e%2fx/p1/v1/complete_trajectory', 400],
+  ])('refuse what was never begun: %s', async (path, status) => await refused(await bench.send(path, {}), status));
 
   it('register twice with another channel is 409, and the first holds', async () => {
     await generated(bench, 't1');
@@ -248,14 +226,14 @@ describe('a store that is full', () => {
 
   it('is 507 for the last step, with nothing half-written, and works again when there is room', async () => {
     const { step } = await generated(bench, 't1');
-    const body = { steps: [{ ...step, is_last: true, reward: 1 }] };
-    await refused(await bench.send('/submit_steps', body), 507, 'store_full');
+    const last = { ...step, is_last: true, reward: 1 };
+    await refused(await bench.submit(last), 507, 'store_full');
     expect((await bench.send('/t1/p1/v1/steps', undefined, { method: 'GET' })).body).toMatchObject({
       steps: [],
       complete: false,
     });
     isFull = false;
-    expect(await bench.send('/submit_steps', body)).toEqual({ status: 200, body: { accepted: 1, duplicates: 0 } });
+    expect(await bench.submit(last)).toEqual({ status: 200, body: { accepted: 1, duplicates: 0 } });
     expect(await bench.stored()).toMatchObject([{ grade: { reward: { value: 1 } } }]);
   });
 
@@ -277,14 +255,12 @@ describe('a store that is full', () => {
   });
 });
 
-describe('the end of a server', () => {
-  it('keeps what is open: what was never completed is no training data', async () => {
-    await generated(bench, 't1');
-    await bench.send('/init_trajectory');
-    await bench.flows.drain();
-    expect(await bench.stored()).toMatchObject([
-      { rolloutId: 't1', outcome: { kind: 'rejected', reason: 'never_completed' }, grade: { kind: 'ungraded' } },
-    ]);
-    expect(bench.gateway.openSessions).toBe(0);
-  });
+it('the end of a server keeps what is open: what was never completed is no training data', async () => {
+  await generated(bench, 't1');
+  await bench.send('/init_trajectory');
+  await bench.flows.drain();
+  expect(await bench.stored()).toMatchObject([
+    { rolloutId: 't1', outcome: { kind: 'rejected', reason: 'never_completed' }, grade: { kind: 'ungraded' } },
+  ]);
+  expect(bench.gateway.openSessions).toBe(0);
 });

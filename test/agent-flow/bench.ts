@@ -1,15 +1,14 @@
 /** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
-
+import { AgentFlowManager, type FlowClass, flowRegistry, type ManagerOptions } from '../../src/agent-flow.ts';
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader } from '../../src/core/define.ts';
 import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
 import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import type { GroupPool } from '../../src/flows/group-pool.ts';
-import type { TrajectoryTable } from '../../src/flows/trajectory-table.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { type ScriptedEngine, scriptedEngine } from '../../src/testing/trajectories.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 
@@ -29,19 +28,8 @@ export interface Sent {
   readonly body: any;
 }
 
-export interface FlowBench {
-  readonly gateway: Gateway;
-  readonly engine: ScriptedEngine;
-  readonly flows: TrajectoryTable;
-  readonly store: Store;
-  readonly key: string;
-  send(
-    path: string,
-    body?: unknown,
-    options?: { key?: string; method?: string; headers?: Record<string, string> },
-  ): Promise<Sent>;
-  stored(): Promise<readonly Trajectory[]>;
-}
+type SendOptions = { key?: string; method?: string; headers?: Record<string, string> };
+export type FlowBench = ReturnType<typeof flowBench>;
 
 export interface BenchOptions {
   readonly replies?: readonly string[];
@@ -56,14 +44,20 @@ export interface BenchOptions {
   readonly pool?: GroupPool;
 }
 
-export function flowBench(options: BenchOptions = {}): FlowBench {
-  const { replies = ['It costs $81.<|im_end|>'], grade = (said, answer) => (said.includes('81') && answer === ANSWER ? 1 : 0) } =
-    options;
-  const engine = scriptedEngine({
+export const SAID = 'It costs $81.<|im_end|>';
+export const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Bin"}}</tool_call><|im_end|>';
+
+/** Gives one reply after the other, the last again and again. */
+export const replying = (replies: readonly string[] = [SAID]) =>
+  scriptedEngine({
     vocabSize: renderer.vocabSize,
     contextLength: 4096,
     reply: (_, call) => say(replies[Math.min(call, replies.length - 1)]!),
   });
+
+export function flowBench(options: BenchOptions = {}) {
+  const { grade = (said, answer) => (said.includes('81') && answer === ANSWER ? 1 : 0) } = options;
+  const engine = replying(options.replies);
   const { clock, idleMs } = options;
   const gateway = new Gateway({ engine, renderer, modelName: 'policy', ...(clock && { clock }), ...(idleMs && { idleMs }) });
   const store = options.store?.(memoryStore()) ?? memoryStore();
@@ -80,7 +74,8 @@ export function flowBench(options: BenchOptions = {}): FlowBench {
         }),
   });
   const key = gateway.key('flow');
-  const send: FlowBench['send'] = async (path, body, { key: by = key, method = 'POST', headers = {} } = {}) => {
+  const send = async (path: string, body?: unknown, options: SendOptions = {}): Promise<Sent> => {
+    const { key: by = key, method = 'POST', headers = {} } = options;
     const text = body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body);
     const reply = await gateway.fetch(path.startsWith('http') ? path : `${gateway.origin}${path}`, {
       method,
@@ -89,7 +84,15 @@ export function flowBench(options: BenchOptions = {}): FlowBench {
     });
     return { status: reply.status, body: await reply.json() };
   };
-  return { gateway, engine, flows, store, key, send, stored: () => store.query() };
+  const submit = (...steps: readonly object[]): Promise<Sent> => send('/submit_steps', { steps });
+  return { gateway, engine, flows, store, key, send, submit, stored: () => store.query() };
+}
+
+/** A manager whose default flow is this one. */
+export function managerOf({ gateway, key }: FlowBench, flow: FlowClass, options: Partial<ManagerOptions> = {}) {
+  const flows = flowRegistry([{ name: 'x', flow }]);
+  const fetch = gateway.fetch as typeof globalThis.fetch;
+  return new AgentFlowManager({ flows, defaultFlow: 'x', gatewayUrl: gateway.origin, gatewayKey: key, fetch, ...options });
 }
 
 /** A session as a run holds one. */

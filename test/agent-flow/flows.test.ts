@@ -4,7 +4,6 @@ import {
   AgentFlowBase,
   BlackBoxAgentFlowBase,
   type FlowFields,
-  type FlowMessage,
   flowRegistry,
   MultiStepAgentFlow,
   ProcessAgentFlow,
@@ -21,93 +20,53 @@ import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { ANSWER, renderer, SAMPLING, say } from './bench.ts';
+import { ANSWER, LOOKUP, renderer, replying, SAID, SAMPLING } from './bench.ts';
 
-const TASK: Task = {
-  id: 't',
-  prompt: [{ role: 'user', content: 'How much?' }],
-  answer: ANSWER,
-  metadata: { task: 'How much is it?', kind: 'price' },
-};
-const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Bin"}}</tool_call><|im_end|>';
-const SAID = 'It costs $81.<|im_end|>';
+const METADATA = { task: 'How much is it?', kind: 'price' };
+const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'How much?' }], answer: ANSWER, metadata: METADATA };
+type Run = [SamplingParams, FlowFields];
 
 interface Options {
   readonly replies?: readonly string[];
-  readonly task?: Task;
+  readonly metadata?: Task['metadata'];
   readonly graded?: boolean;
-  readonly deadlineMs?: number;
 }
 
 /** One rollout of the flow, as a run makes it. */
-async function rollout(flow: unknown, options: Options = {}): Promise<Trajectory> {
-  const { replies = [SAID], task = TASK, graded = true, deadlineMs = 10_000 } = options;
-  const engine = scriptedEngine({
-    vocabSize: renderer.vocabSize,
-    contextLength: 4096,
-    reply: (_, call) => say(replies[Math.min(call, replies.length - 1)]!),
-  });
-  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
+async function rollout(flow: unknown, { replies, metadata = METADATA, graded = true }: Options = {}): Promise<Trajectory> {
+  const gateway = new Gateway({ engine: replying(replies), renderer, modelName: 'policy' });
   await using _listener = await listen(gateway);
-  const grader = graded
-    ? inlineGrader(defineGrader(({ task: { answer }, output }) => (answer === ANSWER && output === 'It costs $81.' ? 1 : 0)))
-    : undefined;
+  const right = ({ task: { answer }, output }: { task: Task; output?: unknown }): number =>
+    answer === ANSWER && output === 'It costs $81.' ? 1 : 0;
+  const grader = graded ? inlineGrader(defineGrader(right)) : undefined;
   const workflow = asWorkflow(flow)!;
   await using started = await startWorkflow(workflow, undefined, { gateway, grader });
+  const limits = { turns: 8, tokens: 1000, deadlineMs: 10_000 };
+  const signal = new AbortController().signal;
   const trajectory = await runRollout(
     {
-      workflow,
-      runWorkflow: started.runWorkflow,
+      ...started,
       sessions: gateway,
       grader,
       graderInput,
       store: memoryStore(),
-      limits: { turns: 8, tokens: 1000, deadlineMs },
+      limits,
       seed: 1,
       clock: { now: Date.now },
-      signal: new AbortController().signal,
+      signal,
     },
-    { task, sampling: SAMPLING, identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: task.id, purpose: 'train' } },
+    {
+      task: { ...TASK, metadata },
+      sampling: SAMPLING,
+      identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: 't', purpose: 'train' },
+    },
   );
   expect(gateway.openSessions).toBe(0);
   return trajectory;
 }
 
-/** The single-step flow of the document, line by line. */
-class MyAgentFlow extends SingleStepSingleTurnAgentFlow {
-  override async run(_samplingParams: SamplingParams, fields: FlowFields): Promise<number> {
-    const messages: FlowMessage[] = [{ role: 'user', content: fields.rawPrompt }];
-    const { responseIds, promptIds } = await this.gatewayGenerate({
-      trajectoryUid: fields.trajectoryUid,
-      promptUid: fields.promptUid,
-      messages,
-    });
-    const step = new Step({
-      promptIds,
-      responseIds,
-      reward: 0.0,
-      trajectoryUid: fields.trajectoryUid,
-      promptUid: fields.promptUid,
-      stepIndex: 0,
-      isLast: true,
-    });
-    await this.gatewaySubmitSteps([step]);
-    return 1;
-  }
-}
-
-describe('the flows of the document', () => {
-  it('single step: one step, whose reward is the workflow’s', async () => {
-    expect(await rollout(MyAgentFlow)).toMatchObject({
-      outcome: { kind: 'completed' },
-      grade: { kind: 'graded', reward: { value: 0, source: 'workflow' } },
-      metrics: { steps: 1 },
-      turns: [{ trainable: true }],
-    });
-  });
-
-  it('several steps, by the base class: tools are run, the conversation goes on from the sampled ids, the grader decides', async () => {
+describe('a flow', () => {
+  it('of several steps, by the base class: tools are run, the conversation goes on from the sampled ids, the grader decides', async () => {
     expect(await rollout(SingleStepSingleTurnAgentFlow)).toMatchObject({
       metrics: { steps: 1 },
       grade: { reward: { value: 1 } },
@@ -124,81 +83,57 @@ describe('the flows of the document', () => {
     });
     expect(trajectory.turns[1]?.request.messages.at(-1)).toMatchObject({ role: 'tool', content: '{"price":81}' });
   });
-});
 
-describe('a flow', () => {
   it('is given the row without its answer, and config of its own', async () => {
     let seen: unknown;
-    class Curious extends MyAgentFlow {
-      override async run(samplingParams: SamplingParams, fields: FlowFields): Promise<number> {
-        seen = [samplingParams, fields, this.config, this.gatewayUrl, { ...this }];
-        return await super.run(samplingParams, fields);
+    class Curious extends SingleStepSingleTurnAgentFlow {
+      override async run(...given: Run): Promise<number> {
+        seen = [...given, this.config, this.gatewayUrl, { ...this }];
+        return await super.run(...given);
       }
     }
     await rollout(flowWorkflow({ name: 'x', flow: Curious, config: { k: [1] } }, flowRegistry()));
-    expect(seen).toMatchObject([
-      SAMPLING,
-      { trajectoryUid: 'g1-0', promptUid: 'g1', rawPrompt: 'How much?', kind: 'price', channel: 'train' },
-      { k: [1] },
-      expect.stringMatching(/^http:/),
-      {},
-    ]);
+    const fields = { trajectoryUid: 'g1-0', promptUid: 'g1', rawPrompt: 'How much?', kind: 'price', channel: 'train' };
+    expect(seen).toMatchObject([SAMPLING, fields, { k: [1] }, expect.stringMatching(/^http:/), {}]);
     expect(JSON.stringify(seen)).not.toContain(ANSWER);
     expect(JSON.stringify(seen)).not.toMatch(/ty-/);
   });
 
-  it('trains only what it submitted', async () => {
-    class Picky extends AgentFlowBase {
-      async run(_: SamplingParams, { trajectoryUid, promptUid }: FlowFields): Promise<number> {
-        await this.gatewayGenerate({ messages: [{ role: 'user', content: 'think' }] });
-        const { promptIds, responseIds, generationId } = await this.gatewayGenerate({
-          messages: [{ role: 'user', content: 'say' }],
-        });
-        await this.gatewaySubmitSteps([
-          { promptIds, responseIds, generationId, trajectoryUid, promptUid, isLast: true, reward: 0.5 },
-        ]);
-        return 1;
-      }
-    }
-    const { turns, grade } = await rollout(Picky, { graded: false });
-    expect(turns.map(({ trainable }) => trainable)).toEqual([false, true]);
-    expect(grade).toEqual({ kind: 'graded', reward: { value: 0.5, source: 'workflow' } });
-  });
-
-  it('may speak in token ids, and ask the grader on the way', async () => {
+  it('may speak in token ids, ask the grader on the way, and trains only what it submitted', async () => {
     class Tokens extends AgentFlowBase {
       async run(_: SamplingParams, { trajectoryUid, promptUid, prompt }: FlowFields): Promise<number> {
         const first = await this.gatewayGenerate({ messages: prompt });
-        const { promptIds, responseIds } = await this.gatewayGenerate({ promptIds: first.promptIds, maxTokens: 64 });
-        const inTokens = await this.gatewayComputeReward({ promptIds: first.promptIds, responseIds: first.responseIds });
-        const { reward } = await this.gatewayComputeReward({
-          trajectoryUid,
-          messages: [...prompt, first.message],
-          datasetFields: { answer: 'no' },
+        const { promptIds, responseIds } = await this.gatewayGenerate({
+          promptIds: [...first.promptIds, 1],
+          maxTokens: 64,
         });
+        const inTokens = await this.gatewayComputeReward({ promptIds: first.promptIds, responseIds: first.responseIds });
+        const messages = [...prompt, first.message];
+        const { reward } = await this.gatewayComputeReward({ trajectoryUid, messages, datasetFields: { answer: 'no' } });
         if (inTokens.reward !== reward) throw new Error('they differ');
-        await this.gatewaySubmitSteps([{ promptIds, responseIds, trajectoryUid, promptUid, isLast: true, reward: reward * 2 }]);
-        return 1;
+        const step = { promptIds, responseIds, trajectoryUid, promptUid, isLast: true, reward: reward * 2 };
+        return await this.gatewaySubmitSteps([new Step(step)]);
       }
     }
-    expect(await rollout(Tokens)).toMatchObject({ grade: { reward: { value: 2, source: 'workflow' } } });
+    expect(await rollout(Tokens)).toMatchObject({
+      turns: [{ trainable: false }, { trainable: true }],
+      grade: { kind: 'graded', reward: { value: 2, source: 'workflow' } },
+    });
   });
 
   it('that says another number of steps than it submitted is noted; that says no number fails', async () => {
-    class Wrong extends MyAgentFlow {
-      override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
+    class Wrong extends SingleStepSingleTurnAgentFlow {
+      override async run(...given: Run): Promise<number> {
         return (await super.run(...given)) + 1;
       }
     }
     expect((await rollout(Wrong)).logs).toMatchObject([{ text: 'Wrong returned 2 steps; the gateway has 1' }]);
-    class Silent extends MyAgentFlow {
-      override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
-        await super.run(...given);
+    class Silent extends SingleStepSingleTurnAgentFlow {
+      override async run(): Promise<number> {
         return undefined as never;
       }
     }
     expect((await rollout(Silent)).outcome).toMatchObject({
-      kind: 'failed',
       code: 'WORKFLOW_BAD_RESULT',
       message: expect.stringMatching(/Silent\.run returned undefined, expected the number of steps/),
     });
@@ -207,47 +142,39 @@ describe('a flow', () => {
   it('hears what the gateway refuses', async () => {
     class Forger extends AgentFlowBase {
       async run(_: SamplingParams, { trajectoryUid, promptUid }: FlowFields): Promise<number> {
-        await this.gatewaySubmitSteps([{ promptIds: [1], responseIds: [2], trajectoryUid, promptUid, isLast: true, reward: 1 }]);
-        return 1;
+        return await this.gatewaySubmitSteps([{ promptIds: [1], responseIds: [2], trajectoryUid, promptUid, isLast: true }]);
       }
     }
-    expect((await rollout(Forger)).outcome).toMatchObject({
-      kind: 'failed',
-      message: expect.stringMatching(/unknown_generation/),
-    });
+    const message = expect.stringMatching(/unknown_generation/);
+    expect((await rollout(Forger)).outcome).toMatchObject({ kind: 'failed', message });
   });
 
   it('is chosen by the row’s agent_name', async () => {
     class Other extends SingleStepSingleTurnAgentFlow {
-      override async run(...given: [SamplingParams, FlowFields]): Promise<number> {
+      override async run(...given: Run): Promise<number> {
         await this.gatewayGenerate({ messages: [{ role: 'user', content: 'other' }] });
         return await super.run(...given);
       }
     }
     register('the_other')(Other);
-    const named = (agent_name: string): Task => ({ ...TASK, metadata: { agent_name } });
-    expect((await rollout(MyAgentFlow, { task: named('the_other') })).turns).toHaveLength(2);
-    expect((await rollout(MyAgentFlow, { task: named('nobody') })).outcome).toMatchObject({
-      kind: 'failed',
+    const named = (agent_name: string) => rollout(SingleStepSingleTurnAgentFlow, { metadata: { agent_name } });
+    expect((await named('the_other')).turns).toHaveLength(2);
+    expect((await named('nobody')).outcome).toMatchObject({
       code: 'WORKFLOW_NOT_FOUND',
       message: expect.stringMatching(/no flow "nobody"; there are .*the_other/),
     });
   });
 
-  it('without a run is none; a base class is none either', async () => {
+  it('without a run is none; a base class is none either; one whose run is not async is refused', async () => {
     for (const base of [AgentFlowBase, MultiStepAgentFlow, BlackBoxAgentFlowBase, ProcessAgentFlow])
       expect(asWorkflow(base)).toBeUndefined();
-    class Base extends MyAgentFlow {
+    class Base extends SingleStepSingleTurnAgentFlow {
       static override readonly abstract = true;
     }
     expect(asWorkflow(Base)).toBeUndefined();
     expect(asWorkflow(class extends Base {})).toBeDefined();
-    class Empty extends (BlackBoxAgentFlowBase as unknown as typeof MyAgentFlow) {}
+    class Empty extends (BlackBoxAgentFlowBase as unknown as typeof SingleStepSingleTurnAgentFlow) {}
     expect(() => asWorkflow(Empty)).toThrow('the flow Empty has no _runAgent');
-    await expect(asWorkflow(MyAgentFlow)!.run({} as never)).rejects.toMatchObject({ code: 'NO_ROLLOUT' });
-  });
-
-  it('whose run is not async is refused before anything runs', () => {
     class Hasty extends AgentFlowBase {
       override run(): Promise<number> {
         return Promise.resolve(1);
@@ -255,6 +182,7 @@ describe('a flow', () => {
     }
     const refused = { code: 'WORKFLOW_NOT_ASYNC', message: expect.stringContaining('Hasty') };
     expect(() => asWorkflow(Hasty)).toThrowError(expect.objectContaining(refused));
+    await expect(asWorkflow(class extends Base {})!.run({} as never)).rejects.toMatchObject({ code: 'NO_ROLLOUT' });
   });
 });
 
@@ -286,9 +214,9 @@ describe('a black box', () => {
 
   it('may have a row with a whole book in it', async () => {
     const book = 'x'.repeat(300_000);
-    const { outcome, metadata } = await rollout(Agent, { task: { ...TASK, metadata: { ...(TASK.metadata as object), book } } });
+    const { outcome, metadata } = await rollout(Agent, { metadata: { ...METADATA, book } });
     expect(outcome).toEqual({ kind: 'completed' });
-    expect(metadata).toEqual({ kind: 'price', task: 'How much is it?' });
+    expect(metadata).toEqual(METADATA);
   });
 
   it('may give the reward itself', async () => {
@@ -320,12 +248,9 @@ describe('a black box', () => {
         throw new Error('tool exploded');
       }
     }
-    const { outcome, grade, turns } = await rollout(Throwing);
-    expect({ outcome, grade }).toMatchObject({
-      outcome: { kind: 'failed', message: 'tool exploded' },
-      grade: { kind: 'ungraded' },
+    expect(await rollout(Throwing)).toMatchObject({
+      ...{ outcome: { kind: 'failed', message: 'tool exploded' }, grade: { kind: 'ungraded' }, turns: [{}] },
     });
-    expect(turns).toHaveLength(1);
     expect(called).toEqual(['/init_trajectory', '/g1-0/g1/v1/register_trajectory', '/g1-0/g1/v1/complete_trajectory']);
   });
 });

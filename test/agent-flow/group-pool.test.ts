@@ -9,12 +9,7 @@ import { randomTrajectory } from '../../src/testing/trajectories.ts';
 
 const template = randomTrajectory(3).turns[0] ?? randomTrajectory(4).turns[0] ?? randomTrajectory(5).turns[0]!;
 const turn = (index: number, more: Partial<Turn> = {}): Turn => ({
-  ...template,
-  index,
-  thread: 'main',
-  trainable: true,
-  policyVersion: 0,
-  ...more,
+  ...{ ...template, index, thread: 'main', trainable: true, policyVersion: 0, ...more },
 });
 const ended = (groupId: string, rolloutId: string, more: Partial<Trajectory> = {}): Trajectory => ({
   ...{ groupId, rolloutId, taskId: 't', purpose: 'train' as Purpose, outcome: { kind: 'completed' } as const },
@@ -34,6 +29,7 @@ async function opened(more: Partial<GroupPoolOptions> = {}) {
 
 const rows = (fetched: Fetched): readonly string[] | string =>
   fetched.kind === 'batch' ? fetched.steps.map(({ rolloutId, index }) => `${rolloutId}:${index}`) : fetched.kind;
+const LATE = { row: { code: 'group_closed' } };
 const mark = (store: Store, rolloutId: string, excluded: boolean, place: { turn?: number } = {}) =>
   store.mark([{ rolloutId, ...place, excluded, reason: 'by hand', at: 0 }]);
 
@@ -46,14 +42,8 @@ describe('a batch', () => {
 
   it('is of the first groups that are complete: one that is not holds up nobody', async () => {
     const { keep, fetch } = await opened();
-    await keep(
-      ended('stuck', 's0'),
-      ended('x', 'x0'),
-      ended('y', 'y0'),
-      ended('y', 'y1'),
-      ended('x', 'x1'),
-      ended('stuck', 's1'),
-    );
+    await keep(ended('stuck', 's0'), ended('x', 'x0'), ended('y', 'y0'));
+    await keep(ended('y', 'y1'), ended('x', 'x1'), ended('stuck', 's1'));
     expect(rows(await fetch())).toEqual(['s0:0', 's1:0']);
     await keep(ended('open', 'o0'));
     expect(rows(await fetch())).toEqual(['x0:0', 'x1:0']);
@@ -77,7 +67,7 @@ describe('a batch', () => {
     await keep(ended('g', 'a'), ended('g', 'b', failed), ended('g', 'c', { grade: { kind: 'ungraded', why: 'rejected' } }));
     expect(rows(await fetch())).toEqual(['a:0']);
     expect(pool.counts('train')).toMatchObject({ kept: 3, served: 1, leftOut: 2, waiting: 0 });
-    await expect(pool.keep(ended('g', 'extra'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
+    await expect(pool.keep(ended('g', 'extra'))).rejects.toMatchObject(LATE);
   });
 
   it('carries what each turn earned, and what the trajectory did', async () => {
@@ -131,40 +121,32 @@ describe('a batch that is asked for again by its id', () => {
   });
 });
 
-describe('what is excluded', () => {
-  it('is not handed out: a trajectory, or a single step; taken back, it is', async () => {
-    const { keep, fetch, store } = await opened({ group: 1 });
-    await keep(ended('g', 'a', { turns: [turn(0), turn(1)] }), ended('h', 'b'));
-    await mark(store, 'a', true, { turn: 0 });
-    await mark(store, 'b', true);
-    expect(rows(await fetch())).toEqual(['a:0']);
-    expect(rows(await fetch())).toBe('waiting');
-    const waiting = fetch({}, 5000);
-    await mark(store, 'b', false);
-    expect(rows(await waiting)).toEqual(['b:0']);
-    expect((await store.manifests())[0]).toMatchObject({ excluded: [{ rolloutId: 'a', turn: 0 }] });
-  });
+it('what is excluded is not handed out: a trajectory, or a single step; taken back, it is', async () => {
+  const { keep, fetch, store } = await opened({ group: 1 });
+  await keep(ended('g', 'a', { turns: [turn(0), turn(1)] }), ended('h', 'b'));
+  await mark(store, 'a', true, { turn: 0 });
+  await mark(store, 'b', true);
+  expect(rows(await fetch())).toEqual(['a:0']);
+  expect(rows(await fetch())).toBe('waiting');
+  const waiting = fetch({}, 5000);
+  await mark(store, 'b', false);
+  expect(rows(await waiting)).toEqual(['b:0']);
+  expect((await store.manifests())[0]).toMatchObject({ excluded: [{ rolloutId: 'a', turn: 0 }] });
 });
 
 describe('a pool that is full', () => {
   it('makes room by the oldest group that is not complete, never by a complete one; what comes late for it is refused', async () => {
     const { keep, fetch, pool } = await opened({ maxGroups: 2 });
     await keep(ended('ready', 'r0'), ended('ready', 'r1'), ended('slow', 's0'), ended('new', 'n0'));
-    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
+    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject(LATE);
     await keep(ended('new', 'n1'));
     await expect(pool.keep(ended('more', 'm0'))).rejects.toMatchObject({ row: { code: 'pool_full' } });
     expect(rows(await fetch())).toEqual(['r0:0', 'r1:0']);
     await keep(ended('more', 'm0'));
-    await expect(pool.keep(ended('ready', 'r2'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
+    await expect(pool.keep(ended('ready', 'r2'))).rejects.toMatchObject(LATE);
     expect(rows(await fetch())).toEqual(['n0:0', 'n1:0']);
-    expect(pool.counts('train')).toMatchObject({
-      late: 2,
-      refused: 1,
-      droppedGroups: 1,
-      dropped: 1,
-      servedGroups: 2,
-      waiting: 1,
-    });
+    const counts = { late: 2, refused: 1, droppedGroups: 1, dropped: 1, servedGroups: 2, waiting: 1 };
+    expect(pool.counts('train')).toMatchObject(counts);
   });
 
   it('is not blocked for good by complete groups that somebody excluded', async () => {
@@ -181,10 +163,10 @@ describe('a pool that is full', () => {
   it('refuses before anything is kept, and knows what was dropped after a restart', async () => {
     const { keep, store, pool } = await opened({ maxGroups: 1 });
     await keep(ended('slow', 's0'), ended('new', 'n0'));
-    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
+    await expect(pool.keep(ended('slow', 's1'))).rejects.toMatchObject(LATE);
     expect((await store.query()).map(({ rolloutId }) => rolloutId)).toEqual(['s0', 'n0']);
     const after = await opened({ store, maxGroups: 1 });
-    await expect(after.pool.keep(ended('slow', 's1'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
+    await expect(after.pool.keep(ended('slow', 's1'))).rejects.toMatchObject(LATE);
     expect(after.pool.counts('train')).toMatchObject({ kept: 2, dropped: 1, waiting: 1 });
   });
 });
@@ -197,7 +179,7 @@ describe('a group of which one never ends', () => {
     expect(rows(await fetch())).toBe('waiting');
     now = 1000;
     expect(rows(await fetch())).toEqual(['a:0']);
-    await expect(pool.keep(ended('g', 'b'))).rejects.toMatchObject({ row: { code: 'group_closed' } });
+    await expect(pool.keep(ended('g', 'b'))).rejects.toMatchObject(LATE);
   });
 
   it('is dropped where there is nothing in it to train', async () => {
@@ -235,17 +217,15 @@ describe('steps that are too old', () => {
   });
 });
 
-describe('a pool that is closed', () => {
-  it('hands out the complete groups that are left, fewer than are wanted, and then says that nothing comes', async () => {
-    const { keep, fetch, pool } = await opened();
-    await keep(ended('g', 'a'), ended('g', 'b'), ended('h', 'c'));
-    const waiting = fetch({ groups: 2 }, 5000);
-    const idle = fetch({ purpose: 'eval' }, 5000);
-    pool.close();
-    expect(rows(await waiting)).toEqual(['a:0', 'b:0']);
-    expect(rows(await idle)).toBe('closed');
-    expect(rows(await fetch())).toBe('closed');
-  });
+it('a pool that is closed hands out the complete groups that are left, fewer than are wanted, and then says that nothing comes', async () => {
+  const { keep, fetch, pool } = await opened();
+  await keep(ended('g', 'a'), ended('g', 'b'), ended('h', 'c'));
+  const waiting = fetch({ groups: 2 }, 5000);
+  const idle = fetch({ purpose: 'eval' }, 5000);
+  pool.close();
+  expect(rows(await waiting)).toEqual(['a:0', 'b:0']);
+  expect(rows(await idle)).toBe('closed');
+  expect(rows(await fetch())).toBe('closed');
 });
 
 describe('whatever happens in whatever order', () => {
@@ -290,12 +270,12 @@ describe('whatever happens in whatever order', () => {
 
   it('trajectories that come while a batch is made are in it, or too late, or in a later one', async () => {
     const { pool, fetch, store } = await opened({ group: 2 });
-    const kept = Array.from({ length: 40 }, (_, i) =>
-      pool.keep(ended(`g${i % 5}`, `r${i}`)).then(
-        () => `r${i}`,
-        () => undefined,
-      ),
-    );
+    const ids = Array.from({ length: 40 }, (_, i) => `r${i}`);
+    const keeping = async (id: string, i: number) => {
+      await pool.keep(ended(`g${i % 5}`, id));
+      return id;
+    };
+    const kept = ids.map((id, i) => keeping(id, i).catch(() => undefined));
     const batches = await Promise.all(Array.from({ length: 8 }, () => fetch({}, 200)));
     const acknowledged = (await Promise.all(kept)).filter((id) => id !== undefined);
     const served = batches.flatMap((batch) => (batch.kind === 'batch' ? batch.steps.map(({ rolloutId }) => rolloutId) : []));

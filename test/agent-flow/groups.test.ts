@@ -14,9 +14,9 @@ async function poolBench(options: Partial<GroupPoolOptions> = {}, store: Store =
   return { bench, pool, admin, fetch, counts };
 }
 
-async function complete(bench: FlowBench, uid: string, prompt = 'p1', reward = 1, query = '') {
+async function complete(bench: FlowBench, uid: string, prompt = 'p1', reward = 1) {
   const { step } = await generated(bench, uid, prompt);
-  return await bench.send(`/submit_steps${query}`, { steps: [{ ...step, is_last: true, reward }] });
+  return await bench.submit({ ...step, is_last: true, reward });
 }
 
 describe('/fetch_batch', () => {
@@ -46,7 +46,7 @@ describe('/fetch_batch', () => {
     const early = await generated(bench, 'late', 'p1');
     await complete(bench, 't1');
     await fetch();
-    const step = await bench.send('/submit_steps', { steps: [{ ...early.step, reward: 1 }] });
+    const step = await bench.submit({ ...early.step, reward: 1 });
     expect(step).toMatchObject({ status: 409, body: { error: { code: 'group_closed' } } });
     const ending = await bench.send('/late/p1/v1/complete_trajectory', { reward: 1 });
     expect(ending).toMatchObject({ status: 409, body: { error: { code: 'group_closed' } } });
@@ -61,10 +61,10 @@ describe('/fetch_batch', () => {
     const { bench, fetch } = await poolBench({ group: 1, maxGroups: 1 });
     await complete(bench, 't1', 'p1');
     const { step } = await generated(bench, 't2', 'p2');
-    const body = { steps: [{ ...step, is_last: true, reward: 1 }] };
-    expect(await bench.send('/submit_steps', body)).toMatchObject({ status: 503, body: { error: { code: 'pool_full' } } });
+    const last = { ...step, is_last: true, reward: 1 };
+    expect(await bench.submit(last)).toMatchObject({ status: 503, body: { error: { code: 'pool_full' } } });
     await fetch();
-    expect(await bench.send('/submit_steps', body)).toMatchObject({ status: 200 });
+    expect(await bench.submit(last)).toMatchObject({ status: 200 });
     expect((await fetch()).body.steps).toMatchObject([{ trajectory_uid: 't2' }]);
   });
 
@@ -85,17 +85,8 @@ describe('/fetch_batch', () => {
     expect(await bench.send('/fetch_batch', {}, { key: agent })).toMatchObject({ status: 403 });
   });
 
-  it.each([
-    [{ groups: 0 }],
-    [{ groups: 3 }],
-    [{ n: -1 }],
-    [{ wait_s: 61 }],
-    [{ stale: 'ignore' }],
-    [{ channel: 'test' }],
-    [{ batch_id: '../x' }],
-    [{ group: 2 }],
-    ['{'],
-  ])('refuses %j', async (body) => {
+  const wrong = [{ groups: 0 }, { groups: 3 }, { n: -1 }, { wait_s: 61 }, { stale: 'ignore' }, { channel: 'test' }];
+  it.each([...wrong, { batch_id: '../x' }, { group: 2 }, '{'])('refuses %j', async (body) => {
     const { bench, admin } = await poolBench({ maxGroups: 2 });
     expect(await bench.send('/fetch_batch', body, { key: admin })).toMatchObject({ status: 400 });
   });

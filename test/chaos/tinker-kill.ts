@@ -141,13 +141,7 @@ function stateIn(home: string): (checkpoint: string) => Promise<string> {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const number = (standard: string) => ({ type: 'string', default: standard }) as const;
   const { values } = parseArgs({
-    options: {
-      kills: number('15'),
-      seed: number('1'),
-      staleness: number('0'),
-      'checkpoint-every': number('1'),
-      kl: number('0'),
-    },
+    options: { kills: number('15'), seed: number('1'), staleness: number('0'), 'checkpoint-every': number('1'), kl: number('0') },
   });
   const [wanted, seed, staleness] = [Number(values.kills), Number(values.seed), Number(values.staleness)];
   const [checkpointEvery, kl] = [Number(values['checkpoint-every']), Number(values.kl)];

@@ -3,9 +3,12 @@
  * the package so that they can import `trainyard`.
  */
 import { type ChildProcess, fork, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll } from 'vitest';
+import type { RunEvent } from '../../src/core/events.ts';
 
 export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 
@@ -33,6 +36,21 @@ export async function scratch(): Promise<{
   };
 }
 
+/** One for all tests of a file. */
+export function useScratch(): Pick<Awaited<ReturnType<typeof scratch>>, 'dir' | 'write'> {
+  let home: Awaited<ReturnType<typeof scratch>>;
+  beforeAll(async () => {
+    home = await scratch();
+  });
+  afterAll(() => home.remove());
+  return {
+    get dir() {
+      return home.dir;
+    },
+    write: (name, text) => home.write(name, text),
+  };
+}
+
 /** `shell` is run before the command, in the same process: for limits. */
 export function start(args: readonly string[], cwd = ROOT, shell = ':') {
   const command = [process.execPath, '--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...args];
@@ -40,8 +58,7 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
     cwd,
     stdio: ['ignore', 'pipe', 'pipe'],
   });
-  let stdout = '';
-  let stderr = '';
+  let [stdout, stderr] = ['', ''];
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     stdout += text;
   });
@@ -49,8 +66,33 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
     stderr += text;
   });
   const ended = new Promise<Ended>((resolve) => child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr })));
-  return { child, ended, stdout: () => stdout };
+  const early = ended.then((how) => Promise.reject(new Error(`the command ended: ${JSON.stringify(how)}`)));
+  early.catch(() => undefined);
+  /** Resolves as soon as standard output contains the text; rejects where the command ends without it. */
+  const prints = async (text: string): Promise<void> => {
+    while (!stdout.includes(text)) await Promise.race([once(child.stdout, 'data'), early]);
+  };
+  return { child, ended, prints, stdout: () => stdout };
 }
+
+/** Begins a command and kills it with SIGKILL as soon as its output contains the text. */
+export async function killedAt(text: string, args: readonly string[]): Promise<void> {
+  const { child, ended, prints } = start(args);
+  await prints(text);
+  child.kill('SIGKILL');
+  await ended;
+}
+
+/** What a command printed with `--json`. */
+export const jsonLines = <T = RunEvent>(text: string): T[] =>
+  text
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as T);
+
+/** The same, to look into whatever it holds. */
+// biome-ignore lint/suspicious/noExplicitAny: tests compare what they find
+export const saidIn = ({ stdout }: Pick<Ended, 'stdout'>): readonly any[] => jsonLines(stdout);
 
 export const trainyard = (...args: readonly string[]): Promise<Ended> => start(args).ended;
 

@@ -19,43 +19,29 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
-/** The tasks of each example: the name of a folder, or of a file. */
-const TASKS: Readonly<Record<string, string>> = {
-  'agent-flow/gsm8k-agent-flow.ts': 'shop',
-  'agent-flow/multi-step.ts': 'shop',
-  'agent-flow/process-agent-flow.ts': 'triage',
-  'agent-flow/registered.ts': 'triage',
-  'agent-flow/single-step.ts': 'triage',
-  'areal/agent.ts': 'triage',
-  'areal/async-workflow.ts': 'triage',
-  'areal/reward-wrapper.ts': 'triage',
-  'desk/agent.ts': 'desk',
-  'frameworks/ai-sdk.ts': 'shop',
-  'frameworks/langchain.ts': 'shop',
-  'frameworks/openai-agents.ts': 'shop',
-  'frameworks/strands.ts': 'shop',
-  'graders/arithmetic.ts': 'shop',
-  'graders/code.ts': 'graders/code.jsonl',
-  'osmosis/custom-config.ts': 'triage',
-  'osmosis/minimal.ts': 'triage',
-  'osmosis/server.ts': 'triage',
-  'osmosis/simple-openai.ts': 'triage',
-  'osmosis/simple-strands.ts': 'triage',
-  'osmosis/tools.ts': 'shop',
-  'osmosis/two-agents.ts': 'triage',
-  'shop/agent.ts': 'shop',
-  'shop/composed.ts': 'shop',
-  'triage/agent.ts': 'triage',
-  'tuner/advanced-roles.ts': 'desk',
-  'tuner/math-agent-ai-sdk.ts': 'shop',
-  'tuner/math-agent-openai-agents.ts': 'shop',
-  'tuner/simple-agent.ts': 'triage',
-  'tuner/werewolves/agent.ts': 'tuner/werewolves',
+/** Examples by the folder of their tasks. */
+const BY_TASKS: Readonly<Record<string, readonly string[]>> = {
+  shop: [
+    ...['agent-flow/gsm8k-agent-flow.ts', 'agent-flow/multi-step.ts', 'frameworks/ai-sdk.ts', 'frameworks/langchain.ts'],
+    ...['frameworks/openai-agents.ts', 'frameworks/strands.ts', 'graders/arithmetic.ts', 'osmosis/tools.ts', 'shop/agent.ts'],
+    ...['shop/composed.ts', 'tuner/math-agent-ai-sdk.ts', 'tuner/math-agent-openai-agents.ts'],
+  ],
+  triage: [
+    ...['agent-flow/process-agent-flow.ts', 'agent-flow/registered.ts', 'agent-flow/single-step.ts', 'areal/agent.ts'],
+    ...['areal/async-workflow.ts', 'areal/reward-wrapper.ts', 'osmosis/custom-config.ts', 'osmosis/minimal.ts'],
+    ...['osmosis/server.ts', 'osmosis/simple-openai.ts', 'osmosis/simple-strands.ts', 'osmosis/two-agents.ts'],
+    ...['triage/agent.ts', 'tuner/simple-agent.ts'],
+  ],
+  desk: ['desk/agent.ts', 'tuner/advanced-roles.ts'],
+  'tuner/werewolves': ['tuner/werewolves/agent.ts'],
+  'graders/code.jsonl': ['graders/code.ts'],
 };
+const CASES = Object.entries(BY_TASKS).flatMap(([tasks, examples]) => examples.map((example) => [example, tasks] as const));
+const FLOWS = join(EXAMPLES, 'agent-flow/flows.yaml');
 /** How an example is named that is not an entry by itself. */
 const BY_NAME: Readonly<Record<string, readonly string[]>> = {
-  'agent-flow/gsm8k-agent-flow.ts': ['--flow', 'blackbox_gsm8k_agent', '--flows', join(EXAMPLES, 'agent-flow/flows.yaml')],
-  'agent-flow/process-agent-flow.ts': ['--flow', 'process_agent', '--flows', join(EXAMPLES, 'agent-flow/flows.yaml')],
+  'agent-flow/gsm8k-agent-flow.ts': ['--flow', 'blackbox_gsm8k_agent', '--flows', FLOWS],
+  'agent-flow/process-agent-flow.ts': ['--flow', 'process_agent', '--flows', FLOWS],
   'agent-flow/registered.ts': [join(EXAMPLES, 'agent-flow/registered.ts'), '--flow', 'my_agent_flow'],
 };
 /** What examples import. */
@@ -65,23 +51,30 @@ const tryOnce = (entry: readonly string[], tasks: string, env?: Record<string, s
   runClosed([CLI, 'try', ...entry, '--tasks', tasks, '--turns', '200'], env);
 
 describe('an example reaches nobody but the policy', { concurrent: true }, () => {
-  it.each(Object.entries(TASKS))('%s', async (example, folder) => {
+  it.each(CASES)('%s', async (example, folder) => {
     const tasks = join(EXAMPLES, folder.endsWith('.jsonl') ? folder : `${folder}/held-out.jsonl`);
     const { code, output, reached } = await tryOnce(BY_NAME[example] ?? [join(EXAMPLES, example)], tasks);
     expect({ code, reached }, output).toEqual({ code: 0, reached: [] });
     expect(output).toMatch(/tokens/);
   });
 
-  it('loop.ts', async () => {
-    const { code, reached } = await runClosed([join(EXAMPLES, 'loop.ts'), '1']);
+  it('loop.ts, which tries, learns and evaluates on a page of public pieces', async () => {
+    const { code, output, reached } = await runClosed([join(EXAMPLES, 'loop.ts'), '1']);
     expect({ code, reached }).toEqual({ code: 0, reached: [] });
+    expect(output).toMatch(
+      /^held-out success before: \d+\.\d %\nstep 1: reward 0\.\d\d, learned from \d*[1-9]\d* of 64 rollouts\nheld-out success after: \d+\.\d %\n$/,
+    );
+    const text = readFileSync(join(EXAMPLES, 'loop.ts'), 'utf8');
+    const imported = [...text.matchAll(/from '([^']+)';/g)].map(([, from]) => from);
+    expect(imported).toEqual(['node:url', 'trainyard', 'trainyard/loop', './triage/agent.ts']);
+    expect(text.split('\n').length).toBeLessThanOrEqual(200);
   });
 });
 
 it('every example is among them', () => {
   const files = readdirSync(EXAMPLES, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.ts'));
   const written = files.filter((file) => /from 'trainyard/.test(readFileSync(join(EXAMPLES, file), 'utf8')));
-  expect(written.toSorted()).toEqual([...Object.keys(TASKS), ...PARTS, 'loop.ts'].toSorted());
+  expect(written.toSorted()).toEqual([...CASES.map(([example]) => example), ...PARTS, 'loop.ts'].toSorted());
 });
 
 describe('tracing of the OpenAI Agents SDK', { concurrent: true }, () => {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Task } from '../../src/core/types.ts';
 import { callGrader } from '../../src/grader/call.ts';
-import { ROOT, scratch, trainyard } from '../cli/command.ts';
+import { jsonLines, ROOT, scratch, trainyard } from '../cli/command.ts';
 import { inputFor } from '../fixtures/graders/graded-code.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 
@@ -35,27 +35,20 @@ afterAll(() => home.remove());
 describe.skipIf(!hasSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
   it('grades what the policy says: no code is a 0, and no failure', async () => {
     const run = await trainyard('eval', EXAMPLE, '--held-out', TASKS, '--run', join(home.dir, 'run'), '--json');
-    expect({ code: run.code, stderr: run.stderr }).toEqual({ code: 0, stderr: '' });
-    const done = JSON.parse(run.stdout.trim().split('\n').at(-1) ?? '') as unknown;
-    expect(done).toMatchObject({ type: 'done', success: 0, n: 3, failed: 0 });
+    expect(run).toMatchObject({ code: 0, stderr: '' });
+    expect(jsonLines(run.stdout).at(-1)).toMatchObject({ type: 'done', success: 0, n: 3, failed: 0 });
   });
 
   it('gives a right solution of each task 1, and half of one its share', async () => {
     const { grader } = (await import('../../examples/graders/code.ts')) as typeof import('../../examples/graders/code.ts');
-    const tasks = (await readFile(TASKS, 'utf8')).trim().split('\n');
-    expect(tasks.map((line) => (JSON.parse(line) as Task).id)).toEqual(Object.keys(SOLUTIONS));
-    const graded = async (said: string, line: string): Promise<unknown> => {
-      const { answer } = JSON.parse(line) as Task;
-      return callGrader(grader, inputFor(`\`\`\`js\n${said}\n\`\`\``, answer), {
-        signal: new AbortController().signal,
-        model: undefined,
-      });
-    };
-    const check = async (line: string): Promise<void> => {
-      const { right, half, share } = SOLUTIONS[(JSON.parse(line) as Task).id]!;
-      expect(await graded(right, line)).toMatchObject({ kind: 'graded', reward: { value: 1, success: true } });
-      expect(await graded(half, line)).toMatchObject({ kind: 'graded', reward: { value: share, success: false } });
-    };
-    await Promise.all(tasks.map(check));
+    const tasks = jsonLines<Task>(await readFile(TASKS, 'utf8'));
+    expect(tasks.map(({ id }) => id)).toEqual(Object.keys(SOLUTIONS));
+    const ctx = { signal: new AbortController().signal, model: undefined };
+    for (const { id, answer } of tasks) {
+      const graded = (said: string) => callGrader(grader, inputFor(`\`\`\`js\n${said}\n\`\`\``, answer), ctx);
+      const { right, half, share } = SOLUTIONS[id]!;
+      expect(await graded(right)).toMatchObject({ kind: 'graded', reward: { value: 1, success: true } });
+      expect(await graded(half)).toMatchObject({ kind: 'graded', reward: { value: share, success: false } });
+    }
   });
 });

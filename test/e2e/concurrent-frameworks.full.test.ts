@@ -15,14 +15,11 @@ import * as aiSdk from '../../src/ai-sdk.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { Workflow, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
-import type { Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import * as agents from '../../src/openai-agents.ts';
-import { runRollout } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import * as strands from '../../src/strands.ts';
 import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { renderer, say, tokenizer } from '../fixtures/gateway/streams.ts';
+import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
 
 const ROLLOUTS = Number(process.env['TRAINYARD_CONCURRENT_ROLLOUTS'] ?? 500);
 const SYSTEM = 'You sell.';
@@ -38,6 +35,8 @@ function answer(what: string, item: string): string {
   return `the ${what} of ${item} is known`;
 }
 
+const say = (text: string): number[] => [...tokenizer.encodeRendered(`${text}<|im_end|>`)];
+
 /** Price, then stock, then the answer; from nothing but the prompt. */
 async function reply({ promptIds }: { readonly promptIds: Int32Array }): Promise<number[]> {
   const prompt = tokenizer.decode(promptIds);
@@ -45,10 +44,9 @@ async function reply({ promptIds }: { readonly promptIds: Int32Array }): Promise
   const place = prompt.split('<|im_start|>assistant').length - 2;
   // Each waits differently long, so that the order in which rollouts are served keeps changing.
   await sleep((Number(numbers[0]) * 7 + place * 13) % 23);
-  if (numbers.length !== 1) return say(`mixed up: ${numbers.map((number) => `#${number}#`).join(' ')}<|im_end|>`);
-  const call = (name: string): string =>
-    `<tool_call>{"name":"${name}","arguments":{"item":"#${numbers[0]}#"}}</tool_call><|im_end|>`;
-  return say([call('price'), call('stock')][place] ?? `#${numbers[0]}# is in stock.<|im_end|>`);
+  if (numbers.length !== 1) return say(`mixed up: #${numbers.join('# #')}#`);
+  const call = (name: string): string => `<tool_call>{"name":"${name}","arguments":{"item":"#${numbers[0]}#"}}</tool_call>`;
+  return say([call('price'), call('stock')][place] ?? `#${numbers[0]}# is in stock.`);
 }
 
 // ── one agent or model each, made once ───────────────────────────────────────────────────────────────────────────────────
@@ -101,33 +99,14 @@ const WORKFLOWS: readonly Workflow[] = [
 
 // ── all at once ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-async function rollOut(workflow: Workflow): Promise<{ readonly trajectories: readonly Trajectory[]; readonly gateway: Gateway }> {
+async function rollOut(workflow: Workflow) {
   const engine = scriptedEngine({ vocabSize: renderer.vocabSize, contextLength: 8192, reply });
   const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  const store = memoryStore();
-  const parts = {
-    workflow,
-    sessions: gateway,
-    graderInput: () => {
-      throw new Error('there is no grader');
-    },
-    store,
-    limits: { turns: 8, tokens: 10_000, deadlineMs: 600_000 },
-    seed: 1,
-    clock: { now: Date.now },
-    signal: new AbortController().signal,
-  };
-  const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 200 };
-  const one = (number: number): Promise<Trajectory> => {
-    const taskId = `${number}`;
-    return runRollout(parts, {
-      identity: { rolloutId: `r${number}`, groupId: `g${number}`, taskId, purpose: 'train' },
-      task: { id: taskId, prompt: [{ role: 'user', content: `Is #${number}# in stock?` }] },
-      sampling,
-    });
-  };
-  await Promise.all(Array.from({ length: ROLLOUTS }, (_, number) => one(number)));
-  return { trajectories: await store.query(), gateway };
+  const run = rolloutsThrough(gateway);
+  const limits = { turns: 8, tokens: 10_000, deadlineMs: 600_000 };
+  const ask = (_: unknown, number: number) =>
+    run({ workflow, limits }, { id: `${number}`, prompt: [{ role: 'user', content: `Is #${number}# in stock?` }] });
+  return { trajectories: await Promise.all(Array.from({ length: ROLLOUTS }, ask)), gateway };
 }
 
 /** What keeps the process alive, by kind. */

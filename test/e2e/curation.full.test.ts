@@ -7,8 +7,8 @@ import type { RunEvent } from '../../src/core/events.ts';
 import type { BatchManifest, Mark } from '../../src/core/types.ts';
 import { resume, train } from '../../src/run/train.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { trainyard } from '../cli/command.ts';
-import { type Home, smallHome } from './small-run.ts';
+import { jsonLines, trainyard } from '../cli/command.ts';
+import { type Home, smallHome, storeWith } from './small-run.ts';
 
 let home: Home;
 let run: string;
@@ -28,7 +28,7 @@ function marking(store: Store): Store {
     latest = latest.then(() => trainyard('curate', run, rolloutId, ...place, '--reason', 'seen by hand'));
     expect(await latest).toMatchObject({ code: 0 });
   };
-  return {
+  return storeWith(store, {
     append: async (trajectory) => {
       await store.append(trajectory);
       if (committed === 1 && trajectory.purpose === 'train') await mark(trajectory.rolloutId);
@@ -37,14 +37,7 @@ function marking(store: Store): Store {
       await store.commit(manifest);
       committed++;
     },
-    read: (id) => store.read(id),
-    query: (filter) => store.query(filter),
-    count: (filter) => store.count(filter),
-    manifests: () => store.manifests(),
-    mark: (marks) => store.mark(marks),
-    marks: () => store.marks(),
-    [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
-  };
+  });
 }
 
 beforeAll(async () => {
@@ -92,21 +85,8 @@ describe('trainyard curate', () => {
     expect(made.stdout).toMatch(new RegExp(`${trained} · excluded · too .*late · trained in step 1: that stays\n1 mark made`));
     expect(made.stdout).not.toContain('\u001b[31m');
     const list = await trainyard('curate', run, '--json');
-    const lines = list.stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as Mark);
-    expect(lines.map(({ rolloutId }) => rolloutId)).toEqual([trained, marked[1]!.rolloutId]);
+    expect(jsonLines<Mark>(list.stdout).map(({ rolloutId }) => rolloutId)).toEqual([trained, marked[1]!.rolloutId]);
     expect((await trainyard('show', run, trained!)).stdout).toContain('excluded: too');
     expect((await trainyard('show', run, marked[1]!.rolloutId)).stdout).toMatch(/1 turn excluded[\s\S]*excluded: seen by hand/);
-  });
-
-  it.each([
-    [['--reason', 'x'], /expected the ids of rollouts/],
-    [['nobody', '--reason', 'x'], /no rollout "nobody" is kept/],
-    [['g000001-0'], /reason: expected 1 to 2000/],
-    [['g000001-0', '--turn', '-1', '--reason', 'x'], /expected a whole number/],
-  ])('refuses %j with exit code 2', async (args, message) => {
-    expect(await trainyard('curate', run, ...args)).toMatchObject({ code: 2, stderr: expect.stringMatching(message) });
   });
 });

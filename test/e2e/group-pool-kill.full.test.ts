@@ -1,19 +1,15 @@
 /** kill -9 while groups are kept and handed out: what was acknowledged is there, and nothing is handed out twice. */
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { expect, it, onTestFinished } from 'vitest';
 import { GroupPool } from '../../src/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { jsonLines } from '../cli/command.ts';
 
 const FIXTURE = new URL('../fixtures/group-pool.ts', import.meta.url).pathname;
-let folder: string;
-beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'trainyard-pool-'));
-});
-afterEach(() => rm(folder, { recursive: true, force: true }));
-
 interface Said {
   readonly kept?: string;
   readonly asks?: string;
@@ -22,24 +18,23 @@ interface Said {
 }
 
 /** What it said, in whole lines, before it was killed: as soon as it has said this many. */
-async function killedAfter(life: number, lines: number): Promise<readonly Said[]> {
+async function killedAfter(folder: string, life: number, lines: number): Promise<readonly Said[]> {
   const child = spawn(process.execPath, [FIXTURE, folder, String(life)], { stdio: ['ignore', 'pipe', 'inherit'] });
   let text = '';
-  const closed = new Promise((resolve) => child.on('close', resolve));
+  const closed = once(child, 'close');
   child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
     text += chunk;
     if (text.split('\n').length > lines) child.kill('SIGKILL');
   });
   await closed;
-  return text
-    .split('\n')
-    .slice(0, -1)
-    .map((line) => JSON.parse(line) as Said);
+  return jsonLines<Said>(text.slice(0, text.lastIndexOf('\n')));
 }
 
 it('loses nothing that was acknowledged and hands out nothing twice, over several lives', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'trainyard-pool-'));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
   const said: Said[] = [];
-  for (const [life, lines] of [7, 40, 23].entries()) said.push(...(await killedAfter(life, lines)));
+  for (const [life, lines] of [7, 40, 23].entries()) said.push(...(await killedAfter(folder, life, lines)));
   await using store = await openSqliteStore(join(folder, 'store.sqlite'));
   const kept = said.flatMap((line) => line.kept ?? []);
   const inStore = new Set((await store.query()).map(({ rolloutId }) => rolloutId));

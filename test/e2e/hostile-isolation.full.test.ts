@@ -1,48 +1,24 @@
 /** Workflows in processes of their own that do what nobody should: it costs their rollout at most, never another's. */
-import { afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { Trajectory } from '../../src/core/types.ts';
-import { Gateway, listen } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
-import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { createRenderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { listen } from '../../src/gateway/gateway.ts';
+import { startWorkflow } from '../../src/rollout/runner.ts';
 import { grader, hostile } from '../fixtures/processes/hostile.ts';
-
-let tokenizer: Tokenizer;
-beforeAll(async () => {
-  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-});
-const stack: AsyncDisposable[] = [];
-afterEach(async () => {
-  for (const open of stack.splice(0).reverse()) await open[Symbol.asyncDispose]();
-});
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 async function bench(workers: number) {
-  const reply = ({ seed }: { seed: number }): number[] => [...tokenizer.encodeRendered(`said ${seed}<|im_end|>`)];
-  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply });
-  const gateway = new Gateway({ engine, renderer: createRenderer(tokenizer), modelName: 'policy' });
-  stack.push(await listen(gateway));
+  const { gateway } = scriptedGateway((_, { seed }) => `said ${seed}`);
+  const listener = await listen(gateway);
   const module = { url: new URL('../fixtures/processes/hostile.ts', import.meta.url).href, exportName: 'hostile' };
   const started = await startWorkflow(hostile, { module, workers, signal: new AbortController().signal });
-  stack.push(started);
-  const store = memoryStore();
-  let n = 0;
-  const rollout = (order: string): Promise<Trajectory> =>
-    runRollout(
-      {
-        ...{ workflow: started.workflow, runWorkflow: started.runWorkflow, concurrency: started.concurrency },
-        ...{ sessions: gateway, grader: inlineGrader(grader), graderInput, store, seed: 3, clock: { now: Date.now } },
-        limits: { turns: 8, tokens: 1000, deadlineMs: 30_000 },
-        signal: new AbortController().signal,
-      },
-      {
-        task: { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'SECRET', metadata: { do: order } },
-        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
-        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-      },
+  onTestFinished(async () => {
+    await started[Symbol.asyncDispose]();
+    await listener[Symbol.asyncDispose]();
+  });
+  const run = rolloutsThrough(gateway);
+  const rollout = (order: string) =>
+    run(
+      { ...started, grader, limits: { turns: 8, deadlineMs: 30_000 } },
+      { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'SECRET', metadata: { do: order } },
     );
   return { rollout, gateway };
 }
@@ -60,25 +36,17 @@ describe('a workflow in a process of its own', () => {
     ['say nonsense on the channel', FINE],
     ['reject where a tool catches it', { outcome: { kind: 'rejected', reason: 'too hard' }, grade: { kind: 'ungraded' } }],
     ['forget promises and timers that fail', FINE],
+    ['leave a call for later', FINE],
   ])('may %s; the next rollout is as good as any', async (order, expected) => {
     const { rollout, gateway } = await bench(1);
     const trajectory = await rollout(order);
     expect(trajectory).toMatchObject(expected);
     expect(trajectory.output).not.toBe('stolen');
     expect(trajectory.turns.length).toBe(1);
-    await new Promise((resolve) => setTimeout(resolve, 100));
-    const next = await rollout('do as told');
+    const next = await rollout('wait for what was left');
     expect(next).toMatchObject(FINE);
     expect(next.turns.map(({ request }) => request.messages.at(-1)?.content)).toEqual(['I am r1']);
     expect(gateway.openSessions).toBe(0);
-  });
-
-  it('cannot speak in the next rollout of its process by what it left behind', async () => {
-    const { rollout } = await bench(1);
-    expect(await rollout('leave a call for later')).toMatchObject(FINE);
-    const next = await rollout('take its time');
-    expect(next).toMatchObject(FINE);
-    expect(next.turns.map(({ request }) => request.messages.at(-1)?.content)).toEqual(['I am r1']);
   });
 
   it('takes its turn: many rollouts, few processes, each result its own', async () => {

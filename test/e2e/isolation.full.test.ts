@@ -2,46 +2,30 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import type { Workflow } from '../../src/core/contracts.ts';
 import type { Limits, Trajectory } from '../../src/core/types.ts';
-import { Gateway, listen } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
-import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer, type Tokenizer } from '../../src/tokens/tokenizer.ts';
+import { listen } from '../../src/gateway/gateway.ts';
+import { startWorkflow } from '../../src/rollout/runner.ts';
 import { eventually, isRunning, pidsIn } from '../fixtures/grader/processes.ts';
 import { grader, here, isolated } from '../fixtures/processes/isolated.ts';
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const url = new URL('../fixtures/processes/isolated.ts', import.meta.url).href;
 const folder = mkdtempSync(join(tmpdir(), 'isolation-'));
 const teardownFile = join(folder, 'teardown');
 const ANSWER = 'the-answer-is-4711';
-let tokenizer: Tokenizer;
-let renderer: Renderer;
-beforeAll(async () => {
-  Object.assign(process.env, {
-    TEST_TEARDOWN_FILE: teardownFile,
-    MY_TOOL_KEY: 'tool-key',
-    MY_OTHER_KEY: `other ${ANSWER}`,
-    TINKER_API_KEY: `run-key ${ANSWER}`,
-    TRAINYARD_TOKEN: `run-token ${ANSWER}`,
-  });
-  tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-  renderer = createRenderer(tokenizer);
-});
+const environment = {
+  TEST_TEARDOWN_FILE: teardownFile,
+  MY_TOOL_KEY: 'tool-key',
+  MY_OTHER_KEY: `other ${ANSWER}`,
+  TINKER_API_KEY: `run-key ${ANSWER}`,
+  TRAINYARD_TOKEN: `run-token ${ANSWER}`,
+};
+beforeAll(() => void Object.assign(process.env, environment));
 afterAll(() => {
-  for (const name of ['TEST_TEARDOWN_FILE', 'MY_TOOL_KEY', 'MY_OTHER_KEY', 'TINKER_API_KEY', 'TRAINYARD_TOKEN'])
-    delete process.env[name];
+  for (const name of Object.keys(environment)) delete process.env[name];
   rmSync(folder, { recursive: true });
-});
-
-const stack: AsyncDisposable[] = [];
-afterEach(async () => {
-  for (const open of stack.splice(0).reverse()) await open[Symbol.asyncDispose]();
 });
 
 interface Options {
@@ -50,43 +34,24 @@ interface Options {
   readonly stop?: AbortSignal;
 }
 
-async function bench(workflow: Workflow, { workers = 1, limits = {}, stop = new AbortController().signal }: Options = {}) {
-  const reply = ({ seed, promptIds }: { seed: number; promptIds: Int32Array }): number[] => [
-    ...tokenizer.encodeRendered(`said ${seed % 89} to ${promptIds.length}<|im_end|>`),
-  ];
-  const engine = scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply });
-  const gateway = new Gateway({ engine, renderer, modelName: 'policy' });
-  stack.push(await listen(gateway));
-  const module = { url, exportName: 'isolated' };
-  const started = await startWorkflow(workflow, { module, workers, signal: stop });
-  stack.push(started);
-  const store = memoryStore();
-  let n = 0;
+async function bench(workflow: Workflow, { workers = 1, limits, stop = new AbortController().signal }: Options = {}) {
+  const { gateway } = scriptedGateway((_, { seed, promptIds }) => `said ${seed % 89} to ${promptIds.length}`);
+  const listener = await listen(gateway);
+  const started = await startWorkflow(workflow, { module: { url, exportName: 'isolated' }, workers, signal: stop });
+  onTestFinished(async () => {
+    await started[Symbol.asyncDispose]();
+    await listener[Symbol.asyncDispose]();
+  });
+  const artifacts = join(folder, workflow === here ? 'here' : 'isolated');
+  const run = rolloutsThrough(gateway);
   const rollout = (order: string, file?: string): Promise<Trajectory> =>
-    runRollout(
+    run(
+      { ...started, grader, limits: { turns: 8, ...limits }, artifacts, signal: stop },
       {
-        workflow: started.workflow,
-        runWorkflow: started.runWorkflow,
-        concurrency: started.concurrency,
-        sessions: gateway,
-        grader: inlineGrader(grader),
-        graderInput,
-        store,
-        limits: { turns: 8, tokens: 1000, deadlineMs: 20_000, ...limits },
-        seed: 3,
-        clock: { now: Date.now },
-        artifacts: join(folder, workflow === here ? 'here' : 'isolated'),
-        signal: stop,
-      },
-      {
-        task: {
-          id: 't',
-          prompt: [{ role: 'user', content: 'hello' }],
-          answer: ANSWER,
-          metadata: { do: order, ...(file === undefined ? {} : { file }) },
-        },
-        identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
-        sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
+        id: 't',
+        prompt: [{ role: 'user', content: 'hello' }],
+        answer: ANSWER,
+        metadata: { do: order, ...(file === undefined ? {} : { file }) },
       },
     );
   return { rollout, gateway, started };
@@ -110,17 +75,8 @@ const timeless = (trajectory: Trajectory): unknown => ({
 describe('a workflow in a process of its own', () => {
   it('gives the same trajectories as in this process, however it ends', async () => {
     const [apart, inside] = [await bench(isolated), await bench(here)];
-    for (const order of [
-      'converse',
-      'run a program',
-      'return an instance',
-      'throw',
-      'reject',
-      'run out of turns',
-      'return a number',
-      'return a bigint',
-      'return a long text',
-    ]) {
+    const returned = ['return an instance', 'return a number', 'return a bigint', 'return a long text'];
+    for (const order of ['converse', 'run a program', 'throw', 'reject', 'run out of turns', ...returned]) {
       const expected = await inside.rollout(order);
       expect(timeless(await apart.rollout(order)), order).toEqual(timeless(expected));
     }
@@ -158,15 +114,12 @@ describe('a workflow in a process of its own', () => {
     expect(Object.keys(env).filter((name) => /^TINKER_|^TRAINYARD_(?!POOL$)|^MY_OTHER_KEY$/.test(name))).toEqual([]);
   });
 
-  it('has the answer nowhere in its memory', async () => {
+  it('has the answer nowhere in its memory, uses clients as they come, and keeps files where the grader finds them', async () => {
     const { rollout } = await bench(isolated);
     expect(await rollout('search its memory')).toMatchObject({ output: { planted: true, answer: false } });
-  });
-
-  it('can use clients as they come: the environment says where the policy is', async () => {
-    const { rollout } = await bench(isolated);
-    const trajectory = await rollout('call unmodified clients');
-    expect(trajectory).toMatchObject({ outcome: { kind: 'completed' }, turns: [{}, {}] });
+    expect(await rollout('call unmodified clients')).toMatchObject({ outcome: { kind: 'completed' }, turns: [{}, {}] });
+    expect((await rollout('keep a file')).output).toBe('kept');
+    expect(existsSync(join(folder, 'isolated', 'r2', 'kept'))).toBe(true);
   });
 
   it('is set up once in each process, has its own config in each rollout, and is torn down at the end', async () => {
@@ -179,12 +132,6 @@ describe('a workflow in a process of its own', () => {
     rmSync(teardownFile, { force: true });
     await started[Symbol.asyncDispose]();
     expect(readFileSync(teardownFile, 'utf8')).toBe('torn down;');
-  });
-
-  it('keeps files where the grader finds them', async () => {
-    const { rollout } = await bench(isolated);
-    expect((await rollout('keep a file')).output).toBe('kept');
-    expect(existsSync(join(folder, 'isolated', 'r0', 'kept'))).toBe(true);
   });
 
   it('that loops without awaiting is killed at its deadline with what it spawned; what it logged is kept, and the next rollout runs', async () => {
@@ -209,28 +156,15 @@ describe('a workflow in a process of its own', () => {
     expect((await rollout('tell all it has')).metadata).toEqual(first.metadata);
   });
 
-  it('that crashes fails with its last words, and the next rollout runs', async () => {
+  it.each<[string, string, RegExp]>([
+    ['crash', 'WORKFLOW_FAILED', /process exited with code 3, having printed:\ndisk on fire/],
+    ['use token ids', 'REQUEST_INVALID', /promptIds; a policy in another process takes messages only/],
+    ['give a default model', 'WORKFLOW_INVALID', /role "critic" was given a default model/],
+    ['use an undeclared role', 'WORKFLOW_INVALID', /does not declare role "stranger".* keys for default, critic only/],
+  ])('fails with what happened when it is to %s, and the next rollout runs', async (order, code, message) => {
     const { rollout } = await bench(isolated);
-    expect(await rollout('crash')).toMatchObject({
-      outcome: {
-        kind: 'failed',
-        code: 'WORKFLOW_FAILED',
-        message: expect.stringMatching(/process exited with code 3, having printed:\ndisk on fire/),
-      },
-    });
+    expect(await rollout(order)).toMatchObject({ outcome: { kind: 'failed', code, message: expect.stringMatching(message) } });
     expect(await rollout('tell all it has')).toMatchObject({ outcome: { kind: 'completed' } });
-  });
-
-  it('is told what cannot be done from there, and what to write instead', async () => {
-    const { rollout } = await bench(isolated);
-    const refusals: readonly [string, string, RegExp][] = [
-      ['use token ids', 'REQUEST_INVALID', /promptIds; a policy in another process takes messages only/],
-      ['give a default model', 'WORKFLOW_INVALID', /role "critic" was given a default model/],
-      ['use an undeclared role', 'WORKFLOW_INVALID', /does not declare role "stranger".* keys for default, critic only/],
-    ];
-    for (const [order, code, message] of refusals) {
-      expect(await rollout(order)).toMatchObject({ outcome: { kind: 'failed', code, message: expect.stringMatching(message) } });
-    }
   });
 
   it('runs as many rollouts at once as it has processes', async () => {
@@ -257,22 +191,35 @@ describe('a workflow in a process of its own', () => {
 
 describe('what cannot be isolated', () => {
   const signal = new AbortController().signal;
-
-  it('is a workflow that no other process can import', async () => {
-    await expect(startWorkflow(isolated, { module: undefined, workers: 1, signal })).rejects.toMatchObject({
-      code: 'WORKFLOW_INVALID',
-      message: expect.stringMatching(/given as a value/),
-    });
-    await expect(startWorkflow(isolated, { module: { url, exportName: 'grader' }, workers: 1, signal })).rejects.toMatchObject({
-      code: 'WORKFLOW_NOT_FOUND',
-    });
+  it.each([
+    [
+      'a workflow given as a value',
+      isolated,
+      undefined,
+      { code: 'WORKFLOW_INVALID', message: expect.stringMatching(/as a value/) },
+    ],
+    ['an export that is none', isolated, { url, exportName: 'grader' }, { code: 'WORKFLOW_NOT_FOUND' }],
+    [
+      'one that wants a key of the run itself',
+      { ...isolated, env: ['TINKER_API_KEY'] },
+      { url, exportName: 'isolated' },
+      { code: 'USAGE', message: expect.stringMatching(/TINKER_API_KEY cannot be passed on/) },
+    ],
+  ])('is %s', async (_, workflow, module, refusal) => {
+    await expect(startWorkflow(workflow, { module, workers: 1, signal })).rejects.toMatchObject(refusal);
   });
 
-  it('is given no variable of the run itself', async () => {
-    const greedy = { ...isolated, env: ['TINKER_API_KEY'] };
-    await expect(startWorkflow(greedy, { module: { url, exportName: 'isolated' }, workers: 1, signal })).rejects.toMatchObject({
-      code: 'USAGE',
-      message: expect.stringMatching(/TINKER_API_KEY cannot be passed on/),
-    });
+  it('is not a question of the shape: an AReaL agent finds the policy in its environment and is discounted as any other', async () => {
+    const { gateway } = scriptedGateway();
+    await using _listener = await listen(gateway);
+    const { default: workflow } = await import('../fixtures/areal/isolated-agent.ts');
+    const module = { url: new URL('../fixtures/areal/isolated-agent.ts', import.meta.url).href, exportName: 'default' };
+    await using started = await startWorkflow(workflow, { module, workers: 1, signal });
+    const { turns, grade } = await rolloutsThrough(gateway)(started, { id: 't', prompt: [{ role: 'user', content: 'hello' }] });
+    expect(turns.map(({ after }) => after)).toEqual([undefined, 0]);
+    if (grade.kind !== 'graded') throw new Error(JSON.stringify(grade));
+    const { value: pid, byTurn } = grade.reward;
+    expect([pid > 0, pid === process.pid]).toEqual([true, false]);
+    expect(byTurn).toEqual({ 0: pid / 2, 1: pid });
   });
 });

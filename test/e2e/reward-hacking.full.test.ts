@@ -7,17 +7,15 @@ import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { GraderRunner, Workflow } from '../../src/core/contracts.ts';
+import type { Workflow } from '../../src/core/contracts.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import { listen } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
 import { openGraderPool } from '../../src/grader/pool.ts';
-import { runRollout, type StartedWorkflow, startWorkflow } from '../../src/rollout/runner.ts';
-import { memoryStore } from '../../src/store/memory.ts';
+import { startWorkflow } from '../../src/rollout/runner.ts';
 import { scratch } from '../cli/command.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
-import { scriptedGateway } from '../fixtures/scripted-gateway.ts';
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const SECRET = 'the-answer-93c1e7';
 const KEY = 'the-run-key-93c1e7';
@@ -26,7 +24,7 @@ interface Bench extends AsyncDisposable {
   readonly project: string;
   readonly run: string;
   /** The workflow may be said to be another than it is. */
-  try(trick: string, as?: Partial<Workflow>, deadlineMs?: number): Promise<Trajectory>;
+  try(trick: string, as?: Partial<Workflow>): Promise<Trajectory>;
   text(name: string): string;
 }
 
@@ -53,28 +51,21 @@ async function bench(isSandboxed: boolean): Promise<Bench> {
   const module = { url: pathToFileURL(entry).href, exportName: 'default' };
   const { signal } = new AbortController();
   const files = isSandboxed ? { run, tasks: [tasks] } : undefined;
-  const [started, grader]: [StartedWorkflow, GraderRunner] = await Promise.all([
+  const [started, grader] = await Promise.all([
     startWorkflow(workflow, { module, workers: 1, signal, files }),
     openGraderPool({ module: entry, exportName: 'grader', workers: 1 }),
   ]);
   mountAgentFlow(gateway, { grader, taskOf: () => task });
-  const store = memoryStore();
-  let n = 0;
+  const rollout = rolloutsThrough(gateway);
   return {
     ...{ project, run },
-    try: (trick, as = {}, deadlineMs = 30_000) =>
-      runRollout(
+    try: (trick, as = {}) =>
+      rollout(
         {
-          ...{ workflow: { ...started.workflow, ...as }, runWorkflow: started.runWorkflow, concurrency: started.concurrency },
-          ...{ sessions: gateway, grader, graderInput, store, seed: 3, clock: { now: Date.now }, signal },
-          limits: { turns: 8, tokens: 1000, deadlineMs },
-          artifacts: join(run, 'artifacts'),
+          ...{ ...started, workflow: { ...started.workflow, ...as }, grader, artifacts: join(run, 'artifacts') },
+          limits: { turns: 8, tokens: 1000, deadlineMs: 30_000 },
         },
-        {
-          task: { ...task, metadata: { trick, project, run, tasks, pid: process.pid } },
-          identity: { rolloutId: `r${n++}`, groupId: 'g', taskId: 't', purpose: 'train' },
-          sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
-        },
+        { ...task, metadata: { trick, project, run, tasks, pid: process.pid } },
       ),
     text: (name) => readFileSync(join(project, name), 'utf8'),
     async [Symbol.asyncDispose]() {
@@ -89,13 +80,9 @@ async function bench(isSandboxed: boolean): Promise<Bench> {
 /** What counts of a rollout: how it ended, what it earned, what is trained. */
 const counted = ({ outcome, grade, output, turns }: Trajectory): unknown => ({
   ...{ outcome, grade, output },
-  turns: turns.map(({ request, response, sampledIds, logprobs, trainable }) => ({
-    request,
-    response,
-    sampledIds,
-    logprobs,
-    trainable,
-  })),
+  turns: turns.map(({ request, response, sampledIds, logprobs, trainable }) => [
+    ...[request, response, sampledIds, logprobs, trainable],
+  ]),
 });
 const got = ({ logs }: Trajectory): string => logs?.map(({ text }) => text).join('\n') ?? '';
 
@@ -117,23 +104,20 @@ afterAll(async () => {
   await open?.[Symbol.asyncDispose]();
 });
 
-describe('an agent that claims a reward gets none', () => {
-  it.each(['print a reward', 'forge answers on the channel', 'use reward routes', 'leave something behind'])(
-    'to %s; nor does the rollout after it in the same process',
-    async (trick) => {
-      const trajectory = await confined.try(trick);
-      if (trajectory.outcome.kind === 'completed') expect(counted(trajectory)).toEqual(honest);
-      else expect(trajectory.grade.kind).not.toBe('graded');
-      await new Promise((resolve) => setTimeout(resolve, 60));
-      const next = await confined.try('nothing');
-      if (next.outcome.kind === 'completed') expect(counted(next)).toEqual(honest);
-      else expect(next.grade.kind).not.toBe('graded');
-    },
-  );
+/** It ended as the honest one did, or without a grade. */
+function expectHonest(trajectory: Trajectory): void {
+  if (trajectory.outcome.kind === 'completed') expect(counted(trajectory)).toEqual(honest);
+  else expect(trajectory).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
+}
 
-  it('by breaking the channel to the run: its process is ended, and another takes its place', async () => {
-    const broken = await confined.try('break the channel');
-    expect(broken).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
+describe('an agent that claims a reward gets none', () => {
+  it.each([
+    ...['print a reward', 'forge answers on the channel', 'use reward routes', 'leave something behind', 'break the channel'],
+    ...['no end at all', 'another end', 'a rejection without words', 'an error that cannot be stored', 'an error of no kind'],
+    'notes that are no texts',
+  ])('by its trick or by what it says in the name of its process (%s); nor does the rollout after it there', async (trick) => {
+    expectHonest(await confined.try(trick));
+    expectHonest(await confined.try('nothing'));
     expect(counted(await confined.try('nothing'))).toEqual(honest);
   });
 
@@ -143,26 +127,8 @@ describe('an agent that claims a reward gets none', () => {
   });
 
   it.each([
-    'no end at all',
-    'another end',
-    'a rejection without words',
-    'an error that cannot be stored',
-    'an error of no kind',
-    'notes that are no texts',
-  ])('by saying %s in the name of its process; nothing of the run breaks by it', async (said) => {
-    const trajectory = await confined.try(said);
-    if (trajectory.outcome.kind === 'completed') expect(counted(trajectory)).toEqual(honest);
-    else expect(trajectory).toMatchObject({ outcome: { kind: 'failed', code: 'WORKFLOW_FAILED' }, grade: { kind: 'ungraded' } });
-    expect(counted(await confined.try('nothing'))).toEqual(honest);
-  });
-
-  it.each([
-    'a list without end',
-    'credit that cannot be stored',
-    'an output with a prototype',
-    'an output that says what it is',
-    'an output that changes',
-    'metrics named like ours',
+    ...['a list without end', 'credit that cannot be stored', 'an output with a prototype', 'an output that says what it is'],
+    ...['an output that changes', 'metrics named like ours'],
   ])('by returning %s', async (returned) => {
     const { turns: _turns, ...stored } = await confined.try(returned);
     const { outcome, grade } = stored;
@@ -181,9 +147,7 @@ describe('an agent that claims a reward gets none', () => {
   });
 
   it('by the routes that give rewards: each refuses its key, while its model is there', async () => {
-    const statuses = got(await confined.try('use reward routes'))
-      .split(',')
-      .map(Number);
+    const statuses = JSON.parse(`[${got(await confined.try('use reward routes'))}]`) as number[];
     expect(statuses).toHaveLength(10);
     expect(statuses.filter((status) => status < 400 || status >= 500)).toEqual([]);
     // Those of a flow are there, and know that this is none: compute_reward, submit_steps, init_trajectory, complete_trajectory.
@@ -197,7 +161,6 @@ describe('an agent that claims a reward gets none', () => {
   });
 
   it('by returning one, unless the developer lets the agent reward itself', async () => {
-    expect(counted(await confined.try('print a reward'))).toEqual(honest);
     const trusted = await confined.try('print a reward', { grading: 'when-missing' });
     expect(trusted.grade).toMatchObject({ reward: { value: 1, source: 'workflow' } });
   });
@@ -240,10 +203,8 @@ describe.skipIf(!hasSandbox)('in its sandbox an agent', () => {
 
   it('cannot change what the grader reads, which would pay', async () => {
     const trajectory = await confined.try('change what the grader reads');
-    expect(got(trajectory)).toBe('EROFS');
-    expect(counted(trajectory)).toEqual(honest);
-    const unhindered = await open.try('change what the grader reads');
-    expect(unhindered.grade).toMatchObject({ reward: { value: 1 } });
+    expect([got(trajectory), counted(trajectory)]).toEqual(['EROFS', honest]);
+    expect((await open.try('change what the grader reads')).grade).toMatchObject({ reward: { value: 1 } });
     writeFileSync(join(open.project, 'reference.json'), '"right"');
   });
 
@@ -263,8 +224,7 @@ describe.skipIf(!hasSandbox)('in its sandbox an agent', () => {
     const kept = join('runs/this/artifacts', rolloutId);
     expect(confined.text(join(kept, 'own.txt'))).toBe('own');
     expect(confined.text(join(kept, 'link.txt'))).toBe('own');
-    expect(existsSync(join(confined.project, kept, 'deep'))).toBe(true);
-    expect(existsSync(join(confined.project, kept, 'deep/kept.txt'))).toBe(false);
+    expect(['deep', 'deep/kept.txt'].map((name) => existsSync(join(confined.project, kept, name)))).toEqual([true, false]);
     const unhindered = await open.try('keep a link to the tasks');
     expect(open.text(join('runs/this/artifacts', unhindered.rolloutId, 'deep/kept.txt'))).toContain(SECRET);
   });

@@ -1,7 +1,6 @@
 /** Rollouts through the real gateway, runner, store and stitch, with a scripted engine in the policy's place. */
 import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import fc from 'fast-check';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { Downtime } from '../../src/core/async.ts';
@@ -11,8 +10,7 @@ import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { memoryStore } from '../../src/store/memory.ts';
-import { scriptedEngine, scriptedLogprob } from '../../src/testing/trajectories.ts';
-import { stitch } from '../../src/tokens/stitch.ts';
+import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
 
 type Run = (ctx: WorkflowContext<undefined>) => Promise<unknown>;
@@ -66,17 +64,38 @@ describe('a rollout', () => {
     expect(gateway.openSessions).toBe(0);
   });
 
-  it('that throws is a failed trajectory with its turns, and gets no reward', async () => {
-    const { rollout, store } = await bench();
-    const trajectory = await rollout(async (ctx) => {
-      await chat(ctx, ctx.prompt);
-      throw new Error('tool exploded');
-    });
-    expect(trajectory).toMatchObject({
-      outcome: { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'tool exploded' },
-      grade: { kind: 'ungraded' },
-    });
-    expect((await store.read('r0'))?.turns.length).toBe(1);
+  it.each<[string, Run, Limits['turns'], object]>([
+    [
+      'that throws is a failed trajectory with its turns, and gets no reward',
+      async (ctx) => {
+        await chat(ctx, ctx.prompt);
+        throw new Error('tool exploded');
+      },
+      8,
+      {
+        outcome: { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'tool exploded' },
+        grade: { kind: 'ungraded' },
+        turns: [{}],
+      },
+    ],
+    [
+      'that runs into its turn limit is truncated and still graded',
+      async (ctx) => {
+        for (;;) await chat(ctx, ctx.prompt);
+      },
+      2,
+      { outcome: { kind: 'truncated', limit: 'turns' }, grade: { kind: 'graded', reward: { value: 1 } }, turns: [{}, {}] },
+    ],
+    [
+      'without a model call is rejected, never rewarded',
+      async () => 'from memory',
+      8,
+      { outcome: { kind: 'rejected', reason: 'no_turns' }, grade: { kind: 'ungraded' }, turns: [] },
+    ],
+  ])('%s', async (_, run, turns, expected) => {
+    const { rollout, store } = await bench({ limits: { turns } });
+    expect(await rollout(run)).toMatchObject(expected);
+    expect(await store.read('r0')).toMatchObject(expected);
   });
 
   it('has the time of its deadline for itself: what the policy was away for does not count, the rest does', async () => {
@@ -116,39 +135,6 @@ describe('a rollout', () => {
     expect(gateway.openSessions).toBe(0);
   });
 
-  it('that runs into its turn limit is truncated and still graded', async () => {
-    const { rollout } = await bench({ limits: { turns: 2 }, grade: () => 0.25 });
-    const trajectory = await rollout(async (ctx) => {
-      for (;;) await chat(ctx, ctx.prompt);
-    });
-    expect(trajectory).toMatchObject({
-      outcome: { kind: 'truncated', limit: 'turns' },
-      grade: { kind: 'graded', reward: { value: 0.25 } },
-    });
-    expect(trajectory.turns.length).toBe(2);
-  });
-
-  it('that outgrows the context is truncated and graded, as any other ending of its own doing', async () => {
-    const { rollout, store } = await bench({ limits: { turns: 1000, tokens: 1_000_000 }, grade: () => 0 });
-    const trajectory = await rollout(async (ctx) => {
-      const messages: Message[] = [...ctx.prompt];
-      for (;;) {
-        await chat(ctx, messages);
-        messages.push({ role: 'user', content: 'more and more and more '.repeat(50) });
-      }
-    });
-    expect(trajectory).toMatchObject({ outcome: { kind: 'truncated', limit: 'context' }, grade: { kind: 'graded' } });
-    expect(await store.count()).toBe(1);
-  });
-
-  it('without a model call is rejected, never rewarded', async () => {
-    const { rollout } = await bench();
-    expect(await rollout(async () => 'from memory')).toMatchObject({
-      outcome: { kind: 'rejected', reason: 'no_turns' },
-      grade: { kind: 'ungraded' },
-    });
-  });
-
   it('is given up and not stored when the run is stopped, so that it is run when the run goes on', async () => {
     const stop = new AbortController();
     const { rollout, store, gateway } = await bench({ stop: stop.signal });
@@ -168,26 +154,6 @@ describe('a rollout', () => {
     expect(getEventListeners(stop.signal, 'abort')).toEqual([]);
     const dependants = Object.getOwnPropertySymbols(stop.signal).find((symbol) => String(symbol).includes('kDependantSignals'));
     expect(dependants === undefined ? undefined : Reflect.get(stop.signal, dependants)).toBeUndefined();
-  });
-
-  it('never shows its task’s answer to the workflow, the policy or the stored record', async () => {
-    const canary = 'CANARY-6f1d';
-    const { rollout, engine, store } = await bench();
-    const seen: string[] = [];
-    const task: Task = {
-      id: 't',
-      prompt: [{ role: 'user', content: 'hello' }],
-      answer: { secret: canary },
-      metadata: { kind: 'x' },
-    };
-    await rollout(async (ctx) => {
-      seen.push(JSON.stringify(ctx), JSON.stringify(ctx.task), JSON.stringify(currentRollout()), JSON.stringify(process.env));
-      await chat(ctx, ctx.prompt);
-    }, task);
-    seen.push(...engine.requests.map(({ promptIds }) => tokenizer.decode(promptIds)));
-    seen.push(JSON.stringify(await store.query()));
-    expect(seen.join('\n')).toContain('hello');
-    expect(seen.join('\n')).not.toContain(canary);
   });
 });
 
@@ -214,19 +180,33 @@ describe('a model call that failed', () => {
   const crash = (): never => {
     throw new Error('the database is down');
   };
+  /** Says one after another, in the main conversation. */
+  const saying =
+    (...words: readonly string[]): Agent =>
+    async (_, say) => {
+      for (const one of words) await say(one);
+    };
+  const thenDo =
+    (first: Agent, then: (ctx: WorkflowContext) => unknown): Agent =>
+    async (ctx, say) => {
+      await first(ctx, say);
+      return await then(ctx);
+    };
+  const generate = (ctx: WorkflowContext, more: object) =>
+    ctx
+      .model()
+      .generate({ messages: ctx.prompt, ...more })
+      .catch(() => undefined);
+  const clerk = (ctx: WorkflowContext) => ctx.model('clerk', { trainable: () => false, default: crash });
   const ENGINE = { kind: 'failed', code: 'ENGINE_FAILED', message: expect.stringContaining('GPU fell off the bus') };
   const CRASH = { kind: 'failed', code: 'WORKFLOW_FAILED', message: 'the database is down' };
+  const DONE = { kind: 'completed' };
+  const FULL = 'because the context was full';
   const OVERFLOW = { kind: 'truncated', limit: 'context' };
 
   it.each<[string, object, Agent]>([
-    ['as the last word fails the rollout', ENGINE, async (_, say) => void (await say('a').then(() => say('b')))],
-    [
-      'and was made again is recovered from',
-      { kind: 'completed' },
-      async (_, say) => {
-        for (const words of ['a', 'b', 'b']) await say(words);
-      },
-    ],
+    ['as the last word fails the rollout', ENGINE, saying('a', 'b')],
+    ['and was made again is recovered from', DONE, saying('a', 'b', 'b')],
     [
       'is not made good by another conversation',
       { ...ENGINE, message: expect.stringContaining('call of aside failed') },
@@ -242,70 +222,32 @@ describe('a model call that failed', () => {
     [
       'as the only one is told, and not that there was none',
       { kind: 'failed', code: 'REQUEST_INVALID' },
-      async (ctx) => {
-        await ctx
-          .model()
-          .generate({ messages: [], temperature: -1 })
-          .catch(() => undefined);
-      },
+      async (ctx) => void (await generate(ctx, { temperature: -1 })),
     ],
     [
       'in a default model fails the rollout',
       { kind: 'failed', code: 'DEFAULT_MODEL_FAILED' },
-      async (ctx, say) => {
-        await say('a');
-        const clerk = ctx.model('clerk', { trainable: () => false, default: crash });
-        await clerk.generate({ messages: ctx.prompt }).catch(() => undefined);
-      },
+      thenDo(
+        saying('a'),
+        async (ctx) =>
+          void (await clerk(ctx)
+            .generate({ messages: ctx.prompt })
+            .catch(() => undefined)),
+      ),
     ],
+    [`${FULL}, and was followed by a shorter one, is recovered from`, DONE, saying(LONG, 'short')],
+    [`${FULL}, as the last word, truncates the rollout`, OVERFLOW, saying('short', LONG)],
+    [`${FULL} is behind what a framework throws right then`, OVERFLOW, thenDo(saying('short', LONG), crash)],
+    [`${FULL} is not behind a crash after an answer`, CRASH, thenDo(saying(LONG, 'short'), crash)],
     [
-      'because the context was full, and was followed by a shorter one, is recovered from',
-      { kind: 'completed' },
-      async (_, say) => {
-        for (const words of [LONG, 'short']) await say(words);
-      },
-    ],
-    [
-      'because the context was full, as the last word, truncates the rollout',
-      OVERFLOW,
-      async (_, say) => {
-        for (const words of ['short', LONG]) await say(words);
-      },
-    ],
-    [
-      'because the context was full is behind what a framework throws right then',
-      OVERFLOW,
-      async (_, say) => {
-        for (const words of ['short', LONG]) await say(words);
-        crash();
-      },
-    ],
-    [
-      'because the context was full is not behind a crash after an answer',
-      CRASH,
-      async (_, say) => {
-        for (const words of [LONG, 'short']) await say(words);
-        crash();
-      },
-    ],
-    [
-      'because the context was full is no excuse for what cannot be graded',
+      `${FULL} is no excuse for what cannot be graded`,
       { kind: 'failed', code: 'WORKFLOW_BAD_RESULT' },
-      async (_, say) => {
-        for (const words of ['short', LONG]) await say(words);
-        return { output: 12n };
-      },
+      thenDo(saying('short', LONG), () => ({ output: 12n })),
     ],
     [
       'is none where its client gave it up',
-      { kind: 'completed' },
-      async (ctx, say) => {
-        await say('a');
-        await ctx
-          .model()
-          .generate({ messages: ctx.prompt, signal: AbortSignal.abort() })
-          .catch(() => undefined);
-      },
+      DONE,
+      thenDo(saying('a'), async (ctx) => void (await generate(ctx, { signal: AbortSignal.abort() }))),
     ],
   ])('%s', async (_, outcome, agent) => {
     const trajectory = await rolledOut(agent);
@@ -316,74 +258,11 @@ describe('a model call that failed', () => {
   it('is kept with its place among the turns; of very many the last', async () => {
     const { rollout } = await bench();
     const { unanswered } = await rollout(async (ctx) => {
-      for (let i = 0; i < 1001; i++)
-        await ctx
-          .model()
-          .generate({ messages: [], maxTokens: -i })
-          .catch(() => undefined);
+      for (let i = 0; i < 1001; i++) await generate(ctx, { maxTokens: -i });
       await chat(ctx, ctx.prompt);
-      await ctx
-        .model()
-        .generate({ messages: ctx.prompt, stop: [''] })
-        .catch(() => undefined);
+      await generate(ctx, { stop: [''] });
     });
     expect(unanswered).toHaveLength(1000);
     expect([unanswered![0]!.turnsBefore, unanswered!.at(-1)!.turnsBefore]).toEqual([0, 1]);
-  });
-});
-
-describe('whatever agents do', () => {
-  const action = fc.oneof(
-    fc.record({ kind: fc.constant('continue' as const), text: fc.string({ maxLength: 12 }) }),
-    fc.record({ kind: fc.constant('restart' as const), text: fc.string({ maxLength: 12 }) }),
-    fc.record({ kind: fc.constant('rewrite' as const), text: fc.string({ maxLength: 12 }) }),
-    fc.record({ kind: fc.constant('fan-out' as const), text: fc.string({ maxLength: 4 }) }),
-    fc.record({ kind: fc.constant('throw' as const), text: fc.string({ maxLength: 4 }) }),
-  );
-
-  async function act(ctx: WorkflowContext, actions: readonly { kind: string; text: string }[]): Promise<void> {
-    let history: Message[] = [...ctx.prompt];
-    const turn = async (messages: Message[]) => [...messages, (await chat(ctx, messages)).choices[0]!.message as Message];
-    for (const { kind, text } of actions) {
-      if (kind === 'throw') throw new Error(text);
-      if (kind === 'restart') history = [{ role: 'user', content: text }];
-      if (kind === 'rewrite')
-        history = history.map((message) => (message.role === 'assistant' ? { ...message, content: text } : message));
-      if (kind === 'fan-out')
-        await Promise.all([turn(history), turn(history), turn([...history, { role: 'user', content: text }])]);
-      else history = await turn([...history, { role: 'user', content: text }]);
-    }
-  }
-
-  it('every session is sealed, every rollout stored once, and every sampled token trained exactly once as it was sent', async () => {
-    await fc.assert(
-      fc.asyncProperty(
-        fc.array(fc.array(action, { maxLength: 6 }), { minLength: 1, maxLength: 4 }),
-        fc.nat(),
-        async (scripts, salt) => {
-          const { rollout, engine, store, gateway } = await bench({
-            limits: { turns: 6 },
-            reply: (call) => Array.from({ length: 1 + ((call * 7 + salt) % 9) }, (_, i) => (i * 31 + call + salt) % 512),
-          });
-          const trajectories = await Promise.all(scripts.map((script) => rollout((ctx) => act(ctx, script))));
-          expect(gateway.openSessions).toBe(0);
-          expect((await store.query()).map(({ rolloutId }) => rolloutId).toSorted()).toEqual(
-            trajectories.map(({ rolloutId }) => rolloutId).toSorted(),
-          );
-          for (const { rolloutId, groupId } of trajectories) {
-            const stored = (await store.read(rolloutId))!;
-            for (const { promptIds } of stored.turns)
-              expect(engine.requests.some((request) => request.promptIds.join() === promptIds.join())).toBe(true);
-            const samples = stitch(stored.turns, { advantageOf: () => 1, weight: 1, rolloutId, groupId });
-            const trained = samples.flatMap(({ tokens, mask, logprobs }) =>
-              [...tokens].flatMap((id, i) => (mask[i] ? [[id, logprobs[i]]] : [])),
-            );
-            const sampled = stored.turns.flatMap(({ sampledIds }) => [...sampledIds].map((id) => [id, scriptedLogprob(id)]));
-            expect(trained.toSorted()).toEqual(sampled.toSorted());
-          }
-        },
-      ),
-      { numRuns: 40 },
-    );
   });
 });

@@ -1,5 +1,6 @@
 /** A folder with an agent, tasks and flags for a run of a few seconds. */
 import { join } from 'node:path';
+import type { Store } from '../../src/core/contracts.ts';
 import { scratch } from '../cli/command.ts';
 
 export const CANARY = 'CANARY-93c1e7';
@@ -43,3 +44,17 @@ export async function smallHome(): Promise<Home> {
   const small = ['--groups-per-step', '2', '--group', '4'];
   return { ...home, entry, flags: (run, steps) => ['train', entry, '--run', join(run), '--steps', `${steps}`, ...small] };
 }
+
+/** The store, with some of what it does done otherwise. */
+export const storeWith = (store: Store, changed: Partial<Store>): Store => ({
+  append: (trajectory) => store.append(trajectory),
+  read: (id) => store.read(id),
+  query: (filter) => store.query(filter),
+  count: (filter) => store.count(filter),
+  commit: (manifest) => store.commit(manifest),
+  manifests: () => store.manifests(),
+  mark: (marks) => store.mark(marks),
+  marks: () => store.marks(),
+  [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
+  ...changed,
+});

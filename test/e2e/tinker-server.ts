@@ -14,15 +14,8 @@ export interface ServerProcess {
 /** Without a port: any free one. The same folder gives a server that knows what an earlier one saved. */
 export async function startServer(folder: string, port = 0): Promise<ServerProcess> {
   const flags = ['--port', `${port}`, '--api-key', API_KEY, '--state', join(folder, 'state'), '--threads', '1', '--json'];
-  const { child, ended, stdout } = start(['tinker', ...flags]);
-  let exited: unknown;
-  void ended.then((how) => {
-    exited = how;
-  });
-  while (!stdout().includes('\n')) {
-    if (exited !== undefined) throw new Error(`the server ended: ${JSON.stringify(exited)}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
+  const { child, ended, prints, stdout } = start(['tinker', ...flags]);
+  await prints('\n');
   const { baseURL } = JSON.parse(stdout().split('\n')[0]!) as { readonly baseURL: string };
   return {
     baseURL,

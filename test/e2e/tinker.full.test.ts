@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { start } from '../cli/command.ts';
+import { jsonLines, start } from '../cli/command.ts';
 import { type Home, smallHome } from './small-run.ts';
 import { API_KEY, type ServerProcess, startServer } from './tinker-server.ts';
 
@@ -30,16 +30,8 @@ function flags(name: string, ...more: readonly string[]): string[] {
   return [...home.flags(join(home.dir, name), STEPS), ...model, '--eval-every', '2', '--json', ...more];
 }
 
-function eventsOf(stdout: string): RunEvent[] {
-  return stdout
-    .trim()
-    .split('\n')
-    .map((line) => JSON.parse(line) as RunEvent);
-}
-
-function warningsIn(stdout: string): string[] {
-  return eventsOf(stdout).flatMap((event) => (event.type === 'warning' ? [event.code] : []));
-}
+const warningsIn = (stdout: string): string[] =>
+  jsonLines(stdout).flatMap((event) => (event.type === 'warning' ? [event.code] : []));
 
 /** What the server kept for the last step of a run: weights and optimizer state. */
 async function lastState(name: string): Promise<readonly Buffer[]> {
@@ -59,8 +51,9 @@ async function trainedOnce(name: string): Promise<void> {
   expect(new Set(trained).size).toBe(trained.length);
 }
 
-async function reached(stdout: () => string, text: string): Promise<void> {
-  while (!stdout().includes(text)) await new Promise((resolve) => setTimeout(resolve, 5));
+async function restartServer(): Promise<void> {
+  await server.kill();
+  server = await startServer(home.dir, server.port);
 }
 
 describe('a run through a Tinker server', () => {
@@ -68,7 +61,7 @@ describe('a run through a Tinker server', () => {
     const whole = await begin(flags('whole')).ended;
     expect(whole).toMatchObject({ code: 0, stderr: '' });
     expect(warningsIn(whole.stdout)).toEqual([]);
-    const steps = eventsOf(whole.stdout).filter((event) => event.type === 'step-end');
+    const steps = jsonLines(whole.stdout).filter((event) => event.type === 'step-end');
     expect(steps).toHaveLength(STEPS);
     for (const { loss, gradNorm } of steps) expect([Number.isFinite(loss), (gradNorm ?? 0) > 0]).toEqual([true, true]);
     await trainedOnce('whole');
@@ -76,42 +69,38 @@ describe('a run through a Tinker server', () => {
     const measured = await begin(['eval', home.entry, '--model', checkpoint, '--run', join(home.dir, 'measured'), '--json'])
       .ended;
     expect(measured).toMatchObject({ code: 0, stderr: '' });
-    const after = eventsOf(whole.stdout).find((event) => event.type === 'eval-end' && event.when === 'after');
-    const again = eventsOf(measured.stdout).find((event) => event.type === 'eval-end');
+    const after = jsonLines(whole.stdout).find((event) => event.type === 'eval-end' && event.when === 'after');
+    const again = jsonLines(measured.stdout).find((event) => event.type === 'eval-end');
     expect(again).toMatchObject({ score: (after as RunEvent & { type: 'eval-end' }).score });
   });
 
   it('goes on by itself when the server is killed and started again, to the same bytes', async () => {
-    const { ended, stdout } = begin(flags('forgotten'));
+    const { ended, prints, stdout } = begin(flags('forgotten'));
     for (const step of [2, 4]) {
-      await reached(stdout, `"type":"step-end","step":${step},`);
-      await server.kill();
-      server = await startServer(home.dir, server.port);
+      await prints(`"type":"step-end","step":${step},`);
+      await restartServer();
     }
-    const { code, stderr } = await ended;
-    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    expect(await ended).toMatchObject({ code: 0, stderr: '' });
     expect(warningsIn(stdout())).toEqual(expect.arrayContaining(['POLICY_LOST', 'POLICY_RESTORED']));
     await trainedOnce('forgotten');
     expect(await lastState('forgotten')).toEqual(await lastState('whole'));
   });
 
   it('computes the steps since the last checkpoint again', async () => {
-    const { ended, stdout } = begin(flags('rare', '--checkpoint-every', '3', '--eval-every', '0'));
-    await reached(stdout, '"type":"step-end","step":2,');
-    await server.kill();
-    server = await startServer(home.dir, server.port);
+    const { ended, prints } = begin(flags('rare', '--checkpoint-every', '3', '--eval-every', '0'));
+    await prints('"type":"step-end","step":2,');
+    await restartServer();
     expect(await ended).toMatchObject({ code: 0, stderr: '' });
     await trainedOnce('rare');
     expect(await lastState('rare')).toEqual(await lastState('whole'));
   });
 
   it('is taken up again after being killed, and after the server was too', async () => {
-    const { child, ended, stdout } = begin(flags('killed'));
-    await reached(stdout, '"type":"step-end","step":3,');
+    const { child, ended, prints } = begin(flags('killed'));
+    await prints('"type":"step-end","step":3,');
     child.kill('SIGKILL');
     await ended;
-    await server.kill();
-    server = await startServer(home.dir, server.port);
+    await restartServer();
     const resumed = await begin(['train', '--resume', join(home.dir, 'killed'), '--json']).ended;
     expect(resumed).toMatchObject({ code: 0, stderr: '' });
     await trainedOnce('killed');
@@ -131,56 +120,38 @@ describe('a run through a Tinker server', () => {
     const { stdout } = await begin([...flags('plain', '--steps', '1').filter((flag) => flag !== '--json')]).ended;
     expect(stdout).toContain(`Policy base at 127.0.0.1:${server.port}`);
     expect(stdout).toContain(`The trained model is at ${server.baseURL}, by the name in `);
-    const embedded = await begin([
-      'eval',
-      home.entry,
-      '--engine',
-      'embedded',
-      '--model',
-      join(home.dir, 'whole/checkpoints/step-000005'),
-    ]).ended;
+    const checkpoint = join(home.dir, 'whole/checkpoints/step-000005');
+    const embedded = await begin(['eval', home.entry, '--engine', 'embedded', '--model', checkpoint]).ended;
     expect(`${embedded.code} ${embedded.stderr}`).toMatch(
       /^2 error MODEL_INVALID: the weights of .* are not in it but at a Tinker server/,
     );
   });
 
   it('ends at the first Ctrl-C where it has not begun', async () => {
-    const { child, ended, stdout } = start(
-      flags('unbegun'),
-      undefined,
-      `export TINKER_BASE_URL=http://127.0.0.1:1 TINKER_API_KEY=${API_KEY}`,
-    );
-    await reached(stdout, 'POLICY_SERVER');
+    const nowhere = `export TINKER_BASE_URL=http://127.0.0.1:1 TINKER_API_KEY=${API_KEY}`;
+    const { child, ended, prints } = start(flags('unbegun'), undefined, nowhere);
+    await prints('POLICY_SERVER');
     child.kill('SIGINT');
-    expect(await ended).toMatchObject({
-      code: 130,
-      stderr: expect.stringContaining('Interrupted before anything ran') as string,
-    });
+    expect(await ended).toMatchObject({ code: 130, stderr: expect.stringContaining('Interrupted before anything ran') });
   });
 
   it('is refused before anything is spent where it cannot work', async () => {
-    const refused = async (args: readonly string[], key?: string) => {
-      const { code, stderr } = await begin(args, key).ended;
-      return `${code} ${stderr}`;
-    };
-    expect(await refused(flags('no'), 'tml-wrong-0123456789abcdef')).toMatch(/^2 error POLICY_REFUSED: .*401.*TINKER_API_KEY/s);
-    expect(await refused(flags('no'), '')).toMatch(/^2 error USAGE: TINKER_API_KEY is not set/);
-    expect(await refused(flags('no', '--temperature', '0.7'))).toMatch(
-      /^2 error USAGE: temperature: expected 1 with a Tinker server/,
-    );
     const other = join(home.dir, 'other-tokenizer');
     await cp('models/base', other, { recursive: true });
     await writeFile(join(other, 'tokenizer.json'), `${await readFile(join(other, 'tokenizer.json'), 'utf8')} `);
-    expect(await refused(flags('no', '--model', other))).toMatch(
-      /^2 error MODEL_INVALID: tokenizer.json in .* is not the one of base at the server/,
-    );
     const noModel = flags('no').filter((flag, i, all) => flag !== '--model' && all[i - 1] !== '--model');
-    expect(await refused(noModel)).toMatch(/^2 error USAGE: model: expected the folder of the model at the Tinker server/);
-    expect(await refused(flags('no', '--engine', 'embedded', '--base-model', 'base'))).toMatch(
-      /^2 error USAGE: baseModel: expected engine tinker/,
-    );
-    expect(await refused(flags('no', '--base-model', 'Qwen/Qwen3-8B'))).toMatch(
-      /^2 error USAGE: .*does not offer "Qwen\/Qwen3-8B"; it has base/,
-    );
+    const refusals: readonly (readonly [RegExp, readonly string[], string?])[] = [
+      [/^2 error POLICY_REFUSED: .*401.*TINKER_API_KEY/s, flags('no'), 'tml-wrong-0123456789abcdef'],
+      [/^2 error USAGE: TINKER_API_KEY is not set/, flags('no'), ''],
+      [/^2 error USAGE: temperature: expected 1 with a Tinker server/, flags('no', '--temperature', '0.7')],
+      [/^2 error MODEL_INVALID: tokenizer.json in .* is not the one of base at the server/, flags('no', '--model', other)],
+      [/^2 error USAGE: model: expected the folder of the model at the Tinker server/, noModel],
+      [/^2 error USAGE: baseModel: expected engine tinker/, flags('no', '--engine', 'embedded', '--base-model', 'base')],
+      [/^2 error USAGE: .*does not offer "Qwen\/Qwen3-8B"; it has base/, flags('no', '--base-model', 'Qwen/Qwen3-8B')],
+    ];
+    for (const [refusal, args, key] of refusals) {
+      const { code, stderr } = await begin(args, key).ended;
+      expect(`${code} ${stderr}`).toMatch(refusal);
+    }
   });
 });

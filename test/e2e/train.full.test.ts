@@ -6,7 +6,7 @@ import type { RunEvent, TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-import { trainyard } from '../cli/command.ts';
+import { jsonLines, trainyard } from '../cli/command.ts';
 import { CANARY, type Home, smallHome } from './small-run.ts';
 
 let home: Home;
@@ -14,8 +14,6 @@ beforeAll(async () => {
   home = await smallHome();
 });
 afterAll(() => home.remove());
-
-const smallRun = (run: string, steps: number): string[] => home.flags(run, steps);
 
 async function everythingIn(dir: string): Promise<string> {
   const files = await readdir(dir, { recursive: true, withFileTypes: true });
@@ -33,78 +31,50 @@ describe('a run', () => {
 
   beforeAll(async () => {
     run = join(home.dir, 'run');
-    const ended = await trainyard(...smallRun(run, 3), '--transcripts', '1', '--json');
+    const ended = await trainyard(...home.flags(run, 3), '--transcripts', '1', '--json');
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     printed = ended.stdout;
-    events = printed
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as RunEvent);
+    events = jsonLines(printed);
     await using store = await openSqliteStore(join(run, 'store.sqlite'));
     trajectories = await store.query();
   });
 
-  it('ends with one line that says what came of it', () => {
-    expect(events.at(-1)).toMatchObject({
-      type: 'done',
-      before: { n: 5 },
-      after: { n: 5 },
-      steps: 3,
-      seconds: expect.any(Number),
-    });
-    expect(events.filter(({ type }) => type === 'step-end').length).toBe(3);
-  });
-
-  it('keeps its events, and stores every rollout exactly once', async () => {
+  it('says in its last line what came of it, keeps its events, and stores every rollout exactly once', async () => {
+    const scored = { before: { n: 5 }, after: { n: 5 } };
+    expect(events.at(-1)).toMatchObject({ type: 'done', ...scored, steps: 3, seconds: expect.any(Number) });
     expect((await readFile(join(run, 'events.jsonl'), 'utf8')).trim()).toBe(printed.trim());
     const steps = events.filter((event) => event.type === 'step-end');
+    expect(steps.length).toBe(3);
     const expected = 2 * 5 + steps.reduce((sum, { rollouts }) => sum + rollouts, 0);
     expect(trajectories.length).toBe(expected);
     expect(new Set(trajectories.map(({ rolloutId }) => rolloutId)).size).toBe(expected);
   });
 
-  it('trains exactly the rollouts of groups with signal, each in one step, sampled by the version before it', async () => {
+  it('trains the rollouts of groups with signal, each in one step, sampled by the version before it, each token once', async () => {
     await using store = await openSqliteStore(join(run, 'store.sqlite'));
     const manifests = await store.manifests();
-    expect(manifests.map(({ step, policyVersion }) => [step, policyVersion])).toEqual([
-      [1, 1],
-      [2, 2],
-      [3, 3],
-    ]);
+    expect(manifests.map(({ step, policyVersion }) => `${step} ${policyVersion}`)).toEqual(['1 1', '2 2', '3 3']);
     const trained = manifests.flatMap(({ rolloutIds }) => rolloutIds);
-    expect(new Set(trained).size).toBe(trained.length);
     const training = trajectories.filter(({ purpose }) => purpose === 'train');
-    expect(trained.toSorted()).toEqual([...makeBatch(training).rolloutIds].toSorted());
-    for (const { policyVersion, rolloutIds } of manifests) {
-      const turns = training.filter(({ rolloutId }) => rolloutIds.includes(rolloutId)).flatMap((trajectory) => trajectory.turns);
-      expect(new Set(turns.map((turn) => turn.policyVersion))).toEqual(new Set([policyVersion - 1]));
-    }
-  });
-
-  it('trains each sampled token once, and nothing else', () => {
-    const training = trajectories.filter(({ purpose }) => purpose === 'train');
-    const { samples, rolloutIds, trainedTokens } = makeBatch(training);
-    const sampled = training.filter(({ rolloutId }) => rolloutIds.includes(rolloutId)).flatMap(({ turns }) => turns);
-    expect(trainedTokens).toBe(sampled.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0));
+    const { samples, rolloutIds: expected, trainedTokens } = makeBatch(training);
+    expect(trained.toSorted()).toEqual([...expected].toSorted());
+    const turnsIn = (ids: readonly string[]) =>
+      training.filter(({ rolloutId }) => ids.includes(rolloutId)).flatMap(({ turns }) => turns);
+    for (const { policyVersion, rolloutIds } of manifests)
+      expect(new Set(turnsIn(rolloutIds).map((turn) => turn.policyVersion))).toEqual(new Set([policyVersion - 1]));
+    expect(trainedTokens).toBe(turnsIn(trained).reduce((sum, { sampledIds }) => sum + sampledIds.length, 0));
     // Two turns of one conversation are one sample: the second extends the first's recorded ids.
-    expect(samples.length).toBe(rolloutIds.length);
+    expect(samples.length).toBe(trained.length);
   });
 
   it('leaves whole checkpoints that can be evaluated', async () => {
     expect((await readdir(join(run, 'checkpoints'))).toSorted()).toEqual(['step-000002', 'step-000003']);
     const model = join(run, 'checkpoints', 'step-000003');
-    const { code, stdout } = await trainyard(
-      'eval',
-      join(home.dir, 'agent.ts'),
-      '--model',
-      model,
-      '--run',
-      join(home.dir, 'measured'),
-      '--json',
-    );
+    const measuring = ['eval', join(home.dir, 'agent.ts'), '--model', model, '--run', join(home.dir, 'measured')];
+    const { code, stdout } = await trainyard(...measuring, '--json');
     expect(code).toBe(0);
     const { after } = events.at(-1) as TrainDone;
-    expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toMatchObject({ type: 'done', success: after?.success });
+    expect(jsonLines(stdout).at(-1)).toMatchObject({ type: 'done', success: after?.success });
   });
 
   it('shows the answer to nobody but the grader', async () => {
@@ -116,7 +86,7 @@ describe('a run', () => {
 
   it.each([1, 2, 3])('gives the same result again for the same seed, on %i threads', async (threads) => {
     const again = join(home.dir, `again-${threads}`);
-    await trainyard(...smallRun(again, 3), '--threads', `${threads}`, '--concurrency', `${4 - threads}`);
+    await trainyard(...home.flags(again, 3), '--threads', `${threads}`, '--concurrency', `${4 - threads}`);
     for (const file of ['model.safetensors', 'optimizer.safetensors']) {
       const bytes = (dir: string) => readFile(join(dir, 'checkpoints/step-000003', file));
       expect((await bytes(again)).equals(await bytes(run))).toBe(true);
@@ -127,7 +97,7 @@ describe('a run', () => {
 describe('rollouts that run ahead', () => {
   it('are trained at most so many versions later, each once, and the last step leaves none running', async () => {
     const run = join(home.dir, 'ahead');
-    const ended = await trainyard(...smallRun(run, 5), '--staleness', '2', '--json');
+    const ended = await trainyard(...home.flags(run, 5), '--staleness', '2', '--json');
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     await using store = await openSqliteStore(join(run, 'store.sqlite'));
     const manifests = await store.manifests();
@@ -135,12 +105,9 @@ describe('rollouts that run ahead', () => {
     const trained = manifests.flatMap(({ rolloutIds }) => rolloutIds);
     expect(new Set(trained).size).toBe(trained.length);
     const behind: number[] = [];
-    for (const { step, rolloutIds } of manifests) {
-      for (const id of rolloutIds) {
-        const trajectory = await store.read(id);
-        behind.push(...(trajectory?.turns ?? []).map(({ policyVersion }) => step - 1 - policyVersion));
-      }
-    }
+    for (const { step, rolloutIds } of manifests)
+      for (const id of rolloutIds)
+        behind.push(...(await store.read(id))!.turns.map(({ policyVersion }) => step - 1 - policyVersion));
     expect(Math.max(...behind)).toBeLessThanOrEqual(2);
     // Otherwise nothing ran ahead and this shows nothing.
     expect(Math.max(...behind)).toBeGreaterThan(0);
@@ -149,24 +116,16 @@ describe('rollouts that run ahead', () => {
 });
 
 describe('other ways to learn', () => {
-  it.each([
-    ['--algorithm', 'rloo'],
-    ['--algorithm', 'dr-grpo'],
-    ['--kl', '0.05'],
-  ])('%s %s', async (flag, value) => {
-    const run = join(home.dir, `other-${value}`);
-    const { code, stdout, stderr } = await trainyard(...smallRun(run, 2), flag, value, '--json');
-    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    const losses = (stdout.match(/"loss":[^,]+/g) ?? []).length;
-    expect(losses).toBe(2);
+  it.each(['--algorithm rloo', '--algorithm dr-grpo', '--kl 0.05'])('%s', async (flags) => {
+    const run = join(home.dir, `other${flags.replace(' ', '-')}`);
+    const { code, stdout, stderr } = await trainyard(...home.flags(run, 2), ...flags.split(' '), '--json');
+    expect({ code, stderr, losses: stdout.match(/"loss":[^,]+/g)?.length }).toEqual({ code: 0, stderr: '', losses: 2 });
     const weights = (dir: string) => readFile(join(dir, 'checkpoints/step-000002/model.safetensors'));
     expect((await weights(run)).equals(await weights(join(home.dir, 'run')))).toBe(false);
   });
-});
 
-describe('--trainable', () => {
-  it('trains only the roles it names', async () => {
-    const { code, stderr } = await trainyard(...smallRun(join(home.dir, 'nobody'), 1), '--trainable', 'somebody-else');
+  it('--trainable trains only the roles it names', async () => {
+    const { code, stderr } = await trainyard(...home.flags(join(home.dir, 'nobody'), 1), '--trainable', 'somebody-else');
     expect(code).toBe(1);
     expect(stderr).toContain('NO_SIGNAL: rewards differ, but no turn of a trainable role was sampled');
   });

@@ -8,12 +8,10 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import type { DefaultModelRequest, Grader } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
-import type { Purpose, Task, Trajectory } from '../../src/core/types.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
+import type { Json, Purpose, Task, Trajectory } from '../../src/core/types.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { BaseJudge, defineJudge, type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from '../../src/tuner.ts';
-import { renderer, rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
 
 beforeAll(() => setTracingDisabled(true));
 
@@ -56,33 +54,34 @@ function workflowOf(execute: Execute, targets?: readonly string[]) {
   };
 }
 
+/** One rollout of such a workflow. */
+const rollout = (execute: Execute, targets?: readonly string[], options?: Options): Promise<Trajectory> =>
+  bench(options)(workflowOf(execute, targets));
+
 const says = (text: string, name = text) =>
   Object.defineProperty((_: DefaultModelRequest) => text, 'name', { value: name }) as (request: DefaultModelRequest) => string;
-const played = ({ turns }: Trajectory) =>
-  turns.map(({ role, trainable, model, response }) => ({ role, trainable, by: model ?? 'policy', said: response.content }));
+const playedBy = ({ turns }: Trajectory) =>
+  turns.map(({ trainable, model }) => `${model ?? 'policy'}${trainable ? ' trained' : ''}`);
 const messageOf = ({ outcome }: Trajectory) => (outcome.kind === 'failed' ? `${outcome.code}: ${outcome.message}` : outcome.kind);
 
-describe('a task', () => {
-  it('has the question, the messages before it and the metadata, and never the answer', async () => {
-    let seen: unknown;
-    const Example = workflowOf(async (task, tuner) => {
-      await tuner.generate({ messages });
-      const { taskId, envType, episodeUuid, metadata } = task;
-      seen = { ...{ taskId, envType, episodeUuid, metadata }, task: task.task, all: JSON.stringify([task, task.rollout.task]) };
-      return { reward: 1 };
-    });
-    await bench()(Example);
-    expect(seen).toMatchObject({
-      ...{ taskId: 't', envType: 'sums', episodeUuid: 'r0', metadata: { env_type: 'sums', level: 3 } },
-      task: { mainQuery: 'what is 1+1?', initMessages: [{ role: 'system', content: 'be brief' }], taskId: 't' },
-      all: expect.not.stringMatching(/secret/),
-    });
+it('a task has the question, the messages before it and the metadata, and never the answer', async () => {
+  let seen: unknown;
+  await rollout(async (task, tuner) => {
+    await tuner.generate({ messages });
+    const { taskId, envType, episodeUuid, metadata } = task;
+    seen = { ...{ taskId, envType, episodeUuid, metadata }, task: task.task, all: JSON.stringify([task, task.rollout.task]) };
+    return { reward: 1 };
+  });
+  expect(seen).toMatchObject({
+    ...{ taskId: 't', envType: 'sums', episodeUuid: 'r0', metadata: { env_type: 'sums', level: 3 } },
+    task: { mainQuery: 'what is 1+1?', initMessages: [{ role: 'system', content: 'be brief' }], taskId: 't' },
+    all: expect.not.stringMatching(/secret/),
   });
 });
 
 describe('the tuner used as a model', () => {
   it('is the same policy for every client', async () => {
-    const Example = workflowOf(async (_, tuner) => {
+    const trajectory = await rollout(async (_, tuner) => {
       const texts = [(await tuner.generate({ messages })).text];
       texts.push((await generateText({ model: tuner, prompt: 'hello' })).text);
       const agent = new Agent({ name: 'Friday', instructions: 'help', model: tuner });
@@ -94,46 +93,49 @@ describe('the tuner used as a model', () => {
       texts.push(said.content.map((part) => (part.type === 'text' ? part.text : '')).join(''));
       return { reward: 1, metadata: { texts } };
     });
-    const trajectory = await bench()(Example);
     expect(messageOf(trajectory)).toBe('completed');
     expect(trajectory.metadata).toEqual({ texts: [0, 1, 2, 3, 4].map((call) => `policy ${call}`) });
-    expect(trajectory.turns.map(({ trainable, model }) => [trainable, model])).toEqual(Array(5).fill([true, undefined]));
+    expect(playedBy(trajectory)).toEqual(Array(5).fill('policy trained'));
   });
 
   it('keeps conversations apart by thread', async () => {
-    const Example = workflowOf(async (_, tuner) => {
+    const { turns } = await rollout(async (_, tuner) => {
       await tuner.thread('one').generate({ messages });
       await tuner.registerModel('a').thread('two').generate({ messages });
       return { reward: 1 };
     });
-    const { turns } = await bench()(Example);
-    expect(turns.map(({ thread, role }) => [role, thread])).toEqual([
-      ['default', 'one'],
-      ['a', 'two'],
-    ]);
+    expect(turns.map(({ thread, role }) => `${role} ${thread}`)).toEqual(['default one', 'a two']);
   });
 });
 
 describe('roles', () => {
-  const both: Execute = async (_, tuner) => {
-    await tuner.registerModel('a', { defaultModel: says('default a') }).generate({ messages });
-    await tuner.registerModel('b', { defaultModel: says('default b') }).generate({ messages });
-    return { reward: 1 };
-  };
+  /** Both speak once; without default models where that is asked for. */
+  const speaking =
+    (hasDefaults = true): Execute =>
+    async (_, tuner) => {
+      for (const role of ['a', 'b']) {
+        const options = hasDefaults ? { defaultModel: says(`default ${role}`) } : {};
+        await tuner.registerModel(role, options).generate({ messages });
+      }
+      return { reward: 1 };
+    };
+  const both = speaking();
 
-  it('are all trained where nobody says otherwise', async () => {
-    expect(played(await bench()(workflowOf(both)))).toEqual([
-      { role: 'a', trainable: true, by: 'policy', said: 'policy 0' },
-      { role: 'b', trainable: true, by: 'policy', said: 'policy 1' },
-    ]);
+  const switched = ['default a', 'policy trained'];
+  it.each<[string, string[] | undefined, Options, string[], Execute?]>([
+    ['are all trained where nobody says otherwise', undefined, {}, ['policy trained', 'policy trained']],
+    ['that are no target are played by their default model', ['a'], {}, ['policy trained', 'default b']],
+    ['without a default model are played by the policy', ['a'], {}, ['policy trained', 'policy'], speaking(false)],
+    ['are switched by the run', ['a'], { trainable: ['b'] }, switched],
+    ['are switched by the run where the workflow trains none', [], { trainable: ['b'] }, switched],
+    ['none of which is trained are all played in an evaluation', [], { purpose: 'eval' }, ['default a', 'default b']],
+  ])('%s', async (_, targets, options, expected, execute = both) => {
+    expect(playedBy(await rollout(execute, targets, options))).toEqual(expected);
   });
 
-  it('that are no target are played by their default model: in the trace, never in a sample', async () => {
-    const trajectory = await bench()(workflowOf(both, ['a']));
-    expect(played(trajectory)).toEqual([
-      { role: 'a', trainable: true, by: 'policy', said: 'policy 0' },
-      { role: 'b', trainable: false, by: 'default b', said: 'default b' },
-    ]);
+  it('that are no target are in the trace, never in a sample', async () => {
+    const trajectory = await rollout(both, ['a']);
+    expect(trajectory.turns.map(({ role, response }) => `${role}: ${response.content}`)).toEqual(['a: policy 0', 'b: default b']);
     expect(trajectory.turns[1]?.sampledIds).toHaveLength(0);
     const worse = { ...trajectory, rolloutId: 'other', grade: { kind: 'graded', reward: { value: 0 } } } as Trajectory;
     const { samples } = makeBatch([trajectory, worse]);
@@ -141,127 +143,93 @@ describe('roles', () => {
     for (const { tokens } of samples) expect(tokenizer.decode([...tokens])).not.toMatch(/default/);
   });
 
-  it('are switched by the run without touching the workflow', async () => {
-    expect(played(await bench({ trainable: ['b'] })(workflowOf(both, ['a']))).map(({ by }) => by)).toEqual([
-      'default a',
-      'policy',
-    ]);
-    expect(played(await bench({ trainable: ['b'] })(workflowOf(both, []))).map(({ by }) => by)).toEqual(['default a', 'policy']);
-  });
-
   it('are asked for at every call: a change between two calls takes effect', async () => {
-    const Example = workflowOf(
-      async (_, tuner, self) => {
-        const model = tuner.registerModel('a', { defaultModel: says('default a') });
-        for (const targets of [['a'], ['b'], undefined]) {
-          self.trainableTargets = targets;
-          await model.generate({ messages });
-        }
-        return { reward: 1 };
-      },
-      ['a'],
-    );
-    expect(played(await bench()(Example)).map(({ by, trainable }) => [by, trainable])).toEqual([
-      ['policy', true],
-      ['default a', false],
-      ['policy', true],
-    ]);
-  });
-
-  it('none of which is trained are an error in training, and all played by their default models in an evaluation', async () => {
-    const training = await bench()(workflowOf(both, []));
-    expect(messageOf(training)).toMatch(/^WORKFLOW_INVALID: no role is trained: trainableTargets is an empty list/);
-    expect(training.turns).toEqual([]);
-    const evaluation = await bench({ purpose: 'eval' })(workflowOf(both, []));
-    expect(played(evaluation).map(({ by }) => by)).toEqual(['default a', 'default b']);
-  });
-
-  it('none of which is trained are an error even where the agent swallowed it', async () => {
-    const swallowed = workflowOf(async (_, tuner) => {
-      await tuner.generate({ messages }).catch(() => undefined);
-      return { reward: 0 };
-    }, []);
-    expect(messageOf(await bench()(swallowed))).toMatch(/no role is trained/);
-    const wrapped = workflowOf(async (_, tuner) => {
-      await tuner.generate({ messages }).catch(() => {
-        throw new Error('the agent gave up');
-      });
-    }, []);
-    expect(messageOf(await bench()(wrapped))).toMatch(/^WORKFLOW_INVALID: no role is trained/);
-    expect(messageOf(await bench()(workflowOf(both, ['wolf'])))).toMatch(
-      /trainableTargets is wolf, and the roles are a, b, default/,
-    );
-  });
-
-  it('without a default model are played by the policy, untrained', async () => {
-    const Example = workflowOf(
-      async (_, tuner) => {
-        await tuner.registerModel('a').generate({ messages });
-        await tuner.registerModel('b').generate({ messages });
-        return { reward: 1 };
-      },
-      ['a'],
-    );
-    expect(played(await bench()(Example)).map(({ by, trainable }) => [by, trainable])).toEqual([
-      ['policy', true],
-      ['policy', false],
-    ]);
-  });
-
-  it('have one default model each: another name is an error with both, the same name is not', async () => {
-    const registering = (second: string) =>
-      workflowOf(async (_, tuner) => {
-        tuner.registerModel('a', { defaultModel: { name: 'qwen-max', baseURL: 'http://one.invalid/v1' } });
-        await tuner
-          .registerModel('a', { defaultModel: { name: second, baseURL: 'http://one.invalid/v1' } })
-          .generate({ messages });
-        return { reward: 1 };
-      });
-    expect(messageOf(await bench()(registering('qwen-max')))).toBe('completed');
-    expect(messageOf(await bench()(registering('qwen-plus')))).toMatch(
-      /role "a" has two default models: WAS qwen-max, NOW qwen-plus/,
-    );
-  });
-
-  it('that nobody registered are an error that names the registered ones', async () => {
-    const Example = workflowOf(async (_, tuner) => {
-      tuner.registerModel('seer');
-      tuner.registerModel('witch');
-      tuner.getModel('sear');
+    const changing: Execute = async (_, tuner, self) => {
+      const model = tuner.registerModel('a', { defaultModel: says('default a') });
+      for (const targets of [['a'], ['b'], undefined]) {
+        self.trainableTargets = targets;
+        await model.generate({ messages });
+      }
       return { reward: 1 };
+    };
+    expect(playedBy(await rollout(changing, ['a']))).toEqual(['policy trained', 'default a', 'policy trained']);
+  });
+
+  const swallowing: Execute = async (_, tuner) => {
+    await tuner.generate({ messages }).catch(() => undefined);
+    return { reward: 0 };
+  };
+  const wrapping: Execute = async (_, tuner) => {
+    await tuner.generate({ messages }).catch(() => {
+      throw new Error('the agent gave up');
     });
-    expect(messageOf(await bench()(Example))).toMatch(/role 'sear' is not registered; registered are seer, witch/);
+  };
+  const registering =
+    (...given: Parameters<ModelTuner['registerModel']>): Execute =>
+    async (_, tuner) =>
+      tuner.registerModel(...given);
+  const twice =
+    (second: string): Execute =>
+    async (_, tuner) => {
+      for (const name of ['qwen-max', second]) {
+        tuner.registerModel('a', { defaultModel: { name, baseURL: 'http://one.invalid/v1' } });
+      }
+      await tuner.getModel('a').generate({ messages });
+      return { reward: 1 };
+    };
+  const misspelling: Execute = async (_, tuner) => {
+    for (const role of ['seer', 'witch']) tuner.registerModel(role);
+    tuner.getModel('sear');
+  };
+  const NONE = /^WORKFLOW_INVALID: no role is trained: trainableTargets is an empty list/;
+
+  it.each<[string, RegExp, Execute, string[]?]>([
+    ['none of which is trained', NONE, both, []],
+    ['none of which is trained, though the agent swallowed it', NONE, swallowing, []],
+    ['none of which is trained, though the agent gave up', NONE, wrapping, []],
+    ['that are all no target', /trainableTargets is wolf, and the roles are a, b, default/, both, ['wolf']],
+    ['with two default models', /role "a" has two default models: WAS qwen-max, NOW qwen-plus/, twice('qwen-plus')],
+    ['that nobody registered', /role 'sear' is not registered; registered are seer, witch/, misspelling],
+    ['without a name', /registerModel was given role '', expected a name/, registering('')],
+    ['whose default is a number', /a default model, found 3/, registering('a', { defaultModel: 3 as never })],
+    ['whose default is empty', /a default model, found an object with nothing/, registering('a', { defaultModel: {} as never })],
+    [
+      'whose default is the model in training',
+      /role "a": its default model is the model in training/,
+      async (_, tuner) => tuner.registerModel('a', { defaultModel: tuner }),
+    ],
+  ])('%s are an error', async (_, message, execute, targets) => {
+    expect(messageOf(await rollout(execute, targets))).toMatch(message);
+  });
+
+  it('may be registered again with the same default model', async () => {
+    expect(messageOf(await rollout(twice('qwen-max')))).toBe('completed');
   });
 
   it('may have a model of the AI SDK as their default, tools and all', async () => {
-    const asked: unknown[] = [];
-    const choices: unknown[] = [];
+    const asked: { prompt: unknown; toolChoice?: unknown }[] = [];
     const model = {
       ...{ specificationVersion: 'v4', provider: 'test', modelId: 'scripted', supportedUrls: {} },
       doGenerate: async (options: { prompt: unknown; toolChoice?: unknown }) => {
-        asked.push(options.prompt);
-        choices.push(options.toolChoice);
+        asked.push(options);
         const content = [{ type: 'tool-call', toolCallId: 'x', toolName: 'add', input: '{"a":1}' }];
         return { content, finishReason: { unified: 'tool-calls', raw: 'x' } };
       },
     };
     const tools = [{ type: 'function' as const, function: { name: 'add', parameters: { type: 'object' } } }];
-    const Example = workflowOf(
-      async (_, tuner) => {
-        await tuner.registerModel('a').generate({ messages });
-        const b = tuner.registerModel('b', { defaultModel: model });
-        const first = await b.generate({ messages, tools });
-        const result = { role: 'tool' as const, tool_call_id: first.toolCalls[0]!.id, content: '3' };
-        await b.generate({ messages: [...messages, first.message, result], tools, tool: 'add' });
-        return { reward: 1 };
-      },
-      ['a'],
-    );
-    const trajectory = await bench()(Example);
+    const adding: Execute = async (_, tuner) => {
+      await tuner.registerModel('a').generate({ messages });
+      const b = tuner.registerModel('b', { defaultModel: model });
+      const first = await b.generate({ messages, tools });
+      const result = { role: 'tool' as const, tool_call_id: first.toolCalls[0]!.id, content: '3' };
+      await b.generate({ messages: [...messages, first.message, result], tools, tool: 'add' });
+      return { reward: 1 };
+    };
+    const trajectory = await rollout(adding, ['a']);
     expect(messageOf(trajectory)).toBe('completed');
     expect(trajectory.turns[1]).toMatchObject({ model: 'scripted', response: { tool_calls: [{ function: { name: 'add' } }] } });
-    expect(choices).toEqual([undefined, { type: 'tool', toolName: 'add' }]);
-    expect(asked[1]).toMatchObject([
+    expect(asked.map(({ toolChoice }) => toolChoice)).toEqual([undefined, { type: 'tool', toolName: 'add' }]);
+    expect(asked[1]?.prompt).toMatchObject([
       { role: 'user', content: [{ type: 'text', text: 'hello' }] },
       { role: 'assistant', content: [{ type: 'tool-call', toolName: 'add', input: { a: 1 } }] },
       { role: 'tool', content: [{ type: 'tool-result', toolName: 'add', output: { type: 'text', value: '3' } }] },
@@ -269,11 +237,7 @@ describe('roles', () => {
   });
 
   it('may have the model handle of another gateway as their default', async () => {
-    const engine = scriptedEngine({
-      ...{ vocabSize: 1024, contextLength: 4096 },
-      reply: () => [...tokenizer.encodeRendered('from elsewhere<|im_end|>')],
-    });
-    const elsewhere = new Gateway({ engine, renderer, modelName: 'frozen' }).open({
+    const elsewhere = scriptedGateway(() => 'from elsewhere').gateway.open({
       identity: { rolloutId: 'other', groupId: 'g', taskId: 't', purpose: 'eval' },
       roles: {},
       sampling: { temperature: 0, topP: 1, topK: 0, maxTokens: 20 },
@@ -281,7 +245,7 @@ describe('roles', () => {
       seed: 1,
       signal: new AbortController().signal,
     });
-    const Example = workflowOf(
+    const trajectory = await rollout(
       async (_, tuner) => {
         await tuner.registerModel('a').generate({ messages });
         await tuner.registerModel('b', { defaultModel: elsewhere.model() }).generate({ messages });
@@ -289,79 +253,59 @@ describe('roles', () => {
       },
       ['a'],
     );
-    expect(played(await bench()(Example))[1]).toEqual({ role: 'b', trainable: false, by: 'frozen', said: 'from elsewhere' });
+    expect(trajectory.turns[1]).toMatchObject({ trainable: false, model: 'policy', response: { content: 'from elsewhere' } });
     expect(elsewhere.turns).toHaveLength(1);
-  });
-
-  it('refuse as a default model what is none, and the model in training; and an empty name', async () => {
-    for (const [defaultModel, found] of [
-      [3, '3'],
-      [{}, 'an object with nothing'],
-    ] as const) {
-      const wrong = workflowOf(async (_, tuner) => tuner.registerModel('a', { defaultModel: defaultModel as never }));
-      expect(messageOf(await bench()(wrong))).toContain(`role "a": expected a default model, found ${found}`);
-    }
-    const itself = workflowOf(async (_, tuner) => tuner.registerModel('a', { defaultModel: tuner }));
-    expect(messageOf(await bench()(itself))).toMatch(/role "a": its default model is the model in training/);
-    const nameless = workflowOf(async (_, tuner) => tuner.registerModel(''));
-    expect(messageOf(await bench()(nameless))).toMatch(/registerModel was given role '', expected a name/);
   });
 });
 
 describe('the reward', () => {
-  const returning = (output: unknown, calls = 1) =>
-    workflowOf(async (_, tuner) => {
+  const returning =
+    (output: unknown, calls = 1): Execute =>
+    async (_, tuner) => {
       for (let call = 0; call < calls; call++) await tuner.generate({ messages });
       return output;
-    });
+    };
   const counting = () => {
     const calls: unknown[] = [];
-    const judge = defineJudge((task, output) => {
+    const grader = defineJudge((task, output) => {
       calls.push([task.task.answer, output.metadata]);
       return [0.25, true];
     });
-    return { calls, judge };
+    return { calls, options: { grader } };
   };
 
-  it('of the workflow holds, and the judge is not asked', async () => {
-    const { calls, judge } = counting();
+  it('of the workflow holds, 0 too, and the judge is not asked', async () => {
+    const { calls, options } = counting();
     const output = new WorkflowOutput({ reward: 0.5, isSuccess: true, metadata: { a: 1 }, logMetrics: { steps: 2 } });
-    const trajectory = await bench({ grader: judge })(returning(output));
-    expect(trajectory).toMatchObject({ metadata: { a: 1 }, metrics: { steps: 2 } });
-    expect(trajectory.grade).toMatchObject({ kind: 'graded', reward: { value: 0.5, success: true, source: 'workflow' } });
+    expect(await rollout(returning(output), undefined, options)).toMatchObject({
+      ...{ metadata: { a: 1 }, metrics: { steps: 2 } },
+      grade: { kind: 'graded', reward: { value: 0.5, success: true, source: 'workflow' } },
+    });
+    expect((await rollout(returning({ reward: 0 }), undefined, options)).grade).toMatchObject({ reward: { value: 0 } });
     expect(calls).toEqual([]);
   });
 
   it.each([[null], [undefined]])('%s is asked for once from the judge, who sees the answer and the output', async (reward) => {
-    const { calls, judge } = counting();
-    const trajectory = await bench({ grader: judge })(returning({ reward, metadata: { final_answer: '2' } }));
-    expect(trajectory.grade).toEqual({ kind: 'graded', reward: { value: 0.25, success: true } });
+    const { calls, options } = counting();
+    const { grade } = await rollout(returning({ reward, metadata: { final_answer: '2' } }), undefined, options);
+    expect(grade).toEqual({ kind: 'graded', reward: { value: 0.25, success: true } });
     expect(calls).toEqual([['the secret answer', { final_answer: '2' }]]);
   });
 
-  it('of 0 is a reward', async () => {
-    const { calls, judge } = counting();
-    expect((await bench({ grader: judge })(returning({ reward: 0 }))).grade).toMatchObject({ reward: { value: 0 } });
-    expect(calls).toEqual([]);
-  });
-
   it('that nobody gives ends the run with what to do', async () => {
-    await expect(bench()(returning({ reward: null }))).rejects.toMatchObject({ code: 'REWARD_MISSING' });
+    await expect(rollout(returning({ reward: null }))).rejects.toMatchObject({ code: 'REWARD_MISSING' });
   });
 
   it('as a list is one for every model call; its sum is the value', async () => {
-    const trajectory = await bench()(returning({ reward: [0.5, -1, 2] }, 3));
-    expect(trajectory.grade).toMatchObject({ reward: { value: 1.5, byTurn: { 0: 0.5, 1: -1, 2: 2 } } });
-    expect(messageOf(await bench()(returning({ reward: [0.5, 1] }, 3)))).toMatch(
-      /2 rewards by turn, expected one for each of the rollout's 3 turns/,
-    );
-    expect(messageOf(await bench()(returning({ reward: [1, 1] }, 1)))).toMatch(/2 rewards by turn/);
+    const { grade } = await rollout(returning({ reward: [0.5, -1, 2] }, 3));
+    expect(grade).toMatchObject({ reward: { value: 1.5, byTurn: { 0: 0.5, 1: -1, 2: 2 } } });
   });
 
   it.each([
     ['NaN', { reward: Number.NaN }, /reward NaN, expected a finite number/],
     ['a text', { reward: '1' }, /reward '1', expected a finite number/],
     ['a list with infinity', { reward: [1, Infinity] }, /reward Infinity, expected a finite number/],
+    ['a list of two', { reward: [0.5, 1] }, /2 rewards by turn, expected one for each of the rollout's 1 turns/],
     ['a bare number', 1, /execute returned 1/],
     ['nothing', undefined, /execute returned undefined/],
     [
@@ -371,7 +315,7 @@ describe('the reward', () => {
     ],
     ['no truth', { reward: 1, isSuccess: 'yes' }, /isSuccess 'yes', expected true or false/],
   ])('is not %s: the rollout fails, saying so', async (_, output, message) => {
-    const trajectory = await bench()(returning(output));
+    const trajectory = await rollout(returning(output));
     expect(messageOf(trajectory)).toMatch(/^WORKFLOW_BAD_RESULT: /);
     expect(messageOf(trajectory)).toMatch(message);
     expect(trajectory.grade).toEqual({ kind: 'ungraded', why: 'failed' });
@@ -379,10 +323,13 @@ describe('the reward', () => {
 });
 
 describe('a judge', () => {
-  const silent = workflowOf(async (_, tuner) => {
-    await tuner.generate({ messages });
-    return { metadata: { final_answer: 'the secret answer' } };
-  });
+  const gradeBy = async (grader: Grader | undefined) => {
+    const silent: Execute = async (_, tuner) => {
+      await tuner.generate({ messages });
+      return { metadata: { final_answer: 'the secret answer' } };
+    };
+    return (await rollout(silent, undefined, { grader })).grade;
+  };
 
   it('may be a class', async () => {
     class ExactJudge extends BaseJudge {
@@ -393,62 +340,55 @@ describe('a judge', () => {
     }
     const grader = asGrader(ExactJudge, moduleOf({ ExactJudge }));
     expect(grader?.name).toBe('ExactJudge');
-    expect((await bench({ grader })(silent)).grade).toEqual({ kind: 'graded', reward: { value: 1, success: true } });
+    expect(await gradeBy(grader)).toEqual({ kind: 'graded', reward: { value: 1, success: true } });
     expect(asGrader(BaseJudge)).toBeUndefined();
   });
 
   it('that fails or returns something else gives no reward, never 0', async () => {
-    const number = defineJudge((() => 1) as never);
-    expect((await bench({ grader: number })(silent)).grade).toMatchObject({
-      kind: 'failed',
-      message: expect.stringMatching(/returned 1, expected \[reward, isSuccess\]/),
-    });
+    const message = expect.stringMatching(/returned 1, expected \[reward, isSuccess\]/);
+    expect(await gradeBy(defineJudge((() => 1) as never))).toMatchObject({ kind: 'failed', message });
     const nan = defineJudge(() => [Number.NaN, true]);
-    expect((await bench({ grader: nan })(silent)).grade).toMatchObject({ kind: 'failed', code: 'GRADER_BAD_REWARD' });
+    expect(await gradeBy(nan)).toMatchObject({ kind: 'failed', code: 'GRADER_BAD_REWARD' });
     expect(() => defineJudge(3 as never)).toThrowError(/defineJudge was given 3/);
   });
 });
 
 describe('structured output', () => {
-  const FinalResult = z.object({ result: z.number() });
-  const asking = (structuredModel: unknown) =>
-    workflowOf(async (_, tuner) => {
-      const { object, problem, generation } = await tuner.generateStructured({
-        messages,
-        structuredModel: structuredModel as never,
-      });
-      return {
-        reward: object === undefined ? 0 : 1,
-        metadata: { object: object ?? null, problem: problem ?? null, id: generation.id },
-      };
-    });
+  const zod = z.object({ result: z.number() });
   const json = { type: 'object', properties: { result: { type: 'number' } }, required: ['result'] };
+  const asking =
+    (schema: unknown): Execute =>
+    async (_, tuner) => {
+      const { object = null, problem = null } = await tuner.generateStructured({ messages, structuredModel: schema as never });
+      return { reward: object === null ? 0 : 1, metadata: { object: object as Json, problem } };
+    };
+  const answering = (schema: unknown, said: string) => rollout(asking(schema), undefined, { says: () => said });
 
   it.each([
-    ['a Zod schema', FinalResult],
+    ['a Zod schema', zod],
     ['a JSON schema', json],
   ])('by %s is the arguments of the tool that the policy must call', async (_, schema) => {
-    const trajectory = await bench({ says: () => '{"result":2}}</tool_call>' })(asking(schema));
+    const trajectory = await answering(schema, '{"result":2}}</tool_call>');
     expect(messageOf(trajectory)).toBe('completed');
     expect(trajectory.turns[0]).toMatchObject({ request: { tools: [{ function: { name: 'generate_response' } }] } });
-    expect(trajectory.metadata).toMatchObject({ object: { result: 2 }, problem: null });
+    expect(trajectory.metadata).toEqual({ object: { result: 2 }, problem: null });
     // What the policy had to say is given to it: only the arguments are sampled, and trained.
     expect(tokenizer.decode([...trajectory.turns[0]!.sampledIds])).not.toContain('generate_response');
   });
 
-  it('that does not fit is a value with what is wrong, and was asked for once', async () => {
-    for (const schema of [FinalResult, json]) {
-      const trajectory = await bench({ says: () => '{"result":"two"}}</tool_call>' })(asking(schema));
-      expect(trajectory.metadata).toMatchObject({ object: null, problem: expect.stringMatching(/^result: /) });
-      expect(trajectory.grade).toMatchObject({ kind: 'graded', reward: { value: 0 } });
-      expect(trajectory.turns).toHaveLength(1);
-    }
-    const nonsense = await bench({ says: () => 'x' })(asking(FinalResult));
-    expect(nonsense.metadata).toMatchObject({ object: null, problem: expect.any(String) });
+  it.each([
+    [zod, '{"result":"two"}}</tool_call>', expect.stringMatching(/^result: /)],
+    [json, '{"result":"two"}}</tool_call>', expect.stringMatching(/^result: /)],
+    [zod, 'x', expect.any(String)],
+  ])('that does not fit is a value with what is wrong, and was asked for once', async (schema, said, problem) => {
+    const { metadata, grade, turns } = await answering(schema, said);
+    expect(metadata).toEqual({ object: null, problem });
+    expect(grade).toMatchObject({ kind: 'graded', reward: { value: 0 } });
+    expect(turns).toHaveLength(1);
   });
 
   it('by something that is no schema is refused', async () => {
-    expect(messageOf(await bench()(asking({ type: 'nonsense' })))).toMatch(/structuredModel cannot be used as a schema/);
+    expect(messageOf(await rollout(asking({ type: 'nonsense' })))).toMatch(/structuredModel cannot be used as a schema/);
   });
 });
 

@@ -1,8 +1,9 @@
 /** What reaches the grader, the rewards and the samples of unusual workflows, through the real runner, gateway and store. */
+import { EventEmitter, once } from 'node:events';
 import fc from 'fast-check';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import type { GraderInput, GraderResult, Workflow, WorkflowContext } from '../../src/core/contracts.ts';
+import type { GraderInput, GraderResult, Workflow, WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { versionsBehind } from '../../src/rollout/scheduler.ts';
@@ -14,10 +15,15 @@ import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.t
 const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'SECRET' };
 const ask = { messages: [{ role: 'user', content: 'well?' }] } as const;
 
+/** Emits `recorded` with each turn of a rollout. */
+const session = new EventEmitter();
+
 function yardOf(workflow: Workflow, grade?: (input: GraderInput) => GraderResult) {
   const { engine, gateway } = scriptedGateway((call) => `say ${call}`);
   const run = rolloutsThrough(gateway);
-  return { rollOut: (): Promise<Trajectory> => run({ workflow, grader: grade && defineGrader(grade) }, TASK), gateway, engine };
+  const observer = { recorded: () => void session.emit('recorded') };
+  const rollOut = (): Promise<Trajectory> => run({ workflow, grader: grade && defineGrader(grade), observer }, TASK);
+  return { rollOut, gateway, engine };
 }
 
 /** Three turns of one conversation; gives their ids. */
@@ -37,40 +43,33 @@ async function missed(ctx: WorkflowContext<undefined>, messages: readonly Messag
   const { fetch, baseURL, apiKey } = ctx.model();
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
   const body = JSON.stringify({ model: 'any', stream: true, messages });
+  const recorded = once(session, 'recorded');
   const response = await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body });
-  await new Promise((resolve) => setTimeout(resolve, 50));
+  await recorded;
   await response.body?.cancel();
 }
 
 describe('the grader', () => {
-  it('sees the whole conversation, however few of its turns are trained', async () => {
+  const seenBy = async (run: (ctx: WorkflowContext<undefined>) => Promise<WorkflowResult | undefined>) => {
     const seen: GraderInput[] = [];
-    const { rollOut } = yardOf(
-      defineWorkflow(async (ctx) => {
-        const [first] = await converse(ctx);
-        return { trainedTurns: [first!] };
-      }),
-      (input) => seen.push(input),
-    );
-    const { turns } = await rollOut();
+    const { turns } = await yardOf(defineWorkflow(run), (input) => seen.push(input)).rollOut();
+    return { turns, seen: seen[0]! };
+  };
+
+  it('sees the whole conversation, however few of its turns are trained', async () => {
+    const { turns, seen } = await seenBy(async (ctx) => ({ trainedTurns: [(await converse(ctx))[0]!] }));
     expect(turns.map(({ trainable }) => trainable)).toEqual([true, false, false]);
-    expect(seen[0]?.messages).toHaveLength(6);
-    expect(seen[0]?.messages.at(-1)?.content).toBe('say 2');
+    expect(seen.messages).toHaveLength(6);
+    expect(seen.messages.at(-1)?.content).toBe('say 2');
   });
 
   it('does not see an answer that nobody got as the end of a conversation', async () => {
-    const seen: GraderInput[] = [];
-    const { rollOut } = yardOf(
-      defineWorkflow(async (ctx) => {
-        const { message } = await ctx.model().generate(ask);
-        await missed(ctx, [...ask.messages, message, { role: 'user', content: 'lost?' }]);
-      }),
-      (input) => seen.push(input),
-    );
-    const { turns } = await rollOut();
+    const { turns, seen } = await seenBy(async (ctx) => {
+      const { message } = await ctx.model().generate(ask);
+      await missed(ctx, [...ask.messages, message, { role: 'user', content: 'lost?' }]);
+    });
     expect(turns.map(({ undelivered }) => undelivered)).toEqual([undefined, true]);
-    expect(seen[0]?.threads['default']?.at(-1)?.content).toBe('say 0');
-    expect(seen[0]?.messages.at(-1)?.content).toBe('say 0');
+    expect([seen.threads['default'], seen.messages].map((messages) => messages?.at(-1)?.content)).toEqual(['say 0', 'say 0']);
   });
 });
 
@@ -86,19 +85,14 @@ describe('rewards by turn', () => {
     };
     const own = yardOf(defineWorkflow(async (ctx) => ({ reward: { value: 1, byTurn: { [await run(ctx)]: 1 } }, credit })));
     const { turns, grade } = await own.rollOut();
-    expect(turns.map(({ undelivered, after }) => [undelivered, after])).toEqual([
-      [undefined, undefined],
-      [true, 0],
-      [undefined, 0],
+    expect(turns.map(({ undelivered, after }) => `${undelivered} ${after}`)).toEqual([
+      'undefined undefined',
+      'true 0',
+      'undefined 0',
     ]);
     expect(grade).toMatchObject({ kind: 'graded', reward: { byTurn: { 0: 0.5, 2: 1 } } });
-    const graded = yardOf(
-      defineWorkflow(async (ctx) => {
-        await run(ctx);
-        return { credit };
-      }),
-      () => ({ value: 1, byTurn: { 2: 1 } }),
-    );
+    const withCredit = defineWorkflow(async (ctx) => run(ctx).then(() => ({ credit })));
+    const graded = yardOf(withCredit, () => ({ value: 1, byTurn: { 2: 1 } }));
     expect((await graded.rollOut()).grade).toMatchObject({ kind: 'graded', reward: { byTurn: { 0: 0.5, 2: 1 } } });
   });
 
@@ -119,25 +113,17 @@ describe('rewards by turn', () => {
 
 describe('reject', () => {
   it('ends the rollout so, whoever catches it on its way', async () => {
-    const swallow = yardOf(
-      defineWorkflow(async (ctx) => {
-        await ctx.model().generate(ask);
-        await Promise.resolve()
-          .then(() => ctx.reject('not this one'))
-          .catch(() => 'tool error');
-        return { reward: 1 };
-      }),
-    );
-    const wrap = yardOf(
-      defineWorkflow(async (ctx) => {
-        await ctx.model().generate(ask);
-        try {
-          ctx.reject('not this one');
-        } catch (cause) {
-          throw new Error('the tool failed', { cause });
-        }
-      }),
-      () => 1,
+    const rejecting = (handled: (rejection: Promise<never>) => Promise<unknown>) =>
+      yardOf(
+        defineWorkflow(async (ctx) => {
+          await ctx.model().generate(ask);
+          await handled(Promise.resolve().then(() => ctx.reject('not this one')));
+        }),
+        () => 1,
+      );
+    const swallow = rejecting((rejection) => rejection.catch(() => 'tool error'));
+    const wrap = rejecting((rejection) =>
+      rejection.catch((cause: unknown) => Promise.reject(new Error('the tool failed', { cause }))),
     );
     for (const { rollOut } of [swallow, wrap]) {
       expect(await rollOut()).toMatchObject({
@@ -160,12 +146,8 @@ describe('roles', () => {
         },
       }),
     );
-    expect((await rollOut()).turns.map(({ role, trainable }) => [role, trainable])).toEqual([
-      ['solver', true],
-      ['__proto__', false],
-      ['constructor', false],
-      ['default', false],
-    ]);
+    const trained = (await rollOut()).turns.map(({ role, trainable }) => `${role} ${trainable}`);
+    expect(trained).toEqual(['solver true', '__proto__ false', 'constructor false', 'default false']);
   });
 });
 
@@ -236,7 +218,7 @@ describe('samples', () => {
   it('hold every sampled token of trained roles once, with its own log-probability, and nothing else', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.constantFrom(...moves), { minLength: 2, maxLength: 6 }), async (order) => {
-        const { rollOut } = yardOf(
+        const { rollOut, gateway } = yardOf(
           defineWorkflow({
             roles: ['default', 'critic'],
             trainable: ['default'],
@@ -247,6 +229,7 @@ describe('samples', () => {
           }),
         );
         const trajectory = await rollOut();
+        expect(gateway.openSessions).toBe(0);
         expect(['completed', 'truncated'], JSON.stringify(trajectory.outcome)).toContain(trajectory.outcome.kind);
         const trained = trajectory.turns.filter(({ role }) => role === 'default');
         expect(trained.every(({ sampling }) => sampling.effective.temperature === 1)).toBe(true);

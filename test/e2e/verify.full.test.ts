@@ -13,7 +13,7 @@ import { evaluateOnly } from '../../src/run/evaluate.ts';
 import { resume, type TrainOptions, train } from '../../src/run/train.ts';
 import { verify } from '../../src/run/verify.ts';
 import { trainyard } from '../cli/command.ts';
-import { type Home, smallHome } from './small-run.ts';
+import { type Home, smallHome, storeWith } from './small-run.ts';
 
 const SIZE = { group: 4, groupsPerStep: 2, threads: 1 } as const;
 let home: Home;
@@ -38,6 +38,19 @@ async function copied(name: string): Promise<string> {
   return run;
 }
 
+/** Changes the last bit of a checkpoint's weights. */
+async function flipLastBit(run: string, step: number): Promise<void> {
+  const file = join(run, 'checkpoints', `step-00000${step}`, 'model.safetensors');
+  const weights = await readFile(file);
+  weights[weights.length - 1]! ^= 1;
+  await writeFile(file, weights);
+}
+
+async function changeStore(run: string, sql: string): Promise<void> {
+  using database = new DatabaseSync(join(run, 'store.sqlite'));
+  database.exec(sql);
+}
+
 /** The engine, with what it says of log-probabilities changed. */
 const lying =
   (lie: (logprob: number) => number) =>
@@ -60,12 +73,12 @@ describe('a run that nobody lied in', () => {
     });
     expect([result.turns, result.rewards].every((count) => count >= 24)).toBe(true);
     expect(await bytes()).toEqual(before);
-  });
-
-  it('says so on the command line', async () => {
-    const { code, stdout, stderr } = await trainyard('verify', whole);
-    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    expect(stdout.trim().split('\n').at(-1)).toMatch(/^\{ turns: \d+, rewards: \d+, steps: 3, different: 0 \}$/);
+    const told = await trainyard('verify', whole);
+    expect(told).toMatchObject({
+      code: 0,
+      stderr: '',
+      stdout: expect.stringMatching(/\{ turns: \d+, rewards: \d+, steps: 3, different: 0 \}\n$/),
+    });
   });
 
   it('has none either if it was taken up again, or ran ahead of the trainer', async () => {
@@ -85,11 +98,7 @@ describe('a run that nobody lied in', () => {
     await resume({ run, steps: 4 }, (event) => event.type === 'warning' && warnings.push(event.code));
     expect(warnings).not.toContain('NOT_REPRODUCED');
     // The result of a run is a checkpoint that no manifest names, where checkpoints are rarer than steps.
-    const file = join(run, 'checkpoints', 'step-000004', 'model.safetensors');
-    await writeFile(
-      file,
-      (await readFile(file)).map((byte, i, all) => (i === all.length - 1 ? byte ^ 1 : byte)),
-    );
+    await flipLastBit(run, 4);
     expect(await verify({ run })).toMatchObject({ different: 1, first: { where: 'checkpoint of step 4' } });
   });
 
@@ -119,9 +128,7 @@ describe('a run that nobody lied in', () => {
     const run = join(home.dir, 'evaluation');
     await evaluateOnly({ entry: home.entry, run, n: 2, threads: 1 });
     expect(await verify({ run })).toMatchObject({ turns: 20, rewards: 10, steps: 0, scores: 1, different: 0 });
-    const database = new DatabaseSync(join(run, 'store.sqlite'));
-    database.exec('DELETE FROM turns WHERE trajectory = 1; DELETE FROM trajectories WHERE seq = 1');
-    database.close();
+    await changeStore(run, 'DELETE FROM turns WHERE trajectory = 1; DELETE FROM trajectories WHERE seq = 1');
     expect(await verify({ run })).toMatchObject({ first: { where: 'metrics.json' } });
   });
 });
@@ -156,21 +163,14 @@ describe('an engine that lies', () => {
 
 describe('what was changed', () => {
   it('rewards that the store keeps otherwise than they were trained', async () => {
-    const store = (own: Store): Store => ({
-      append: (trajectory) => {
-        const { grade } = trajectory;
-        const other = grade.kind === 'graded' ? { ...grade, reward: { value: 1 - grade.reward.value } } : grade;
-        return own.append({ ...trajectory, grade: other });
-      },
-      read: (id) => own.read(id),
-      query: (filter) => own.query(filter),
-      count: (filter) => own.count(filter),
-      commit: (manifest) => own.commit(manifest),
-      manifests: () => own.manifests(),
-      mark: (marks) => own.mark(marks),
-      marks: () => own.marks(),
-      [Symbol.asyncDispose]: () => own[Symbol.asyncDispose](),
-    });
+    const store = (own: Store): Store =>
+      storeWith(own, {
+        append: (trajectory) => {
+          const { grade } = trajectory;
+          const other = grade.kind === 'graded' ? { ...grade, reward: { value: 1 - grade.reward.value } } : grade;
+          return own.append({ ...trajectory, grade: other });
+        },
+      });
     const { run } = await trained('other-rewards', 1, { store });
     const { different, first } = await verify({ run });
     expect(first).toMatchObject({ where: 'evaluation after step 0', meaning: expect.stringContaining('score') });
@@ -199,10 +199,8 @@ describe('what was changed', () => {
 
   it('rollouts of an evaluation, of which one is missing', async () => {
     const run = await copied('fewer');
-    const database = new DatabaseSync(join(run, 'store.sqlite'));
-    database.exec(`DELETE FROM turns WHERE trajectory = (SELECT seq FROM trajectories WHERE rollout_id = 'e000000-00002')`);
-    database.exec(`DELETE FROM trajectories WHERE rollout_id = 'e000000-00002'`);
-    database.close();
+    const seq = `(SELECT seq FROM trajectories WHERE rollout_id = 'e000000-00002')`;
+    await changeStore(run, `DELETE FROM turns WHERE trajectory = ${seq}; DELETE FROM trajectories WHERE seq = ${seq}`);
     expect(await verify({ run })).toMatchObject({
       first: { where: 'evaluation after step 0', kept: 'n 5', again: 'n 4' },
       unchecked: [expect.stringContaining('something differed before')],
@@ -227,10 +225,7 @@ describe('what was changed', () => {
 
   it('the weights of a checkpoint', async () => {
     const run = await copied('other-weights');
-    const file = join(run, 'checkpoints', 'step-000003', 'model.safetensors');
-    const weights = await readFile(file);
-    weights[weights.length - 1]! ^= 1;
-    await writeFile(file, weights);
+    await flipLastBit(run, 3);
     expect(await verify({ run })).toMatchObject({ different: 1, first: { where: 'checkpoint of step 3' } });
   });
 

@@ -11,7 +11,7 @@ import { lineAt, parseSource, readSources, type Source } from './sources.ts';
 /** Quick files that start programs, each few and short. */
 const MAY_START_PROGRAMS: ReadonlySet<string> = new Set([
   'test/smoke.test.ts',
-  'src/dataset/task-file.test.ts',
+  'src/dataset/tasks.test.ts',
   'src/grader/parent-death.test.ts',
   'src/isolation/rollout-files.test.ts',
   'src/isolation/rollout-sandbox.test.ts',

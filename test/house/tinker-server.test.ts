@@ -1,6 +1,6 @@
 /** docs/reference/tinker-server.md says the limits and losses that the server has. */
 import { describe, expect, it } from 'vitest';
-import { TINKER_LIMITS, WAITS } from '../../src/tinker/server/requests.ts';
+import { TINKER_LIMITS, WAITS } from '../../src/tinker/server/limits.ts';
 import { LOSS_NAMES } from '../../src/tinker/server/training-model.ts';
 import { sectionsOf, tableRows } from './markdown.ts';
 import { readText } from './sources.ts';

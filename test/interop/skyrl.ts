@@ -19,12 +19,7 @@ import type { Report } from './report.ts';
 const MODEL = join(root, 'models/base');
 const FOLDER = join(cache, 'skyrl');
 const LORA_RANK = 16;
-const BACKEND = {
-  max_lora_adapters: 3,
-  max_lora_rank: LORA_RANK,
-  train_micro_batch_size: 16,
-  sample_max_num_sequences: 32,
-};
+const BACKEND = { max_lora_adapters: 3, max_lora_rank: LORA_RANK, train_micro_batch_size: 16, sample_max_num_sequences: 32 };
 const CALL_TOKENS = 48;
 /** Behind `trainyard train`, with the folders. */
 const FLAGS = {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/requests.ts';
+import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
 import { passRequestToJson } from '../../src/tinker/wire/tinker-json.ts';
 import { importanceSampling } from '../../src/trainer/losses.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';

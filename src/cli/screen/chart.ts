@@ -40,19 +40,17 @@ export function withPoint(points: readonly Point[], point: Point): readonly Poin
 
 function mergeNeighbours(points: readonly Point[]): readonly Point[] {
   return points.flatMap((point, i) => {
-    const next = points[i + 1];
-    if (i % 2 === 1) return [];
-    return [next === undefined ? point : { step: next.step, value: (point.value + next.value) / 2 }];
+    const { step, value } = points[i + 1] ?? point;
+    return i % 2 === 1 ? [] : [{ step, value: (point.value + value) / 2 }];
   });
 }
 
 /** From 0 to 1 as long as all values are within; else just around them. */
 export function scaleOf(points: readonly Point[]): Scale {
   const values = points.map(({ value }) => value);
-  const low = Math.min(0, ...values);
-  const high = Math.max(...values);
-  if (high > 1 || low < 0) return { low, high: high > low ? high : low + 1 };
-  return { low: 0, high: 1 };
+  const [low, high] = [Math.min(0, ...values), Math.max(...values)];
+  if (high <= 1 && low === 0) return { low: 0, high: 1 };
+  return { low, high: high > low ? high : low + 1 };
 }
 
 export function bar(share: number, width: number): { readonly filled: string; readonly rest: string } {
@@ -109,9 +107,9 @@ function columnValues(points: readonly Point[], axis: Axis, columns: number, bet
   const scaled = (columns - 1) / Math.max(1, axis.span - 1);
   for (const { step, value } of points) {
     const column = within(Math.round((step - axis.from - 1) * scaled), 0, columns - 1);
-    const together = between === 'join';
-    sums[column] = value + (together ? sums[column]! : 0);
-    counts[column] = 1 + (together ? counts[column]! : 0);
+    const isAdded = between === 'join';
+    sums[column] = value + (isAdded ? sums[column]! : 0);
+    counts[column] = 1 + (isAdded ? counts[column]! : 0);
   }
   const values: (number | undefined)[] = Array.from(sums, (sum, x) => (counts[x] === 0 ? undefined : sum / counts[x]!));
   return between === 'join' ? joined(values) : held(values);

@@ -78,15 +78,12 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
   const state = { ...before, now };
   switch (event.type) {
     case 'run-start': {
-      const { entry, model, seed, run, steps, resumedAt = 0 } = event;
-      const title = { ...state.title, entry, model, seed, run };
-      const begun = { ...state, title, begun: true, steps, step: resumedAt, resumedAt, steppedAt: now };
-      return doing(begun, event.heldOut > 0 && resumedAt === 0 ? 'evaluating' : 'rolling-out', 0, 0);
+      const { steps, resumedAt = 0 } = event;
+      const begun = { ...titled(state, event), steps, step: resumedAt, resumedAt, steppedAt: now };
+      return doing(begun, event.heldOut > 0 && resumedAt === 0 ? 'evaluating' : 'rolling-out');
     }
-    case 'eval-start': {
-      const { entry, model, seed, run } = event;
-      return doing({ ...state, title: { ...state.title, entry, model, seed, run }, begun: true }, 'evaluating', 0, 0);
-    }
+    case 'eval-start':
+      return doing(titled(state, event), 'evaluating');
     case 'progress':
       return doing({ ...state, begun: true }, event.phase, event.done, event.of);
     case 'eval-end':
@@ -105,7 +102,11 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
   }
 }
 
-function doing(state: ViewState, phase: Phase, done: number, of: number): ViewState {
+function titled(state: ViewState, { entry, model, seed, run }: Omit<Title, 'verb'>): ViewState {
+  return { ...state, title: { ...state.title, entry, model, seed, run }, begun: true };
+}
+
+function doing(state: ViewState, phase: Phase, done = 0, of = 0): ViewState {
   const since = state.activity?.phase === phase ? state.activity.since : state.now;
   return { ...state, activity: { phase, done, of, since } };
 }
@@ -124,12 +125,13 @@ function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'ev
     evalSecondsDuring: state.evalSecondsDuring + during,
   };
   if (event.when === 'after' || event.when === 'only') return { ...known, activity: null };
-  return { ...doing(known, 'rolling-out', 0, 0), ...(event.when === 'before' ? { steppedAt: state.now } : {}) };
+  return { ...doing(known, 'rolling-out'), ...(event.when === 'before' ? { steppedAt: state.now } : {}) };
 }
 
 function withStep(state: ViewState, report: StepReport): ViewState {
   const { rolloutSeconds: rollout, trainSeconds: train, saveSeconds: save, sampledTokens, trainedTokens } = report;
   const pace = { seconds: rollout + train + save, sampledTokens, trainedTokens };
+  const { seconds } = state;
   const next = {
     ...state,
     step: report.step,
@@ -137,11 +139,7 @@ function withStep(state: ViewState, report: StepReport): ViewState {
     rewards: withPoint(state.rewards, { step: report.step, value: report.reward }),
     reward: report.reward,
     recent: [...state.recent, pace].slice(-RECENT_STEPS),
-    seconds: {
-      rollout: state.seconds.rollout + rollout,
-      train: state.seconds.train + train,
-      save: state.seconds.save + save,
-    },
+    seconds: { rollout: seconds.rollout + rollout, train: seconds.train + train, save: seconds.save + save },
     groups: { all: report.groups, withSignal: report.groups - report.groupsWithoutSignal },
     agreement: report.ratio === undefined ? state.agreement : report,
     staleGroups: state.staleGroups + report.staleGroups,
@@ -150,7 +148,7 @@ function withStep(state: ViewState, report: StepReport): ViewState {
     ungraded: state.ungraded + report.ungraded,
     measures: withMeasures(state.measures, report),
   };
-  return doing(next, 'rolling-out', 0, 0);
+  return doing(next, 'rolling-out');
 }
 
 /** What a step does not have keeps its last value. */

@@ -22,12 +22,6 @@ interface Layout {
   readonly words: number;
 }
 
-interface Section {
-  /** The lowest ones go first where the terminal is too low. */
-  readonly rank: number;
-  readonly lines: readonly Line[];
-}
-
 const GAP = 2;
 /** Parts and metrics that have a row; the others are counted. */
 const MOST_MEASURES = 8;
@@ -40,37 +34,32 @@ const PHASES: Readonly<Record<Phase, string>> = {
 
 export function viewOf(state: ViewState, columns: number, rows: number): readonly Line[] {
   const layout = layoutFor(columns, rows);
-  const space = { rank: 0, lines: [[]] };
-  const sections: readonly Section[] = [
-    { ...space },
-    { rank: 5, lines: [titleLine(state, columns)] },
-    space,
-    { rank: 9, lines: stepRow(state, layout) },
-    { rank: 8, lines: activityRow(state, layout) },
-    { rank: 7, lines: rewardRows(state, layout) },
-    { rank: 6, lines: successRow(state, layout) },
+  /** By rank: the lowest ones go first where the terminal is too low. */
+  const sections: readonly (readonly [rank: number, lines: readonly Line[]])[] = [
+    [0, [[]]],
+    [5, [titleLine(state, columns)]],
+    [0, [[]]],
+    [9, stepRow(state, layout)],
+    [8, activityRow(state, layout)],
+    [7, rewardRows(state, layout)],
+    [6, successRow(state, layout)],
     // The first ones stay longest where there is no room for all.
-    ...measureRows(state, layout).map((line, i) => ({ rank: 0.9 - i / 100, lines: [line] })),
-    { rank: 2, lines: timeRow(state, layout) },
-    { rank: 3, lines: speedRow(state, layout) },
-    { rank: 1, lines: groupsRow(state, layout) },
-    { rank: 0.95, lines: agreementRow(state, layout) },
-    { rank: 4, lines: failuresRow(state, layout) },
-    { rank: 3.5, lines: ungradedRow(state, layout) },
+    ...measureRows(state, layout).map((line, i) => [0.9 - i / 100, [line]] as const),
+    [2, timeRow(state, layout)],
+    [3, speedRow(state, layout)],
+    [1, groupsRow(state, layout)],
+    [0.95, agreementRow(state, layout)],
+    [4, failuresRow(state, layout)],
+    [3.5, ungradedRow(state, layout)],
   ];
-  const ranked = sections.toSorted((a, b) => b.rank - a.rank);
   let left = Math.max(1, rows);
-  const kept = new Set(
-    ranked.filter(({ lines }) => {
-      if (lines.length > left) return false;
-      left -= lines.length;
-      return true;
-    }),
-  );
-  return sections
-    .filter((section) => kept.has(section))
-    .flatMap(({ lines }) => lines)
-    .map((line) => cutLine(line, columns));
+  const kept = new Set<readonly Line[]>();
+  for (const [, lines] of sections.toSorted(([a], [b]) => b - a)) {
+    if (lines.length > left) continue;
+    left -= lines.length;
+    kept.add(lines);
+  }
+  return sections.flatMap(([, lines]) => (kept.has(lines) ? lines.map((line) => cutLine(line, columns)) : []));
 }
 
 function layoutFor(columns: number, rows: number): Layout {
@@ -118,14 +107,8 @@ function stepRow(state: ViewState, layout: Layout): readonly Line[] {
   const left = secondsLeft(state);
   const done = `${step}/${steps}`;
   const ways = left === null ? [done] : [`${done} · ${duration(left)} left`, `${done} ${duration(left)}`, done];
-  return [
-    row(
-      layout,
-      'step',
-      barOf(step / steps, layout, 'cyan'),
-      plain(layout.name > 0 ? ways : ways.map((way) => `step ${way}`).concat(ways)),
-    ),
-  ];
+  const named = layout.name > 0 ? ways : [...ways.map((way) => `step ${way}`), ...ways];
+  return [row(layout, 'step', barOf(step / steps, layout, 'cyan'), plain(named))];
 }
 
 function activityRow(state: ViewState, layout: Layout): readonly Line[] {
@@ -202,19 +185,8 @@ function timeRow({ seconds: { rollout, train, save } }: ViewState, layout: Layou
   const [a = 0, b = 0, c = 0] = shares(parts, layout.picture);
   const picture = [piece('█'.repeat(a), 'cyan'), piece('▓'.repeat(b), 'magenta'), piece('░'.repeat(c), 'dim')];
   const [roll, learn, keep] = parts.map((part) => `${Math.round(100 * (part / total))} %`);
-  return [
-    row(
-      layout,
-      'time',
-      picture,
-      plain([
-        `rolling out ${roll}, training ${learn}, saving ${keep}`,
-        `roll ${roll}, train ${learn}, save ${keep}`,
-        `${roll} rolling out`,
-        `roll ${roll}`,
-      ]),
-    ),
-  ];
+  const short = [`roll ${roll}, train ${learn}, save ${keep}`, `${roll} rolling out`, `roll ${roll}`];
+  return [row(layout, 'time', picture, plain([`rolling out ${roll}, training ${learn}, saving ${keep}`, ...short]))];
 }
 
 function speedRow(state: ViewState, layout: Layout): readonly Line[] {
@@ -239,21 +211,17 @@ function agreementRow({ agreement }: ViewState, layout: Layout): readonly Line[]
   return wordsRow(layout, 'logprobs', plain([agreementText(agreement), `${ratio}`]));
 }
 
-function failuresRow({ failedRollouts, failedGrades }: ViewState, layout: Layout): readonly Line[] {
-  if (failedRollouts + failedGrades === 0) return [];
-  const parts = [
-    ...(failedRollouts > 0 ? [count(failedRollouts, 'rollout')] : []),
-    ...(failedGrades > 0 ? [count(failedGrades, 'grading')] : []),
-  ].join(', ');
-  return wordsRow(layout, 'failed', [
-    [piece(layout.name > 0 ? parts : `${parts} failed`, 'red')],
-    [piece(`${failedRollouts + failedGrades} failed`, 'red')],
-  ]);
+function failuresRow({ failedRollouts: rollouts, failedGrades: grades }: ViewState, layout: Layout): readonly Line[] {
+  if (rollouts + grades === 0) return [];
+  const parts = [...(rollouts > 0 ? [count(rollouts, 'rollout')] : []), ...(grades > 0 ? [count(grades, 'grading')] : [])].join(
+    ', ',
+  );
+  const ways = [layout.name > 0 ? parts : `${parts} failed`, `${rollouts + grades} failed`];
+  return wordsRow(layout, 'failed', plain(ways, 'red'));
 }
 
 function ungradedRow({ ungraded }: ViewState, layout: Layout): readonly Line[] {
-  if (ungraded === 0) return [];
-  return wordsRow(layout, 'ungraded', plain([count(ungraded, 'rollout')]));
+  return ungraded === 0 ? [] : wordsRow(layout, 'ungraded', plain([count(ungraded, 'rollout')]));
 }
 
 /** One dot a step until the picture is full; from then on the steps so far are squeezed into it. */
@@ -266,8 +234,8 @@ function barOf(share: number, { picture }: Layout, style: Style): Line {
   return [piece(filled, style), piece(rest, 'dim')];
 }
 
-function plain(ways: readonly string[]): readonly Line[] {
-  return ways.map((way) => [piece(way)]);
+function plain(ways: readonly string[], style?: Style): readonly Line[] {
+  return ways.map((way) => [piece(way, style)]);
 }
 
 function number(value: number): string {
@@ -299,19 +267,11 @@ export function lineWidth(line: Line): number {
 
 export function cutLine(line: Line, columns: number): Line {
   if (lineWidth(line) <= columns) return line;
-  const kept: Piece[] = [];
-  let left = columns;
-  for (const each of line) {
-    const wanted = cellsOf(each.text);
-    if (wanted >= left) {
-      // One cell too many on purpose: the cut is marked even where the piece itself ends exactly at the edge.
-      kept.push({ ...each, text: cutTo(`${each.text} `, left) });
-      break;
-    }
-    kept.push(each);
-    left -= wanted;
-  }
-  return kept;
+  const [first, ...rest] = line;
+  if (first === undefined) return [];
+  const left = columns - cellsOf(first.text);
+  // One cell too many on purpose: the cut is marked even where the piece itself ends exactly at the edge.
+  return left > 0 ? [first, ...cutLine(rest, left)] : [{ ...first, text: cutTo(`${first.text} `, columns) }];
 }
 
 /** The first of several ways to say it that fits, from long to short; the shortest is cut if even that is too long. */

@@ -1,5 +1,6 @@
 /**
- * OpenAI Chat Completions, read into a `ModelRequest`. Reading is strict where silence would corrupt training; see `Parameters`.
+ * OpenAI Chat Completions: requests read into a `ModelRequest`, turns written as one body or as chunks. Reading is strict where silence would
+ * corrupt training; see `Parameters`.
  *
  * A conversation is read anew with every turn, and the schema costs more than everything else that is done with it. Messages in the form
  * that nearly all clients send are therefore recognised by hand: those that the schema accepts and leaves as they are. The schema judges and
@@ -7,15 +8,19 @@
  */
 import { z } from 'zod';
 import { isObject } from '../../core/json.ts';
-import type { Json, Message, Tool } from '../../core/types.ts';
-import { openAIError } from '../wire-protocol.ts';
-import { chatBody, chatEvents } from './chat-writer.ts';
+import type { Json, Message, Tool, Turn } from '../../core/types.ts';
+import type { ChoicePiece, EventEncoder } from '../event-stream.ts';
+import { gatewayFailure, openAIError } from '../wire-protocol.ts';
 import {
+  type AnswerHead,
+  assistantMessage,
+  commonFields,
   type Dialect,
   ignoredIn,
   invalid,
   is,
   isEmpty,
+  logprobsOf,
   type ModelRequest,
   never,
   openAIFormat,
@@ -24,9 +29,11 @@ import {
   parsed,
   refusal,
   requestedSampling,
-  samplingFields,
+  serverSentEvent,
+  stopTexts,
   tokenLimit,
   toolOf,
+  type Writer,
 } from './dialect.ts';
 
 export const chatParameters: Parameters = {
@@ -59,7 +66,6 @@ export const chatParameters: Parameters = {
 
 /** More answers to one request are refused: each is a turn. */
 const MOST_CHOICES = 128;
-const MOST_STOPS = 16;
 
 const part = z.looseObject({ type: z.string(), text: z.string().nullish(), refusal: z.string().nullish() });
 const text = z.union([z.string(), z.array(part)], { error: 'expected a text or a list of text parts' });
@@ -88,17 +94,14 @@ const tool = z.object({
   type: z.literal('function'),
   function: z.object({ name: z.string().min(1), description: z.string().nullish(), parameters: parsedJson.nullish() }),
 });
-const stopText = z.string().min(1);
 const withoutMessages = z.object({
-  model: z.string().max(256).nullish(),
+  ...commonFields,
   tools: z.array(tool).nullish(),
   tool_choice: z.unknown().optional(),
-  ...samplingFields,
   max_tokens: tokenLimit,
   max_completion_tokens: tokenLimit,
   n: z.int().min(1).max(MOST_CHOICES).nullish(),
-  stop: z.union([stopText, z.array(stopText).max(MOST_STOPS)]).nullish(),
-  stream: z.boolean().nullish(),
+  stop: z.union([stopTexts.element, stopTexts]).nullish(),
   stream_options: z.object({ include_usage: z.boolean().nullish() }).nullish(),
   logprobs: z.boolean().nullish(),
   response_format: z.unknown().optional(),
@@ -115,14 +118,11 @@ export const chat: Dialect = {
     if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
     const includeUsage = wire.stream_options?.include_usage ?? false;
     const request: ModelRequest = { messages: wire.messages.map(toMessage), ...restOf(wire, raw) };
-    const { count, logprobs } = request;
-    return {
-      request,
-      writer: {
-        whole: (turns, head) => chatBody(turns, head, logprobs),
-        events: (head) => chatEvents(head, { count, includeUsage, logprobs }),
-      },
+    const writer: Writer = {
+      whole: (turns, head) => chatBody(turns, head, request.logprobs),
+      events: (head) => chatEvents(head, request, includeUsage),
     };
+    return { request, writer };
   },
   failure: openAIError,
 };
@@ -136,15 +136,10 @@ function restOf(wire: Rest, raw: unknown): Omit<ModelRequest, 'messages'> {
   const tools = toolsOf(wire);
   return {
     tools,
-    forced: openAIToolChoice(
-      wire.tool_choice,
-      tools,
-      (choice: { function?: { name?: unknown } | null }) => choice.function?.name,
-      '{ type: "function", function: { name } }',
-    ),
+    forced: openAIToolChoice(wire.tool_choice, tools, 'chat'),
     requested: requestedSampling(wire, limitOf(wire)),
     count: wire.n ?? 1,
-    stopTexts: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? []),
+    stopTexts: [wire.stop ?? []].flat(),
     stream: wire.stream ?? false,
     logprobs: wire.logprobs ?? false,
     ignored: ignoredIn(raw as object, chatParameters),
@@ -154,7 +149,7 @@ function restOf(wire: Rest, raw: unknown): Omit<ModelRequest, 'messages'> {
 
 function wireOf(raw: unknown): Wire {
   const { messages } = (raw ?? {}) as { readonly messages?: unknown };
-  return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages: messages as Wire['messages'] } : parsed(body, raw);
+  return areUsual(messages) ? { ...parsed(withoutMessages, raw), messages } : parsed(body, raw);
 }
 
 function limitOf({ max_tokens, max_completion_tokens }: Rest): number | null | undefined {
@@ -173,14 +168,8 @@ function toMessage(wire: z.infer<typeof message>, index: number): Message {
   const at = `messages.${index}.content`;
   if (wire.role === 'assistant') {
     const calls = wire.tool_calls ?? [];
-    const reasoning = wire.reasoning_content ?? wire.reasoning;
     if (wire.content == null && calls.length === 0) throw invalid(at, 'expected a text, since there are no tool calls');
-    return {
-      role: 'assistant',
-      content: textOf(wire.content, '', at),
-      ...(calls.length > 0 ? { tool_calls: calls } : {}),
-      ...(reasoning ? { reasoning } : {}),
-    };
+    return assistantMessage(textOf(wire.content, '', at), calls, wire.reasoning_content ?? wire.reasoning);
   }
   const said = textOf(wire.content, '\n', at);
   const named = wire.name ? { name: wire.name } : {};
@@ -200,8 +189,8 @@ function textOf(given: z.infer<typeof content>, separator: string, at: string): 
 
 // ── messages as nearly all clients send them ─────────────────────────────────────────────────────────────────────────────
 
-export function areUsual(messages: unknown): boolean {
-  return Array.isArray(messages) && messages.length > 0 && messages.every(isUsual);
+export function areUsual(messages: unknown): messages is Wire['messages'] {
+  return Array.isArray(messages) && messages.length > 0 && messages.findIndex((one) => !isUsual(one)) === -1;
 }
 
 const isTextOrAbsent = (value: unknown): boolean => value == null || typeof value === 'string';
@@ -225,4 +214,89 @@ function isUsualCall(call: unknown): boolean {
   const { name: called, arguments: given } = call['function'];
   if (Object.keys(call).length !== 3 || Object.keys(call['function']).length !== 2) return false;
   return typeof call['id'] === 'string' && call['type'] === 'function' && typeof called === 'string' && typeof given === 'string';
+}
+
+// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+function chatBody(turns: readonly Turn[], head: AnswerHead, logprobs: boolean): object {
+  return {
+    ...headOf(head, 'chat.completion'),
+    choices: turns.map((turn, index) => {
+      const { content, reasoning, tool_calls: calls = [] } = turn.response;
+      return {
+        index,
+        message: {
+          role: 'assistant',
+          content,
+          refusal: null,
+          ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
+          ...(calls.length > 0 ? { tool_calls: calls } : {}),
+        },
+        logprobs: logprobs ? { content: logprobsOf(turn.sampledIds, turn.logprobs, head), refusal: null } : null,
+        finish_reason: finishReason(turn),
+      };
+    }),
+    usage: usageOf(turns),
+  };
+}
+
+const headOf = ({ id, startedAt, model }: AnswerHead, object: string): object => ({
+  id: `chatcmpl-${id}`,
+  object,
+  created: Math.floor(startedAt / 1000),
+  model,
+});
+
+function finishReason({ stopReason, response }: Turn): 'length' | 'tool_calls' | 'stop' {
+  if (stopReason === 'length') return 'length';
+  return (response.tool_calls ?? []).length > 0 ? 'tool_calls' : 'stop';
+}
+
+/** The prompt counts once, however many answers there are. */
+function usageOf(turns: readonly Turn[]): object {
+  const prompt = turns[0]?.promptIds.length ?? 0;
+  const completion = turns.reduce((sum, turn) => sum + turn.sampledIds.length, 0);
+  return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
+}
+
+/**
+ * The chunks that OpenAI sends: the role, deltas of reasoning, of content and of tool calls, the finish reason, the usage where it was asked for,
+ * `[DONE]`. A failure after the first chunk is an event with an `error`, which ends the stream. Content is null until there is some, as in the turn.
+ */
+function chatEvents(head: AnswerHead, { count, logprobs }: ModelRequest, includeUsage: boolean): EventEncoder {
+  const common = headOf(head, 'chat.completion.chunk');
+  const usage = includeUsage ? { usage: null } : {};
+  /** Tokens whose text has not been written yet, by choice. */
+  const pending: object[][] = Array.from({ length: count }, () => []);
+
+  const chunk = (index: number, delta: object, finish: string | null = null): string => {
+    const told = logprobs && pending[index]!.length > 0 ? { content: pending[index]!.splice(0), refusal: null } : null;
+    return serverSentEvent({ ...common, choices: [{ index, delta, logprobs: told, finish_reason: finish }], ...usage });
+  };
+
+  const encode = ({ choice, piece }: ChoicePiece): string => {
+    if (piece.kind === 'tokens') {
+      pending[choice]!.push(...logprobsOf(piece.ids, piece.logprobs, head));
+      return '';
+    }
+    if (piece.kind === 'reasoning') return chunk(choice, { reasoning_content: piece.text });
+    if (piece.kind === 'text') return chunk(choice, { content: piece.text });
+    const { index, call } = piece;
+    const opening = { index, id: head.toolCallId(choice, index), type: 'function', function: { name: call.name, arguments: '' } };
+    return (
+      chunk(choice, { tool_calls: [opening] }) +
+      chunk(choice, { tool_calls: [{ index, function: { arguments: call.arguments } }] })
+    );
+  };
+
+  return {
+    start: () => Array.from({ length: count }, (_, i) => chunk(i, { role: 'assistant', content: null, refusal: null })).join(''),
+    pieces: (pieces) => pieces.map(encode).join(''),
+    end: (turns) => {
+      const last = turns.map((turn, i) => chunk(i, turn.response.content === '' ? { content: '' } : {}, finishReason(turn)));
+      const total = includeUsage ? serverSentEvent({ ...common, choices: [], usage: usageOf(turns) }) : '';
+      return `${last.join('')}${total}data: [DONE]\n\n`;
+    },
+    failure: (thrown) => serverSentEvent(openAIError(gatewayFailure(thrown))),
+  };
 }

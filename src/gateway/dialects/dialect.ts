@@ -7,7 +7,7 @@ import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { defined, isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
-import type { DialectName, Message, SamplingSettings, Tool, Turn } from '../../core/types.ts';
+import type { DialectName, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import { GATEWAY_LIMITS } from '../wire-protocol.ts';
@@ -71,14 +71,13 @@ export interface Dialect {
 
 /** Throws REQUEST_INVALID where a well-formed request has more of something than is read. */
 export function checkSize({ messages, tools, ignored }: ModelRequest): void {
-  const most = GATEWAY_LIMITS;
-  if (messages.length > most.messages) throw tooMany(messages.length, 'messages', most.messages, 'messages');
-  if (tools.length > most.tools) throw tooMany(tools.length, 'tools', most.tools, 'tools');
-  if (ignored.length > most.ignored) throw tooMany(ignored.length, 'parameters without effect', most.ignored);
-}
-
-function tooMany(count: number, what: string, most: number, param?: string): TrainyardError {
-  return new TrainyardError('REQUEST_INVALID', `${count} ${what}; at most ${most} are read`, defined({ param }));
+  const check = (count: number, what: string, most: number, param?: string): void => {
+    if (count > most)
+      throw new TrainyardError('REQUEST_INVALID', `${count} ${what}; at most ${most} are read`, defined({ param }));
+  };
+  check(messages.length, 'messages', GATEWAY_LIMITS.messages, 'messages');
+  check(tools.length, 'tools', GATEWAY_LIMITS.tools, 'tools');
+  check(ignored.length, 'parameters without effect', GATEWAY_LIMITS.ignored);
 }
 
 // ── parameters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -104,18 +103,24 @@ export const is =
 export const isEmpty = (value: unknown): boolean => typeof value === 'object' && Object.keys(value ?? {}).length === 0;
 
 /** Characters of a name or value in an error message. */
-const SHOWN = 80;
+export const SHOWN = 80;
 
 /** The names that have no effect. Throws REQUEST_INVALID for the first that is refused. `null` counts as absent. */
 export function ignoredIn(body: object, { honoured, refused }: Parameters): readonly string[] {
   const ignored: string[] = [];
   for (const [name, value] of Object.entries(body)) {
-    if (value === null || value === undefined || honoured.includes(name)) continue;
+    if (value == null || honoured.includes(name)) continue;
     const harmless = Object.hasOwn(refused, name) ? refused[name] : undefined;
     if (harmless === undefined) ignored.push(name.slice(0, SHOWN));
     else if (!harmless(value)) throw refusal(name, value);
   }
   return ignored;
+}
+
+/** `ignored` with the fields of an honoured parameter that have no effect: all but its format. */
+export function ignoredBeside(parameter: string, fields: object | null | undefined): readonly string[] {
+  const others = Object.entries(fields ?? {}).filter(([name, value]) => name !== 'format' && value != null);
+  return others.map(([name]) => `${parameter}.${name}`);
 }
 
 export function refusal(param: string, value: unknown, hint?: string): TrainyardError {
@@ -138,6 +143,12 @@ export function parsed<T extends z.ZodType>(schema: T, value: unknown, at?: stri
   throw invalid(path || 'body', issue?.message ?? 'is malformed');
 }
 
+/** Fields as far as they were given; `null` counts as absent. */
+export function given<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]> } {
+  const entries = Object.entries(fields).filter(([, value]) => value != null);
+  return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> };
+}
+
 // ── sampling ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** The same names and ranges in every dialect; the limit has a name of its own in each. */
@@ -147,21 +158,23 @@ export const samplingFields = {
   top_k: z.int().min(0).nullish(),
 };
 export const tokenLimit = z.int().min(1).nullish();
+export const commonFields = { model: z.string().max(256).nullish(), stream: z.boolean().nullish(), ...samplingFields };
+export const stopTexts = z.array(z.string().min(1)).max(16);
 
 type SamplingFields = { readonly [name in keyof typeof samplingFields]?: number | null | undefined };
 
 /** What was asked for; the session decides what is used. */
 export function requestedSampling(wire: SamplingFields, maxTokens: number | null | undefined): Partial<SamplingSettings> {
   const { temperature, top_p: topP, top_k: topK } = wire;
-  return defined({
-    temperature: temperature ?? undefined,
-    topP: topP ?? undefined,
-    topK: topK ?? undefined,
-    maxTokens: maxTokens ?? undefined,
-  });
+  return given({ temperature, topP, topK, maxTokens });
 }
 
-// ── tools and formats ────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── messages, tools and formats ──────────────────────────────────────────────────────────────────────────────────────────
+
+export function assistantMessage(content: string | null, calls: readonly ToolCall[], reasoning?: string | null): Message {
+  const called = calls.length > 0 ? { tool_calls: calls } : {};
+  return { role: 'assistant', content, ...called, ...(reasoning ? { reasoning } : {}) };
+}
 
 interface WireFunction {
   readonly name: string;
@@ -170,8 +183,7 @@ interface WireFunction {
 }
 
 export function toolOf({ name, description, parameters }: WireFunction): Tool {
-  const given = { name, description: description ?? undefined, parameters: parameters ?? undefined };
-  return { type: 'function', function: defined(given) as Tool['function'] };
+  return { type: 'function', function: given({ name, description, parameters }) as Tool['function'] };
 }
 
 /** That the policy must call a tool. */
@@ -191,16 +203,13 @@ export function forcedCall(name: unknown, tools: readonly Tool[]): ForcedCall {
   throw invalid('tool_choice', found, `there are: ${names.join(', ').slice(0, 500)}`);
 }
 
-/** OpenAI's `tool_choice`. `nameIn`: where this API puts the name of the tool; `example`: how that is written. */
-export function openAIToolChoice(
-  choice: unknown,
-  tools: readonly Tool[],
-  nameIn: (choice: never) => unknown,
-  example: string,
-): ForcedCall | undefined {
+/** OpenAI's `tool_choice`. The two APIs put the name of the tool at different places. */
+export function openAIToolChoice(choice: unknown, tools: readonly Tool[], api: 'chat' | 'responses'): ForcedCall | undefined {
   if (choice == null || choice === 'auto' || choice === 'none') return undefined;
   if (choice === 'required') return forcedCall(undefined, tools);
-  if ((choice as { type?: unknown }).type === 'function') return forcedCall(nameIn(choice as never) ?? null, tools);
+  const named = choice as { readonly type?: unknown; readonly name?: unknown; readonly function?: { readonly name?: unknown } };
+  if (named.type === 'function') return forcedCall((api === 'chat' ? named.function?.name : named.name) ?? null, tools);
+  const example = `{ type: "function", ${api === 'chat' ? 'function: { name }' : 'name'} }`;
   throw refusal('tool_choice', choice, `use "auto", "none", "required" or ${example}`);
 }
 
@@ -235,7 +244,7 @@ export function formatChecker(schema: unknown, param: string): FormatChecker {
   };
 }
 
-// ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** The standard does not end lines at these, but clients that split lines by Unicode's rules do. */
 const LINE_ENDS = /[\u0085\u2028\u2029]/g;
@@ -244,4 +253,12 @@ const LINE_ENDS = /[\u0085\u2028\u2029]/g;
 export function serverSentEvent(data: object, name?: string): string {
   const json = JSON.stringify(data).replace(LINE_ENDS, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`);
   return `${name === undefined ? '' : `event: ${name}\n`}data: ${json}\n\n`;
+}
+
+/** Tokens with their log-probabilities, in OpenAI's form. */
+export function logprobsOf(ids: Int32Array, logprobs: Float32Array, { tokenText }: Pick<AnswerHead, 'tokenText'>): object[] {
+  return Array.from(ids, (id, i) => {
+    const token = tokenText(id);
+    return { token, logprob: logprobs[i], bytes: [...Buffer.from(token)], top_logprobs: [] };
+  });
 }

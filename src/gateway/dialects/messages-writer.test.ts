@@ -6,8 +6,7 @@ import { TrainyardError } from '../../core/errors.ts';
 import type { Message, Turn } from '../../core/types.ts';
 import type { Piece } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
-import { messages as dialect } from './messages.ts';
-import { messageBody, messageEvents } from './messages-writer.ts';
+import { messages as dialect, messageBody, messageEvents } from './messages.ts';
 
 const messages = [{ role: 'user', content: question }];
 const asked = { messages, stream: true };

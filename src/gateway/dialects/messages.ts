@@ -1,6 +1,7 @@
 /**
- * Anthropic's Messages API, read into a `ModelRequest`. Reading is strict where silence would corrupt training; see `Parameters`. A message
- * `thread` kept by the server is refused in the words that make Anthropic's own client send the whole conversation instead.
+ * Anthropic's Messages API: requests read into a `ModelRequest`, turns written as a message or as events. Reading is strict where silence would
+ * corrupt training; see `Parameters`. A message `thread` kept by the server is refused in the words that make Anthropic's own client send the
+ * whole conversation instead.
  *
  * The content of messages is text, tool calls, tool results and thinking; everything else is refused by name, since the policy could not
  * read it. A string and one text block are the same. An assistant's blocks are one message, its texts joined as they were sampled. A user's
@@ -9,12 +10,20 @@
  */
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
-import type { Message, Tool, ToolCall } from '../../core/types.ts';
+import type { Json, Message, Tool, ToolCall, Turn } from '../../core/types.ts';
+import type { Failure } from '../../http/refusal.ts';
+import type { Piece } from '../../tokens/response-stream.ts';
+import type { EventEncoder } from '../event-stream.ts';
+import { gatewayFailure } from '../wire-protocol.ts';
 import {
+  type AnswerHead,
+  assistantMessage,
+  commonFields,
   type Dialect,
   type ForcedCall,
   forcedCall,
   formatChecker,
+  ignoredBeside,
   ignoredIn,
   invalid,
   isEmpty,
@@ -23,11 +32,11 @@ import {
   parsed,
   refusal,
   requestedSampling,
-  samplingFields,
+  serverSentEvent,
+  stopTexts,
   tokenLimit,
   toolOf,
 } from './dialect.ts';
-import { anthropicError, messageBody, messageEvents } from './messages-writer.ts';
 
 export const messagesParameters: Parameters = {
   honoured: [
@@ -40,8 +49,6 @@ export const messagesParameters: Parameters = {
   ],
   refused: { mcp_servers: isEmpty, thread: refuseThread },
 };
-
-const MOST_STOPS = 16;
 
 const block = z.looseObject({ type: z.string() });
 const content = z.union([z.string(), z.array(block)]);
@@ -56,14 +63,12 @@ const toolChoice = z.object({ type: z.string(), name: z.string().nullish(), disa
 const format = z.object({ type: z.string(), schema: z.json().optional() });
 const body = z.object({
   messages: z.array(z.object({ role: z.enum(['user', 'assistant', 'system']), content })).min(1),
-  model: z.string().max(256).nullish(),
+  ...commonFields,
   system: content.nullish(),
   tools: z.array(tool).nullish(),
   tool_choice: toolChoice.nullish(),
-  ...samplingFields,
   max_tokens: tokenLimit,
-  stop_sequences: z.array(z.string().min(1)).max(MOST_STOPS).nullish(),
-  stream: z.boolean().nullish(),
+  stop_sequences: stopTexts.nullish(),
   output_format: format.nullish(),
   output_config: z.looseObject({ format: format.nullish() }).nullish(),
 });
@@ -77,26 +82,21 @@ export const messages: Dialect = {
     const wire = parsed(body, raw);
     const ignored = ignoredIn(raw as object, messagesParameters);
     const { tools, leftOut } = toolsOf(wire);
-    const stopTexts = wire.stop_sequences ?? [];
+    const stops = wire.stop_sequences ?? [];
     const request: ModelRequest = {
       messages: messagesOf(wire),
       tools,
       forced: forcedOf(wire, tools),
       requested: requestedSampling(wire, wire.max_tokens),
       count: 1,
-      stopTexts,
+      stopTexts: stops,
       stream: wire.stream ?? false,
       logprobs: false,
       ignored: [...ignored, ...leftOut, ...ignoredWithin(wire)],
       formatErrorOf: formatOf(wire),
     };
-    return {
-      request,
-      writer: {
-        whole: (turns, head) => messageBody(turns[0]!, head, stopTexts),
-        events: (head) => messageEvents(head, stopTexts),
-      },
-    };
+    const whole = ([turn]: readonly Turn[], head: AnswerHead): object => messageBody(turn!, head, stops);
+    return { request, writer: { whole, events: (head) => messageEvents(head, stops) } };
   },
   failure: anthropicError,
 };
@@ -138,11 +138,8 @@ function forcedOf({ tool_choice: choice }: Wire, tools: readonly Tool[]): Forced
 
 /** Parts of honoured parameters that have no effect. */
 function ignoredWithin({ tool_choice, output_config }: Wire): readonly string[] {
-  const within = Object.entries(output_config ?? {}).filter(([name, value]) => name !== 'format' && value != null);
-  return [
-    ...(tool_choice?.disable_parallel_tool_use ? ['tool_choice.disable_parallel_tool_use'] : []),
-    ...within.map(([name]) => `output_config.${name}`),
-  ];
+  const parallel = tool_choice?.disable_parallel_tool_use ? ['tool_choice.disable_parallel_tool_use'] : [];
+  return [...parallel, ...ignoredBeside('output_config', output_config)];
 }
 
 function formatOf({ output_format, output_config }: Wire): ModelRequest['formatErrorOf'] {
@@ -159,19 +156,11 @@ function formatOf({ output_format, output_config }: Wire): ModelRequest['formatE
 type Block = z.infer<typeof block>;
 type Content = z.infer<typeof content>;
 
-interface Conversation {
-  readonly system?: Content | null | undefined;
-  readonly messages: readonly { readonly role: 'user' | 'assistant' | 'system'; readonly content: Content }[];
-}
-
-export function messagesOf({ system, messages }: Conversation): readonly Message[] {
+function messagesOf({ system, messages }: Wire): readonly Message[] {
   const last = messages.length - 1;
-  if (messages[last]?.role === 'assistant') {
-    throw invalid(
-      `messages.${last}.role`,
-      'the conversation ends with the assistant',
-      'an answer that was begun is not continued',
-    );
+  if (messages[last]!.role === 'assistant') {
+    const hint = 'an answer that was begun is not continued';
+    throw invalid(`messages.${last}.role`, 'the conversation ends with the assistant', hint);
   }
   const instructions = system == null ? '' : textOf(system, 'system');
   return [
@@ -179,7 +168,7 @@ export function messagesOf({ system, messages }: Conversation): readonly Message
     ...messages.flatMap(({ role, content: given }, i) => {
       const at = `messages.${i}.content`;
       if (role === 'user') return userMessages(given, at);
-      return role === 'assistant' ? [assistantMessage(given, at)] : [{ role, content: textOf(given, at) }];
+      return role === 'assistant' ? [assistantOf(given, at)] : [{ role, content: textOf(given, at) }];
     }),
   ];
 }
@@ -209,7 +198,7 @@ function toolMessage(result: Block, at: string): Message {
   return { role: 'tool', content: textOf(given.data ?? '', `${at}.content`), tool_call_id: stringIn(result, 'tool_use_id', at) };
 }
 
-function assistantMessage(given: Content, at: string): Message {
+function assistantOf(given: Content, at: string): Message {
   let text = '';
   let reasoning = '';
   const calls: ToolCall[] = [];
@@ -220,12 +209,7 @@ function assistantMessage(given: Content, at: string): Message {
     else if (one.type === 'tool_use') calls.push(toolCall(one, place));
     else throw unreadable(one, place);
   }
-  return {
-    role: 'assistant',
-    content: text === '' && calls.length > 0 ? null : text,
-    ...(calls.length > 0 ? { tool_calls: calls } : {}),
-    ...(reasoning === '' ? {} : { reasoning }),
-  };
+  return assistantMessage(text === '' && calls.length > 0 ? null : text, calls, reasoning);
 }
 
 function toolCall(use: Block, at: string): ToolCall {
@@ -255,4 +239,150 @@ function stringIn(one: Block, name: string, at: string): string {
 
 function unreadable({ type }: Block, at: string): Error {
   return refusal(`${at}.type`, type, 'here the policy reads text, and tool calls and their results where they belong');
+}
+
+// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Clients send thinking back only if it is signed. Nobody checks the signature. */
+const SIGNATURE = 'trainyard';
+
+export function messageBody(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
+  const { content, reasoning, tool_calls: calls = [] } = turn.response;
+  const blocks = [
+    ...(reasoning ? [{ type: 'thinking', thinking: reasoning, signature: SIGNATURE }] : []),
+    ...(content ? [{ type: 'text', text: content }] : []),
+    ...calls.map(({ function: { name, arguments: given } }, i) => {
+      return { type: 'tool_use', id: head.toolCallId(0, i), name, input: inputOf(given) };
+    }),
+  ];
+  return { ...messageHead(head), content: blocks, ...endOf(turn, head, stopTexts), usage: usageOf(head, turn.sampledIds.length) };
+}
+
+const messageHead = ({ id, model }: AnswerHead): object => ({ id: `msg_${id}`, type: 'message', role: 'assistant', model });
+
+function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): object {
+  return {
+    input_tokens: promptTokens,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: 0,
+    output_tokens: sampledTokens,
+  };
+}
+
+/** Calls that were made are to be run, whatever ended the answer after them. */
+function endOf(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
+  if (turn.stopReason === 'length') return { stop_reason: 'max_tokens', stop_sequence: null };
+  if ((turn.response.tool_calls ?? []).length > 0) return { stop_reason: 'tool_use', stop_sequence: null };
+  const stop = firstIn(stopTexts.length === 0 ? '' : head.text(turn.sampledIds), stopTexts);
+  return { stop_reason: stop === undefined ? 'end_turn' : 'stop_sequence', stop_sequence: stop ?? null };
+}
+
+/** The stop text that is complete first in the text. */
+function firstIn(text: string, stopTexts: readonly string[]): string | undefined {
+  const endOf = (stop: string): number => text.indexOf(stop) + stop.length;
+  return stopTexts.filter((stop) => text.includes(stop)).toSorted((a, b) => endOf(a) - endOf(b))[0];
+}
+
+/** The value of the sampled arguments, of whatever kind, so that it comes back as what was said. Those that are no JSON are a text. */
+function inputOf(given: string): Json {
+  try {
+    return JSON.parse(given);
+  } catch {
+    return given;
+  }
+}
+
+/**
+ * `message_start`, each block with its start, deltas and stop, `message_delta` with why it ended, `message_stop`; a failure after the start is an
+ * `error` event, which ends the stream. Text after a tool call is a block of its own, in the order it was sampled; read back, the texts join to
+ * the turn's content.
+ */
+export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): EventEncoder {
+  const blocks = new Blocks(head);
+  return {
+    start: () => {
+      const beginning = { content: [], stop_reason: null, stop_sequence: null, usage: usageOf(head, 0) };
+      return event('message_start', { message: { ...messageHead(head), ...beginning } });
+    },
+    pieces: (pieces) => pieces.map(({ piece }) => (piece.kind === 'tokens' ? '' : blocks.write(piece))).join(''),
+    end: ([turn]) => {
+      const usage = usageOf(head, turn!.sampledIds.length);
+      return `${blocks.close()}${event('message_delta', { delta: endOf(turn!, head, stopTexts), usage })}${event('message_stop', {})}`;
+    },
+    failure: (thrown) => event('error', anthropicError(gatewayFailure(thrown))),
+  };
+}
+
+/** The blocks of one message, one after the other; at most the last is open. */
+class Blocks {
+  readonly #head: AnswerHead;
+  #index = -1;
+  #open: 'thinking' | 'text' | undefined;
+
+  constructor(head: AnswerHead) {
+    this.#head = head;
+  }
+
+  write(piece: Piece): string {
+    if (piece.kind === 'call') return this.#call(piece);
+    const kind = piece.kind === 'reasoning' ? 'thinking' : 'text';
+    const opening = this.#open === kind ? '' : this.close() + this.#start(EMPTY[kind]);
+    this.#open = kind;
+    return opening + this.#delta({ type: `${kind}_delta`, [kind]: piece.text });
+  }
+
+  close(): string {
+    if (this.#open === undefined) return '';
+    const signature = this.#open === 'thinking' ? this.#delta({ type: 'signature_delta', signature: SIGNATURE }) : '';
+    this.#open = undefined;
+    return signature + this.#stop();
+  }
+
+  #call({ index, call }: Extract<Piece, { kind: 'call' }>): string {
+    const use = { type: 'tool_use', id: this.#head.toolCallId(0, index), name: call.name, input: {} };
+    // The sampled text itself, where it is JSON; what the client parses from it is what it would get in one body.
+    const given = inputOf(call.arguments);
+    const json = given === call.arguments ? JSON.stringify(given) : call.arguments;
+    return this.close() + this.#start(use) + this.#delta({ type: 'input_json_delta', partial_json: json }) + this.#stop();
+  }
+
+  #start(block: object): string {
+    return event('content_block_start', { index: ++this.#index, content_block: block });
+  }
+
+  #delta(delta: object): string {
+    return event('content_block_delta', { index: this.#index, delta });
+  }
+
+  #stop(): string {
+    return event('content_block_stop', { index: this.#index });
+  }
+}
+
+const EMPTY = {
+  thinking: { type: 'thinking', thinking: '', signature: '' },
+  text: { type: 'text', text: '' },
+} as const;
+
+function event(type: string, data: object): string {
+  return serverSentEvent({ type, ...data }, type);
+}
+
+const TYPES: Readonly<Record<number, string>> = {
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  529: 'overloaded_error',
+};
+
+/** Anthropic's error body. The type follows the status; our own code, field and hint come with it. */
+export function anthropicError({ status, code, message, hint, param, details }: Failure): object {
+  const type = TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
+  // Agents know an overflow by these words.
+  const said = code === 'context_length_exceeded' ? `prompt is too long: ${message}` : message;
+  const whole = hint === undefined ? said : `${said} (${hint})`;
+  const own = { code, param: param ?? null, ...(hint === undefined ? {} : { hint }) };
+  return { type: 'error', error: { type, message: whole, ...(details === undefined ? own : { details }) } };
 }

@@ -8,54 +8,32 @@
  */
 import type { Message, Turn } from '../../core/types.ts';
 import type { ParsedCall } from '../../tokens/tool-calls.ts';
-import type { ChoicePiece, EventEncoder } from '../event-stream.ts';
+import type { EventEncoder, StreamPiece } from '../event-stream.ts';
 import { gatewayFailure, openAIError } from '../wire-protocol.ts';
-import { logprobsOf } from './chat-writer.ts';
-import { type AnswerHead, serverSentEvent } from './dialect.ts';
 
-/** What a response repeats of its request. */
-export interface Echo {
-  readonly instructions: string | null;
-  readonly previous_response_id: string | null;
-  readonly tools: readonly unknown[];
-  readonly tool_choice: unknown;
-  readonly parallel_tool_calls: boolean;
-  readonly temperature: number | null;
-  readonly top_p: number | null;
-  readonly max_output_tokens: number | null;
-  readonly text: object;
-  readonly metadata: unknown;
-}
+import { type AnswerHead, logprobsOf, serverSentEvent } from './dialect.ts';
 
 type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
+/** Items that hold text. */
+type TextKind = 'text' | 'reasoning';
 
 export const responseId = ({ id }: AnswerHead): string => `resp_${id}`;
 export const statusOf = ({ stopReason }: Turn): Status => (stopReason === 'length' ? 'incomplete' : 'completed');
 
 /** `place`: of the item in the output. */
-function itemId(kind: 'rs' | 'msg' | 'fc', answerId: string, place: number): string {
-  return `${kind}_${answerId}_${place}`;
+const itemId = (kind: TextKind | 'call', answerId: string, place: number): string =>
+  `${{ text: 'msg', reasoning: 'rs', call: 'fc' }[kind]}_${answerId}_${place}`;
+
+/** The `encrypted_content` of reasoning is not its text but a name for it, which is all that some clients send back. */
+function textItem(kind: TextKind, id: string, status: Status, content: readonly object[]): Item {
+  if (kind === 'text') return { id, type: 'message', role: 'assistant', status, content };
+  return { id, type: 'reasoning', summary: [], content, encrypted_content: id };
 }
 
-/** Its `encrypted_content` is not its text but a name for it, which is all that some clients send back. */
-function reasoningItem(id: string, parts: readonly object[]): Item {
-  return { id, type: 'reasoning', summary: [], content: parts, encrypted_content: id };
-}
+const textPart = (kind: TextKind, text: string, logprobs: readonly object[] = []): object =>
+  kind === 'text' ? { type: 'output_text', text, annotations: [], logprobs } : { type: 'reasoning_text', text };
 
-const reasoningPart = (text: string): object => ({ type: 'reasoning_text', text });
-
-function messageItem(id: string, status: Status, parts: readonly object[]): Item {
-  return { id, type: 'message', role: 'assistant', status, content: parts };
-}
-
-const textPart = (text: string, logprobs: readonly object[]): object => ({
-  type: 'output_text',
-  text,
-  annotations: [],
-  logprobs,
-});
-
-function callItem(id: string, callId: string, status: Status, call: { readonly name: string; readonly arguments: string }) {
+function callItem(id: string, callId: string, status: Status, call: ParsedCall): Item {
   return { id, type: 'function_call', call_id: callId, name: call.name, arguments: call.arguments, status };
 }
 
@@ -63,13 +41,14 @@ function callItem(id: string, callId: string, status: Status, call: { readonly n
 export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
-  if (reasoning) items.push(reasoningItem(itemId('rs', head.id, items.length), [reasoningPart(reasoning)]));
+  const add = (kind: TextKind, part: object): void =>
+    void items.push(textItem(kind, itemId(kind, head.id, items.length), statusOf(turn), [part]));
+  if (reasoning) add('reasoning', textPart('reasoning', reasoning));
   if (content || calls.length === 0) {
-    const logprobs = withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : [];
-    items.push(messageItem(itemId('msg', head.id, items.length), statusOf(turn), [textPart(content ?? '', logprobs)]));
+    add('text', textPart('text', content ?? '', withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : []));
   }
   for (const [index, call] of calls.entries()) {
-    items.push(callItem(itemId('fc', head.id, items.length), head.toolCallId(0, index), 'completed', call.function));
+    items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call.function));
   }
   return items;
 }
@@ -81,12 +60,12 @@ interface Written {
   readonly error?: { readonly code: string; readonly message: string };
 }
 
-export function responseOf(head: AnswerHead, echo: Echo, { status, output, turn, error }: Written): object {
-  const created = Math.floor(head.startedAt / 1000);
+/** `echo`: what a response repeats of its request. */
+export function responseOf(head: AnswerHead, echo: object, { status, output, turn, error }: Written): object {
   return {
     id: responseId(head),
     object: 'response',
-    created_at: created,
+    created_at: Math.floor(head.startedAt / 1000),
     completed_at: turn && status === 'completed' ? Math.floor(turn.endedAt / 1000) : null,
     status,
     background: false,
@@ -113,23 +92,21 @@ function usageOf({ promptIds, sampledIds }: Turn): object {
 // ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 interface Streaming {
-  readonly logprobs: boolean;
   /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
   readonly isReplay: boolean;
   /** Gets the turn with its items as they were streamed. */
   onEnd(turn: Turn, items: readonly Item[]): void;
 }
 
-export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streaming): EventEncoder {
-  const output = new Output(head, streaming);
-  const lifecycle = (type: string, written: Parameters<typeof responseOf>[2]): string =>
-    output.event(type, { response: responseOf(head, echo, written) });
+export function responsesEvents(head: AnswerHead, echo: object, streaming: Streaming): EventEncoder {
+  const output = new Output(head, streaming.isReplay);
+  const lifecycle = (type: string, written: Written): string => output.event(type, { response: responseOf(head, echo, written) });
   return {
     start: () => {
       const written = { status: 'in_progress', output: [] } as const;
       return lifecycle('response.created', written) + lifecycle('response.in_progress', written);
     },
-    pieces: (all) => all.map((said) => output.say(said)).join(''),
+    pieces: (all) => all.map(({ piece }) => output.say(piece)).join(''),
     end: ([turn]) => {
       const status = statusOf(turn!);
       const rest = output.end(status);
@@ -137,8 +114,7 @@ export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streami
       return rest + lifecycle(`response.${status}`, { status, output: output.items, turn: turn! });
     },
     failure: (thrown) => {
-      const failure = gatewayFailure(thrown);
-      const { error } = openAIError(failure) as { error: { code: string; message: string; param: string | null } };
+      const { error } = openAIError(gatewayFailure(thrown)) as { error: { code: string; message: string; param: string | null } };
       const { code, message, param } = error;
       const failed = lifecycle('response.failed', { status: 'failed', output: output.items, error: { code, message } });
       return failed + output.event('error', { code, message, param, error });
@@ -148,27 +124,28 @@ export function responsesEvents(head: AnswerHead, echo: Echo, streaming: Streami
 
 /** The item that is being filled. */
 interface OpenItem {
-  readonly kind: 'reasoning' | 'text';
+  readonly kind: TextKind;
   readonly id: string;
   text: string;
   readonly logprobs: object[];
 }
+
+/** Events are named after the parts of an item. */
+const PART_EVENTS = { text: 'response.output_text', reasoning: 'response.reasoning_text' } as const;
 
 /** The output items of one answer while they are written. */
 class Output {
   /** Those that are done. */
   readonly items: Item[] = [];
   readonly #head: AnswerHead;
-  readonly #withLogprobs: boolean;
   readonly #answerId: string;
   #open: OpenItem | undefined;
-  /** Tokens that no text has been written for yet. */
+  /** Tokens that no text has been written for yet, where log-probabilities were asked for. */
   #pending: object[] = [];
   #sequence = 0;
 
-  constructor(head: AnswerHead, { logprobs, isReplay }: Streaming) {
+  constructor(head: AnswerHead, isReplay: boolean) {
     this.#head = head;
-    this.#withLogprobs = logprobs;
     this.#answerId = isReplay ? `${head.id}-again` : head.id;
   }
 
@@ -176,10 +153,10 @@ class Output {
     return serverSentEvent({ type, sequence_number: this.#sequence++, ...data }, type);
   }
 
-  say({ piece }: ChoicePiece): string {
+  say(piece: StreamPiece): string {
     if (piece.kind === 'call') return this.#close('completed') + this.#call(piece.index, piece.call);
     if (piece.kind !== 'tokens') return this.#fill(piece.kind, piece.text);
-    if (this.#withLogprobs) this.#pending.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
+    this.#pending.push(...logprobsOf(piece.ids, piece.logprobs, this.#head));
     return '';
   }
 
@@ -191,42 +168,38 @@ class Output {
     return opening + this.#close(status);
   }
 
-  #fill(kind: OpenItem['kind'], delta: string): string {
+  #fill(kind: TextKind, delta: string): string {
     const opening = this.#open?.kind === kind ? '' : this.#close('completed') + this.#begin(kind);
     const open = this.#open!;
     open.text += delta;
-    if (kind === 'reasoning') return opening + this.#inPart('response.reasoning_text.delta', { delta });
-    const logprobs = this.#pending.splice(0);
-    open.logprobs.push(...logprobs);
-    return opening + this.#inPart('response.output_text.delta', { delta, logprobs });
+    const told = kind === 'text' ? { logprobs: this.#pending.splice(0) } : {};
+    open.logprobs.push(...(told.logprobs ?? []));
+    return opening + this.#inPart(`${PART_EVENTS[kind]}.delta`, { delta, ...told });
   }
 
-  #begin(kind: OpenItem['kind']): string {
-    const id = itemId(kind === 'text' ? 'msg' : 'rs', this.#answerId, this.items.length);
+  #begin(kind: TextKind): string {
+    const id = itemId(kind, this.#answerId, this.items.length);
     this.#open = { kind, id, text: '', logprobs: [] };
-    const item = kind === 'text' ? messageItem(id, 'in_progress', []) : reasoningItem(id, []);
-    const part = kind === 'text' ? textPart('', []) : reasoningPart('');
-    return this.#item('response.output_item.added', item) + this.#inPart('response.content_part.added', { part });
+    const added = this.#item('response.output_item.added', textItem(kind, id, 'in_progress', []));
+    return added + this.#inPart('response.content_part.added', { part: textPart(kind, '') });
   }
 
   #close(status: Status): string {
-    const open = this.#open;
-    if (open === undefined) return '';
-    const { kind, id, text, logprobs } = open;
-    const part = kind === 'text' ? textPart(text, logprobs) : reasoningPart(text);
-    const done =
-      kind === 'text'
-        ? this.#inPart('response.output_text.done', { text, logprobs })
-        : this.#inPart('response.reasoning_text.done', { text });
-    const item = kind === 'text' ? messageItem(id, status, [part]) : reasoningItem(id, [part]);
-    const events = done + this.#inPart('response.content_part.done', { part }) + this.#item('response.output_item.done', item);
+    if (this.#open === undefined) return '';
+    const { kind, id, text, logprobs } = this.#open;
+    const part = textPart(kind, text, logprobs);
+    const item = textItem(kind, id, status, [part]);
+    const events =
+      this.#inPart(`${PART_EVENTS[kind]}.done`, kind === 'text' ? { text, logprobs } : { text }) +
+      this.#inPart('response.content_part.done', { part }) +
+      this.#item('response.output_item.done', item);
     this.#open = undefined;
     this.items.push(item);
     return events;
   }
 
   #call(index: number, call: ParsedCall): string {
-    const id = itemId('fc', this.#answerId, this.items.length);
+    const id = itemId('call', this.#answerId, this.items.length);
     const callId = this.#head.toolCallId(0, index);
     const at = { item_id: id, output_index: this.items.length };
     const item = callItem(id, callId, 'completed', call);

@@ -13,7 +13,10 @@ import type { Message, Tool, ToolCall, Turn } from '../../core/types.ts';
 import { openAIError } from '../wire-protocol.ts';
 import {
   type AnswerHead,
+  assistantMessage,
+  commonFields,
   type Dialect,
+  ignoredBeside,
   ignoredIn,
   invalid,
   is,
@@ -26,13 +29,12 @@ import {
   parsed,
   refusal,
   requestedSampling,
-  samplingFields,
+  SHOWN,
   tokenLimit,
   toolOf,
 } from './dialect.ts';
 import {
   conversationOf,
-  type Echo,
   type Item,
   itemsOf,
   type KeptResponse,
@@ -73,8 +75,6 @@ export const responsesParameters: Parameters = {
   },
 };
 
-/** Characters that are recorded of what had no effect. */
-const LONGEST_NAME = 80;
 const LOGPROBS = 'message.output_text.logprobs';
 /** Always given. */
 const REASONING = 'reasoning.encrypted_content';
@@ -89,12 +89,10 @@ const body = z.object({
   input: z.union([z.string(), z.array(z.unknown())], 'expected a text or a list of items').nullish(),
   instructions: z.string().nullish(),
   previous_response_id: z.string().nullish(),
-  model: z.string().max(256).nullish(),
+  ...commonFields,
   tools: z.array(z.looseObject({ type: z.string() })).nullish(),
   tool_choice: z.unknown().optional(),
-  ...samplingFields,
   max_output_tokens: tokenLimit,
-  stream: z.boolean().nullish(),
   include: z.array(z.string()).nullish(),
   text: z.looseObject({ format: z.unknown().optional() }).nullish(),
   parallel_tool_calls: z.unknown().optional(),
@@ -115,12 +113,7 @@ export const responses: Dialect = {
     const request: ModelRequest = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
       tools,
-      forced: openAIToolChoice(
-        wire.tool_choice,
-        tools,
-        (choice: { name?: unknown }) => choice.name,
-        '{ type: "function", name }',
-      ),
+      forced: openAIToolChoice(wire.tool_choice, tools, 'responses'),
       requested: requestedSampling(wire, wire.max_output_tokens),
       count: 1,
       stopTexts: [],
@@ -129,7 +122,6 @@ export const responses: Dialect = {
       ignored,
       formatErrorOf: openAIFormat(wire.text?.format, 'text.format', 'schema'),
     };
-    const { logprobs } = request;
     const echo = echoOf(wire);
     const keep = (head: AnswerHead, turn: Turn, items: readonly Item[]): void =>
       memory.keep({ id: responseId(head), previous, messages: [...fresh, turn.response], items });
@@ -137,13 +129,13 @@ export const responses: Dialect = {
       request,
       writer: {
         whole: ([turn], head) => {
-          const output = itemsOf(turn!, head, logprobs);
+          const output = itemsOf(turn!, head, request.logprobs);
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
         events: (head) => {
           const isReplay = memory.response(responseId(head)) !== undefined;
-          return responsesEvents(head, echo, { logprobs, isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+          return responsesEvents(head, echo, { isReplay, onEnd: (turn, items) => keep(head, turn, items) });
         },
       },
     };
@@ -167,10 +159,9 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
 
 /** `none` is honoured by not showing the policy any tools; tools that only OpenAI could run are never shown. */
 function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
-  const read = (tools ?? []).flatMap((tool, place): Tool[] => {
-    if (tool.type !== 'function') return [];
-    return [toolOf(parsed(functionTool, tool, `tools.${place}`))];
-  });
+  const read = (tools ?? []).flatMap((tool, place) =>
+    tool.type === 'function' ? [toolOf(parsed(functionTool, tool, `tools.${place}`))] : [],
+  );
   return choice === 'none' ? [] : read;
 }
 
@@ -178,11 +169,10 @@ function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
 function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
   const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
   const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
-  const others = Object.entries(text ?? {}).filter(([name, value]) => name !== 'format' && value != null);
-  return [...foreign, ...unknown, ...others.map(([name]) => `text.${name}`)].map((name) => name.slice(0, LONGEST_NAME));
+  return [...foreign, ...unknown, ...ignoredBeside('text', text)].map((name) => name.slice(0, SHOWN));
 }
 
-function echoOf(wire: Wire): Echo {
+function echoOf(wire: Wire): object {
   return {
     instructions: wire.instructions ?? null,
     previous_response_id: wire.previous_response_id ?? null,
@@ -309,14 +299,7 @@ export function spokenIn(entries: Entry[], answer: string | undefined): Spoken {
 }
 
 export function messagesIn(entries: readonly Entry[]): readonly Message[] {
-  return entries.map((entry) => (isSpoken(entry) ? messageOf(entry) : entry));
+  return entries.map((entry) => (isSpoken(entry) ? assistantMessage(entry.content, entry.calls, entry.reasoning) : entry));
 }
 
 const isSpoken = (entry: Entry): entry is Spoken => 'calls' in entry;
-
-const messageOf = ({ content, reasoning, calls }: Spoken): Message => ({
-  role: 'assistant',
-  content,
-  ...(calls.length > 0 ? { tool_calls: calls } : {}),
-  ...(reasoning === '' ? {} : { reasoning }),
-});

@@ -1,43 +1,21 @@
 /**
  * The connection to a Tinker server: a session that is kept alive, and requests whose results are futures.
  *
- * Requests are sent again while the server is away (`retry.ts`), and every documented outcome of a future is dealt with. Order is the sender's: a
- * request is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is sampled or trained. A heartbeat
- * that fails harms nothing; a session that the server has forgotten shows when it is used.
+ * Every documented outcome of a future is dealt with; servers that are away are `http-client.ts`'s business. Order is the sender's: a request
+ * is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is sampled or trained. A heartbeat that fails
+ * harms nothing; a session that the server has forgotten shows when it is used.
  */
-import { type Downtime, linkSignals } from '../../core/async.ts';
+
+import { linkSignals } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import type { Json } from '../../core/types.ts';
-import {
-  type ClientConfigReply,
-  capabilitiesReply,
-  clientConfigReply,
-  completeMetadataReply,
-  createSamplingSessionReply,
-  createSessionReply,
-  failedReply,
-  futureReply,
-  PROTOBUF,
-  readAs,
-  tryAgainReply,
-  WireError,
-} from '../wire/tinker-messages.ts';
-import {
-  ExchangeFailure,
-  type ExchangeRequest,
-  HttpClient,
-  isLost,
-  jsonIn,
-  lost,
-  ReplyErrors,
-  type ServerReply,
-} from './exchange.ts';
-import { Caller, pause } from './retry.ts';
+import { readAs, WireError } from '../wire/codec.ts';
+import * as wire from '../wire/tinker-messages.ts';
+import { type ConnectionSettings, HttpClient, isLost, jsonIn, lost, pause, type ServerReply } from './http-client.ts';
 
 const SUBMIT_TIMEOUT_MS = 60_000;
 const MENTION_TIMEOUT_MS = 10_000;
 const HEARTBEAT_MS = 10_000;
-const PATIENCE_MS = 120_000;
 /** For a server that was never heard of: more likely a wrong address than a restart. */
 const FIRST_PATIENCE_MS = 10_000;
 /** Longer than servers hold a poll is not waited on one socket. */
@@ -50,25 +28,6 @@ const BAD_REQUESTS = 3;
 const PAUSE_MS = [20, 1000] as const;
 /** What servers use to tell apart the clients they know. */
 const SDK_VERSION = '0.36.0';
-
-export interface ConnectionSettings {
-  readonly baseURL: string;
-  readonly apiKey: string;
-  /** Called once when trouble begins and once when it is over. */
-  readonly onTrouble?: (message: string) => void;
-  /** Runs as long as trouble lasts. */
-  readonly downtime?: Downtime | undefined;
-  /** How long an unreachable or busy server is waited for. */
-  readonly patienceMs?: number;
-  readonly signal?: AbortSignal;
-}
-
-export interface OfferedModel {
-  readonly name: string;
-  readonly contextLength: number | undefined;
-  /** SHA-256 of its tokenizer.json, where the server tells: Trainyard's does. */
-  readonly tokenizerDigest: string | undefined;
-}
 
 /** A request whose result is a future. */
 export interface Submission {
@@ -85,6 +44,9 @@ export interface Submission {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** How a server takes its passes. JSON is for servers that know nothing better. */
+export type PassFormat = 'protobuf' | 'json';
+
 /** A result as it came. */
 export type Payload =
   | { readonly kind: 'json'; readonly value: unknown }
@@ -96,7 +58,6 @@ type PollOutcome =
   | { readonly kind: 'bad request'; readonly error: TrainyardError };
 
 export interface Accepted {
-  readonly requestId: string;
   /** What the server said when it accepted the request. */
   readonly reply: unknown;
   /** Once at most. */
@@ -106,15 +67,14 @@ export interface Accepted {
 type Send = (signal: AbortSignal) => Promise<{ readonly id: string; readonly reply: unknown }>;
 
 export class TinkerConnection implements AsyncDisposable {
+  /** Found out with the first pass. */
+  passFormat: PassFormat | undefined;
   readonly #http: HttpClient;
-  readonly #errors: ReplyErrors;
-  readonly #caller: Caller;
-  readonly #firstPatienceMs: number;
   readonly #closing = new AbortController();
   /** Aborts with the connection, or the signal that it was opened with. */
   readonly #life: ReturnType<typeof linkSignals>;
   #heartbeat: NodeJS.Timeout | undefined;
-  #config: ClientConfigReply = readAs(clientConfigReply, {});
+  #config: wire.ClientConfigReply = readAs(wire.clientConfigReply, {});
   /** Futures whose results have not come: two requests with one of them would have one result. */
   readonly #awaited = new Set<string>();
   #sessionId = '';
@@ -124,7 +84,7 @@ export class TinkerConnection implements AsyncDisposable {
   static async open(settings: ConnectionSettings): Promise<TinkerConnection> {
     const connection = new TinkerConnection(settings);
     try {
-      await connection.#greet();
+      await connection.#greet(Math.min(settings.patienceMs ?? FIRST_PATIENCE_MS, FIRST_PATIENCE_MS));
       await connection.renew();
     } catch (thrown) {
       await connection[Symbol.asyncDispose]();
@@ -135,12 +95,8 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   private constructor(settings: ConnectionSettings) {
-    const { baseURL, apiKey, onTrouble = () => undefined, downtime, patienceMs = PATIENCE_MS, signal } = settings;
-    this.#http = new HttpClient(baseURL, apiKey);
-    this.#errors = new ReplyErrors(apiKey, this.#http.address);
-    this.#caller = new Caller({ http: this.#http, errors: this.#errors, onTrouble, downtime, patienceMs });
-    this.#firstPatienceMs = Math.min(patienceMs, FIRST_PATIENCE_MS);
-    this.#life = linkSignals(this.#closing.signal, ...(signal === undefined ? [] : [signal]));
+    this.#http = new HttpClient(settings);
+    this.#life = linkSignals(this.#closing.signal, ...(settings.signal ? [settings.signal] : []));
   }
 
   get sessionId(): string {
@@ -153,43 +109,41 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   /** What the server says about sizes, or what the hosted service's clients take for granted. */
-  get config(): ClientConfigReply {
+  get config(): wire.ClientConfigReply {
     return this.#config;
   }
 
-  async supportedModels(): Promise<readonly OfferedModel[]> {
+  /** `tokenizerDigest`: SHA-256 of its tokenizer.json, where the server tells: Trainyard's does. */
+  async supportedModels() {
     const verb = 'get_server_capabilities';
-    const request = { method: 'GET', path: `/api/v1/${verb}`, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
-    const { supported_models: models } = this.#read(capabilitiesReply, await this.#ask(request, verb), verb);
+    const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
+    const reply = this.#checked(await this.#http.ask(request, this.#life.signal), verb);
+    const { supported_models: models } = this.#read(wire.capabilitiesReply, reply, verb);
     return models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
       name == null ? [] : [{ name, contextLength: length ?? undefined, tokenizerDigest: digest ?? undefined }],
     );
   }
 
   async createSamplingSession(source: { readonly baseModel: string } | { readonly path: string }): Promise<string> {
-    const verb = 'create_sampling_session';
+    const type = 'create_sampling_session';
     const from = 'path' in source ? { model_path: source.path } : { base_model: source.baseModel };
-    const reply = await this.inSession(() =>
-      this.post(verb, {
-        session_id: this.#sessionId,
-        sampling_session_seq_id: this.nextSamplingSession(),
-        ...from,
-        type: verb,
-      }),
-    );
-    return this.#read(createSamplingSessionReply, reply, verb).sampling_session_id;
+    const reply = await this.inSession(() => {
+      const sampling_session_seq_id = this.nextSamplingSession();
+      return this.post(type, { session_id: this.#sessionId, sampling_session_seq_id, ...from, type });
+    });
+    return this.#read(wire.createSamplingSessionReply, reply, type).sampling_session_id;
   }
 
   /** A new session, where the server has forgotten the old one. */
   async renew(): Promise<void> {
-    const body = { tags: ['trainyard'], sdk_version: SDK_VERSION, type: 'create_session' } as const;
-    const reply = await this.post('create_session', body).catch((thrown: unknown) => {
+    const type = 'create_session';
+    const reply = await this.post(type, { tags: ['trainyard'], sdk_version: SDK_VERSION, type }).catch((thrown: unknown) => {
       if (!isLost(thrown)) throw thrown;
       throw new TrainyardError('POLICY_REFUSED', `there is no Tinker API at ${this.address}: ${thrown.message}`, {
         hint: 'check TINKER_BASE_URL',
       });
     });
-    this.#sessionId = this.#read(createSessionReply, reply, 'create_session').session_id;
+    this.#sessionId = this.#read(wire.createSessionReply, reply, type).session_id;
   }
 
   /** Runs what needs the session; once more in a new one where the server turns out to have forgotten this one. */
@@ -216,7 +170,7 @@ export class TinkerConnection implements AsyncDisposable {
 
   /** A request that is answered at once. */
   async post(verb: string, body: Json, patienceMs?: number): Promise<ServerReply> {
-    return this.#ask(submitting(verb, encoded(body)), verb, patienceMs);
+    return this.#checked(await this.#http.ask({ ...posted(verb, body), patienceMs }, this.#life.signal), verb);
   }
 
   /** A request that nothing depends on: tried once. Undefined where no answer came; never throws. */
@@ -224,22 +178,22 @@ export class TinkerConnection implements AsyncDisposable {
     const { signal } = this.#life;
     if (signal.aborted) return undefined;
     const content = body === undefined ? {} : encoded(body);
-    const request = { ...content, method, path: `/api/v1/${path}`, pool: 'control', timeoutMs: MENTION_TIMEOUT_MS } as const;
-    const answer = await this.#caller.once(request, path, signal).catch(() => undefined);
-    return answer instanceof ExchangeFailure ? undefined : answer;
+    const request = { ...content, method, path, pool: 'control', timeoutMs: MENTION_TIMEOUT_MS } as const;
+    const answer = await this.#http.exchange(request, signal).catch(() => undefined);
+    return answer && 'status' in answer ? answer : undefined;
   }
 
   /** Resolves when the server has accepted the request. */
   async submit(submission: Submission): Promise<Accepted> {
     const { verb, repeatable, isTrial } = submission;
-    const request = { ...submitting(verb, encoded(submission.body)), alone: !repeatable };
+    const request = { ...posted(verb, submission.body), repeatable, isTrial };
     const send: Send = async (signal) => {
-      const reply = this.#checked(await this.#caller.ask(request, verb, { signal, repeatable, isTrial }), verb);
-      return { id: this.#read(futureReply, reply, verb).request_id, reply: jsonIn(reply.body) };
+      const reply = this.#checked(await this.#http.ask(request, signal), verb);
+      return { id: this.#read(wire.futureReply, reply, verb).request_id, reply: jsonIn(reply.body) };
     };
     using linked = this.#linked(submission.signal);
     const { id, reply } = await send(linked.signal);
-    return { requestId: id, reply, result: () => this.#onlyResult(submission, id, send) };
+    return { reply, result: () => this.#onlyResult(submission, id, send) };
   }
 
   /** Decodes what came; a body that is not what it should be becomes POLICY_GARBLED. */
@@ -259,23 +213,19 @@ export class TinkerConnection implements AsyncDisposable {
     this.#http.close();
   }
 
-  async #greet(): Promise<void> {
+  async #greet(patienceMs: number): Promise<void> {
     try {
-      const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, this.#firstPatienceMs);
-      this.#config = this.#read(clientConfigReply, reply, 'client/config');
+      const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, patienceMs);
+      this.#config = this.#read(wire.clientConfigReply, reply, 'client/config');
     } catch (thrown) {
-      // Servers older than this question answer 404: then the defaults hold.
+      // Servers older than this request answer 404: then the defaults hold.
       if (!isLost(thrown)) throw thrown;
     }
   }
 
   async #onlyResult(submission: Submission, firstId: string, send: Send): Promise<Payload> {
     const { verb, purpose, repeatable, signal } = submission;
-    if (this.#awaited.has(firstId)) {
-      throw new TrainyardError('POLICY_GARBLED', `the reply to ${verb} names the future of another request`, {
-        hint: `check that ${this.address} is a Tinker server, and its version`,
-      });
-    }
+    if (this.#awaited.has(firstId)) throw this.#notTinker(`the reply to ${verb} names the future of another request`);
     this.#awaited.add(firstId);
     using linked = this.#linked(signal);
     let id = firstId;
@@ -306,23 +256,23 @@ export class TinkerConnection implements AsyncDisposable {
   ): Promise<Payload> {
     const until = performance.now() + LONGEST_RESULT_MS;
     const left = { resubmissions: RESUBMISSIONS, badRequests: BAD_REQUESTS };
+    const [path, name] = ['retrieve_future', `retrieve_future of ${verb}`];
     let [id, metadataOnly, wait]: [string, boolean, number] = [firstId, true, PAUSE_MS[0]];
     for (let iteration = 0; ; iteration++) {
       const began = performance.now();
       const headers = { ...POLL_HEADERS, 'x-tinker-request-iteration': String(iteration), 'x-tinker-request-type': requestType };
       const body = Buffer.from(JSON.stringify({ request_id: id, allow_metadata_only: metadataOnly }));
-      const path = '/api/v1/retrieve_future';
-      const poll = { method: 'POST', path, pool: purpose, timeoutMs: POLL_TIMEOUT_MS, body, headers } as const;
-      const reply = await this.#caller.ask(poll, `retrieve_future of ${verb}`, { signal, repeatable: true, longPoll: true });
+      const poll = { method: 'POST', path, name, pool: purpose, timeoutMs: POLL_TIMEOUT_MS, body, headers } as const;
+      const reply = await this.#http.ask({ ...poll, longPoll: true }, signal);
       const outcome = this.#outcomeOf(reply, verb, purpose);
       if (outcome.kind === 'result') return outcome.payload;
       if (outcome.kind === 'large') {
-        if (!metadataOnly) throw this.#errors.garbled(reply, verb, 'metadata, where the whole result was asked for');
+        if (!metadataOnly) throw this.#http.errors.garbled(reply, verb, 'metadata, where the whole result was asked for');
         metadataOnly = false;
         continue;
       }
       if (outcome.kind === 'forgotten') {
-        if (left.resubmissions-- === 0) throw this.#errors.ofStatus(reply, verb);
+        if (left.resubmissions-- === 0) throw this.#http.errors.ofStatus(reply, verb);
         id = await resubmit();
         continue;
       }
@@ -336,38 +286,34 @@ export class TinkerConnection implements AsyncDisposable {
 
   /** Throws for what has failed and for what cannot be understood. */
   #outcomeOf(reply: ServerReply, verb: string, purpose: Submission['purpose']): PollOutcome {
-    const { status } = reply;
+    const { errors } = this.#http;
+    const { status, contentType, body } = reply;
+    if (status < 300 && contentType.includes(wire.PROTOBUF))
+      return { kind: 'result', payload: { kind: 'protobuf', bytes: body } };
+    const value = jsonIn(body);
     if (status === 408) return { kind: 'not yet' };
-    if (status === 410 || (status === 404 && jsonIn(reply.body) !== undefined)) return { kind: 'forgotten' };
+    if (status === 410 || (status === 404 && value !== undefined)) return { kind: 'forgotten' };
     if (status >= 300) {
-      const error = this.#errors.ofStatus(reply, verb);
+      const error = errors.ofStatus(reply, verb);
       if (status === 400 && error.code === 'POLICY_REFUSED') return { kind: 'bad request', error };
       throw error;
     }
-    if (reply.contentType.includes(PROTOBUF)) return { kind: 'result', payload: { kind: 'protobuf', bytes: reply.body } };
-    const value = jsonIn(reply.body);
-    if (typeof value !== 'object' || value === null) throw this.#errors.garbled(reply, verb);
-    if (tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
-    if (completeMetadataReply.safeParse(value).success) return { kind: 'large' };
-    const failed = failedReply.safeParse(value);
+    if (typeof value !== 'object' || value === null) throw errors.garbled(reply, verb);
+    if (wire.tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
+    if (wire.completeMetadataReply.safeParse(value).success) return { kind: 'large' };
+    const failed = wire.failedReply.safeParse(value);
     if (!failed.success) return { kind: 'result', payload: { kind: 'json', value } };
-    const code = purpose === 'sample' ? 'ENGINE_FAILED' : 'TRAINER_FAILED';
-    throw this.#errors.ofFailure(failed.data.error, failed.data.category, verb, code);
-  }
-
-  async #ask(request: ExchangeRequest, verb: string, patienceMs?: number): Promise<ServerReply> {
-    const options = { signal: this.#life.signal, repeatable: true, patienceMs };
-    return this.#checked(await this.#caller.ask(request, verb, options), verb);
+    throw errors.ofFailure(failed.data, verb, purpose === 'sample' ? 'ENGINE_FAILED' : 'TRAINER_FAILED');
   }
 
   #checked(reply: ServerReply, verb: string): ServerReply {
-    if (reply.status >= 300) throw this.#errors.ofStatus(reply, verb);
+    if (reply.status >= 300) throw this.#http.errors.ofStatus(reply, verb);
     return reply;
   }
 
   #read<T>(schema: Parameters<typeof readAs<T>>[0], reply: ServerReply, verb: string): T {
     const value = jsonIn(reply.body);
-    if (value === undefined) throw this.#errors.garbled(reply, verb);
+    if (value === undefined) throw this.#http.errors.garbled(reply, verb);
     try {
       return readAs(schema, value);
     } catch (thrown) {
@@ -377,15 +323,18 @@ export class TinkerConnection implements AsyncDisposable {
 
   #garbled(verb: string, thrown: unknown): unknown {
     if (!(thrown instanceof WireError)) return thrown;
-    const message = `the reply to ${verb} cannot be used: ${this.#errors.quote(thrown.message, 300)}`;
-    return new TrainyardError('POLICY_GARBLED', message, {
+    return this.#notTinker(`the reply to ${verb} cannot be used: ${this.#http.errors.quote(thrown.message, 300)}`, thrown);
+  }
+
+  #notTinker(found: string, cause?: unknown): TrainyardError {
+    return new TrainyardError('POLICY_GARBLED', found, {
       hint: `check that ${this.address} is a Tinker server, and its version`,
-      cause: thrown,
+      cause,
     });
   }
 
   #linked(signal: AbortSignal | undefined): ReturnType<typeof linkSignals> {
-    return linkSignals(this.#life.signal, ...(signal === undefined ? [] : [signal]));
+    return linkSignals(this.#life.signal, ...(signal ? [signal] : []));
   }
 
   async #beat(): Promise<ServerReply | undefined> {
@@ -393,16 +342,16 @@ export class TinkerConnection implements AsyncDisposable {
   }
 }
 
-function submitting<T extends object>(verb: string, content: T) {
-  return { ...content, method: 'POST', path: `/api/v1/${verb}`, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
+function posted(verb: string, body: Uint8Array | object | Json) {
+  return { ...encoded(body), method: 'POST', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
 }
 
 function encoded(body: Uint8Array | object | Json) {
-  if (body instanceof Uint8Array) return { headers: { 'content-type': PROTOBUF }, body };
+  if (body instanceof Uint8Array) return { headers: { 'content-type': wire.PROTOBUF }, body };
   return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };
 }
 
-const POLL_HEADERS = { 'content-type': 'application/json', accept: `${PROTOBUF}, application/json` };
+const POLL_HEADERS = { 'content-type': 'application/json', accept: `${wire.PROTOBUF}, application/json` };
 
 function waitedTooLong(verb: string): TrainyardError {
   const minutes = LONGEST_RESULT_MS / 60_000;

@@ -9,10 +9,10 @@ import { Semaphore } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { checkRequest, type Engine, type OnTokens, type SampleRequest, type SampleResult } from '../../core/policy.ts';
 import { decodeSampleReply } from '../wire/protobuf.ts';
-import { sampleCallToJson, sampleReplyFromJson } from '../wire/tinker-json.ts';
+import { modelInputToJson, sampleReplyFromJson } from '../wire/tinker-json.ts';
 import type { SampleReply } from '../wire/tinker-messages.ts';
 import type { Accepted, TinkerConnection } from './connection.ts';
-import { orCancelled } from './exchange.ts';
+import { orCancelled } from './http-client.ts';
 
 export interface TinkerEngineParts {
   readonly connection: TinkerConnection;
@@ -83,18 +83,22 @@ export class TinkerEngine implements Engine {
     signal: AbortSignal | undefined,
   ): Promise<{ readonly accepted: Accepted; readonly policyVersion: number }> {
     const served = this.#served;
-    const body = sampleCallToJson({
-      source: { kind: 'session', samplingSessionId: served.samplingSessionId, seqId: ++served.requests },
-      prompt: promptIds,
-      count: 1,
-      maxTokens: Math.min(sampling.maxTokens, this.contextLength - promptIds.length),
-      seed: foldedSeed(seed),
-      temperature: sampling.temperature,
-      topK: sampling.topK === 0 ? -1 : sampling.topK,
-      topP: sampling.topP,
-      stop: stopIds,
-      wantsPromptLogprobs: false,
-    });
+    const body = {
+      sampling_session_id: served.samplingSessionId,
+      seq_id: ++served.requests,
+      num_samples: 1,
+      prompt: modelInputToJson(promptIds),
+      sampling_params: {
+        max_tokens: Math.min(sampling.maxTokens, this.contextLength - promptIds.length),
+        seed: foldedSeed(seed),
+        ...(stopIds.length > 0 && { stop: stopIds }),
+        temperature: sampling.temperature,
+        top_k: sampling.topK === 0 ? -1 : sampling.topK,
+        top_p: sampling.topP,
+      },
+      prompt_logprobs: false,
+      type: 'sample',
+    };
     const submission = { verb: 'asample', requestType: 'Sample', purpose: 'sample', body, repeatable: true, signal } as const;
     return { accepted: await this.#connection.submit(submission), policyVersion: served.policyVersion };
   }

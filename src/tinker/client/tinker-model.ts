@@ -6,34 +6,32 @@
  * spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two verbs at once;
  * which loss is taken, and what is done about a spoiled model, is theirs too.
  */
+
 import { randomUUID } from 'node:crypto';
 import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
+import { readAs } from '../wire/codec.ts';
 import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
 import { passRequestToJson, passResultFromJson } from '../wire/tinker-json.ts';
-import type { Datum, PassRequest, PassResult } from '../wire/tinker-messages.ts';
 import {
   adamToWire,
   type ClientConfigReply,
   createModelReply,
+  type Datum,
   optimStepReply,
-  readAs,
+  type PassRequest,
+  type PassResult,
   saveWeightsForSamplerReply,
   saveWeightsReply,
 } from '../wire/tinker-messages.ts';
-import type { Payload, Submission, TinkerConnection } from './connection.ts';
-import { isLost } from './exchange.ts';
+import type { PassFormat, Payload, Submission, TinkerConnection } from './connection.ts';
+import { isLost } from './http-client.ts';
 
 /** Accepted by the server; the result is on its way. */
 export interface Underway<T> {
   readonly result: Promise<T>;
-}
-
-/** How a server takes its passes, found out with the first one. JSON is for servers that know nothing better. */
-export interface PassFormat {
-  kind: 'protobuf' | 'json' | undefined;
 }
 
 export interface ModelStart {
@@ -63,8 +61,9 @@ const MOST_LOADS = 3;
 
 export class TinkerModel {
   readonly id: string;
+  /** From what another one like it can be made as long as it was not trained. */
+  readonly start: ModelStart;
   readonly #connection: TinkerConnection;
-  readonly #format: PassFormat;
   #seqId = 0;
   #spoiled: TrainyardError | undefined;
   /** Sampling sessions of its weights so far. */
@@ -73,9 +72,9 @@ export class TinkerModel {
   #gradient: Promise<unknown>[] = [];
 
   /** A load of which nobody knows whether it took effect is done again in another new model, which every server allows. */
-  static async create(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
+  static async create(connection: TinkerConnection, start: ModelStart): Promise<TinkerModel> {
     for (let loads = 1; ; loads++) {
-      const model = await TinkerModel.#new(connection, format, start);
+      const model = await TinkerModel.#new(connection, start);
       try {
         if (start.path !== undefined) await model.#load(start.path);
         return model;
@@ -87,26 +86,23 @@ export class TinkerModel {
     }
   }
 
-  static async #new(connection: TinkerConnection, format: PassFormat, start: ModelStart): Promise<TinkerModel> {
+  static async #new(connection: TinkerConnection, start: ModelStart): Promise<TinkerModel> {
     const verb = 'create_model';
+    const { baseModel: base_model, loraRank: rank, seed } = start;
     const accepted = await connection.inSession(() => {
-      const body = {
-        session_id: connection.sessionId,
-        model_seq_id: connection.nextModel(),
-        base_model: start.baseModel,
-        lora_config: { rank: start.loraRank, seed: start.seed, train_unembed: true, train_mlp: true, train_attn: true },
-        type: verb,
-      };
+      const session = { session_id: connection.sessionId, model_seq_id: connection.nextModel() };
+      const lora_config = { rank, seed, train_unembed: true, train_mlp: true, train_attn: true };
+      const body = { ...session, base_model, lora_config, type: verb };
       return connection.submit({ verb, purpose: 'train', body, repeatable: true });
     });
     const { model_id: id } = await connection.decode(verb, () => readAs(createModelReply, accepted.reply));
     await accepted.result();
-    return new TinkerModel(connection, format, id);
+    return new TinkerModel(connection, start, id);
   }
 
-  private constructor(connection: TinkerConnection, format: PassFormat, id: string) {
+  private constructor(connection: TinkerConnection, start: ModelStart, id: string) {
     this.#connection = connection;
-    this.#format = format;
+    this.start = start;
     this.id = id;
   }
 
@@ -121,9 +117,10 @@ export class TinkerModel {
   /** In chunks that the server takes; they are computed as one. At least one datum. */
   async pass<T>(pass: Pass<T>): Promise<Underway<T>> {
     this.assertSound();
-    this.#format.kind ??= await this.#findFormat(pass.data[0]!);
-    const chunks = await cutIntoChunks(pass.data, this.#format.kind, this.#connection.config);
-    const answers = await this.#sendChunks(pass, chunks, this.#format.kind);
+    const format = this.#connection.passFormat ?? (await this.#findFormat(pass.data[0]!));
+    this.#connection.passFormat = format;
+    const chunks = await cutIntoChunks(pass.data, format, this.#connection.config);
+    const answers = await this.#sendChunks(pass, chunks, format);
     const read = async (): Promise<T> => {
       const payloads = await Promise.all(answers.map(({ result }) => result));
       const results = await this.#connection.decode('forward_backward', () => mapYielding(payloads, readPass));
@@ -188,7 +185,8 @@ export class TinkerModel {
     try {
       await (await this.#verb('load_weights', { path, optimizer: true })).result;
     } catch (thrown) {
-      if (isUnexplained(thrown)) throw this.#withoutState(path, thrown);
+      // Refused, and the server's error does not say what to do about it.
+      if (isRefusal(thrown) && thrown.hint === undefined) throw this.#withoutState(path, thrown);
       if (!isLost(thrown) || thrown.details === undefined) throw thrown;
       // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
       await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
@@ -220,7 +218,7 @@ export class TinkerModel {
    * Finds out in which form the server takes its passes, with one that has no effect: a server that knows no protobuf refuses it at once,
    * or fails on it. Nobody needs its result.
    */
-  async #findFormat({ tokens, inputs }: Datum): Promise<'protobuf' | 'json'> {
+  async #findFormat({ tokens, inputs }: Datum): Promise<PassFormat> {
     const target_tokens = { dtype: 'int64', data: Int32Array.from(inputs['target_tokens']!.data.subarray(0, 1)) } as const;
     const weights = { dtype: 'float32', data: Float32Array.of(1) } as const;
     const data = [{ tokens: tokens.subarray(0, 1), inputs: { target_tokens, weights } }];
@@ -238,7 +236,7 @@ export class TinkerModel {
   async #sendChunks(
     { loss, lossSettings, forwardOnly }: Pass<unknown>,
     chunks: readonly (readonly Datum[])[],
-    format: 'protobuf' | 'json',
+    format: PassFormat,
   ): Promise<Underway<Payload>[]> {
     const sent: Promise<Underway<Payload>>[] = [];
     for (const data of chunks) {
@@ -271,7 +269,7 @@ export class TinkerModel {
   async #submit(encoded: EncodedVerb): Promise<Underway<Payload>> {
     // Servers that take protobuf know passes and steps again by their seq_id, and refuse a save whose name is taken; those of before
     // would do it twice. A load that comes again is known by some, refused by others.
-    const repeatable = this.#format.kind !== 'json' && encoded.verb !== 'load_weights';
+    const repeatable = this.#connection.passFormat !== 'json' && encoded.verb !== 'load_weights';
     const accepted = await this.#connection.submit({ ...encoded, purpose: 'train', repeatable });
     return { result: quietly(accepted.result()) };
   }
@@ -289,15 +287,13 @@ export class TinkerModel {
   }
 }
 
-/** Refused, and nobody said what to do about it. */
-function isUnexplained(thrown: unknown): boolean {
-  return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED' && thrown.hint === undefined;
+function isRefusal(thrown: unknown): thrown is TrainyardError {
+  return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
 }
 
 /** Such a request used up its number and had no effect. */
 function isRefusedAtOnce(thrown: unknown): boolean {
-  const isRefused = thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
-  return isRefused && [400, 415, 422].includes(statusOf(thrown) ?? 0);
+  return isRefusal(thrown) && [400, 415, 422].includes(statusOf(thrown) ?? 0);
 }
 
 /** Said in JSON or not. */
@@ -328,7 +324,7 @@ const JSON_CHUNK_BYTES = 250_000;
 
 async function cutIntoChunks(
   data: readonly Datum[],
-  format: 'protobuf' | 'json',
+  format: PassFormat,
   { fwdbwd_max_chunk_bytes_count: given, fwdbwd_max_chunk_len: mostDatums }: ClientConfigReply,
 ): Promise<Datum[][]> {
   const sizes = await mapYielding(data, encodedBytes);
@@ -344,7 +340,7 @@ async function cutIntoChunks(
   return chunks;
 }
 
-function encodePass(request: PassRequest, format: 'protobuf' | 'json'): EncodedVerb {
+function encodePass(request: PassRequest, format: PassFormat): EncodedVerb {
   const requestType = request.forwardOnly ? 'Forward' : 'ForwardBackward';
   if (format === 'protobuf') return { verb: 'forward_backward', requestType, body: encodePassRequest(request) };
   return { verb: request.forwardOnly ? 'forward' : 'forward_backward', requestType, body: passRequestToJson(request) };

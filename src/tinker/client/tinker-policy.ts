@@ -22,11 +22,11 @@ export function openTinkerPolicy(
   words: number,
   { warn, stop, downtime }: PolicyOptions,
 ): Promise<Policy> {
-  return openingWith(async (closers) => {
+  return openingWith(async (opened) => {
     const sizes = await sizesOf(settings.model);
     checkVocabulary(words, sizes.vocabSize);
     const saved = await readSavedState(settings.model);
-    const connection = closers.add(
+    const connection = opened.use(
       await TinkerConnection.open({
         ...access(settings.baseURL ?? saved?.server),
         onTrouble: (message) => warn('POLICY_SERVER', message),
@@ -41,17 +41,13 @@ export function openTinkerPolicy(
     const offer = offered.find(({ name }) => name === baseModel);
     await checkTokenizer(settings.model, baseModel, offer?.tokenizerDigest);
     const contextLength = Math.min(sizes.contextLength, offer?.contextLength ?? Number.POSITIVE_INFINITY);
-    const { vocabSize } = sizes;
-    const engine = new TinkerEngine({
-      ...{ connection, vocabSize, contextLength, policyVersion: 0 },
-      samplingSessionId: await connection.createSamplingSession({ baseModel }),
-    });
+    const common = { connection, vocabSize: sizes.vocabSize, contextLength };
+    const samplingSessionId = await connection.createSamplingSession({ baseModel });
+    const engine = new TinkerEngine({ ...common, policyVersion: 0, samplingSessionId });
     const { seed } = settings;
     const loraRank = saved?.loraRank ?? settings.loraRank;
     const onPublished = (id: string, version: number): void => engine.serve(id, version);
-    const trainer = closers.add(
-      new TinkerTrainer({ connection, baseModel, loraRank, seed, vocabSize, contextLength, onPublished }),
-    );
+    const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, onPublished }));
     if (saved !== undefined) {
       await trainer.load(settings.model);
       await trainer.publish(0);
@@ -61,7 +57,7 @@ export function openTinkerPolicy(
       server: connection.address,
       engine,
       trainer,
-      [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose](),
+      [Symbol.asyncDispose]: () => opened.disposeAsync(),
     };
   });
 }
@@ -76,12 +72,7 @@ function access(named: string | undefined): { readonly baseURL: string; readonly
           : 'set it to the key of that server; trainyard tinker prints its own when it starts',
     });
   }
-  const baseURL = named ?? HOSTED;
-  const url = URL.parse(baseURL);
-  if (url === null || (url.protocol !== 'http:' && url.protocol !== 'https:')) {
-    throw new TrainyardError('USAGE', `TINKER_BASE_URL is ${JSON.stringify(baseURL)}, expected an http or https URL`);
-  }
-  return { baseURL, apiKey };
+  return { baseURL: named ?? HOSTED, apiKey };
 }
 
 function chooseModel(wanted: string | undefined, folder: string, offered: readonly { readonly name: string }[]): string {

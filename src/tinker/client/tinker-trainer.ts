@@ -28,8 +28,8 @@ import {
   scoringDatum,
   weightedDatum,
 } from './datum.ts';
-import { isLost } from './exchange.ts';
-import { type ModelStart, type PassFormat, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
+import { isLost } from './http-client.ts';
+import { type ModelStart, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
 
 export interface TinkerTrainerParts {
   readonly connection: TinkerConnection;
@@ -50,26 +50,17 @@ interface Scored {
   readonly lossSum: number | undefined;
 }
 
-/** A model, and from what another one like it can be made as long as it was not trained. */
-interface Held {
-  readonly model: TinkerModel;
-  readonly start: ModelStart;
-}
-
 const GOODBYE_MS = 2000;
 
 export class TinkerTrainer implements Trainer, AsyncDisposable {
   readonly #parts: TinkerTrainerParts;
-  readonly #format: PassFormat = { kind: undefined };
   /** Losses that the server has computed by name, and those it has refused. */
   readonly #provenLosses = new Set<string>();
   readonly #refusedLosses = new Set<string>();
-  /** Backward passes that were called and have not ended. */
-  readonly #backwards = new Set<{ failure: unknown }>();
-  /** Why the latest backward pass was not sent. */
+  /** Why a backward pass was not sent, until one is that was called by somebody who could know. */
   #unsent: unknown;
-  #current: Held | undefined;
-  #reference: Held | undefined;
+  #current: TinkerModel | undefined;
+  #reference: TinkerModel | undefined;
   /** Whether a step was sent since the current model began. */
   #hasStepped = false;
   readonly #sending = new Mutex();
@@ -88,33 +79,23 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  async forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
-    const backward: { failure: unknown } = { failure: undefined };
-    this.#backwards.add(backward);
-    try {
-      return await this.#inOrder(async () => {
-        try {
-          await this.#check(samples);
-          const underway = await this.#backward(samples, loss);
-          this.#unsent = undefined;
-          return underway;
-        } catch (thrown) {
-          backward.failure = thrown;
-          this.#unsent = thrown;
-          throw thrown;
-        }
-      });
-    } finally {
-      this.#backwards.delete(backward);
-    }
+  forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
+    const known = this.#unsent;
+    return this.#inOrder(async () => {
+      try {
+        await this.#check(samples);
+        const underway = await this.#backward(samples, loss);
+        if (this.#unsent === known) this.#unsent = undefined;
+        return underway;
+      } catch (thrown) {
+        this.#unsent = thrown;
+        throw thrown;
+      }
+    });
   }
 
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }> {
-    // A step that is called before these have ended counts on their gradient.
-    const awaited = [...this.#backwards];
     return this.#inOrder(async () => {
-      const failed = awaited.find(({ failure }) => failure !== undefined);
-      if (failed !== undefined) throw withoutGradient(failed.failure);
       const model = await this.#model();
       model.assertSound();
       if (this.#unsent !== undefined) throw withoutGradient(this.#unsent);
@@ -151,7 +132,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       this.#current = await this.#begin({ ...this.#base(), path });
       this.#hasStepped = false;
       this.#unsent = undefined;
-      void previous?.model.unload();
+      void previous?.unload();
       return { result: Promise.resolve() };
     });
   }
@@ -168,20 +149,17 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   freezeReference(): Promise<void> {
     return this.#inOrder(async () => {
       const model = await this.#model();
-      const { start } = this.#current!;
-      const path = this.#hasStepped ? await (await model.save()).result : start.path;
-      void this.#reference?.model.unload();
-      this.#reference = await this.#begin({ ...start, path });
+      const path = this.#hasStepped ? await (await model.save()).result : model.start.path;
+      void this.#reference?.unload();
+      this.#reference = await this.#begin({ ...model.start, path });
       return { result: Promise.resolve() };
     });
   }
 
   /** Tells the server to drop the models; does not wait long for it. */
   async [Symbol.asyncDispose](): Promise<void> {
-    const unloaded = Promise.all([this.#current?.model.unload(), this.#reference?.model.unload()]);
-    const patience = new AbortController();
-    await Promise.race([unloaded, sleep(GOODBYE_MS, undefined, { signal: patience.signal }).catch(() => undefined)]);
-    patience.abort();
+    const unloaded = Promise.all([this.#current?.unload(), this.#reference?.unload()]);
+    await Promise.race([unloaded, sleep(GOODBYE_MS, undefined, { ref: false })]);
   }
 
   /** Sends what `send` sends after what was called before, and waits for the result while others are sent. */
@@ -191,11 +169,11 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   async #model(): Promise<TinkerModel> {
     this.#current ??= await this.#begin(this.#base());
-    return this.#current.model;
+    return this.#current;
   }
 
-  async #begin(start: ModelStart): Promise<Held> {
-    return { model: await TinkerModel.create(this.#parts.connection, this.#format, start), start };
+  #begin(start: ModelStart): Promise<TinkerModel> {
+    return TinkerModel.create(this.#parts.connection, start);
   }
 
   #base(): ModelStart {
@@ -224,16 +202,16 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   /** The reference never changes, so one that the server has lost is made again. */
   async #scoreByReference(samples: readonly Sample[]): Promise<Float32Array[]> {
-    const held = this.#reference;
-    if (held === undefined) {
+    const reference = this.#reference;
+    if (reference === undefined) {
       throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
     }
-    const score = async ({ model }: Held) => (await (await this.#score(model, samples)).result).logprobs;
+    const score = async (model: TinkerModel) => (await (await this.#score(model, samples)).result).logprobs;
     try {
-      return await score(held);
+      return await score(reference);
     } catch (thrown) {
       if (!isLost(thrown)) throw thrown;
-      this.#reference = await this.#begin(held.start);
+      this.#reference = await this.#begin(reference.start);
       return await score(this.#reference);
     }
   }
@@ -298,12 +276,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 }
 
-/** Of each sample's masked tokens; `outputs` are those of the samples that were sent, in order. */
+/** Of each sample's masked tokens; `outputs` are those of the samples that were sent, one each and in order. */
 async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']): Promise<Float32Array[]> {
-  const sent = samples.filter(isTrained).length;
-  if (outputs.length !== sent) {
-    throw new TrainyardError('POLICY_GARBLED', `the server gave ${outputs.length} outputs for ${sent} samples`);
-  }
   let next = 0;
   return mapYielding(samples, (sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
 }
@@ -323,14 +297,12 @@ function withoutGradient(cause: unknown): TrainyardError {
 
 const SAVED_STATE = 'tinker.json';
 
+/** `server` is a base URL, `path` is tinker://<model>/weights/<name>, `savedAt` is ISO 8601. */
 const savedState = z.object({
-  /** Base URL. */
   server: z.string(),
   baseModel: z.string(),
   loraRank: z.int(),
-  /** tinker://<model>/weights/<name> */
   path: z.string(),
-  /** ISO 8601. */
   savedAt: z.string(),
 });
 
@@ -345,8 +317,11 @@ export async function readSavedState(dir: string): Promise<z.infer<typeof savedS
     throw error;
   });
   if (text === undefined) {
-    await checkModelFolder(dir);
-    return undefined;
+    const names: readonly string[] = await readdir(dir).catch(() => []);
+    if (names.includes('config.json') || names.includes('tokenizer.json')) return undefined;
+    throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`, {
+      hint: 'give a checkpoint folder of a run, or a model folder',
+    });
   }
   try {
     const state = savedState.parse(JSON.parse(text));
@@ -358,12 +333,4 @@ export async function readSavedState(dir: string): Promise<z.infer<typeof savedS
       cause,
     });
   }
-}
-
-async function checkModelFolder(dir: string): Promise<void> {
-  const names: readonly string[] = await readdir(dir).catch(() => []);
-  if (names.includes('config.json') || names.includes('tokenizer.json')) return;
-  throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`, {
-    hint: 'give a checkpoint folder of a run, or a model folder',
-  });
 }

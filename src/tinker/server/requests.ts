@@ -1,79 +1,31 @@
 /**
- * What a request to the Tinker server is, how it is refused, and what one request, one model and the whole server may cost.
+ * What the routes of the Tinker server are made of: requests and how they are refused, results that are not there yet, and the order in
+ * which a model's requests are carried out.
  *
  * Statuses are chosen for what clients make of them: 408, 409, 429 and 5xx are tried again, 410 means that the future is gone, every other
  * 4xx is final. A request that was taken and then failed has a message and a category instead.
  */
-import { hash } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
 import type { z } from 'zod';
+import { deadlineSignal, Mutex, orAborted } from '../../core/async.ts';
 import { messageOf } from '../../core/errors.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, textOf } from '../../http/message.ts';
 import { type ErrorTable, failureOf, type Headers, type Refusal, refusals } from '../../http/refusal.ts';
-import { type FailureCategory, PROTOBUF, readAs, WireError } from '../wire/tinker-messages.ts';
+import { readAs, WireError } from '../wire/codec.ts';
+import { encodePassResult, encodeSampleReply } from '../wire/protobuf.ts';
+import { passResultToJson, sampleReplyToJson } from '../wire/tinker-json.ts';
+import { type FailureCategory, futureRequest, type PassResult, PROTOBUF, type SampleReply } from '../wire/tinker-messages.ts';
+import { TINKER_LIMITS } from './limits.ts';
 
-const MiB = 1024 * 1024;
-
-/** Published in docs/reference/tinker-server.md, which a test keeps equal to this. */
-export const TINKER_LIMITS = {
-  /** Of a body, before and after decompression. */
-  bodyBytes: 64 * MiB,
-  /** Of a JSON body: parsing it blocks the event loop. Batches that are larger come as protobuf. */
-  jsonBytes: 16 * MiB,
-  /** Of a JSON body that is neither a pass nor a sample: checking it costs far more than parsing it. */
-  smallJsonBytes: 256 * 1024,
-  /** Bodies of requests that were taken and not yet carried out. */
-  waitingBytes: 512 * MiB,
-  /** Datums in one forward_backward. */
-  data: 4096,
-  /** Models in training at once. */
-  models: 8,
-  /** Sets of weights that are sampled from at once. */
-  samplers: 4,
-  /** Sequences being sampled, from which on requests wait; those of a session that has none under way do not. */
-  sequences: 128,
-  /** Sequences of one sample request. */
-  samples: 256,
-  /** Sample requests taken and not yet answered. */
-  samplesWaiting: 10_000,
-  /** Unnamed sets of sampler weights kept for each model. */
-  unnamed: 8,
-  /** Results that nobody asked for yet, or might ask for again. */
-  resultBytes: 256 * MiB,
-} as const;
-
-/** Milliseconds. */
-export interface Waits {
-  /** How long `retrieve_future` waits for a result before it says to ask again. */
-  readonly poll: number;
-  /** How long a request waits for the seq_id before its own. */
-  readonly gap: number;
-  /** How long weights are sampled from, at least, before others that are waited for take their place. */
-  readonly turn: number;
-  /** How long a result is kept. */
-  readonly result: number;
-  /** How long a session lives without a sign of life. */
-  readonly session: number;
-  /** After how long without one its samples are held back, and its models make room for others where there is none. */
-  readonly silence: number;
-}
-
-export const WAITS: Waits = { poll: 30_000, gap: 60_000, turn: 1000, result: 30 * 60_000, session: 10 * 60_000, silence: 60_000 };
-
-// Routes.
-
-export interface TinkerRequest extends HttpRequest {
-  /** What stands in the path where the route has a name in braces. */
-  readonly names: Readonly<Record<string, string>>;
-}
-
-export type Route = (request: TinkerRequest) => Promise<HttpReply>;
+/** `names`: what stands in the path where the route has a name in braces. */
+export type Route = (request: HttpRequest & { readonly names: Readonly<Record<string, string>> }) => Promise<HttpReply>;
 
 /** By method and path below /api/v1. */
 export type Routes = Readonly<Record<string, Route>>;
 
-// Refusals.
+// ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export const refused = refusals({
   invalid_request: 400,
@@ -103,13 +55,11 @@ const ERRORS: ErrorTable = {
     SESSION_UNKNOWN: { status: 401, code: 'invalid_api_key' },
     request_too_large: { status: 413, code: 'body_too_large' },
     // Nothing but another request helps against these.
-    ...{
-      REQUEST_INVALID: INVALID,
-      CONTEXT_OVERFLOW: INVALID,
-      SAMPLE_REFUSED: INVALID,
-      CHECKPOINT_MISMATCH: INVALID,
-      CANCELLED: INVALID,
-    },
+    REQUEST_INVALID: INVALID,
+    CONTEXT_OVERFLOW: INVALID,
+    SAMPLE_REFUSED: INVALID,
+    CHECKPOINT_MISMATCH: INVALID,
+    CANCELLED: INVALID,
   },
   otherwise: { status: 500, code: 'internal_error' },
 };
@@ -131,18 +81,7 @@ export function failureIn(thrown: unknown): TinkerFailure {
   return { status, code, headers, message: hint === undefined ? found : `${found} (${hint})` };
 }
 
-/** `detail` is where clients of servers made with FastAPI look. */
-export function failureReply({ status, code, message, headers }: TinkerFailure): HttpReply {
-  return jsonReply(status, { error: { code, message }, detail: message }, headers);
-}
-
-/** Of a request that was taken, and then failed. */
-export function futureFailureOf(thrown: unknown): { readonly error: string; readonly category: FailureCategory } {
-  const { status, message } = failureIn(thrown);
-  return { error: message, category: status < 500 ? 'user' : 'server' };
-}
-
-// Bodies.
+// ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export interface Body {
   readonly bytes: Uint8Array;
@@ -197,4 +136,313 @@ export function jsonOf({ bytes, isProtobuf }: Body, most: number = TINKER_LIMITS
     });
   }
   return parseJson(textOf(bytes).replace(LONG_SEQ_ID, '$1"$2"'), { nesting: DEEPEST });
+}
+
+// ── futures ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export type FutureResult =
+  | { readonly kind: 'reply'; readonly value: object }
+  | { readonly kind: 'pass'; readonly result: PassResult }
+  | { readonly kind: 'sample'; readonly reply: SampleReply }
+  | { readonly kind: 'failed'; readonly failure: { readonly error: string; readonly category: FailureCategory } };
+
+/** Light: it does not hold on to its result. */
+export interface Future {
+  readonly id: string;
+  /** Whose it is, where it is a session's. */
+  readonly sessionId: string | undefined;
+  /** Whether a client was told the result. */
+  delivered: boolean;
+  /** Stops what it waits for, where that can be stopped. */
+  cancel(): void;
+}
+
+interface Kept {
+  readonly future: Future;
+  readonly result: Promise<FutureResult>;
+  bytes: number;
+  /** When it was settled, by `performance.now()`. */
+  at: number;
+}
+
+const FORM = /^([0-9a-f]{12})-\d+$/;
+/** Bytes of a small reply and its entry here. */
+const SMALL = 500;
+
+/**
+ * Results that are not there yet. A request that takes a while is answered with an id at once; its result is asked for by the id, as often as
+ * one likes, for as long as it is kept: for a time and up to a number of bytes, the oldest going first. Those that are not there yet are
+ * always kept. Ids begin with a name of this process's life, so that one of an earlier life is told from one that never was.
+ */
+export class Futures {
+  readonly #boot = randomBytes(6).toString('hex');
+  readonly #limits: { readonly bytes: number; readonly ageMs: number };
+  readonly #pending = new Map<string, Kept>();
+  /** Oldest first. */
+  readonly #settled = new Map<string, Kept>();
+  #bytes = 0;
+  #made = 0;
+
+  constructor(limits: { readonly bytes: number; readonly ageMs: number }) {
+    this.#limits = limits;
+  }
+
+  /** `work` is begun here; what it throws is the result. */
+  start(work: () => Promise<FutureResult>, sessionId?: string, cancel: () => void = () => {}): Future {
+    const id = `${this.#boot}-${++this.#made}`;
+    const result = Promise.resolve()
+      .then(work)
+      .catch((thrown): FutureResult => {
+        const { status, message } = failureIn(thrown);
+        return { kind: 'failed', failure: { error: message, category: status < 500 ? 'user' : 'server' } };
+      });
+    const kept: Kept = { future: { id, sessionId, delivered: false, cancel }, result, bytes: 0, at: 0 };
+    this.#pending.set(id, kept);
+    void result.then((settled) => this.#settle(kept, settled));
+    return kept.future;
+  }
+
+  /** Throws `unknown_future` for what never was, `future_gone` for what is no longer kept. */
+  find(id: string): Future {
+    return this.#find(id).future;
+  }
+
+  /** The result, or undefined where it did not come in time. Throws as `find` does. */
+  async wait({ id }: Future, ms: number, signal?: AbortSignal): Promise<FutureResult | undefined> {
+    const { result } = this.#find(id);
+    using over = deadlineSignal(ms, () => 'not yet', ...(signal ? [signal] : []));
+    return await orAborted(result, over.signal).catch(() => undefined);
+  }
+
+  /** Resolves when there is nothing left to do for it. Never throws. */
+  async done({ id }: Future): Promise<void> {
+    await this.#pending.get(id)?.result;
+  }
+
+  #find(id: string): Kept {
+    this.#forgetOld();
+    const kept = this.#pending.get(id) ?? this.#settled.get(id);
+    if (kept !== undefined) return kept;
+    const [, boot] = FORM.exec(id) ?? [];
+    if (boot === undefined) throw refused('unknown_future', `there is no future ${JSON.stringify(id.slice(0, 80))}`);
+    const why = boot === this.#boot ? 'its result is no longer kept' : 'it is of an earlier life of this server';
+    throw refused('future_gone', `future ${id} is gone: ${why}`, { hint: 'send the request again' });
+  }
+
+  #settle(kept: Kept, result: FutureResult): void {
+    kept.bytes = sizeOf(result);
+    kept.at = performance.now();
+    // Who holds on to the future does not hold on to what could have been stopped.
+    kept.future.cancel = () => {};
+    this.#pending.delete(kept.future.id);
+    this.#settled.set(kept.future.id, kept);
+    this.#bytes += kept.bytes;
+    this.#forgetOld();
+  }
+
+  #forgetOld(): void {
+    const oldest = performance.now() - this.#limits.ageMs;
+    for (const [id, kept] of this.#settled) {
+      // The newest stays, however large: somebody is about to ask for it.
+      if (kept.at >= oldest && (this.#bytes <= this.#limits.bytes || this.#settled.size === 1)) return;
+      this.#settled.delete(id);
+      this.#bytes -= kept.bytes;
+    }
+  }
+}
+
+function sizeOf(result: FutureResult): number {
+  const rows: readonly (readonly (ArrayBufferView | undefined)[])[] =
+    result.kind === 'pass'
+      ? result.result.outputs.map((tensors) => Object.values(tensors).map(({ data }) => data))
+      : result.kind === 'sample'
+        ? result.reply.sequences.map(({ tokens, logprobs }) => [tokens, logprobs, result.reply.promptLogprobs])
+        : [];
+  return SMALL * (rows.length + 1) + rows.flat().reduce((sum, array) => sum + (array?.byteLength ?? 0), 0);
+}
+
+export function futureReply(future: Future, more: object = {}): HttpReply {
+  return jsonReply(200, { request_id: future.id, future_id: future.id, status: 'pending', ...more });
+}
+
+/** `touch`: to ask for a result is a sign of life of its session. */
+export function futureRoutes(futures: Futures, touch: (sessionId: string | undefined) => void, pollMs: number): Routes {
+  return {
+    'POST /retrieve_future': async (request) => {
+      const { request_id } = await readRequest(futureRequest, request);
+      const future = futures.find(request_id);
+      touch(future.sessionId);
+      const result = await futures.wait(future, pollMs, request.signal);
+      if (result === undefined) return jsonReply(408, { type: 'try_again', request_id, queue_state: 'active' });
+      future.delivered = true;
+      return resultReply(result, request.header('accept')?.includes(PROTOBUF) ?? false);
+    },
+
+    /** Only sampling can be stopped; a step that was asked for is taken. */
+    'POST /cancel_future': async (request) => {
+      futures.find((await readRequest(futureRequest, request)).request_id).cancel();
+      return jsonReply(200, { status: 'cancelled' });
+    },
+  };
+}
+
+function resultReply(result: FutureResult, wantsProtobuf: boolean): HttpReply {
+  if (result.kind === 'reply') return jsonReply(200, result.value);
+  if (result.kind === 'failed') return jsonReply(200, result.failure);
+  if (wantsProtobuf) {
+    const body = result.kind === 'pass' ? encodePassResult(result.result) : encodeSampleReply(result.reply);
+    return { status: 200, headers: { 'content-type': PROTOBUF }, body };
+  }
+  return jsonReply(200, result.kind === 'pass' ? passResultToJson(result.result) : sampleReplyToJson(result.reply));
+}
+
+// ── repetitions and order ────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** What was made for numbers that a client chose: a repetition gives what was made the first time, another body is refused. */
+export class Numbered<T> {
+  readonly made = new Map<number | string, { readonly digest: string; readonly what: T }>();
+  readonly #param: string;
+  readonly #most: number;
+
+  /** `param`: the field the number comes in. `most`: remembered; the oldest are forgotten. */
+  constructor(param: string, most: number) {
+    this.#param = param;
+    this.#most = most;
+  }
+
+  /** What was made for this number before, or what `make` makes now. */
+  take(number: number | string, digest: string, make: () => T): T {
+    const known = this.made.get(number);
+    if (known !== undefined && known.digest === digest) return known.what;
+    if (known !== undefined) {
+      const found = `${this.#param} ${number} was used before, for another request`;
+      throw refused('seq_id_reused', found, { param: this.#param });
+    }
+    const what = make();
+    this.made.set(number, { digest, what });
+    const [oldest] = this.made.keys();
+    if (this.made.size > this.#most) this.made.delete(oldest!);
+    return what;
+  }
+}
+
+interface OrderedRequest {
+  readonly seqId: number | undefined;
+  /** Of the whole body. */
+  readonly digest: string;
+  run(): Promise<FutureResult>;
+  /** In place of `run`, in its turn: the request failed without having been carried out. */
+  skipped(why: string): void;
+}
+
+/** Requests whose digests are remembered: a client asks again for the latest ones only. */
+const MOST_SEEN = 10_000;
+/** A client that is so far ahead of itself is lost. */
+const MOST_AHEAD = 10_000;
+
+/**
+ * The requests of one model, one after another: by seq_id where they have one, else as they arrive.
+ *
+ * The same seq_id with the same body is the same future, with another body it is refused. A request whose predecessors are not there yet
+ * waits for them. If they do not come in time, everything that waits fails, nothing of it is carried out, and the order goes on behind it:
+ * what was missing is then refused, should it still come.
+ */
+export class RequestOrder {
+  readonly #start: (work: () => Promise<FutureResult>) => Future;
+  readonly #gapMs: number;
+  readonly #seen = new Numbered<Future>('seq_id', MOST_SEEN);
+  /** By seq_id: begun when all before them are. */
+  readonly #waiting = new Map<number, { readonly go: () => void; readonly giveUp: (missing: number) => void }>();
+  readonly #running = new Mutex();
+  #next = 1;
+  #gapTimer: NodeJS.Timeout | undefined;
+  #closed: string | undefined;
+
+  constructor(start: (work: () => Promise<FutureResult>) => Future, gapMs: number) {
+    this.#start = start;
+    this.#gapMs = gapMs;
+  }
+
+  /** The future of this request, made now or when it came for the first time. */
+  submit(request: OrderedRequest): Future {
+    const { seqId, digest } = request;
+    if (seqId === undefined) return this.#start(() => this.#run(request));
+    return this.#seen.take(seqId, digest, () => {
+      if (seqId < this.#next) {
+        throw refused('seq_id_reused', `seq_id ${seqId} came too late or too often: the next one is ${this.#next}`, {
+          hint: 'give each request of a model a seq_id of its own: 1, 2, 3 …',
+          param: 'seq_id',
+        });
+      }
+      if (seqId > this.#next + MOST_AHEAD) {
+        throw refused('invalid_request', `seq_id is ${seqId}, expected ${this.#next} or little more`, { param: 'seq_id' });
+      }
+      return this.#start(() => this.#waitThenRun(request, seqId));
+    });
+  }
+
+  /** A request that was refused before it could have a future uses up its seq_id too: clients do not send that one again. */
+  skip(seqId: number, digest: string, skipped: OrderedRequest['skipped'], why: string): void {
+    if (this.#seen.made.has(seqId) || seqId < this.#next || seqId > this.#next + MOST_AHEAD) return;
+    const run = async (): Promise<FutureResult> => {
+      skipped(why);
+      throw refused('invalid_request', why);
+    };
+    this.submit({ seqId, digest, run, skipped });
+  }
+
+  /** Requests that wait fail, and so do those that still come. Resolves when nothing runs any more. */
+  async close(why: string): Promise<void> {
+    this.#closed = why;
+    this.#stopClock();
+    for (const { go } of this.#waiting.values()) go();
+    this.#waiting.clear();
+    await this.#running.idle();
+  }
+
+  #run(request: OrderedRequest): Promise<FutureResult> {
+    return this.#running.run(() => {
+      if (this.#closed !== undefined) throw refused('unknown_model', this.#closed);
+      return request.run();
+    });
+  }
+
+  #waitThenRun(request: OrderedRequest, seqId: number): Promise<FutureResult> {
+    if (this.#closed !== undefined) return this.#run(request);
+    return new Promise((resolve, reject) => {
+      const go = (): void => void this.#run(request).then(resolve, reject);
+      const giveUp = (missing: number): void => {
+        const seconds = Math.round(this.#gapMs / 1000);
+        const why = `seq_id ${missing} did not come within ${seconds} s, so the request with seq_id ${seqId} was not carried out`;
+        reject(refused('invalid_request', why, { param: 'seq_id' }));
+        void this.#running.run(() => request.skipped(why));
+      };
+      this.#waiting.set(seqId, { go, giveUp });
+      this.#advance();
+    });
+  }
+
+  #advance(): void {
+    const before = this.#next;
+    for (let ready = this.#waiting.get(this.#next); ready !== undefined; ready = this.#waiting.get(this.#next)) {
+      this.#waiting.delete(this.#next++);
+      ready.go();
+    }
+    if (this.#next !== before) this.#stopClock();
+    if (this.#waiting.size > 0) this.#gapTimer ??= setTimeout(() => this.#giveUp(), this.#gapMs).unref();
+  }
+
+  #giveUp(): void {
+    this.#stopClock();
+    const missing = this.#next;
+    const waiting = [...this.#waiting].sort(([a], [b]) => a - b);
+    this.#waiting.clear();
+    this.#next = (waiting.at(-1)?.[0] ?? missing - 1) + 1;
+    for (const [, { giveUp }] of waiting) giveUp(missing);
+  }
+
+  #stopClock(): void {
+    clearTimeout(this.#gapTimer);
+    this.#gapTimer = undefined;
+  }
 }

@@ -5,25 +5,25 @@
  * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were drawn with: the losses of the API
  * compare with them. Where tokens were drawn otherwise, a pass of its own over the same weights computes them.
  */
+
 import { createHash, randomInt } from 'node:crypto';
 import { checkRequest, type OnTokens } from '../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../core/types.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
 import type { EmbeddedModel } from '../../nn/embedded-model.ts';
 import type { Tokenizer } from '../../tokens/tokenizer.ts';
-import { sampleCallFromJson } from '../wire/tinker-json.ts';
+import { readAs } from '../wire/codec.ts';
+import { type SampleCall, sampleCallFromJson } from '../wire/tinker-json.ts';
 import {
   createSamplingSessionRequest,
   parseWeightsPath,
-  readAs,
-  type SampleCall,
   type SampledSequence,
   type SampleReply,
 } from '../wire/tinker-messages.ts';
-import { type Future, type FutureResult, type Futures, futureReply } from './futures.ts';
-import { invalid, jsonOf, type Routes, readBody, refused, TINKER_LIMITS } from './requests.ts';
-import type { SessionModel, Sessions } from './tinker-sessions.ts';
-import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
+import { TINKER_LIMITS } from './limits.ts';
+import { type Future, type FutureResult, futureReply, invalid, jsonOf, type Routes, readBody, refused } from './requests.ts';
+import type { ServerParts } from './training.ts';
+import { type BaseModel, checkBaseModel, type Weights } from './weights.ts';
 
 // The pool.
 
@@ -39,10 +39,7 @@ interface Instance {
   loads: number;
 }
 
-export interface SamplerPoolOptions {
-  readonly most: number;
-  /** Sequences under way from which on a session that has some waits. */
-  readonly sequences: number;
+interface SamplerPoolOptions {
   /** How long weights are sampled from, at least, before others that are waited for take their place. */
   readonly turnMs: number;
   isSilent(sessionId: string): boolean;
@@ -149,7 +146,7 @@ export class SamplerPool implements AsyncDisposable {
     if (this.#options.isSilent(sessionId)) return false;
     const underway = [...this.#underway];
     if (!underway.some((call) => call.sessionId === sessionId)) return true;
-    return underway.reduce((sum, { sequences }) => sum + sequences, 0) < this.#options.sequences;
+    return underway.reduce((sum, { sequences }) => sum + sequences, 0) < TINKER_LIMITS.sequences;
   }
 
   /** Nothing is awaited between looking and taking. */
@@ -158,7 +155,7 @@ export class SamplerPool implements AsyncDisposable {
     if (holder !== undefined) return this.#givesWay(holder) ? undefined : holder;
     const idle = this.#instances.filter(({ calls }) => calls === 0).toSorted((a, b) => a.lastUsed - b.lastUsed)[0];
     if (idle !== undefined) return this.#load(idle, weights);
-    return this.#instances.length < this.#options.most ? this.#load(this.#open(), weights) : undefined;
+    return this.#instances.length < TINKER_LIMITS.samplers ? this.#load(this.#open(), weights) : undefined;
   }
 
   #holderOf({ id }: Weights): Instance | undefined {
@@ -208,54 +205,52 @@ const LEAST_TEMPERATURE = 1e-3;
 
 /** Throws for what cannot be sampled, before the request is taken: its client is told at once. */
 function checkSampleCall(call: SampleCall, { shape, tokenizer }: BaseModel): void {
-  const { prompt, count, temperature, topK, stop, seed = 0 } = call;
+  const { temperature, top_k, stop, seed = 0 } = call.sampling_params;
   const { samples: most } = TINKER_LIMITS;
-  if (count > most) throw invalid('num_samples', `is ${count}, expected at most ${most}`);
+  if (call.num_samples > most) throw invalid('num_samples', `is ${call.num_samples}, expected at most ${most}`);
   if (!(temperature >= 0)) throw invalid('sampling_params.temperature', `is ${temperature}, expected at least 0`);
-  if (topK < -1) throw invalid('sampling_params.top_k', `is ${topK}, expected -1 or more`);
-  checkRequest({ promptIds: prompt, sampling: settingsOf(call, shape.contextLength), stopIds: [], seed }, shape);
+  if (top_k < -1) throw invalid('sampling_params.top_k', `is ${top_k}, expected -1 or more`);
+  checkRequest({ promptIds: call.prompt, sampling: settingsOf(call, shape.contextLength), stopIds: [], seed }, shape);
   if (stop.some((one) => one === '')) throw invalid('sampling_params.stop', 'holds an empty text');
   if (typeof stop[0] === 'string' && tokenizer === undefined) {
     throw invalid('sampling_params.stop', 'holds texts, but the model folder has no tokenizer', 'give the ids of stop tokens');
   }
 }
 
-interface SamplingParts {
-  readonly model: EmbeddedModel;
-  readonly tokenizer: Tokenizer | undefined;
-  readonly signal: AbortSignal;
-}
-
-async function sampleReplyOf(call: SampleCall, { model, tokenizer, signal }: SamplingParts): Promise<SampleReply> {
-  const { prompt, count } = call;
+async function sampleReplyOf(
+  call: SampleCall,
+  model: EmbeddedModel,
+  tokenizer: Tokenizer | undefined,
+  signal: AbortSignal,
+): Promise<SampleReply> {
+  const { prompt, num_samples: count } = call;
+  const { stop, seed = randomInt(2 ** 47) } = call.sampling_params;
   const sampling = settingsOf(call, model.contextLength);
-  const stopIds = call.stop.filter((stop) => typeof stop === 'number');
-  const stopTexts = call.stop.filter((stop) => typeof stop === 'string');
-  const seed = call.seed ?? randomInt(2 ** 47);
+  const stopIds = stop.filter((one) => typeof one === 'number');
+  const stopTexts = stop.filter((one) => typeof one === 'string');
   // They share the prompt, so they are better off on one worker.
   const affinity = count > 1 ? { affinity: `${seed}` } : {};
-  const drawn = await Promise.all(
-    Array.from({ length: count }, (_, i) => {
-      const request = { promptIds: prompt, sampling, stopIds, seed: seedOf(seed, i), ...affinity };
-      return model.sample(request, signal, stopTexts.length > 0 && tokenizer ? watcherOf(stopTexts, tokenizer) : undefined);
-    }),
-  );
+  const draw = (_: unknown, i: number) => {
+    const request = { promptIds: prompt, sampling, stopIds, seed: seedOf(seed, i), ...affinity };
+    return model.sample(request, signal, stopTexts.length > 0 && tokenizer ? watcherOf(stopTexts, tokenizer) : undefined);
+  };
+  const drawn = await Promise.all(Array.from({ length: count }, draw));
   const isPlain = sampling.temperature === 1 && sampling.topP === 1 && sampling.topK === 0;
   const logprobs = isPlain ? drawn.map((one) => one.logprobs) : await model.forward(drawn.map(({ ids }) => scored(prompt, ids)));
   const sequences = drawn.map(({ ids, stopReason }, i): SampledSequence => ({ stopReason, tokens: ids, logprobs: logprobs[i]! }));
-  if (!call.wantsPromptLogprobs) return { sequences };
+  if (!call.prompt_logprobs) return { sequences };
   const promptLogprobs = new Float32Array(prompt.length).fill(Number.NaN);
   const [found] = await model.forward([scored(prompt.subarray(0, 1), prompt.subarray(1))]);
   promptLogprobs.set(found!, 1);
   return { sequences, promptLogprobs };
 }
 
-function settingsOf({ temperature, topK, topP, maxTokens, prompt }: SampleCall, contextLength: number): SamplingSettings {
+function settingsOf({ sampling_params: params, prompt }: SampleCall, contextLength: number): SamplingSettings {
   return {
-    temperature: temperature < LEAST_TEMPERATURE ? 0 : temperature,
-    topK: Math.max(topK, 0),
-    topP,
-    maxTokens: maxTokens ?? contextLength - prompt.length,
+    temperature: params.temperature < LEAST_TEMPERATURE ? 0 : params.temperature,
+    topK: Math.max(params.top_k, 0),
+    topP: params.top_p,
+    maxTokens: params.max_tokens ?? contextLength - prompt.length,
   };
 }
 
@@ -295,15 +290,7 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
 
 // Routes.
 
-export interface SamplingRoutesParts {
-  readonly base: BaseModel;
-  readonly futures: Futures;
-  readonly sessions: Sessions<SessionModel>;
-  readonly samplers: SamplerPool;
-  readonly weights: WeightsFolder;
-}
-
-export function samplingRoutes({ base, futures, sessions, samplers, weights }: SamplingRoutesParts): Routes {
+export function samplingRoutes({ base, futures, sessions, weights }: ServerParts, samplers: SamplerPool): Routes {
   let waiting = 0;
   const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
 
@@ -317,8 +304,8 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights }: S
     const { signal } = controller;
     const work = async (): Promise<FutureResult> => {
       try {
-        const asked = { weights: from, sessionId: sessionId ?? '', sequences: call.count, signal };
-        const reply = await samplers.use(asked, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
+        const asked = { weights: from, sessionId: sessionId ?? '', sequences: call.num_samples, signal };
+        const reply = await samplers.use(asked, (model) => sampleReplyOf(call, model, base.tokenizer, signal));
         return { kind: 'sample', reply };
       } finally {
         waiting--;
@@ -351,20 +338,21 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights }: S
     'POST /asample': async (request) => {
       const body = await readBody(request);
       const call = sampleCallFromJson(jsonOf(body, TINKER_LIMITS.jsonBytes));
-      const { source } = call;
-      if (source.kind === 'base') {
-        checkBaseModel(base, source.baseModel);
-        return sampleFuture(start(call, base.weights), call);
+      const { sampling_session_id: id, seq_id, base_model, model_path } = call;
+      if (id !== undefined) {
+        const { samples, weights: from, sessionId } = sessions.sampler(id);
+        return sampleFuture(
+          samples.take(seq_id!, body.digest, () => start(call, from, sessionId)),
+          call,
+        );
       }
-      if (source.kind === 'path') return sampleFuture(start(call, await pinned(source.path)), call);
-      const { samples, weights: from, sessionId } = sessions.sampler(source.samplingSessionId);
-      const future = samples.take(source.seqId, body.digest, () => start(call, from, sessionId));
-      return sampleFuture(future, call);
+      if (base_model !== undefined) checkBaseModel(base, base_model);
+      return sampleFuture(start(call, model_path === undefined ? base.weights : await pinned(model_path)), call);
     },
   };
 }
 
 /** Clients want a name for each sequence before it is there. */
-function sampleFuture(future: Future, { count }: SampleCall): HttpReply {
+function sampleFuture(future: Future, { num_samples: count }: SampleCall): HttpReply {
   return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
 }

@@ -13,15 +13,14 @@ import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../http/guard.ts';
 import { type HttpHandler, type Listener, serve } from '../../http/http-server.ts';
-import type { HttpReply, HttpRequest } from '../../http/message.ts';
+import { type HttpReply, type HttpRequest, jsonReply } from '../../http/message.ts';
 import { decoded, Router, routeFor } from '../../http/router.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
-import { Futures, futureRoutes } from './futures.ts';
-import { failureIn, failureReply, type Route, TINKER_LIMITS, type TinkerFailure, WAITS, type Waits } from './requests.ts';
+import { TINKER_LIMITS, WAITS, type Waits } from './limits.ts';
+import { Futures, failureIn, futureRoutes, type Route, type TinkerFailure } from './requests.ts';
 import { SamplerPool, samplingRoutes } from './sampling-routes.ts';
-import { Sessions, sessionRoutes } from './tinker-sessions.ts';
-import { type Model, notOffered, trainingRoutes } from './training.ts';
+import { notOffered, Sessions, trainingRoutes } from './training.ts';
 import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './weights.ts';
 
 type OnFailure = (failure: TinkerFailure, path: string) => void;
@@ -39,12 +38,6 @@ export interface TinkerServerOptions {
   readonly onFailure?: OnFailure | undefined;
 }
 
-interface ServerRoute {
-  readonly method: string;
-  readonly path: string;
-  readonly route: Route;
-}
-
 const ROOT = '/api/v1';
 const OPEN = `${ROOT}/healthz`;
 const SWEEP_MS = 10_000;
@@ -55,48 +48,37 @@ const ELAPSED: Clock = { now: () => performance.now() };
 
 export class TinkerServer implements HttpHandler, AsyncDisposable {
   readonly #base: BaseModel;
-  readonly #sessions: Sessions<Model>;
+  readonly #sessions: Sessions;
   readonly #samplers: SamplerPool;
-  readonly #router: Router<ServerRoute>;
+  readonly #router: Router<{ readonly method: string; readonly path: string; readonly route: Route }>;
   readonly #key: Buffer;
   readonly #wrongKeys: WrongKeys;
   readonly #onFailure: OnFailure;
   readonly #sweep: NodeJS.Timeout;
 
-  private constructor(
-    base: BaseModel,
-    weights: WeightsFolder,
-    { key, onFailure = () => {}, clock, waits: given }: TinkerServerOptions,
-  ) {
+  private constructor(base: BaseModel, weights: WeightsFolder, { key, onFailure, clock, waits: given }: TinkerServerOptions) {
     const waits = { ...WAITS, ...given };
-    this.#base = base;
-    const sessions = new Sessions<Model>(clock ?? ELAPSED, waits);
+    const sessions = new Sessions(clock ?? ELAPSED, waits);
     const futures = new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result });
-    const samplers = new SamplerPool({
-      most: TINKER_LIMITS.samplers,
-      sequences: TINKER_LIMITS.sequences,
-      turnMs: waits.turn,
-      isSilent: (id) => sessions.isSilent(id),
-      open: base.open,
-    });
+    const samplers = new SamplerPool({ turnMs: waits.turn, isSilent: (id) => sessions.isSilent(id), open: base.open });
+    const parts = { base, sessions, futures, weights, gapMs: waits.gap };
     const routes = {
-      ...sessionRoutes(sessions, base),
-      ...trainingRoutes({ base, sessions, futures, weights, gapMs: waits.gap }),
-      ...samplingRoutes({ base, futures, sessions, samplers, weights }),
+      ...trainingRoutes(parts),
+      ...samplingRoutes(parts, samplers),
       ...futureRoutes(futures, (id) => sessions.touch(id), waits.poll),
       ...weightsRoutes(weights),
     };
+    const table = Object.entries(routes).map(([key, route]) => {
+      const [method = '', path = ''] = key.split(' ');
+      return { method, path: ROOT + path, route };
+    });
+    this.#base = base;
     this.#sessions = sessions;
     this.#samplers = samplers;
-    this.#router = new Router(
-      Object.entries(routes).map(([key, route]) => {
-        const [method = '', path = ''] = key.split(' ');
-        return { method, path: ROOT + path, route };
-      }),
-    );
+    this.#router = new Router(table);
     this.#key = digest(key);
     this.#wrongKeys = new WrongKeys(clock ?? Date);
-    this.#onFailure = onFailure;
+    this.#onFailure = onFailure ?? (() => {});
     this.#sweep = setInterval(() => this.endIdle(), SWEEP_MS).unref();
   }
 
@@ -142,14 +124,16 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#sweep);
-    await Promise.all(this.#sessions.models.map((model) => model.close('the server stops')));
+    await Promise.all([...this.#sessions.models.values()].map((model) => model.close('the server stops')));
     await this.#samplers[Symbol.asyncDispose]();
   }
 
   #failed(thrown: unknown, path: string): HttpReply {
     const failure = failureIn(thrown);
+    const { status, code, message, headers } = failure;
     this.#onFailure(failure, path);
-    return failureReply(failure);
+    // `detail` is where clients of servers made with FastAPI look.
+    return jsonReply(status, { error: { code, message }, detail: message }, headers);
   }
 
   #checkKey({ header }: HttpRequest): void {
@@ -162,9 +146,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
 }
 
 /** Of equal length whatever the key's, so that the comparison tells nothing. */
-function digest(key: string): Buffer {
-  return hash('sha256', key, 'buffer');
-}
+const digest = (key: string): Buffer => hash('sha256', key, 'buffer');
 
 export interface TinkerServerSettings {
   readonly model: string;
@@ -178,20 +160,13 @@ export interface TinkerServerSettings {
   readonly threads: number;
 }
 
-export interface ServedTinker extends AsyncDisposable {
-  readonly origin: string;
-  readonly apiKey: string;
-  /** What clients name as their base model. */
-  readonly baseModel: string;
-}
-
 /** Official clients refuse keys that do not begin with it. */
 const KEY_PREFIX = 'tml-';
 const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
 
-/** Serves until disposed. */
-export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure): Promise<ServedTinker> {
-  return openingWith(async (closers) => {
+/** Serves until disposed. `baseModel`: what clients name as theirs. */
+export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure) {
+  return openingWith(async (opened) => {
     const { model, host, port, apiKey: chosenKey, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
       throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
@@ -199,12 +174,12 @@ export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure
       });
     }
     await checkModelFolder(model);
-    closers.add(await lockFolder(settings.state, '--state'));
+    opened.use(await lockFolder(settings.state, '--state'));
     const state = resolve(settings.state);
     const key = chosenKey ?? (await keyOf(state));
-    const server = closers.add(await TinkerServer.open({ model, state, key, threads, onFailure }));
-    const { origin } = closers.add(await server.listen({ host, port, chosenKey }));
-    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => closers[Symbol.asyncDispose]() };
+    const server = opened.use(await TinkerServer.open({ model, state, key, threads, onFailure }));
+    const { origin } = opened.use(await server.listen({ host, port, chosenKey }));
+    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => opened.disposeAsync() };
   });
 }
 
@@ -217,6 +192,4 @@ async function keyOf(state: string): Promise<string> {
   return key;
 }
 
-function newKey(): string {
-  return `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;
-}
+const newKey = (): string => `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;

@@ -1,9 +1,10 @@
 /**
- * One model in training: the verbs of the Tinker API on an embedded model, and what must hold between them.
+ * One model in training: the verbs of the Tinker API on an embedded model, one after another in the order of their seq_id, and what must hold
+ * between them. Each verb is answered with a future at once. A model is there before it is open: requests for it wait meanwhile.
  *
  * A step is taken with the gradient of every forward_backward since the last one, or not at all: when one of them failed, what the others
  * left behind is dropped, and the step that follows fails. Only a forward_backward that came after a client was told of the failure begins
- * anew. Order and repetitions are not seen here. Below the class: the way from datums to samples, and the losses by their names.
+ * anew. Below the class: the way from datums to samples, and the losses by their names.
  */
 import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
@@ -11,21 +12,51 @@ import { type AdamSettings, evaluateLoss, type Loss, type LossInput, sumOfLosses
 import type { Sample } from '../../core/types.ts';
 import type { EmbeddedModel } from '../../nn/embedded-model.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../trainer/losses.ts';
-import type { Datum, PassRequest, PassResult, Tensor } from '../wire/tinker-messages.ts';
-import { adamToWire } from '../wire/tinker-messages.ts';
-import { invalid, refused, TINKER_LIMITS } from './requests.ts';
-import type { Weights } from './weights.ts';
+import type { Datum, PassRequest, PassResult, Tensor, WeightsPath } from '../wire/tinker-messages.ts';
+import { adamToWire, formatWeightsPath } from '../wire/tinker-messages.ts';
+import { TINKER_LIMITS } from './limits.ts';
+import { type Future, type FutureResult, type Futures, invalid, RequestOrder, refused } from './requests.ts';
+import { remove, type SaveOptions, type Weights, type WeightsFolder } from './weights.ts';
 
 /** A forward_backward, or what came in its place, that left no gradient. */
-export interface BrokenPass {
+interface BrokenPass {
   /** Words for it. */
   readonly what: string;
   /** Whether a client was told. */
   known(): boolean;
 }
 
-export class TrainingModel {
-  readonly #model: EmbeddedModel;
+/** What tells one request from another. */
+export interface Sent {
+  readonly seqId: number | undefined;
+  readonly digest: string;
+}
+
+interface Unnamed {
+  readonly folder: string;
+  gone: boolean;
+}
+
+type Run = (model: EmbeddedModel, failure: BrokenPass) => Promise<FutureResult>;
+
+interface ModelParts {
+  readonly id: string;
+  readonly sessionId: string;
+  readonly opened: Promise<EmbeddedModel>;
+  readonly futures: Futures;
+  readonly weights: WeightsFolder;
+  readonly gapMs: number;
+}
+
+export class Model {
+  readonly id: string;
+  readonly sessionId: string;
+  readonly #opened: Promise<EmbeddedModel>;
+  readonly #order: RequestOrder;
+  readonly #folder: WeightsFolder;
+  /** Sampler weights that nobody named, oldest first. */
+  readonly #unnamed: Unnamed[] = [];
+  #made = 0;
   #broken: BrokenPass[] = [];
   /** Forward_backwards since the last step. */
   #passes = 0;
@@ -35,127 +66,201 @@ export class TrainingModel {
   /** Why the weights that a client wanted to begin with are not there. */
   #missing: string | undefined;
 
-  constructor(model: EmbeddedModel) {
-    this.#model = model;
+  constructor({ id, sessionId, opened, futures, weights, gapMs }: ModelParts) {
+    this.id = id;
+    this.sessionId = sessionId;
+    this.#opened = opened;
+    this.#order = new RequestOrder((work) => futures.start(work, sessionId), gapMs);
+    this.#folder = weights;
   }
 
-  /** The failures that a client knows of now. A request that it sends from now on may be meant to begin anew. */
-  knownFailures(): ReadonlySet<BrokenPass> {
-    return new Set(this.#broken.filter((broken) => broken.known()));
+  pass(sent: Sent, request: PassRequest): Future {
+    // The failures that the client knew of when it sent this: it may be meant to begin anew.
+    const known = new Set(this.#broken.filter((broken) => broken.known()));
+    return this.#submit('forward_backward', sent, async (model, failure) => {
+      this.#use();
+      const pass = request.forwardOnly ? forward(model, request) : this.#backward(model, request, failure, known);
+      return { kind: 'pass', result: await pass };
+    });
   }
 
-  /** `known`: the failures its client knew of when the request came. */
-  async pass(request: PassRequest, failure: BrokenPass, known: ReadonlySet<BrokenPass>): Promise<PassResult> {
-    this.#checkWhole();
-    this.#touched = true;
-    if (request.forwardOnly) return await this.#forward(request);
-    await this.#beginAnew(known);
+  step(sent: Sent, adam: AdamSettings): Future {
+    return this.#submit('optim_step', sent, async (model) => {
+      this.#use();
+      await this.#checkGradient(model);
+      try {
+        const { gradNorm } = await model.optimStep(checkAdam(adam));
+        this.#passes = 0;
+        return { kind: 'reply', value: { metrics: { 'grad_norm:mean': gradNorm } } };
+      } catch (thrown) {
+        await this.#dropGradient(model);
+        if (!model.weights().every(Number.isFinite)) this.#lost = messageOf(thrown);
+        throw thrown;
+      }
+    });
+  }
+
+  /** Fails unless the model is new. `optimizer`: its state too, or a fresh one. */
+  load(sent: Sent, find: () => Promise<Weights>, optimizer: boolean, path: string): Future {
+    return this.#submit('load_weights', sent, async (model, failure) => {
+      try {
+        const { folder, check } = await find();
+        if (this.#touched) {
+          throw refused('invalid_request', 'load_weights came after other requests of this model', {
+            hint: 'weights are loaded into a new model, as its first request: make one with create_model',
+          });
+        }
+        await model.load(folder, { optimizer });
+        // Weights and optimizer state are read one after the other: of one set only if it was not replaced meanwhile.
+        await check();
+      } catch (thrown) {
+        this.#notDone('load_weights', failure, messageOf(thrown));
+        throw thrown;
+      }
+      this.#missing = undefined;
+      this.#touched = true;
+      return { kind: 'reply', value: { path, model_id: this.id, type: 'load_weights' } };
+    });
+  }
+
+  /** `type`: the verb's name on the wire. */
+  save(sent: Sent, path: WeightsPath, options: SaveOptions, type: string): Future {
+    return this.#submit('save_weights', sent, async (model) => {
+      this.#use();
+      await this.#folder.save(path, (dir) => model.save(dir), options);
+      return { kind: 'reply', value: { path: formatWeightsPath(path), type } };
+    });
+  }
+
+  /** Weights without a name, as they are in this turn. The oldest go: a client that wants to keep them names them. */
+  saveUnnamed(sent: Sent, use: (weights: Weights) => object): Future {
+    return this.#submit('save_weights', sent, async (model) => {
+      this.#use();
+      const { id, folder } = await this.#folder.saveUnnamed(this.id, ++this.#made, (dir) => model.save(dir));
+      const kept: Unnamed = { folder, gone: false };
+      this.#unnamed.push(kept);
+      if (this.#unnamed.length > TINKER_LIMITS.unnamed) await forget(this.#unnamed.shift()!);
+      const check = async (): Promise<void> => {
+        if (!kept.gone) return;
+        throw refused('unknown_sampler', `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`, {
+          hint: 'save weights under a name to keep them',
+        });
+      };
+      return { kind: 'reply', value: use({ id, folder, check }) };
+    });
+  }
+
+  /** After everything that came before. */
+  unload(ended: () => void): Future {
+    return this.#submit('unload_model', { seqId: undefined, digest: '' }, async () => {
+      ended();
+      void this.close('the model was unloaded');
+      return { kind: 'reply', value: { model_id: this.id, type: 'unload_model' } };
+    });
+  }
+
+  /** A request that was refused as it came has its place in the order too, and fails there. Its client is told at once. */
+  refused(seqId: number, digest: string, verb: string, why: string): void {
+    const failure: BrokenPass = { what: `the ${verb} before it (seq_id ${seqId}) was refused`, known: () => true };
+    this.#order.skip(seqId, digest, () => this.#notDone(verb, failure, why), why);
+  }
+
+  /** Requests that wait fail. */
+  async close(why: string): Promise<void> {
+    await this.#order.close(why);
+    await (await this.#opened.catch(() => undefined))?.close();
+    for (const kept of this.#unnamed.splice(0)) await forget(kept);
+  }
+
+  #submit(verb: string, sent: Sent, run: Run): Future {
+    const which = sent.seqId === undefined ? '' : ` (seq_id ${sent.seqId})`;
+    const failure: BrokenPass = { what: `the ${verb} before it${which} failed`, known: () => future.delivered };
+    const future: Future = this.#order.submit({
+      ...sent,
+      run: async () => run(await this.#opened, failure),
+      skipped: (why) => this.#notDone(verb, failure, why),
+    });
+    return future;
+  }
+
+  /** What a request that was not carried out means for those behind it. */
+  #notDone(verb: string, failure: BrokenPass, why: string): void {
+    // They count on weights that are not there: nothing is trained, scored or saved with others in their place.
+    if (verb === 'load_weights' && !this.#touched) this.#missing = why;
+    // Without one of these, the gradient is not what its client thinks.
+    else if (['load_weights', 'forward_backward', 'optim_step'].includes(verb)) this.#broken.push(failure);
+  }
+
+  async #backward(
+    model: EmbeddedModel,
+    request: PassRequest,
+    failure: BrokenPass,
+    known: ReadonlySet<BrokenPass>,
+  ): Promise<PassResult> {
+    // A batch of several requests begins anew once.
+    if (this.#broken.some((broken) => known.has(broken))) {
+      this.#broken = this.#broken.filter((broken) => !known.has(broken));
+      await this.#dropGradient(model);
+    }
     try {
       const loss = lossNamed(request.loss, request.lossSettings);
-      const samples = await samplesOf(request);
-      const { logprobs, loss: sum, metrics } = await this.#model.forwardBackward(samples, loss);
+      const { logprobs, loss: sum, metrics } = await model.forwardBackward(await samplesOf(request), loss);
       this.#passes++;
       return resultOf(logprobs, sum, metrics);
     } catch (thrown) {
-      this.breakOff(failure);
+      this.#broken.push(failure);
       throw thrown;
     }
   }
 
-  /** The gradient gathered so far is not to be used: whoever comes next drops it first. */
-  breakOff(failure: BrokenPass): void {
-    this.#broken.push(failure);
-  }
-
-  async step(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
-    this.#checkWhole();
-    this.#touched = true;
+  async #checkGradient(model: EmbeddedModel): Promise<void> {
     const [broken] = this.#broken;
     if (broken !== undefined) {
       this.#broken = [];
-      await this.#dropGradient();
+      await this.#dropGradient(model);
       throw refused('invalid_request', `${broken.what}; no step was taken and the weights are unchanged`, {
         hint: 'send the whole batch again, then optim_step',
       });
     }
-    if (this.#passes === 0) {
-      throw refused('invalid_request', 'there was no forward_backward since the last optim_step; nothing was changed', {
-        hint: 'send forward_backward first',
-      });
-    }
-    try {
-      const result = await this.#model.optimStep(checkAdam(adam));
-      this.#passes = 0;
-      return result;
-    } catch (thrown) {
-      await this.#dropGradient();
-      if (!this.#model.weights().every(Number.isFinite)) this.#lost = messageOf(thrown);
-      throw thrown;
-    }
+    if (this.#passes > 0) return;
+    throw refused('invalid_request', 'there was no forward_backward since the last optim_step; nothing was changed', {
+      hint: 'send forward_backward first',
+    });
   }
 
-  async save(dir: string): Promise<void> {
-    this.#checkWhole();
-    this.#touched = true;
-    await this.#model.save(dir);
-  }
-
-  /** Throws unless the model is new. `optimizer`: its state too, or a fresh one. */
-  async load({ folder, check }: Weights, optimizer: boolean): Promise<void> {
-    if (this.#touched) {
-      throw refused('invalid_request', 'load_weights came after other requests of this model', {
-        hint: 'weights are loaded into a new model, as its first request: make one with create_model',
-      });
-    }
-    await this.#model.load(folder, { optimizer });
-    // Weights and optimizer state are read one after the other: of one set only if it was not replaced meanwhile.
-    await check();
-    this.#missing = undefined;
-    this.#touched = true;
-  }
-
-  /** Requests behind it count on weights that are not there: nothing is trained, scored or saved with others in their place. */
-  loadFailed(failure: BrokenPass, why: string): void {
-    if (this.#touched) this.breakOff(failure);
-    else this.#missing = why;
-  }
-
-  close(): Promise<void> {
-    return this.#model.close();
-  }
-
-  /** Does nothing the second time: a batch of several requests begins anew once. */
-  async #beginAnew(known: ReadonlySet<BrokenPass>): Promise<void> {
-    if (!this.#broken.some((broken) => known.has(broken))) return;
-    this.#broken = this.#broken.filter((broken) => !known.has(broken));
-    await this.#dropGradient();
-  }
-
-  async #dropGradient(): Promise<void> {
+  async #dropGradient(model: EmbeddedModel): Promise<void> {
     this.#passes = 0;
-    await this.#model.dropGradient();
+    await model.dropGradient();
   }
 
-  async #forward(request: PassRequest): Promise<PassResult> {
-    const loss = lossNamed(request.loss, request.lossSettings);
-    const samples = await samplesOf(request);
-    const logprobs = await this.#model.forward(samples);
-    const outputs = await mapYielding(samples, (sample, i) => evaluateLoss(loss, sample, logprobs[i]!, i));
-    const { loss: sum, metrics } = sumOfLosses(samples, outputs);
-    return resultOf(logprobs, sum, metrics);
-  }
-
-  #checkWhole(): void {
+  /** Throws where the weights are not what a client thinks. */
+  #use(): void {
     if (this.#missing !== undefined) {
       throw refused('invalid_request', `the weights that this model was to begin with were not loaded: ${this.#missing}`, {
         hint: 'load others, or make a new model',
       });
     }
-    if (this.#lost === undefined) return;
-    throw new TrainyardError('TRAINER_FAILED', `the weights of this model are lost: ${this.#lost}`, {
-      hint: 'make a new model and load the last saved state into it',
-    });
+    if (this.#lost !== undefined) {
+      throw new TrainyardError('TRAINER_FAILED', `the weights of this model are lost: ${this.#lost}`, {
+        hint: 'make a new model and load the last saved state into it',
+      });
+    }
+    this.#touched = true;
   }
+}
+
+async function forget(kept: Unnamed): Promise<void> {
+  kept.gone = true;
+  await remove(kept.folder);
+}
+
+async function forward(model: EmbeddedModel, request: PassRequest): Promise<PassResult> {
+  const loss = lossNamed(request.loss, request.lossSettings);
+  const samples = await samplesOf(request);
+  const logprobs = await model.forward(samples);
+  const outputs = await mapYielding(samples, (sample, i) => evaluateLoss(loss, sample, logprobs[i]!, i));
+  const { loss: sum, metrics } = sumOfLosses(samples, outputs);
+  return resultOf(logprobs, sum, metrics);
 }
 
 const METRICS: Readonly<Record<string, string>> = {

@@ -1,209 +1,245 @@
 /**
- * Models in training: making them, their verbs in order, unloading them. Each verb is answered with a future at once; what it does, it does
- * in the model's order. A model is there before it is open: requests for it wait meanwhile.
+ * Who is there: sessions, the models they train and the sampling sessions they opened; and the routes of sessions, models and their verbs.
+ *
+ * All of it lives in memory and ends with the process; what was saved does not. A session that gives no sign of life for long enough is
+ * ended, with its models and samples.
  */
+import { randomBytes } from 'node:crypto';
 import type { z } from 'zod';
-import { messageOf } from '../../core/errors.ts';
-import type { AdamSettings } from '../../core/policy.ts';
+import type { Clock } from '../../core/contracts.ts';
 import { type HttpReply, jsonReply } from '../../http/message.ts';
+import { readAs } from '../wire/codec.ts';
 import { decodePassHead, decodePassRequest } from '../wire/protobuf.ts';
 import { passRequestFromJson } from '../wire/tinker-json.ts';
-import type { PassRequest } from '../wire/tinker-messages.ts';
-import {
-  checkWeightsName,
-  createModelRequest,
-  formatWeightsPath,
-  loadWeightsRequest,
-  modelRequest,
-  optimStepRequest,
-  parseWeightsPath,
-  readAs,
-  saveWeightsForSamplerRequest,
-  saveWeightsRequest,
-  type WeightsKind,
-  type WeightsPath,
-} from '../wire/tinker-messages.ts';
-import { type Future, type FutureResult, type Futures, futureReply, type OrderedRequest, RequestOrder } from './futures.ts';
+import * as wire from '../wire/tinker-messages.ts';
+import { TINKER_LIMITS, type Waits } from './limits.ts';
 import {
   type Body,
+  type Future,
+  type Futures,
   failureIn,
+  futureReply,
   invalid,
   jsonOf,
+  Numbered,
   type Route,
   type Routes,
   readBody,
   readRequest,
   refused,
-  TINKER_LIMITS,
 } from './requests.ts';
-import { newId, type Session, type Sessions } from './tinker-sessions.ts';
-import { type BrokenPass, TrainingModel } from './training-model.ts';
-import { type BaseModel, checkBaseModel, remove, type SaveOptions, type Weights, type WeightsFolder } from './weights.ts';
+import { Model, type Sent } from './training-model.ts';
+import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
 
-interface ModelOptions {
+export interface Session {
+  readonly id: string;
+  readonly models: Numbered<{ readonly future: Future; readonly model: Model }>;
+  readonly samplers: Numbered<Sampler>;
+  seenAt: number;
+}
+
+/** What is sampled from: one set of weights, for good. */
+export interface Sampler {
   readonly id: string;
   readonly sessionId: string;
-  readonly opened: Promise<TrainingModel>;
-  readonly futures: Futures;
-  readonly folder: WeightsFolder;
-  readonly gapMs: number;
+  /** The tinker:// path of its weights, where they have one. */
+  readonly path: string | undefined;
+  readonly weights: Weights;
+  readonly samples: Numbered<Future>;
 }
 
-/** What tells one request from another. */
-interface Sent {
-  readonly seqId: number | undefined;
-  readonly digest: string;
-}
+const MOST_SAMPLES = 20_000;
+const MOST_MADE = 10_000;
 
-interface Unnamed {
-  readonly folder: string;
-  gone: boolean;
-}
+export class Sessions {
+  readonly models = new Map<string, Model>();
+  readonly #clock: Clock;
+  readonly #waits: Waits;
+  readonly #sessions = new Map<string, Session>();
+  readonly #samplers = new Map<string, Sampler>();
 
-export class Model {
-  readonly id: string;
-  readonly sessionId: string;
-  readonly #opened: Promise<TrainingModel>;
-  /** Once it is open. */
-  #training: TrainingModel | undefined;
-  readonly #order: RequestOrder;
-  readonly #folder: WeightsFolder;
-  /** Sampler weights that nobody named, oldest first. */
-  readonly #unnamed: Unnamed[] = [];
-  #made = 0;
-
-  constructor({ id, sessionId, opened, futures, folder, gapMs }: ModelOptions) {
-    this.id = id;
-    this.sessionId = sessionId;
-    this.#opened = opened;
-    this.#order = new RequestOrder((work) => futures.start(work, sessionId), gapMs);
-    this.#folder = folder;
-    opened.then((training) => (this.#training = training)).catch(() => undefined);
+  constructor(clock: Clock, waits: Waits) {
+    this.#clock = clock;
+    this.#waits = waits;
   }
 
-  pass(sent: Sent, request: PassRequest): Future {
-    // Taken now: what the client knew when it sent this.
-    const known = this.#training?.knownFailures() ?? new Set();
-    return this.#submit('forward_backward', sent, async (training, failure) => ({
-      kind: 'pass',
-      result: await training.pass(request, failure, known),
-    }));
-  }
-
-  step(sent: Sent, adam: AdamSettings): Future {
-    return this.#submit('optim_step', sent, async (training) => {
-      const { gradNorm } = await training.step(adam);
-      return { kind: 'reply', value: { metrics: { 'grad_norm:mean': gradNorm } } };
-    });
-  }
-
-  load(sent: Sent, find: () => Promise<Weights>, optimizer: boolean, path: string): Future {
-    return this.#submit('load_weights', sent, async (training, failure) => {
-      try {
-        await training.load(await find(), optimizer);
-      } catch (thrown) {
-        training.loadFailed(failure, messageOf(thrown));
-        throw thrown;
-      }
-      return { kind: 'reply', value: { path, model_id: this.id, type: 'load_weights' } };
-    });
-  }
-
-  /** `type`: the verb's name on the wire. */
-  save(sent: Sent, path: WeightsPath, options: SaveOptions, type: string): Future {
-    return this.#submit('save_weights', sent, async (training) => {
-      await this.#folder.save(path, (dir) => training.save(dir), options);
-      return { kind: 'reply', value: { path: formatWeightsPath(path), type } };
-    });
-  }
-
-  /** Weights without a name, as they are in this turn. The oldest go: a client that wants to keep them names them. */
-  saveUnnamed(sent: Sent, use: (weights: Weights) => object): Future {
-    return this.#submit('save_weights', sent, async (training) => {
-      const { id, folder } = await this.#folder.saveUnnamed(this.id, ++this.#made, (dir) => training.save(dir));
-      const kept: Unnamed = { folder, gone: false };
-      this.#unnamed.push(kept);
-      if (this.#unnamed.length > TINKER_LIMITS.unnamed) await forget(this.#unnamed.shift()!);
-      const check = async (): Promise<void> => {
-        if (!kept.gone) return;
-        throw refused('unknown_sampler', `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`, {
-          hint: 'save weights under a name to keep them',
-        });
-      };
-      return { kind: 'reply', value: use({ id, folder, check }) };
-    });
-  }
-
-  /** After everything that came before. */
-  unload(ended: () => void): Future {
-    return this.#submit('unload_model', { seqId: undefined, digest: '' }, async () => {
-      ended();
-      void this.close('the model was unloaded');
-      return { kind: 'reply', value: { model_id: this.id, type: 'unload_model' } };
-    });
-  }
-
-  /** A request that was refused as it came has its place in the order too, and fails there. Whoever sent it is told at once. */
-  refused({ seqId, digest }: { readonly seqId: number; readonly digest: string }, verb: string, why: string): void {
-    const failure: BrokenPass = { what: `the ${verb} before it (seq_id ${seqId}) was refused`, known: () => true };
-    this.#order.skip(seqId, digest, this.#leftBy(verb, failure), why);
-  }
-
-  /** Requests that wait fail. */
-  async close(why: string): Promise<void> {
-    await this.#order.close(why);
-    const training = await this.#opened.catch(() => undefined);
-    await training?.close();
-    for (const kept of this.#unnamed.splice(0)) await forget(kept);
-  }
-
-  #submit(verb: string, sent: Sent, run: (training: TrainingModel, failure: BrokenPass) => Promise<FutureResult>): Future {
-    const which = sent.seqId === undefined ? '' : ` (seq_id ${sent.seqId})`;
-    const failure: BrokenPass = { what: `the ${verb} before it${which} failed`, known: () => future.delivered };
-    const future: Future = this.#order.submit({
-      ...sent,
-      run: async () => run(await this.#opened, failure),
-      skipped: this.#leftBy(verb, failure),
-    });
-    return future;
-  }
-
-  /** What a request that was not carried out means for those behind it. */
-  #leftBy(verb: string, failure: BrokenPass): OrderedRequest['skipped'] {
-    return async (why) => {
-      const training = await this.#opened.catch(() => undefined);
-      if (verb === 'load_weights') training?.loadFailed(failure, why);
-      // Without one of these, the gradient is not what its client thinks.
-      if (verb === 'forward_backward' || verb === 'optim_step') training?.breakOff(failure);
+  create(): Session {
+    const session: Session = {
+      id: newId('s'),
+      models: new Numbered('model_seq_id', MOST_MADE),
+      samplers: new Numbered('sampling_session_seq_id', MOST_MADE),
+      seenAt: this.#clock.now(),
     };
+    this.#sessions.set(session.id, session);
+    return session;
+  }
+
+  /** A sign of life, as are `model` and `sampler`. */
+  session(id: string): Session {
+    this.touch(id);
+    return this.#sessions.get(id) ?? unknown('session', id);
+  }
+
+  model(id: string): Model {
+    const model = this.models.get(id) ?? unknown('model', id);
+    this.touch(model.sessionId);
+    return model;
+  }
+
+  sampler(id: string): Sampler {
+    const sampler = this.#samplers.get(id) ?? unknown('sampling session', id);
+    this.touch(sampler.sessionId);
+    return sampler;
+  }
+
+  addSampler({ id: sessionId }: Session, path: string | undefined, weights: Weights): Sampler {
+    const sampler: Sampler = { id: newId('p'), sessionId, path, weights, samples: new Numbered('seq_id', MOST_SAMPLES) };
+    this.#samplers.set(sampler.id, sampler);
+    return sampler;
+  }
+
+  /** Of one session. */
+  idsOf(sessionId: string): { readonly models: readonly string[]; readonly samplers: readonly string[] } {
+    const ids = (all: Iterable<Model | Sampler>): readonly string[] =>
+      [...all].filter((one) => one.sessionId === sessionId).map(({ id }) => id);
+    return { models: ids(this.models.values()), samplers: ids(this.#samplers.values()) };
+  }
+
+  /** Forgets a session, cancels its samples and closes its models. What they saved stays. */
+  end(id: string, why: string): void {
+    this.#sessions.delete(id);
+    for (const model of this.models.values()) {
+      if (model.sessionId !== id) continue;
+      this.models.delete(model.id);
+      void model.close(why);
+    }
+    for (const sampler of this.#samplers.values()) {
+      if (sampler.sessionId !== id) continue;
+      this.#samplers.delete(sampler.id);
+      for (const { what: future } of sampler.samples.made.values()) future.cancel();
+    }
+  }
+
+  /** Ends sessions that gave no sign of life. */
+  endIdle(): void {
+    const oldest = this.#clock.now() - this.#waits.session;
+    for (const { id, seenAt } of this.#sessions.values()) if (seenAt < oldest) this.end(id, 'its session gave no sign of life');
+  }
+
+  /** Of the sessions with models, ends the one that was silent longest, if one is silent. */
+  endSilent(): void {
+    const sessions = [...this.models.values()].map(({ sessionId }) => this.#sessions.get(sessionId)!);
+    const [longest] = sessions.filter(({ id }) => this.isSilent(id)).toSorted((a, b) => a.seenAt - b.seenAt);
+    if (longest !== undefined) this.end(longest.id, 'its session gave no sign of life, and others needed the room');
+  }
+
+  /** Whether its client is likely gone. */
+  isSilent(id: string): boolean {
+    return this.#clock.now() - (this.#sessions.get(id)?.seenAt ?? Number.POSITIVE_INFINITY) > this.#waits.silence;
+  }
+
+  /** A sign of life, where it is still there. */
+  touch(id: string | undefined): void {
+    const session = this.#sessions.get(id ?? '');
+    if (session !== undefined) session.seenAt = this.#clock.now();
   }
 }
 
-async function forget(kept: Unnamed): Promise<void> {
-  kept.gone = true;
-  await remove(kept.folder);
+function newId(prefix: string): string {
+  return `${prefix}-${randomBytes(9).toString('hex')}`;
 }
 
-// Routes.
+const UNKNOWN = {
+  session: ['unknown_session', 'session_id'],
+  model: ['unknown_model', 'model_id'],
+  'sampling session': ['unknown_sampler', 'sampling_session_id'],
+} as const;
 
-export interface TrainingParts {
+function unknown(what: keyof typeof UNKNOWN, id: string): never {
+  const [code, param] = UNKNOWN[what];
+  throw refused(code, `there is no ${what} ${JSON.stringify(id.slice(0, 80))}`, {
+    hint: 'it ended, or the server was started anew; what was saved is still there',
+    param,
+  });
+}
+
+// ── routes of sessions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+const FULL_PARAMETERS =
+  'LoRA settings are accepted, but this server trains all parameters of the model: a rank, a seed or a choice of layers has no effect.';
+
+const CLIENT_CONFIG = {
+  pjwt_auth_enabled: false,
+  // Side by side, the official client sends the first part of a batch last, and never lets go of its turn when another is refused.
+  parallel_fwdbwd_chunks: false,
+  proto_compress_fwdbwd: false,
+  // What takes a few milliseconds to read, check and plan: the same thread answers everyone.
+  fwdbwd_max_chunk_len: 512,
+  fwdbwd_max_chunk_bytes_count: 2_000_000,
+  sample_max_concurrent_requests: 2000,
+  create_model_via_load_weights: false,
+  sample_use_retrieve_futures: false,
+  custom_loss_server_side: false,
+  sample_join_sampling_session: false,
+};
+
+export interface ServerParts {
   readonly base: BaseModel;
-  readonly sessions: Sessions<Model>;
+  readonly sessions: Sessions;
   readonly futures: Futures;
   readonly weights: WeightsFolder;
   readonly gapMs: number;
 }
 
-export function trainingRoutes(parts: TrainingParts): Routes {
-  return { ...modelRoutes(parts), ...passRoutes(parts), ...verbRoutes(parts) };
+export function trainingRoutes(parts: ServerParts): Routes {
+  return { ...sessionRoutes(parts), ...modelRoutes(parts), ...passRoutes(parts), ...verbRoutes(parts) };
 }
 
-function modelRoutes(parts: TrainingParts): Routes {
+function sessionRoutes({ sessions, base }: ServerParts): Routes {
+  return {
+    'GET /healthz': async () => jsonReply(200, { status: 'ok' }),
+    'POST /client/config': async () => jsonReply(200, CLIENT_CONFIG),
+    'POST /client/dynamic_config': async () =>
+      jsonReply(200, { refresh_interval_sec: 300, sample_cancel_enabled: true, sample_cancel_max_batch_size: 64 }),
+    /** Nothing is done with it, so it is not even read. */
+    'POST /telemetry': async () => jsonReply(200, { status: 'accepted' }),
+
+    'GET /get_server_capabilities': async () => {
+      const { name: model_name, tokenizerDigest: tokenizer_sha256 } = base;
+      const offer = { model_name, max_context_length: base.shape.contextLength, trainable: true, sampleable: true };
+      return jsonReply(200, { supported_models: [{ ...offer, tokenizer_sha256 }], full_parameter_training: true });
+    },
+
+    'POST /create_session': async (request) => {
+      await readRequest(wire.createSessionRequest, request);
+      return jsonReply(200, { type: 'create_session', session_id: sessions.create().id, warning_message: FULL_PARAMETERS });
+    },
+
+    'POST /session_heartbeat': async (request) => {
+      sessions.session((await readRequest(wire.sessionHeartbeatRequest, request)).session_id);
+      return jsonReply(200, { type: 'session_heartbeat' });
+    },
+
+    'GET /sessions/{id}': async ({ names: { id = '' } }) => {
+      const { models, samplers } = sessions.idsOf(sessions.session(id).id);
+      return jsonReply(200, { training_run_ids: models, sampler_ids: samplers });
+    },
+
+    'POST /sessions/{id}/finish': async ({ names: { id = '' } }) => {
+      sessions.end(sessions.session(id).id, 'its session was finished');
+      return jsonReply(200, { status: 'finished' });
+    },
+  };
+}
+
+// ── routes of models ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+function modelRoutes(parts: ServerParts): Routes {
   const { base, sessions } = parts;
   return {
     'POST /create_model': async (request) => {
       const body = await readBody(request);
-      const asked = readAs(createModelRequest, jsonOf(body));
+      const asked = readAs(wire.createModelRequest, jsonOf(body));
       const session = sessions.session(asked.session_id);
       checkBaseModel(base, asked.base_model);
       checkOptimizer(asked.optimizer_config);
@@ -217,7 +253,7 @@ function modelRoutes(parts: TrainingParts): Routes {
     },
 
     'POST /get_info': async (request) => {
-      const { id } = sessions.model((await readRequest(modelRequest, request)).model_id);
+      const { id } = sessions.model((await readRequest(wire.modelRequest, request)).model_id);
       const { name } = base;
       // Where the client runs on the same machine, its tokenizer library finds the files there.
       const tokenizer_id = base.tokenizer && base.folder;
@@ -229,14 +265,14 @@ function modelRoutes(parts: TrainingParts): Routes {
     },
 
     'POST /unload_model': async (request) => {
-      const model = sessions.model((await readRequest(modelRequest, request)).model_id);
-      const future = model.unload(() => sessions.forgetModel(model.id));
+      const model = sessions.model((await readRequest(wire.modelRequest, request)).model_id);
+      const future = model.unload(() => sessions.models.delete(model.id));
       return futureReply(future, { model_id: model.id });
     },
   };
 }
 
-function passRoutes({ sessions, futures }: TrainingParts): Routes {
+function passRoutes({ sessions, futures }: ServerParts): Routes {
   let waitingBytes = 0;
   const passRoute = (forwardOnly: boolean): Route =>
     inOrder(sessions, forwardOnly ? 'forward' : 'forward_backward', (body, digest) => {
@@ -260,7 +296,7 @@ interface SmallVerb {
   readonly seq_id?: number | null | undefined;
 }
 
-function verbRoutes({ sessions, weights }: TrainingParts): Routes {
+function verbRoutes({ sessions, weights }: ServerParts): Routes {
   type Start<T> = (model: Model, sent: Sent, asked: T) => Future;
   const verb = <T extends SmallVerb>(name: string, schema: z.ZodType<T>, start: Start<T>): Routes => ({
     [`POST /${name}`]: inOrder(sessions, name, (body, digest) => {
@@ -270,18 +306,18 @@ function verbRoutes({ sessions, weights }: TrainingParts): Routes {
     }),
   });
   return {
-    ...verb('optim_step', optimStepRequest, (model, sent, { adam_params, optimizer_params }) => {
+    ...verb('optim_step', wire.optimStepRequest, (model, sent, { adam_params, optimizer_params }) => {
       checkOptimizer(optimizer_params);
       if (adam_params === undefined) throw invalid('adam_params', 'are missing');
       return model.step(sent, adam_params);
     }),
 
-    ...verb('save_weights', saveWeightsRequest, (model, sent, { path: name, overwrite, user_metadata }) => {
+    ...verb('save_weights', wire.saveWeightsRequest, (model, sent, { path: name, overwrite, user_metadata }) => {
       const path = newPath(model.id, 'weights', name);
       return model.save(sent, path, { overwrite: overwrite ?? false, userMetadata: user_metadata ?? null }, 'save_weights');
     }),
 
-    ...verb('save_weights_for_sampler', saveWeightsForSamplerRequest, (model, sent, { path: name, user_metadata }) => {
+    ...verb('save_weights_for_sampler', wire.saveWeightsForSamplerRequest, (model, sent, { path: name, user_metadata }) => {
       const type = 'save_weights_for_sampler';
       if (name != null) {
         const path = newPath(model.id, 'sampler_weights', name);
@@ -292,8 +328,8 @@ function verbRoutes({ sessions, weights }: TrainingParts): Routes {
       return model.saveUnnamed(sent, (found) => ({ sampling_session_id: publish(found), type }));
     }),
 
-    ...verb('load_weights', loadWeightsRequest, (model, sent, { path: text, optimizer }) => {
-      const path = parseWeightsPath(text);
+    ...verb('load_weights', wire.loadWeightsRequest, (model, sent, { path: text, optimizer }) => {
+      const path = wire.parseWeightsPath(text);
       if (optimizer && path.kind === 'sampler_weights') {
         throw refused('invalid_request', 'sampler_weights have no optimizer state', {
           hint: 'load them without it, or load what save_weights saved',
@@ -306,7 +342,7 @@ function verbRoutes({ sessions, weights }: TrainingParts): Routes {
 }
 
 /** A verb that is not offered has its place in a model's order too. */
-export function notOffered(sessions: Sessions<Model>): Route {
+export function notOffered(sessions: Sessions): Route {
   return (request) =>
     inOrder(sessions, 'verb', () => {
       throw refused('unknown_route', `${request.method} ${request.path.slice(0, 100)} is not offered here`);
@@ -319,7 +355,7 @@ type OrderedRoute = (body: Body, digest: string) => HttpReply;
  * A route of a model's order. A request that it refuses for good has used up its seq_id nevertheless: clients count on, and the next one
  * would wait for one that never comes.
  */
-function inOrder(sessions: Sessions<Model>, verb: string, route: OrderedRoute): Route {
+function inOrder(sessions: Sessions, verb: string, route: OrderedRoute): Route {
   return async (request) => {
     const body = await readBody(request);
     // A body means something only together with where it was sent.
@@ -330,8 +366,8 @@ function inOrder(sessions: Sessions<Model>, verb: string, route: OrderedRoute): 
       const { status, message } = failureIn(thrown);
       const isTriedAgain = status >= 500 || [408, 409, 429].includes(status);
       const { modelId, seqId } = isTriedAgain ? {} : headOf(body);
-      const model = sessions.models.find(({ id }) => id === modelId);
-      if (Number.isSafeInteger(seqId) && Number(seqId) >= 1) model?.refused({ seqId: Number(seqId), digest }, verb, message);
+      const model = sessions.models.get(String(modelId));
+      if (Number.isSafeInteger(seqId) && Number(seqId) >= 1) model?.refused(Number(seqId), digest, verb, message);
       throw thrown;
     }
   };
@@ -354,13 +390,13 @@ function headOf(body: Body): { readonly modelId?: unknown; readonly seqId?: unkn
 }
 
 function createModel(
-  { base, sessions, futures, weights, gapMs }: TrainingParts,
-  session: Session<Model>,
-  asked: ReturnType<typeof createModelRequest.parse>,
+  { base, sessions, futures, weights, gapMs }: ServerParts,
+  session: Session,
+  asked: z.infer<typeof wire.createModelRequest>,
 ): { readonly future: Future; readonly model: Model } {
-  if (sessions.models.length >= TINKER_LIMITS.models) sessions.endSilent();
-  if (sessions.models.length >= TINKER_LIMITS.models) {
-    throw refused('too_many_models', `there are ${sessions.models.length} models in training, and no more at once`, {
+  if (sessions.models.size >= TINKER_LIMITS.models) sessions.endSilent();
+  if (sessions.models.size >= TINKER_LIMITS.models) {
+    throw refused('too_many_models', `there are ${sessions.models.size} models in training, and no more at once`, {
       hint: 'unload a model or finish its session; one without a heartbeat for a minute makes room by itself',
     });
   }
@@ -372,15 +408,15 @@ function createModel(
       created_at: new Date().toISOString(),
       user_metadata: asked.user_metadata ?? null,
     });
-    return new TrainingModel(await base.open());
+    return await base.open();
   })();
-  const model = new Model({ id, sessionId: session.id, opened, futures, folder: weights, gapMs });
-  sessions.addModel(model);
+  const model = new Model({ id, sessionId: session.id, opened, futures, weights, gapMs });
+  sessions.models.set(id, model);
   const future = futures.start(async () => {
     try {
       await opened;
     } catch (thrown) {
-      sessions.forgetModel(id);
+      sessions.models.delete(id);
       throw thrown;
     }
     return { kind: 'reply', value: { model_id: id, base_model: base.name, full_parameter_training: true, type: 'create_model' } };
@@ -396,8 +432,8 @@ function checkOptimizer(asked: { readonly type: string } | null | undefined): vo
 }
 
 /** Without a name, one is made up. */
-function newPath(modelId: string, kind: WeightsKind, given: string | null | undefined): WeightsPath {
+function newPath(modelId: string, kind: wire.WeightsKind, given: string | null | undefined): wire.WeightsPath {
   const name = given ?? new Date().toISOString().replaceAll(/\D/g, '');
-  checkWeightsName(name, 'path');
+  wire.checkWeightsName(name, 'path');
   return { modelId, kind, name };
 }

@@ -1,6 +1,8 @@
 /** Every message in both forms: what is written is read back the same, and bytes of any kind are read or refused, never worse. */
+
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { WireError } from './codec.ts';
 import {
   decodePassRequest,
   decodePassResult,
@@ -15,13 +17,10 @@ import {
   passRequestToJson,
   passResultFromJson,
   passResultToJson,
-  sampleCallFromJson,
-  sampleCallToJson,
   sampleReplyFromJson,
   sampleReplyToJson,
 } from './tinker-json.ts';
-import type { Datum, PassRequest, PassResult, SampleCall, SampleReply, SampleSource, Tensor } from './tinker-messages.ts';
-import { WireError } from './tinker-messages.ts';
+import type { Datum, PassRequest, PassResult, SampleReply, Tensor } from './tinker-messages.ts';
 
 const text = fc.string({ unit: 'grapheme', maxLength: 12 });
 const name = fc.oneof(fc.constantFrom('target_tokens', 'logprobs', '__proto__', 'constructor'), text);
@@ -84,24 +83,6 @@ const sampleReply: fc.Arbitrary<SampleReply> = fc.record(
   { sequences: fc.array(sequence, { maxLength: 4 }), promptLogprobs },
   { requiredKeys: ['sequences'] },
 );
-const sampleSource: fc.Arbitrary<SampleSource> = fc.oneof(
-  fc.record({ kind: fc.constant('session' as const), samplingSessionId: text, seqId: fc.maxSafeNat() }),
-  fc.record({ kind: fc.constant('base' as const), baseModel: text }),
-  fc.record({ kind: fc.constant('path' as const), path: text }),
-);
-const sampleCall: fc.Arbitrary<SampleCall> = fc.record({
-  source: sampleSource,
-  prompt: int32s(),
-  count: fc.integer({ min: 1, max: 64 }),
-  maxTokens: fc.oneof(fc.constant(undefined), fc.nat()),
-  seed: fc.oneof(fc.constant(undefined), fc.maxSafeInteger()),
-  temperature: double,
-  topK: fc.integer(),
-  topP: double,
-  stop: fc.oneof(fc.array(fc.nat(), { maxLength: 3 }), fc.array(text, { maxLength: 3 })),
-  wantsPromptLogprobs: fc.boolean(),
-});
-
 const throughText = (value: unknown): unknown => JSON.parse(JSON.stringify(value));
 const check = <T>(arbitrary: fc.Arbitrary<T>, hold: (value: T) => void, numRuns = 200) =>
   fc.assert(fc.property(arbitrary, hold), { numRuns });
@@ -125,12 +106,6 @@ describe('what is written is read back the same', () => {
     check(sampleReply, (reply) => {
       expect(decodeSampleReply(encodeSampleReply(reply))).toEqual(reply);
       expect(sampleReplyFromJson(throughText(sampleReplyToJson(reply)))).toEqual(reply);
-    });
-  });
-
-  it('sample calls', () => {
-    check(sampleCall, (call) => {
-      expect(sampleCallFromJson(throughText(sampleCallToJson(call)))).toEqual(call);
     });
   });
 

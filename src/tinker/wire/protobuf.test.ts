@@ -1,6 +1,8 @@
 /** Against bytes of the official SDK's own protobuf (version 0.36.0), and against what only a hostile or careless writer sends. */
+
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
+import { WireError } from './codec.ts';
 import {
   decodePassRequest,
   decodePassResult,
@@ -11,7 +13,6 @@ import {
 } from './protobuf.ts';
 import { passRequestFromJson, passResultToJson, sampleReplyFromJson } from './tinker-json.ts';
 import type { PassRequest } from './tinker-messages.ts';
-import { WireError } from './tinker-messages.ts';
 
 interface Fixture {
   readonly name: string;

@@ -6,29 +6,21 @@
  * since the log-probability of a prompt's first token is NaN by rule.
  */
 import {
-  decodeMessage,
+  checkLogprobs,
+  checkShape,
+  joinTokens,
   type ProtobufMessage as Message,
   MOST_ROWS,
   measureMessage,
+  messageIn,
   numberOf,
   readMap,
+  shown,
+  WireError,
   type ProtobufWriter as Writer,
   writeMessage,
-} from './protobuf-fields.ts';
-import {
-  checkLogprobs,
-  checkShape,
-  type Datum,
-  joinTokens,
-  type PassRequest,
-  type PassResult,
-  type SampledSequence,
-  type SampleReply,
-  shown,
-  type Tensor,
-  type Tensors,
-  WireError,
-} from './tinker-messages.ts';
+} from './codec.ts';
+import type { Datum, PassRequest, PassResult, SampledSequence, SampleReply, Tensor, Tensors } from './tinker-messages.ts';
 
 if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) {
   throw new Error('this machine keeps the high byte of a number first; the wire has the low byte first, and arrays are copied');
@@ -56,7 +48,7 @@ function tensorOf(dtype: keyof typeof WIDTHS, bytes: Uint8Array, shape: readonly
     dtype === 'int64' || dtype === 'int32'
       ? { dtype: 'int64', data: dtype === 'int64' ? narrowed(bytes, where) : copied(Int32Array, bytes, where), ...shaped }
       : { dtype: 'float32', data: dtype === 'float32' ? copied(Float32Array, bytes, where) : widened(bytes, where), ...shaped };
-  checkShape(tensor, where);
+  checkShape(tensor.shape, tensor.data.length, where);
   return tensor;
 }
 
@@ -126,16 +118,11 @@ export function encodedBytes(datum: Datum): number {
 }
 
 export function decodePassRequest(bytes: Uint8Array): PassRequest {
-  return decodeMessage(bytes, readPassRequest);
-}
-
-function readPassRequest(body: Message): PassRequest {
-  const { modelId, seqId } = headOf(body);
+  const body = messageIn(bytes);
   const oldSettings = readMap(body, 5, 'loss_fn_config', numberOf);
   const newSettings = readMap(body, 7, 'loss_fn_config_v2', readSetting);
   return {
-    modelId,
-    seqId,
+    ...headOf(body),
     data: body.messages(3, 'data').map(readDatum),
     loss: body.text(4, 'loss_fn'),
     lossSettings: Object.keys(newSettings).length > 0 ? newSettings : oldSettings,
@@ -145,7 +132,7 @@ function readPassRequest(body: Message): PassRequest {
 
 /** Whose request it is and which, of a body whose rest need not be understood. */
 export function decodePassHead(bytes: Uint8Array): Pick<PassRequest, 'modelId' | 'seqId'> {
-  return decodeMessage(bytes, headOf);
+  return headOf(messageIn(bytes));
 }
 
 function headOf(body: Message): Pick<PassRequest, 'modelId' | 'seqId'> {
@@ -168,7 +155,7 @@ function putDatum(out: Writer, datum: Datum, where: string): void {
 }
 
 function putTensor(out: Writer, tensor: Tensor, where: string): void {
-  checkShape(tensor, where);
+  checkShape(tensor.shape, tensor.data.length, where);
   out.message(1, () => putNumbersOf(out, tensor));
   out.count(3, DTYPES.indexOf(tensor.dtype));
   out.counts(4, tensor.shape ?? []);
@@ -213,11 +200,10 @@ export function encodePassResult({ outputType, outputs, metrics }: PassResult): 
 }
 
 export function decodePassResult(bytes: Uint8Array): PassResult {
-  return decodeMessage(bytes, (body) => {
-    const outputs: Tensors[] = [];
-    for (const record of body.messages(2, 'loss_fn_outputs', false)) readRecord(record, outputs);
-    return { outputType: body.text(1, 'loss_fn_output_type'), outputs, metrics: readMap(body, 3, 'metrics', numberOf) };
-  });
+  const body = messageIn(bytes);
+  const outputs: Tensors[] = [];
+  for (const record of body.messages(2, 'loss_fn_outputs', false)) readRecord(record, outputs);
+  return { outputType: body.text(1, 'loss_fn_output_type'), outputs, metrics: readMap(body, 3, 'metrics', numberOf) };
 }
 
 const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice(1) ?? [];
@@ -232,7 +218,9 @@ function checkAlike(outputs: readonly Tensors[]): void {
   for (const [i, output] of outputs.entries()) {
     const found = kindOf(output);
     if (found !== first) throw new WireError(`loss_fn_outputs[${i}]`, `the fields of the first (${first})`, shown(found));
-    for (const [name, tensor] of Object.entries(output)) checkShape(tensor, `loss_fn_outputs[${i}].${name}`);
+    for (const [name, { shape, data }] of Object.entries(output)) {
+      checkShape(shape, data.length, `loss_fn_outputs[${i}].${name}`);
+    }
   }
 }
 
@@ -241,12 +229,8 @@ function putRecord(out: Writer, record: readonly Tensors[], tag: string): void {
   for (const name of Object.keys(record[0]!)) {
     out.message(2, () => {
       out.text(1, name, 'loss_fn_outputs');
-      out.message(2, () =>
-        putBatch(
-          out,
-          record.map((output) => output[name]!),
-        ),
-      );
+      const tensors = record.map((output) => output[name]!);
+      out.message(2, () => putBatch(out, tensors));
     });
   }
   out.count(3, record.length);
@@ -315,11 +299,10 @@ export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
 
 /** Empty prompt log-probabilities are none: a prompt is not empty. */
 export function decodeSampleReply(bytes: Uint8Array): SampleReply {
-  return decodeMessage(bytes, (body) => {
-    const sequences = body.messages(1, 'sequences').map(readSequence);
-    const prompt = body.bytes(2, 'prompt_logprobs');
-    return prompt.length === 0 ? { sequences } : { sequences, promptLogprobs: copied(Float32Array, prompt, 'prompt_logprobs') };
-  });
+  const body = messageIn(bytes);
+  const sequences = body.messages(1, 'sequences').map(readSequence);
+  const prompt = body.bytes(2, 'prompt_logprobs');
+  return prompt.length === 0 ? { sequences } : { sequences, promptLogprobs: copied(Float32Array, prompt, 'prompt_logprobs') };
 }
 
 function readSequence(message: Message): SampledSequence {
@@ -331,7 +314,7 @@ function readSequence(message: Message): SampledSequence {
   const found = message.bytes(3, 'logprobs');
   // Some servers write an empty stretch where they have none.
   const none = !message.has(3) || (found.length === 0 && tokens.length > 0);
-  const sequence = { stopReason, tokens, logprobs: none ? undefined : copied(Float32Array, found, `${where}.logprobs`) };
-  checkLogprobs(sequence, where);
-  return sequence;
+  const logprobs = none ? undefined : copied(Float32Array, found, `${where}.logprobs`);
+  checkLogprobs(tokens, logprobs, where);
+  return { stopReason, tokens, logprobs };
 }

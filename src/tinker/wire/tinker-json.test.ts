@@ -1,5 +1,7 @@
 /** What is accepted and what is refused as JSON, and with which words. */
+
 import { describe, expect, it } from 'vitest';
+import { WireError } from './codec.ts';
 import {
   passRequestFromJson,
   passRequestToJson,
@@ -10,7 +12,6 @@ import {
   sampleReplyToJson,
 } from './tinker-json.ts';
 import type { PassRequest } from './tinker-messages.ts';
-import { WireError } from './tinker-messages.ts';
 
 function request(change: { chunks?: unknown; weights?: unknown; input?: object; body?: object } = {}): unknown {
   const weights = change.weights ?? { data: [0, 0.5], dtype: 'float32', shape: [2] };
@@ -95,28 +96,17 @@ describe('a sample call in JSON', () => {
 
   it('has the wire’s defaults for what is left out', () => {
     expect(sampleCallFromJson(call())).toEqual({
-      source: { kind: 'base', baseModel: 'b' },
+      base_model: 'b',
       prompt: Int32Array.of(1),
-      count: 1,
-      maxTokens: undefined,
-      seed: undefined,
-      temperature: 1,
-      topK: -1,
-      topP: 1,
-      stop: [],
-      wantsPromptLogprobs: false,
+      num_samples: 1,
+      sampling_params: { temperature: 1, top_k: -1, top_p: 1, stop: [] },
+      prompt_logprobs: false,
     });
   });
 
   it('stops at one text, at texts, or at ids', () => {
-    expect(sampleCallFromJson(call({}, { stop: 'END' })).stop).toEqual(['END']);
-    expect(sampleCallFromJson(call({}, { stop: ['a', 'b'] })).stop).toEqual(['a', 'b']);
-    expect(sampleCallFromJson(call({}, { stop: [2, 3] })).stop).toEqual([2, 3]);
-  });
-
-  it('comes from a sampling session with a number, whatever else is said', () => {
-    const source = { sampling_session_id: 's', seq_id: 0 };
-    expect(sampleCallFromJson(call(source)).source).toEqual({ kind: 'session', samplingSessionId: 's', seqId: 0 });
+    const stopOf = (stop: unknown) => sampleCallFromJson(call({}, { stop })).sampling_params.stop;
+    expect([stopOf('END'), stopOf(['a', 'b']), stopOf([2, 3])]).toEqual([['END'], ['a', 'b'], [2, 3]]);
   });
 
   it.each([

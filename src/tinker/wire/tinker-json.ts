@@ -6,21 +6,9 @@
  * settings in words, kinds of log-probabilities that nobody here computes.
  */
 import { z } from 'zod';
-import {
-  checkLogprobs,
-  checkShape,
-  type Datum,
-  joinTokens,
-  type PassRequest,
-  type PassResult,
-  readAs,
-  type SampleCall,
-  type SampleReply,
-  type SampleSource,
-  type Tensor,
-  type Tensors,
-  WireError,
-} from './tinker-messages.ts';
+import { isObject } from '../../core/json.ts';
+import { checkLogprobs, checkShape, joinTokens, readAs, WireError } from './codec.ts';
+import type { Datum, PassRequest, PassResult, SampleReply, Tensor, Tensors } from './tinker-messages.ts';
 
 type JsonObject = Readonly<Record<string, unknown>>;
 
@@ -46,27 +34,6 @@ export function passResultToJson(result: PassResult): JsonObject {
   };
 }
 
-export function sampleCallToJson(call: SampleCall): JsonObject {
-  const { source, stop } = call;
-  return {
-    ...(source.kind === 'session' && { sampling_session_id: source.samplingSessionId, seq_id: source.seqId }),
-    ...(source.kind === 'base' && { base_model: source.baseModel }),
-    ...(source.kind === 'path' && { model_path: source.path }),
-    num_samples: call.count,
-    prompt: modelInputToJson(call.prompt),
-    sampling_params: {
-      max_tokens: call.maxTokens,
-      seed: call.seed,
-      ...(stop.length > 0 && { stop }),
-      temperature: finite(call.temperature, 'sampling_params.temperature'),
-      top_k: call.topK,
-      top_p: finite(call.topP, 'sampling_params.top_p'),
-    },
-    prompt_logprobs: call.wantsPromptLogprobs,
-    type: 'sample',
-  };
-}
-
 export function sampleReplyToJson({ sequences, promptLogprobs }: SampleReply): JsonObject {
   return {
     sequences: sequences.map(({ stopReason, tokens, logprobs }, i) => ({
@@ -81,7 +48,7 @@ export function sampleReplyToJson({ sequences, promptLogprobs }: SampleReply): J
   };
 }
 
-function modelInputToJson(tokens: Int32Array): JsonObject {
+export function modelInputToJson(tokens: Int32Array): JsonObject {
   return { chunks: [{ type: 'encoded_text', tokens: Array.from(tokens) }] };
 }
 
@@ -90,7 +57,7 @@ function tensorsToJson(tensors: Tensors, where: string): JsonObject {
 }
 
 function tensorToJson(tensor: Tensor, where: string): JsonObject {
-  checkShape(tensor, where);
+  checkShape(tensor.shape, tensor.data.length, where);
   const data = tensor.dtype === 'int64' ? Array.from(tensor.data) : finiteNumbers(tensor.data, `${where}.data`);
   return { data, dtype: tensor.dtype, shape: tensor.shape ?? [data.length] };
 }
@@ -151,7 +118,7 @@ const orNone = <T>(schema: z.ZodType<T>) => schema.nullish().transform((found) =
 /** Not by `z.record`, which drops `__proto__`. */
 function mapOf<T>(schema: z.ZodType<T>) {
   return z
-    .custom<JsonObject>((value) => typeof value === 'object' && value !== null && !Array.isArray(value), 'expected an object')
+    .custom<JsonObject>((value) => isObject(value), 'expected an object')
     .transform((object, { issues }) => {
       const entries = Object.entries(object).map(([name, value]) => {
         const read = schema.safeParse(value, { reportInput: true });
@@ -195,12 +162,8 @@ const forwardBackwardRequest = z.object({ ...head, forward_backward_input: passI
 /** `forwardOnly`: by the address the request came to; the input has another name there. */
 export function passRequestFromJson(value: unknown, forwardOnly: boolean): PassRequest {
   const read = forwardOnly ? readAs(forwardRequest, value) : readAs(forwardBackwardRequest, value);
-  const {
-    data,
-    loss_fn: loss,
-    loss_fn_config: lossSettings,
-  } = 'forward_input' in read ? read.forward_input : read.forward_backward_input;
-  return { modelId: read.model_id, seqId: read.seq_id, data, loss, lossSettings, forwardOnly };
+  const { data, loss_fn, loss_fn_config } = 'forward_input' in read ? read.forward_input : read.forward_backward_input;
+  return { modelId: read.model_id, seqId: read.seq_id, data, loss: loss_fn, lossSettings: loss_fn_config, forwardOnly };
 }
 
 const passResult = z.object({
@@ -246,27 +209,15 @@ const sampleCall = z.object({
   record_stability_info: unsupported,
 });
 
-export function sampleCallFromJson(value: unknown): SampleCall {
-  const read = readAs(sampleCall, value);
-  const { max_tokens: maxTokens, seed, temperature, top_k: topK, top_p: topP, stop } = read.sampling_params;
-  return {
-    source: sourceOf(read),
-    prompt: read.prompt,
-    count: read.num_samples,
-    ...{ maxTokens, seed, temperature, topK, topP, stop },
-    wantsPromptLogprobs: read.prompt_logprobs,
-  };
-}
+export type SampleCall = z.infer<typeof sampleCall>;
 
-function sourceOf(read: z.infer<typeof sampleCall>): SampleSource {
-  const { sampling_session_id: samplingSessionId, seq_id: seqId, base_model: baseModel, model_path: path } = read;
-  if (samplingSessionId !== undefined) {
-    if (seqId === undefined) throw new WireError('seq_id', 'an integer of 0 or more', 'nothing');
-    return { kind: 'session', samplingSessionId, seqId };
-  }
-  if (path !== undefined && baseModel === undefined) return { kind: 'path', path };
-  if (baseModel !== undefined && path === undefined) return { kind: 'base', baseModel };
-  const found = path === undefined ? 'none of them' : 'base_model and model_path';
+/** Throws where it does not say which weights to sample from. */
+export function sampleCallFromJson(value: unknown): SampleCall {
+  const call = readAs(sampleCall, value);
+  const { sampling_session_id: session, seq_id, base_model, model_path } = call;
+  if (session !== undefined && seq_id === undefined) throw new WireError('seq_id', 'an integer of 0 or more', 'nothing');
+  if (session !== undefined || (base_model === undefined) !== (model_path === undefined)) return call;
+  const found = base_model === undefined ? 'none of them' : 'base_model and model_path';
   throw new WireError('', 'a sampling_session_id, a base_model or a model_path', found);
 }
 
@@ -278,7 +229,7 @@ const sampleReply = z.object({
 export function sampleReplyFromJson(value: unknown): SampleReply {
   const read = readAs(sampleReply, value);
   const sequences = read.sequences.map(({ stop_reason: stopReason, tokens, logprobs }, i) => {
-    checkLogprobs({ stopReason, tokens, logprobs }, `sequences[${i}]`);
+    checkLogprobs(tokens, logprobs, `sequences[${i}]`);
     return { stopReason, tokens, logprobs };
   });
   return { sequences, ...(read.prompt_logprobs && { promptLogprobs: read.prompt_logprobs }) };

@@ -1,12 +1,13 @@
 /**
- * The messages of the Tinker API. The large ones (passes and samples) apart from how they are written: `json.ts` and `protobuf.ts` give each
- * of them both forms, and only text is supported. The small requests and replies by the wire's own names: all of them are JSON.
+ * The messages of the Tinker API. The large ones (passes and samples) apart from how they are written: `tinker-json.ts` and `protobuf.ts`
+ * give them both forms, and only text is supported. The small requests and replies, which are always JSON, by the wire's own names.
  *
- * Of the small ones only what somebody reads is listed. Other keys are ignored, on both sides: servers and clients of other versions add
- * their own. What may be left out may also be null. Also here: the one error of all codecs, and the paths of saved weights.
+ * Only keys that somebody reads are listed. Others are ignored on both sides: servers and clients of other versions add their own. What may
+ * be left out may also be null. Also here: the paths of saved weights.
  */
 import { z } from 'zod';
 import type { AdamSettings } from '../../core/policy.ts';
+import { shown, WireError } from './codec.ts';
 
 /** Numbers with a name. The wire has int64; ids and counts fit in 32 bits, and decoders refuse what does not. */
 export type Tensor =
@@ -44,27 +45,6 @@ export interface PassResult {
   readonly metrics: Readonly<Record<string, number>>;
 }
 
-/** The weights to sample from. */
-export type SampleSource =
-  | { readonly kind: 'session'; readonly samplingSessionId: string; readonly seqId: number | string }
-  | { readonly kind: 'base'; readonly baseModel: string }
-  | { readonly kind: 'path'; readonly path: string };
-
-export interface SampleCall {
-  readonly source: SampleSource;
-  readonly prompt: Int32Array;
-  readonly count: number;
-  readonly maxTokens: number | undefined;
-  readonly seed: number | undefined;
-  readonly temperature: number;
-  /** −1: no truncation. */
-  readonly topK: number;
-  readonly topP: number;
-  /** Ids or texts, never both. */
-  readonly stop: readonly number[] | readonly string[];
-  readonly wantsPromptLogprobs: boolean;
-}
-
 export interface SampledSequence {
   readonly stopReason: 'stop' | 'length';
   readonly tokens: Int32Array;
@@ -79,77 +59,11 @@ export interface SampleReply {
 
 export const PROTOBUF = 'application/x-protobuf';
 
-/**
- * A body that is not what it should be: where in the body, what was expected there and what was found. The receiver says it in its own
- * terms: a client, that the server garbled its reply; a server, that the request is refused.
- */
-export class WireError extends Error {
-  override readonly name = 'WireError';
-
-  /** `where`: such as `data[3].loss_fn_inputs.advantages`; empty for the whole body. */
-  constructor(where: string, expected: string, found: string) {
-    super(`${where === '' ? 'the body' : where}: expected ${expected}, found ${found}`);
-  }
-}
-
-const LONGEST_SHOWN = 60;
-
-/** A value as an error shows it: short, whatever was sent. */
-export function shown(value: unknown): string {
-  if (value === undefined) return 'nothing';
-  if (value === null) return 'null';
-  if (Array.isArray(value)) return `an array of ${value.length}`;
-  if (typeof value === 'object') return 'an object';
-  if (typeof value !== 'string') return String(value);
-  return JSON.stringify(value.length > LONGEST_SHOWN ? `${value.slice(0, LONGEST_SHOWN)}…` : value);
-}
-
-/** No shape means one dimension. */
-export function checkShape({ shape, data }: Tensor, where: string): void {
-  if (shape === undefined) return;
-  const bad = shape.find((size) => !Number.isSafeInteger(size) || size < 0);
-  if (bad !== undefined) throw new WireError(`${where}.shape`, 'sizes of 0 or more', String(bad));
-  if (shape.reduce((product, size) => product * size, 1) === data.length) return;
-  throw new WireError(`${where}.shape`, `a shape of ${data.length} numbers`, `[${shape.slice(0, 8).join(', ')}]`);
-}
-
-/** With one missing, every log-probability after the gap would belong to another token. */
-export function checkLogprobs({ tokens, logprobs }: SampledSequence, where: string): void {
-  if (logprobs === undefined || logprobs.length === tokens.length) return;
-  throw new WireError(`${where}.logprobs`, `one for each of ${tokens.length} tokens`, String(logprobs.length));
-}
-
-/** Chunks of one text follow each other without anything between them. */
-export function joinTokens(chunks: readonly Int32Array[]): Int32Array {
-  if (chunks.length === 1) return chunks[0]!;
-  const all = new Int32Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    all.set(chunk, at);
-    at += chunk.length;
-  }
-  return all;
-}
-
 const natural = z.int().min(0);
 const seqId = z.int().min(1).nullish();
 const id = z.string().min(1);
 /** What a user hung on a checkpoint. */
 const labels = z.record(z.string(), z.string()).nullish();
-
-/** `value` as `schema` has it, or a WireError that names the first place where it is not. */
-export function readAs<T>(schema: z.ZodType<T>, value: unknown): T {
-  const result = schema.safeParse(value, { reportInput: true });
-  if (result.success) return result.data;
-  const [issue] = result.error.issues;
-  const where = (issue?.path ?? []).reduce<string>((path, key) => {
-    if (typeof key === 'number') return `${path}[${key}]`;
-    return path === '' ? String(key) : `${path}.${String(key)}`;
-  }, '');
-  // Zod's `Invalid input: expected number, received string`, without what was received: a WireError says that itself.
-  const message = issue?.message ?? 'another body';
-  throw new WireError(where, /expected (.*?)(?:, received .*)?$/s.exec(message)?.[1] ?? message, shown(issue?.input));
-}
 
 // Getting to know each other, and sessions.
 

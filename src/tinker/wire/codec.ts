@@ -1,11 +1,74 @@
 /**
- * The layer below `protobuf.ts`: the fields of a message, read and written. It knows wire types and places, not what fields mean.
+ * What the codecs of all messages share: the one error, JSON bodies read by a schema, and the fields of protobuf messages read and written.
+ * It knows wire types and places, not what fields mean.
  *
- * Written by hand because it has to be fast: bodies are megabytes of numbers, which are copied by whole arrays into one allocation. The same
- * messages by `pbf` took three times as long to write (bench/LOG.md).
+ * Protobuf is written by hand because it has to be fast: bodies are megabytes of numbers, which are copied by whole arrays into one
+ * allocation. The same messages by `pbf` took three times as long to write (bench/LOG.md).
  */
 import { isUtf8 } from 'node:buffer';
-import { WireError } from './tinker-messages.ts';
+import type { z } from 'zod';
+
+/** A body that is not what it should be. A client says that the server garbled its reply, a server that the request is refused. */
+export class WireError extends Error {
+  override readonly name = 'WireError';
+
+  /** `where`: such as `data[3].loss_fn_inputs.advantages`; empty for the whole body. */
+  constructor(where: string, expected: string, found: string) {
+    super(`${where === '' ? 'the body' : where}: expected ${expected}, found ${found}`);
+  }
+}
+
+const LONGEST_SHOWN = 60;
+
+/** A value as an error shows it: short, whatever was sent. */
+export function shown(value: unknown): string {
+  if (value === undefined) return 'nothing';
+  if (Array.isArray(value)) return `an array of ${value.length}`;
+  if (typeof value === 'object' && value !== null) return 'an object';
+  if (typeof value !== 'string') return String(value);
+  return JSON.stringify(value.length > LONGEST_SHOWN ? `${value.slice(0, LONGEST_SHOWN)}…` : value);
+}
+
+/** `value` as `schema` has it, or a WireError that names the first place where it is not. */
+export function readAs<T>(schema: z.ZodType<T>, value: unknown): T {
+  const result = schema.safeParse(value, { reportInput: true });
+  if (result.success) return result.data;
+  const [issue] = result.error.issues;
+  const keys = issue?.path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)) ?? [];
+  // Zod's `Invalid input: expected number, received string`, without what was received: a WireError says that itself.
+  const message = issue?.message ?? 'another body';
+  const expected = /expected (.*?)(?:, received .*)?$/s.exec(message)?.[1] ?? message;
+  throw new WireError(keys.join('').replace(/^\./, ''), expected, shown(issue?.input));
+}
+
+/** No shape means one dimension. */
+export function checkShape(shape: readonly number[] | undefined, length: number, where: string): void {
+  if (shape === undefined) return;
+  const bad = shape.find((size) => !Number.isSafeInteger(size) || size < 0);
+  if (bad !== undefined) throw new WireError(`${where}.shape`, 'sizes of 0 or more', String(bad));
+  if (shape.reduce((product, size) => product * size, 1) === length) return;
+  throw new WireError(`${where}.shape`, `a shape of ${length} numbers`, `[${shape.slice(0, 8).join(', ')}]`);
+}
+
+/** With one missing, every log-probability after the gap would belong to another token. */
+export function checkLogprobs(tokens: Int32Array, logprobs: Float32Array | undefined, where: string): void {
+  if (logprobs === undefined || logprobs.length === tokens.length) return;
+  throw new WireError(`${where}.logprobs`, `one for each of ${tokens.length} tokens`, String(logprobs.length));
+}
+
+/** Chunks of one text follow each other without anything between them. */
+export function joinTokens(chunks: readonly Int32Array[]): Int32Array {
+  if (chunks.length === 1) return chunks[0]!;
+  const all = new Int32Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
+  let at = 0;
+  for (const chunk of chunks) {
+    all.set(chunk, at);
+    at += chunk.length;
+  }
+  return all;
+}
+
+// ── protobuf, read ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Fields of one message, rows among them. Far beyond any batch; a message of empty rows would otherwise take a hundred times its size. */
 export const MOST_ROWS = 65_536;
@@ -19,7 +82,7 @@ const [VARINT, FIXED64, BYTES] = [0, 1, 2];
 /** proto3 has no groups. */
 const WIRE_TYPES = ['a varint', '8 bytes', 'a stretch of bytes', undefined, undefined, '4 bytes'];
 
-/** A place in bytes. Reading beyond their end gives zeros and moves on: whoever reads checks the place. */
+/** A place in bytes. Reading beyond their end gives zeros and moves on: the reader checks the place. */
 class Cursor {
   pos = 0;
   readonly #bytes: Uint8Array;
@@ -192,9 +255,9 @@ export class ProtobufMessage {
   }
 }
 
-/** `read` gets the message that the bytes are; a WireError where they are none. */
-export function decodeMessage<T>(bytes: Uint8Array, read: (body: ProtobufMessage) => T): T {
-  return read(new ProtobufMessage(new Cursor(bytes), '', 0, bytes.length));
+/** The message that the bytes are; a WireError where they are none. */
+export function messageIn(bytes: Uint8Array): ProtobufMessage {
+  return new ProtobufMessage(new Cursor(bytes), '', 0, bytes.length);
 }
 
 /** The entries of a map. `read` gets an entry, whose value is its field 2. */
@@ -216,7 +279,7 @@ export function readMap<T>(
 
 export const numberOf = (entry: ProtobufMessage): number => entry.double(2, '');
 
-// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── protobuf, written ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Pairs of words, low first. Small enough to stay in the nearest cache while it is filled and copied. */
 const pairs = new Int32Array(2 * 2048);

@@ -1,8 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import type { Refusal } from '../../http/refusal.ts';
-import { type FutureResult, Futures } from './futures.ts';
-import { refused } from './requests.ts';
+import { type FutureResult, Futures, refused } from './requests.ts';
 
 const reply = (value: object): FutureResult => ({ kind: 'reply', value });
 const large = (floats: number): FutureResult => ({
