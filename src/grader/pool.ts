@@ -13,16 +13,9 @@ import { availableParallelism } from 'node:os';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
-import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript } from '../processes/channel.ts';
+import { type Answer, type ChildProgram, poolKind, siblingScript } from '../processes/channel.ts';
 import { checkedDeadline } from '../processes/limits.ts';
-import {
-  moduleUrl,
-  openProcessPool,
-  type ProcessPool,
-  SharedPools,
-  startError,
-  UnusableProcess,
-} from '../processes/process-pool.ts';
+import { moduleUrl, openProcessPool, type ProcessPool, SharedPools } from '../processes/process-pool.ts';
 import {
   type Attempt,
   type AttemptCounts,
@@ -86,7 +79,7 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
 
 export function graderProgram(module: string, exportName: string, memoryMb: number = DEFAULT_MEMORY_MB): ChildProgram {
   const args = [moduleUrl(module), exportName];
-  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb };
+  return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb, words: WORDS };
 }
 
 /** Processes keep the folder, the environment and the code they were started with. */
@@ -132,7 +125,7 @@ class PoolUser implements GraderPool {
       this.#pool = await Promise.race([pools.use(this.#key, this, open), given.promise]);
     } catch (error) {
       await this[Symbol.asyncDispose]();
-      throw error instanceof UnusableProcess ? startFailure(error.failure) : error;
+      throw error;
     }
   }
 
@@ -203,10 +196,8 @@ function gradeOf(answer: Answer): Grade {
     case 'closed':
     case 'aborted':
       return cancelled();
-    case 'unusable': {
-      const { code, message } = startFailure(answer.failure);
-      return { kind: 'failed', code, message };
-    }
+    case 'unusable':
+      return { kind: 'failed', code: answer.error.code, message: answer.error.message };
     case 'threw':
       return failed(`grading threw ${answer.thrown.description}`);
     case 'unsendable':
@@ -221,12 +212,10 @@ function likely(how: string): string {
   return /^exited with code 0\b/.test(how) ? '; did it call process.exit?' : '';
 }
 
-export function startFailure(failure: StartFailure): TrainyardError {
-  return startError(failure, {
-    whose: 'the grader',
-    starting: 'while importing its module',
-    code: 'GRADER_FAILED',
-    late: { code: 'GRADER_TIMEOUT', what: 'module was not imported' },
-    hint: 'the module that exports the grader is imported by every grading process: check that it can be imported on its own',
-  });
-}
+const WORDS = {
+  whose: 'the grader',
+  starting: 'while importing its module',
+  code: 'GRADER_FAILED',
+  late: { code: 'GRADER_TIMEOUT', what: 'module was not imported' },
+  hint: 'the module that exports the grader is imported by every grading process: check that it can be imported on its own',
+} as const;

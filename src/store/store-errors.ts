@@ -87,11 +87,7 @@ const SHOWN_IDS = 5;
 
 /** Throws STORE_CONFLICT, naming everything that stands against the manifest. */
 export function checkManifest(manifest: BatchManifest, facts: ManifestFacts): void {
-  const found = [
-    ...orderProblems(manifest, facts.last),
-    ...memberProblems(manifest.rolloutIds, facts),
-    ...excludedProblems(manifest),
-  ];
+  const found = [...orderProblems(manifest, facts.last), ...memberProblems(manifest, facts)];
   if (found.length === 0) return;
   throw new TrainyardError('STORE_CONFLICT', `step ${manifest.step} cannot be committed: ${found.join('; ')}`, {
     hint: 'nothing was written; read manifests() and continue after the last one, with rollouts that are kept and not yet trained',
@@ -108,34 +104,33 @@ function orderProblems(manifest: BatchManifest, last: BatchManifest | undefined)
   return problems;
 }
 
-function memberProblems(rolloutIds: readonly string[], facts: ManifestFacts): readonly string[] {
-  const seen = new Set<string>();
-  const twice: string[] = [];
-  const unknown: string[] = [];
-  const trained: string[] = [];
-  for (const id of rolloutIds) {
-    if (seen.has(id)) {
-      twice.push(JSON.stringify(id));
-      continue;
-    }
-    seen.add(id);
-    const step = facts.stepOf(id);
-    if (step !== undefined) trained.push(`${JSON.stringify(id)} (step ${step})`);
-    else if (!facts.isKept(id)) unknown.push(JSON.stringify(id));
-  }
-  return [...listed('listed twice', twice), ...listed('not in the store', unknown), ...listed('already trained', trained)];
+function memberProblems({ rolloutIds, excluded = [] }: BatchManifest, facts: ManifestFacts): readonly string[] {
+  const unique = new Set<string>();
+  const repeated = rolloutIds.filter((id) => unique.size === unique.add(id).size);
+  const leftOut = new Set(excluded.filter(({ turn }) => turn === undefined).map(({ rolloutId }) => rolloutId));
+  const trained = (id: string): string => ` (step ${facts.stepOf(id)})`;
+  const isTrained = (id: string): boolean => facts.stepOf(id) !== undefined;
+  return [
+    ...listed('listed twice', repeated),
+    ...listed(
+      'not in the store',
+      [...unique].filter((id) => !isTrained(id) && !facts.isKept(id)),
+    ),
+    ...listed('already trained', [...unique].filter(isTrained), trained),
+    ...listed(
+      'trained and left out at once',
+      [...leftOut].filter((id) => unique.has(id)),
+    ),
+  ];
 }
 
-function excludedProblems({ rolloutIds, excluded = [] }: BatchManifest): readonly string[] {
-  const whole = excluded.filter(({ rolloutId, turn }) => turn === undefined && rolloutIds.includes(rolloutId));
-  return listed(
-    'trained and left out at once',
-    whole.map(({ rolloutId }) => JSON.stringify(rolloutId)),
-  );
-}
-
-function listed(problem: string, ids: readonly string[]): readonly string[] {
+function listed(problem: string, ids: readonly string[], more: (id: string) => string = () => ''): readonly string[] {
   if (ids.length === 0) return [];
-  const more = ids.length > SHOWN_IDS ? ` and ${ids.length - SHOWN_IDS} more` : '';
-  return [`${problem}: ${ids.slice(0, SHOWN_IDS).join(', ')}${more}`];
+  const rest = ids.length > SHOWN_IDS ? ` and ${ids.length - SHOWN_IDS} more` : '';
+  return [
+    `${problem}: ${ids
+      .slice(0, SHOWN_IDS)
+      .map((id) => `${JSON.stringify(id)}${more(id)}`)
+      .join(', ')}${rest}`,
+  ];
 }
